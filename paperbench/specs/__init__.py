@@ -1,0 +1,1 @@
+"""Experiments, published numbers, recipes and profiles, read strictly from YAML. Never imports torch."""

@@ -1,0 +1,86 @@
+"""What to run for one table of the paper: rows, columns, and the net in each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paperbench.catalogue import DATASETS, resolve
+from paperbench.errors import nearest
+from paperbench.specs.strict_yaml import FieldError
+
+
+@dataclass(frozen=True)
+class NetReference:
+    """A net in a cell: a name of the catalogue, with arguments if need be."""
+
+    model: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_scalar(cls, value: Any) -> NetReference:
+        return cls(str(value))
+
+    def __post_init__(self) -> None:
+        resolve(self.model, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of results.
+
+    Attributes:
+        metric: Which error of a run stands in it; CIFAR has only top-1.
+    """
+
+    id: str
+    title: str
+    metric: Literal["top1"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table; every cell trains on `dataset`."""
+
+    id: str
+    title: str
+    figure: str
+    dataset: str
+    cells: Mapping[str, NetReference]
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        if self.dataset not in DATASETS:
+            raise FieldError("dataset", f"unknown data set {self.dataset!r}. {nearest(self.dataset, DATASETS)}")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The file experiments/<table>.yaml.
+
+    Attributes:
+        recipe: Name of a file in experiments/recipes/.
+        seeds: Runs a cell, fixed before the first.
+    """
+
+    schema: Literal[1]
+    table: str
+    title: str
+    recipe: str
+    seeds: int
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise FieldError("seeds", f"seeds must be at least 1, not {self.seeds}.")
+        columns = [column.id for column in self.columns]
+        rows = [row.id for row in self.rows]
+        for name, ids in (("columns", columns), ("rows", rows)):
+            for repeated in {i for i in ids if ids.count(i) > 1}:
+                raise FieldError(name, f"the id {repeated!r} stands twice in {name}.")
+        for row in self.rows:
+            for column in row.cells:
+                if column not in columns:
+                    raise FieldError("rows", f"row {row.id!r}: unknown column {column!r}. {nearest(column, columns)}")

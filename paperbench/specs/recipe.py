@@ -1,0 +1,141 @@
+"""How a net is trained: every value, none implied."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from paperbench.specs.strict_yaml import FieldError
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """A constant lower learning rate for the first iterations (Appendix of the paper: 0.01 for 400)."""
+
+    learning_rate: float
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Drops:
+    """Iterations, counted from 0, from which the learning rate is multiplied by `factor` once more."""
+
+    at: tuple[int, ...]
+    factor: float
+
+
+@dataclass(frozen=True)
+class BatchNormSettings:
+    """Batch normalisation in training and testing.
+
+    Attributes:
+        group: Images that share training statistics; the paper's two GPUs saw 64 each of a batch of 128.
+        eps: Added to variances.
+        moving_average: Weight of the newest statistics in the moving average.
+        at_test: Which statistics the reported error uses. "reestimated": averaged anew over the training set once
+            training has ended, as the authors describe for v1; "moving_average": those gathered along the way.
+    """
+
+    group: int
+    eps: float
+    moving_average: float
+    at_test: Literal["reestimated", "moving_average"]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random crop after zero padding of `padding` pixels a side; mirrored with probability 0.5 if `flip`."""
+
+    padding: int
+    flip: bool
+
+
+@dataclass(frozen=True)
+class Monitoring:
+    """How often a run is looked at, in iterations. No value here changes what is trained, so digests leave it out."""
+
+    log_every: int
+    test_every: int
+    checkpoint_every: int
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise FieldError(name, f"{name} must be at least 1, not {value}.")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training recipe. Iterations drive everything; epochs only name passes over the training set.
+
+    Attributes:
+        recipe: Its name, that of the file.
+        source: Where its values come from.
+        batch_size: Images an iteration.
+        iterations: Length of the training.
+        learning_rate: Rate after the warm-up and before the first drop.
+        momentum_form: "caffe": v <- m v + lr g, w <- w - v, as the paper's framework does. "pytorch": v <- m v + g,
+            w <- w - lr v. "nesterov": PyTorch's Nesterov form. The first two differ when the rate changes.
+        weight_decay: On every parameter, BN's and biases included.
+        initialisation: Whether He's normal counts a filter's outputs or inputs.
+        input: "per_pixel_mean": pixels/255 minus the mean image of the training set (v1, Sec. 4.2).
+            "channel_mean_std": each channel brought to mean 0 and standard deviation 1 over the training set.
+    """
+
+    schema: Literal[1]
+    recipe: str
+    source: str
+    batch_size: int
+    iterations: int
+    learning_rate: float
+    warm_up: WarmUp | None
+    drops: Drops
+    momentum: float
+    momentum_form: Literal["caffe", "pytorch", "nesterov"]
+    weight_decay: float
+    initialisation: Literal["fan_out", "fan_in"]
+    input: Literal["per_pixel_mean", "channel_mean_std"]
+    augmentation: Augmentation
+    batch_norm: BatchNormSettings
+    monitoring: Monitoring
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "iterations"):
+            if getattr(self, name) < 1:
+                raise FieldError(name, f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.learning_rate <= 0:
+            raise FieldError("learning_rate", f"learning_rate must be positive, not {self.learning_rate}.")
+        if not 0 <= self.momentum < 1:
+            raise FieldError("momentum", f"momentum must be in [0, 1), not {self.momentum}.")
+        if self.weight_decay < 0:
+            raise FieldError("weight_decay", f"weight_decay must not be negative, as {self.weight_decay} is.")
+        if self.batch_norm.group < 2 or self.batch_size % self.batch_norm.group:
+            raise FieldError(
+                "batch_norm",
+                f"group must be at least 2 and divide batch_size {self.batch_size}, not {self.batch_norm.group}.",
+            )
+        if not 0 < self.batch_norm.moving_average <= 1 or self.batch_norm.eps <= 0:
+            raise FieldError("batch_norm", "moving_average must be in (0, 1] and eps positive.")
+        if list(self.drops.at) != sorted(set(self.drops.at)) or not 0 < self.drops.factor <= 1:
+            raise FieldError("drops", "`at` must rise from drop to drop, and factor be in (0, 1].")
+        warm_up_end = self.warm_up.iterations if self.warm_up else 0
+        if self.drops.at and self.drops.at[0] < warm_up_end:
+            raise FieldError("drops", f"the first drop must not come before the warm-up ends, at {warm_up_end}.")
+        if self.warm_up and (self.warm_up.iterations < 1 or self.warm_up.learning_rate <= 0):
+            raise FieldError("warm_up", "iterations and learning_rate must be positive; leave out warm-up by `null`.")
+        if self.augmentation.padding < 0:
+            raise FieldError("augmentation", f"padding must not be negative, as {self.augmentation.padding} is.")
+
+    def rate_at(self, iteration: int) -> float:
+        """Learning rate of an iteration, counted from 0."""
+        if self.warm_up and iteration < self.warm_up.iterations:
+            return self.warm_up.learning_rate
+        drops = sum(iteration >= start for start in self.drops.at)
+        return float(self.learning_rate * self.drops.factor**drops)
+
+    def defining_values(self) -> dict[str, Any]:
+        """What enters a digest: all values but names, sources and monitoring."""
+        values = asdict(self)
+        for key in ("schema", "recipe", "source", "monitoring"):
+            del values[key]
+        return values

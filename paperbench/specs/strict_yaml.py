@@ -1,0 +1,262 @@
+"""YAML bound to frozen dataclasses, with nothing ignored and nothing guessed.
+
+Every error names the file, the line and, for a misspelt key, the nearest valid one. Two traps of YAML 1.1 are errors
+too: a key given twice (PyYAML keeps the last) and a number like `1e-4`, which YAML reads as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import yaml
+
+from paperbench.errors import PaperbenchError, nearest
+
+T = TypeVar("T")
+
+WHERE = "where"
+"""A dataclass field of this name receives "file:line" of what the object was read from."""
+
+_KINDS = {
+    "tag:yaml.org,2002:str": "text",
+    "tag:yaml.org,2002:int": "a whole number",
+    "tag:yaml.org,2002:float": "a number",
+    "tag:yaml.org,2002:bool": "true or false",
+    "tag:yaml.org,2002:null": "nothing",
+}
+_SCALARS: dict[type, tuple[str, ...]] = {str: ("str",), int: ("int",), float: ("float", "int"), bool: ("bool",)}
+_NUMBER = re.compile(r"[-+]?[0-9._]+([eE][-+]?[0-9]+)?")
+
+
+class SpecError(PaperbenchError):
+    """A YAML file that does not say what it should; the message starts with file and line."""
+
+
+class FieldError(PaperbenchError):
+    """Raised by a dataclass's `__post_init__` to blame one of its fields; the reader adds file and line."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def position(node: yaml.Node) -> str:
+    """Where a node stands, as "file:line"."""
+    return f"{node.start_mark.name}:{node.start_mark.line + 1}"
+
+
+def read_mapping(path: Path) -> yaml.MappingNode:
+    """Parse a file whose document is a mapping.
+
+    Raises:
+        SpecError: The file is missing, no UTF-8, no YAML, or no mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: is no UTF-8 text (byte {error.start}).") from error
+    loader = yaml.SafeLoader(text)
+    loader.name = str(path)
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise SpecError(f"{path}{line}: no valid YAML: {error.problem or error.context}.") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SpecError(f"{path}: no valid YAML: {str(error).splitlines()[0]}.") from error
+    finally:
+        loader.dispose()
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{path}:1: must be a mapping of keys to values.")
+    return node
+
+
+def items(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """Keys of a mapping with their key and value nodes.
+
+    Raises:
+        SpecError: A key is no text, or stands twice.
+    """
+    found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+            written = key.value if isinstance(key, yaml.ScalarNode) else "a collection"
+            raise SpecError(f"{position(key)}: keys must be text; quote {written!r}.")
+        if key.value in found:
+            first = found[key.value][0].start_mark.line + 1
+            raise SpecError(f"{position(key)}: key {key.value!r} stands twice (first in line {first}).")
+        found[key.value] = key, value
+    return found
+
+
+def overlay(base: yaml.MappingNode, changes: yaml.MappingNode) -> yaml.MappingNode:
+    """`base` with the keys of `changes` replaced, mappings within mappings too. Positions stay those of the files."""
+    merged = items(base)
+    for key, (key_node, value) in items(changes).items():
+        old = merged.get(key)
+        if old and isinstance(old[1], yaml.MappingNode) and isinstance(value, yaml.MappingNode):
+            value = overlay(old[1], value)
+        merged[key] = key_node, value
+    return yaml.MappingNode(base.tag, list(merged.values()), base.start_mark, base.end_mark)
+
+
+def bind(node: yaml.Node, kind: type[T]) -> T:
+    """The value of a node as `kind`: a dataclass, a scalar type, Literal, tuple[X, ...], Mapping[str, X] or a union.
+
+    A dataclass with a classmethod `from_scalar` may also be written as one scalar. `Any` stands for a plain value, and
+    `yaml.MappingNode` for a mapping to be bound later.
+
+    Raises:
+        SpecError: The node does not fit; the message says where and what would.
+    """
+    return cast(T, _bind(node, kind))
+
+
+def _bind(node: yaml.Node, kind: Any) -> Any:
+    origin = get_origin(kind)
+    if kind is Any:
+        return _plain(node)
+    if kind is yaml.MappingNode:
+        if not isinstance(node, yaml.MappingNode):
+            raise _mismatch(node, "a mapping")
+        return node
+    if is_dataclass(kind):
+        return _bind_dataclass(node, cast(type, kind))
+    if origin in (Union, types.UnionType):
+        return _bind_union(node, get_args(kind))
+    if origin is Literal:
+        return _bind_literal(node, get_args(kind))
+    if origin is tuple:
+        if not isinstance(node, yaml.SequenceNode):
+            raise _mismatch(node, "a list")
+        return tuple(_bind(item, get_args(kind)[0]) for item in node.value)
+    if origin in (dict, Mapping):
+        if not isinstance(node, yaml.MappingNode):
+            raise _mismatch(node, "a mapping")
+        return {key: _bind(value, get_args(kind)[1]) for key, (_, value) in items(node).items()}
+    return _bind_scalar(node, kind)
+
+
+def _bind_scalar(node: yaml.Node, kind: type) -> Any:
+    wanted = _KINDS[f"tag:yaml.org,2002:{_SCALARS[kind][0]}"]
+    if not isinstance(node, yaml.ScalarNode):
+        raise _mismatch(node, wanted)
+    if node.tag.removeprefix("tag:yaml.org,2002:") not in _SCALARS[kind]:
+        raise _mismatch(node, wanted)
+    value = _construct(node)
+    if kind is float and not math.isfinite(value):
+        raise _mismatch(node, "a finite number")
+    return float(value) if kind is float else value
+
+
+def _bind_literal(node: yaml.Node, legal: tuple[Any, ...]) -> Any:
+    value = _plain(node)
+    if value not in legal or isinstance(value, bool):
+        hint = nearest(str(value), map(str, legal))
+        raise SpecError(f"{position(node)}: {value!r} is not allowed here. {hint}")
+    return value
+
+
+def _bind_union(node: yaml.Node, members: tuple[Any, ...]) -> Any:
+    is_null = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
+    if is_null and type(None) in members:
+        return None
+    rest = [m for m in members if m is not type(None)]
+    if len(rest) == 1:
+        return _bind(node, rest[0])
+    errors = []
+    for member in rest:
+        try:
+            return _bind(node, member)
+        except SpecError as error:
+            errors.append(str(error).removeprefix(position(node) + ": "))
+    raise SpecError(f"{position(node)}: {' Or: '.join(errors)}")
+
+
+def _bind_dataclass(node: yaml.Node, kind: type) -> Any:
+    if isinstance(node, yaml.ScalarNode) and hasattr(kind, "from_scalar"):
+        return _located(node, {}, lambda: kind.from_scalar(_plain(node)))
+    if not isinstance(node, yaml.MappingNode):
+        raise _mismatch(node, f"a mapping with the keys {', '.join(_keys(kind))}")
+    given, keys = items(node), _keys(kind)
+    for key, (key_node, _) in given.items():
+        if key not in keys:
+            raise SpecError(f"{position(key_node)}: unknown key {key!r}. {nearest(key, keys)}")
+    for key, required in keys.items():
+        if required and key not in given:
+            raise SpecError(f"{position(node)}: the key {key!r} is missing.")
+    hints = get_type_hints(kind)
+    values = {key: _bind(value, hints[key]) for key, (_, value) in given.items()}
+    if WHERE in hints:
+        values[WHERE] = position(node)
+    return _located(node, given, lambda: kind(**values))
+
+
+def _located(node: yaml.Node, given: Mapping[str, tuple[yaml.Node, yaml.Node]], build: Any) -> Any:
+    """Call `build`; what it finds wrong with the values gets the position of the field it blames."""
+    try:
+        return build()
+    except SpecError:
+        raise
+    except PaperbenchError as error:
+        blamed = given.get(error.field, (node,))[0] if isinstance(error, FieldError) else node
+        raise SpecError(f"{position(blamed)}: {error}") from error
+
+
+def _keys(kind: Any) -> dict[str, bool]:
+    """Keys of a dataclass, each with whether it must be given."""
+    return {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind) if f.name != WHERE}
+
+
+def _plain(node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return {key: _plain(value) for key, (_, value) in items(node).items()}
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item) for item in node.value]
+    if node.tag not in _KINDS:
+        raise SpecError(f"{position(node)}: {node.value!r} is neither text, number, true, false nor nothing; quote it.")
+    if _is_mistaken_number(node):
+        raise _mismatch(node, "a number")
+    return _construct(node)
+
+
+def _construct(node: yaml.Node) -> Any:
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node)
+    except ValueError as error:
+        raise SpecError(f"{position(node)}: {node.value!r}: {error}.") from error
+    finally:
+        loader.dispose()
+
+
+def _is_mistaken_number(node: yaml.Node) -> bool:
+    return (
+        isinstance(node, yaml.ScalarNode)
+        and node.style is None
+        and node.tag.endswith(":str")
+        and "e" in node.value.lower()
+        and bool(_NUMBER.fullmatch(node.value))
+    )
+
+
+def _mismatch(node: yaml.Node, wanted: str) -> SpecError:
+    if isinstance(node, yaml.ScalarNode):
+        if _is_mistaken_number(node):
+            mantissa, exponent = re.split("[eE]", node.value)
+            sign = "" if exponent[0] in "+-" else "+"
+            better = f"{mantissa}{'' if '.' in mantissa else '.0'}e{sign}{exponent}"
+            return SpecError(f"{position(node)}: YAML reads {node.value} as text; write {better}.")
+        got = f"{node.value!r} ({_KINDS.get(node.tag, node.tag)})"
+    else:
+        got = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+    return SpecError(f"{position(node)}: must be {wanted}, not {got}.")

@@ -1,0 +1,160 @@
+"""A table of the paper: its experiment, the published numbers and the recipe, read together and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import yaml
+
+from paperbench.catalogue import DATASETS, Net, resolve
+from paperbench.errors import PaperbenchError, nearest
+from paperbench.specs.expected import Defaults, Disputed, Expected, ExpectedCell, Peer
+from paperbench.specs.experiment import Column, Experiment, NetReference, Row
+from paperbench.specs.profile import Profile, Profiles
+from paperbench.specs.recipe import Recipe
+from paperbench.specs.strict_yaml import SpecError, bind, overlay, read_mapping
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: where it stands and what the paper prints there."""
+
+    row: Row
+    column: Column
+    expected: ExpectedCell
+    defaults: Defaults
+
+    @property
+    def published_runs(self) -> int:
+        """Number of runs behind the published number."""
+        return self.expected.n or self.defaults.n
+
+    @property
+    def tolerance(self) -> float:
+        """Percentage points within which two medians count as the same."""
+        return self.defaults.tolerance if self.expected.tolerance is None else self.expected.tolerance
+
+    @property
+    def statistic(self) -> str:
+        return self.expected.statistic or self.defaults.statistic
+
+    @property
+    def id(self) -> str:
+        return f"{self.row.id}/{self.column.id}"
+
+    def dataset_in(self, profile: Profile) -> str:
+        """Key of the data set that the cell's net is trained on."""
+        return profile.dataset or self.row.dataset
+
+    @property
+    def reference(self) -> NetReference:
+        """The cell's net as the experiment names it."""
+        return self.row.cells[self.column.id]
+
+    def net_in(self, profile: Profile) -> Net:
+        """The cell's net, at the profile's depth and with an output for each class of its data set."""
+        net = resolve(self.reference.model, **self.reference.kwargs)
+        classes = DATASETS[self.dataset_in(profile)].num_classes
+        depth = profile.depth.get(net.family, net.depth)
+        return resolve(self.reference.model, **{**self.reference.kwargs, "depth": depth, "num_classes": classes})
+
+    def net_name_in(self, profile: Profile) -> str:
+        """How reports call that net: as one would ask timm for it, since a depth alone does not tell the family."""
+        arguments = dict(self.reference.kwargs)
+        net = resolve(self.reference.model, **arguments)
+        if net.family in profile.depth:
+            arguments["depth"] = profile.depth[net.family]
+        listed = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        return f"{self.reference.model}({listed})" if listed else self.reference.model
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with everything needed to run and judge it."""
+
+    id: str
+    experiment: Experiment
+    expected: Expected
+    profiles: Profiles
+    recipe_node: yaml.MappingNode
+
+    def recipe_in(self, profile: Profile) -> Recipe:
+        """The recipe with the profile's changes.
+
+        Raises:
+            SpecError: The changed recipe is not valid.
+        """
+        node = overlay(self.recipe_node, profile.recipe) if profile.recipe else self.recipe_node
+        return bind(node, Recipe)
+
+    def seeds_in(self, profile: Profile) -> int:
+        return profile.seeds or self.experiment.seeds
+
+    def cells(self, pattern: str = "*") -> list[Cell]:
+        """The cells whose id `row/column` matches a shell pattern, column by column as the paper compares them.
+
+        Raises:
+            PaperbenchError: No cell matches.
+        """
+        found = [cell for cell in self._all_cells() if fnmatchcase(cell.id, pattern)]
+        if not found:
+            ids = [cell.id for cell in self._all_cells()]
+            raise PaperbenchError(f"No cell of {self.id} matches {pattern!r}. {nearest(pattern, ids)}")
+        return found
+
+    def _all_cells(self) -> Iterator[Cell]:
+        for column in self.experiment.columns:
+            for row in self.experiment.rows:
+                if column.id in row.cells:
+                    yield Cell(row, column, self.expected.cells[row.id][column.id], self.expected.defaults)
+
+
+def load_table(table: str, root: Path) -> Table:
+    """Read a table from the folders experiments/ and expected/ under `root`.
+
+    Raises:
+        PaperbenchError: There is no such table.
+        SpecError: One of its files is not as it should be.
+    """
+    known = table_ids(root)
+    if table not in known:
+        raise PaperbenchError(f"Unknown table {table!r}. {nearest(table, known)} `paperbench list` shows all.")
+    experiment_file, expected_file = root / "experiments" / f"{table}.yaml", root / "expected" / f"{table}.yaml"
+    experiment = bind(read_mapping(experiment_file), Experiment)
+    expected = bind(read_mapping(expected_file), Expected)
+    for file, name in ((experiment_file, experiment.table), (expected_file, expected.table)):
+        if name != table:
+            raise SpecError(f"{file}: is named after {table!r} but says `table: {name}`.")
+    _check_cells(experiment, expected, expected_file)
+    recipe_node = read_mapping(root / "experiments" / "recipes" / f"{experiment.recipe}.yaml")
+    loaded = Table(table, experiment, expected, load_profiles(root), recipe_node)
+    for profile in loaded.profiles.profiles.values():
+        loaded.recipe_in(profile)
+    return loaded
+
+
+def load_profiles(root: Path) -> Profiles:
+    """Read experiments/profiles.yaml under `root`."""
+    return bind(read_mapping(root / "experiments" / "profiles.yaml"), Profiles)
+
+
+def table_ids(root: Path) -> list[str]:
+    """Ids of the tables with an experiment under `root`."""
+    return sorted(p.stem for p in (root / "experiments").glob("*.yaml") if p.stem != "profiles")
+
+
+def _check_cells(experiment: Experiment, expected: Expected, file: Path) -> None:
+    """Every cell to run has a published number, and nothing else has."""
+    ids = {f"{row.id}/{column}" for row in experiment.rows for column in row.cells}
+    published = {f"{row}/{column}" for row, columns in expected.cells.items() for column in columns}
+    for cell in sorted(published - ids):
+        raise SpecError(f"{file}: no experiment for the cell {cell!r}. {nearest(cell, ids)}")
+    for cell in sorted(ids - published):
+        raise SpecError(f"{file}: the cell {cell!r} has no published number.")
+    remarks: list[Disputed | Peer] = [*expected.disputed, *expected.peers]
+    for remark in remarks:
+        if remark.cell is not None and remark.cell not in ids:
+            raise SpecError(f"{remark.where}: unknown cell {remark.cell!r}. {nearest(remark.cell, ids)}")
