@@ -1,0 +1,114 @@
+"""CIFAR in the layout of its authors (and torchvision): pickled batches, read without trusting them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paperbench.catalogue import DATASETS
+from paperbench.data.dataset import ImageDataset, Labels, Pixels
+from paperbench.errors import PaperbenchError
+
+FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+_LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Builds arrays, text and containers; a pickle that names anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a CIFAR batch never needs")
+        return super().find_class(module, name)
+
+
+def files_with_md5(key: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Training and test files of the original data set with their md5 sums, as torchvision lists them."""
+    import torchvision.datasets as tv
+
+    source = tv.CIFAR10 if key == "cifar10" else tv.CIFAR100
+    return [(f, md5) for f, md5 in source.train_list], [(f, md5) for f, md5 in source.test_list]
+
+
+def load_batches(key: str, folder: Path, name: str | None, origin: str | None) -> ImageDataset:
+    """Read CIFAR-10 or CIFAR-100 from its batch files.
+
+    Args:
+        key: "cifar10" or "cifar100".
+        folder: Holds the batch files.
+        name, origin: What to call data that are not the original, if the user has said.
+
+    Raises:
+        PaperbenchError: A file is missing, truncated, or no CIFAR batch.
+    """
+    train_files, test_files = files_with_md5(key)
+    is_original = True
+    parts: list[tuple[Pixels, Labels]] = []
+    for file, md5 in (*train_files, *test_files):
+        content = _read(folder / file)
+        is_original &= hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
+        parts.append(_parse(key, folder / file, content))
+    split = len(train_files)
+    title = DATASETS[key].title
+    return ImageDataset(
+        key=key,
+        name=title if is_original else name or f"{title} (altered copy)",
+        origin="the original files, md5 as published"
+        if is_original
+        else origin or "unknown; files differ from the original",
+        canonical=is_original,
+        x_train=np.concatenate([x for x, _ in parts[:split]]),
+        y_train=np.concatenate([y for _, y in parts[:split]]),
+        x_test=np.concatenate([x for x, _ in parts[split:]]),
+        y_test=np.concatenate([y for _, y in parts[split:]]),
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise PaperbenchError(
+            f"{path} is missing. The folder needs all batch files; unpack the archive again."
+        ) from error
+    except OSError as error:
+        raise PaperbenchError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _parse(key: str, path: Path, content: bytes) -> tuple[Pixels, Labels]:
+    try:
+        batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        reason = str(error) or type(error).__name__
+        raise PaperbenchError(
+            f"{path} is damaged or no CIFAR batch ({reason}). Unpack or download it again."
+        ) from error
+    data = batch.get("data") if isinstance(batch, dict) else None
+    labels = batch.get(_LABELS[key]) if isinstance(batch, dict) else None
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
+        raise PaperbenchError(
+            f"{path} holds no uint8 images of 3,072 values under `data`. Unpack or download it again."
+        )
+    classes = DATASETS[key].num_classes
+    if (
+        not isinstance(labels, list)
+        or len(labels) != len(data)
+        or not all(isinstance(label, int) and 0 <= label < classes for label in labels)
+    ):
+        raise PaperbenchError(
+            f"{path} needs a label from 0 to {classes - 1} for each of its {len(data)} images under `{_LABELS[key]}`."
+        )
+    images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), np.asarray(labels, dtype=np.int64)

@@ -1,0 +1,46 @@
+"""A labelled set of small images in memory, and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Training and test images with their labels.
+
+    Attributes:
+        key: A key of `catalogue.DATASETS`.
+        name: What reports print wherever a number from these data stands.
+        origin: Where the pixels come from.
+        canonical: Whether these are the pixels that the paper's numbers are about.
+        x_train, x_test: uint8 images of shape (N, H, W, 3), channels in the order red, green, blue.
+        y_train, y_test: int64 labels of shape (N,), from 0.
+    """
+
+    key: str
+    name: str
+    origin: str
+    canonical: bool
+    x_train: Pixels
+    y_train: Labels
+    x_test: Pixels
+    y_test: Labels
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over shapes, pixels and labels in order, so that the same images from another container agree."""
+        digest = hashlib.sha256()
+        for images, labels in ((self.x_train, self.y_train), (self.x_test, self.y_test)):
+            digest.update(repr(images.shape).encode())
+            digest.update(np.ascontiguousarray(images).data)
+            digest.update(np.ascontiguousarray(labels, dtype="<i8").data)
+        return digest.hexdigest()

@@ -1,0 +1,36 @@
+"""Fetching CIFAR on request, with torchvision's addresses and checksums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paperbench.catalogue import DATASETS
+from paperbench.data.cifar_batches import FOLDERS, files_with_md5
+from paperbench.errors import PaperbenchError
+
+
+def download(key: str, directory: Path) -> Path:
+    """Fetch the original archive, check it, and unpack it, with a progress bar. Does nothing if the files are there.
+
+    Returns:
+        The folder with the batch files.
+
+    Raises:
+        PaperbenchError: The data set has no download, the network or the disk fails, or a checksum does not fit.
+    """
+    import torchvision.datasets as tv
+
+    if key not in FOLDERS:
+        raise PaperbenchError(f"{DATASETS[key].title} needs no download: it is embedded.")
+    folder = directory / FOLDERS[key]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (tv.CIFAR10 if key == "cifar10" else tv.CIFAR100)(directory, download=True)
+    except (OSError, RuntimeError) as error:
+        train, test = files_with_md5(key)
+        raise PaperbenchError(
+            f"{DATASETS[key].title} could not be downloaded ({error}). Try again later, or get "
+            f"{tv.CIFAR10.url if key == 'cifar10' else tv.CIFAR100.url} some other way and unpack it in {directory} "
+            f"(it makes {folder.name}/ with {len(train) + len(test)} batch files)."
+        ) from error
+    return folder

@@ -1,0 +1,190 @@
+"""Batches of 32-pixel images, made on the training device.
+
+All images stay on the device as bytes; a batch is one gather that crops, pads and mirrors at once. The random choices
+of an epoch are drawn beforehand on the CPU, so that every device sees the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from copy import copy
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paperbench.data.dataset import ImageDataset, Pixels
+from paperbench.seeds import derived_seed
+
+
+class Batch(NamedTuple):
+    """Images of shape (N, 3, H, W), float32 in channels_last order, and int64 labels of shape (N,)."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class InputTransform:
+    """Turns bytes into what the net reads: (pixels / 255 - mean) / std, elementwise over (H, W, 3).
+
+    Attributes:
+        scale: 255 * std, (3,).
+        shift: mean / std, (H, W, 3).
+
+    Args:
+        images: Training images, (N, H, W, 3) uint8, of which mean and standard deviation are taken in float64.
+        kind: "per_pixel_mean": the mean image, std 1. "channel_mean_std": one mean and one std a channel.
+    """
+
+    def __init__(self, images: Pixels, kind: Literal["per_pixel_mean", "channel_mean_std"]) -> None:
+        mean_image = images.mean(axis=0, dtype=np.float64) / 255
+        std = np.ones(3)
+        if kind == "channel_mean_std":
+            mean = mean_image.mean(axis=(0, 1))
+            mean_of_squares = np.array([np.square(images[..., c], dtype=np.float64).mean() for c in range(3)]) / 255**2
+            std = np.sqrt(mean_of_squares - mean**2)
+            mean_image = np.broadcast_to(mean, mean_image.shape)
+        self.scale = torch.from_numpy((255 * std).astype(np.float32))
+        self.shift = torch.from_numpy((mean_image / std).astype(np.float32))
+
+    def __call__(self, pixels: Tensor, shift: Tensor) -> Tensor:
+        """Bytes (..., 3) to float32, given the part of `shift` that belongs to their places in the image."""
+        return pixels / self.scale - shift
+
+    def to(self, device: torch.device) -> InputTransform:
+        """A copy on the device."""
+        copied = copy(self)
+        copied.scale, copied.shift = self.scale.to(device), self.shift.to(device)
+        return copied
+
+
+class EpochChoices(NamedTuple):
+    """The random choices of one epoch: which image is next, and which crop of it."""
+
+    order: Tensor
+    variant: Tensor
+
+
+class TrainingBatches:
+    """The training stream of one run. Batches run on across epochs, as 50,000 is no multiple of 128.
+
+    The image is padded with zeros after the mean has been subtracted, as in v1: a padded pixel is exactly 0.
+
+    Args:
+        dataset: Where the images come from.
+        transform: What the net reads of them.
+        batch_size: Images a batch.
+        padding: Zero pixels around the image before a crop of the original size.
+        flip: Whether half of the images are mirrored.
+        seed: The run's seed.
+        device: Where the images live and the batches are made.
+        purpose: Name of the random stream.
+    """
+
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        transform: InputTransform,
+        *,
+        batch_size: int,
+        padding: int,
+        flip: bool,
+        seed: int,
+        device: torch.device,
+        purpose: str = "training",
+    ) -> None:
+        self.batch_size, self.padding, self.flip = batch_size, padding, flip
+        self.seed, self.device, self.purpose = seed, device, purpose
+        self.num_images: int = len(dataset.x_train)
+        self.height, self.width = dataset.x_train.shape[1:3]
+        self.labels = torch.from_numpy(dataset.y_train).to(device)
+        p = padding
+        padded = np.pad(dataset.x_train, ((0, 0), (p, p), (p, p), (0, 0)))
+        self._pixels_per_image = padded.shape[1] * padded.shape[2]
+        self._pixels = torch.from_numpy(padded).to(device).view(-1, 3)
+        self._offsets = self._variant_offsets().to(device)
+        self._transform = transform.to(device)
+        padded_shift = F.pad(self._transform.shift, (0, 0, p, p, p, p)).view(-1, 3)
+        self._shifts = padded_shift[self._offsets]
+        self._epochs: OrderedDict[int, EpochChoices] = OrderedDict()
+
+    @property
+    def crops(self) -> int:
+        """Number of places a crop can have along one side."""
+        return 2 * self.padding + 1
+
+    def _variant_offsets(self) -> Tensor:
+        """Index of each pixel of each crop, plain and mirrored, in a padded image: (variants, H * W) int64."""
+        rows, columns = torch.arange(self.height), torch.arange(self.width)
+        row_length = self.width + 2 * self.padding
+        variants = []
+        for mirrored in (columns, columns.flip(0)):
+            for dy in range(self.crops):
+                for dx in range(self.crops):
+                    variants.append(((rows + dy)[:, None] * row_length + (mirrored + dx)).flatten())
+        return torch.stack(variants)
+
+    def epoch(self, number: int) -> EpochChoices:
+        """Order, crop and mirroring of an epoch's images, (num_images,) each.
+
+        A variant is `(mirrored * crops + dy) * crops + dx`, with dy and dx counted from the padded image's corner.
+        """
+        if number not in self._epochs:
+            order = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "order", number))
+            choice = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "augmentation", number))
+            variants = self.crops**2 * (2 if self.flip else 1)
+            self._epochs[number] = EpochChoices(
+                torch.randperm(self.num_images, generator=order).to(self.device),
+                torch.randint(variants, (self.num_images,), generator=choice).to(self.device),
+            )
+            while len(self._epochs) > 2:
+                self._epochs.popitem(last=False)
+        return self._epochs[number]
+
+    def indices(self, iteration: int) -> EpochChoices:
+        """The choices for one iteration, counted from 0: (batch_size,) each."""
+        start = iteration * self.batch_size
+        parts: list[EpochChoices] = []
+        missing = self.batch_size
+        while missing:
+            number, first = divmod(start + self.batch_size - missing, self.num_images)
+            epoch = self.epoch(number)
+            last = min(first + missing, self.num_images)
+            parts.append(EpochChoices(epoch.order[first:last], epoch.variant[first:last]))
+            missing -= last - first
+        if len(parts) == 1:
+            return parts[0]
+        return EpochChoices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))
+
+    def batch(self, iteration: int) -> Batch:
+        """The augmented batch of an iteration, counted from 0."""
+        chosen, variant = self.indices(iteration)
+        places = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
+        values = self._transform(self._pixels[places], self._shifts[variant])
+        images = values.view(self.batch_size, self.height, self.width, 3).permute(0, 3, 1, 2)
+        return Batch(images, self.labels[chosen])
+
+
+class EvaluationBatches:
+    """The test set in order, unaugmented, in batches of at most `batch_size` images."""
+
+    def __init__(
+        self, dataset: ImageDataset, transform: InputTransform, *, batch_size: int, device: torch.device
+    ) -> None:
+        self.batch_size = batch_size
+        self._pixels = torch.from_numpy(dataset.x_test).to(device)
+        self._labels = torch.from_numpy(dataset.y_test).to(device)
+        self._transform = transform.to(device)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for pixels, labels in zip(
+            self._pixels.split(self.batch_size), self._labels.split(self.batch_size), strict=True
+        ):
+            yield Batch(self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2), labels)
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self._labels)

@@ -1,0 +1,63 @@
+"""Loss and error of a net on the test set, and the BN statistics that it is tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from paperbench.data.loader import Batch
+from paperbench.training.precision import autocast
+
+
+@dataclass(frozen=True)
+class EvaluationMetrics:
+    """Mean cross-entropy, and percentage of misclassified images."""
+
+    loss: float
+    error: float
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[Batch], precision: str, device: torch.device) -> EvaluationMetrics:
+    """Test a net with its moving averages; leaves it in evaluation mode."""
+    model.eval()
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    images = 0
+    for batch in batches:
+        with autocast(precision, device):
+            logits = model(batch.images).float()
+        loss += F.cross_entropy(logits.double(), batch.labels, reduction="sum")
+        wrong += (logits.argmax(1) != batch.labels).sum()
+        images += len(batch.labels)
+    return EvaluationMetrics(loss.item() / images, 100 * wrong.item() / images)
+
+
+@torch.no_grad()
+def reestimate_batch_norm(model: nn.Module, groups: Iterable[Tensor], precision: str, device: torch.device) -> None:
+    """Replace the moving averages of BN by plain averages over the given groups of training images.
+
+    Mean and (unbiased) variance of every BN layer become the averages of what it sees in each group, all groups
+    counting equally. The parameters stay as they are.
+
+    Args:
+        model: The trained net.
+        groups: Images of shape (N, 3, H, W), as many in each as share BN statistics in training.
+    """
+    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    moving_average = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # torch's name for a cumulative average
+    model.train()
+    for images in groups:
+        with autocast(precision, device):
+            model(images)
+    for layer, momentum in zip(layers, moving_average, strict=True):
+        layer.momentum = momentum
+    model.eval()

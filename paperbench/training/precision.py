@@ -1,0 +1,67 @@
+"""Arithmetic of a training: what `fp32`, `tf32` and `bf16` mean on each device."""
+
+from __future__ import annotations
+
+import torch
+
+from paperbench.errors import PaperbenchError, nearest
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device by name; "auto" is the first GPU if torch sees one, else the CPU.
+
+    Raises:
+        PaperbenchError: There is no such device.
+    """
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise PaperbenchError(f"Unknown device {wanted!r}. Use auto, cpu, cuda or cuda:N.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise PaperbenchError(f"paperbench runs on cpu and cuda, not on {wanted!r}.")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if count == 0:
+            raise PaperbenchError(f"Device {wanted!r}: torch {torch.__version__} sees no GPU here. Use `--device cpu`.")
+        if (device.index or 0) >= count:
+            raise PaperbenchError(f"Device {wanted!r}: the GPUs here are cuda:0 to cuda:{count - 1}.")
+    return device
+
+
+def choose_precision(wanted: str | None, device: torch.device) -> str:
+    """The precision by name; None is tf32 on a GPU that has it, as public re-implementations in fact run, else fp32.
+
+    Raises:
+        PaperbenchError: The name is unknown, or the device lacks the precision.
+    """
+    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if wanted is None:
+        return "tf32" if has_tf32 else "fp32"
+    if wanted not in PRECISIONS:
+        raise PaperbenchError(f"Unknown precision {wanted!r}. {nearest(wanted, PRECISIONS)}")
+    if wanted == "tf32" and not has_tf32:
+        raise PaperbenchError("Precision tf32 needs an NVIDIA GPU of the Ampere generation or later. Use fp32 or bf16.")
+    return wanted
+
+
+def set_float32_arithmetic(precision: str) -> None:
+    """Tell torch how to multiply float32 numbers, in this process.
+
+    Both of cuDNN's and cuBLAS's switches are set, always and through one interface: their defaults differ (TF32 on for
+    convolutions, off for matrix products), and torch refuses to mix this interface with the older one.
+    """
+    mode = "tf32" if precision == "tf32" else "ieee"
+    torch.backends.cudnn.conv.fp32_precision = mode  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.fp32_precision = mode
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """A context for forward passes: bfloat16 convolutions and activations under `bf16`, nothing otherwise.
+
+    Parameters, gradients, momentum, BN statistics and the loss stay in float32.
+    """
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)

@@ -1,0 +1,163 @@
+"""One training by a recipe: net, data stream and engine, advanced an iteration at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from paperbench.catalogue import Net
+from paperbench.data.dataset import ImageDataset
+from paperbench.data.loader import EvaluationBatches, InputTransform, TrainingBatches
+from paperbench.models.cifar_resnet import CifarResNet
+from paperbench.seeds import derived_seed
+from paperbench.specs.recipe import Recipe
+from paperbench.training.engine import EagerEngine, Engine, WindowMetrics
+from paperbench.training.evaluation import EvaluationMetrics, evaluate, reestimate_batch_norm
+from paperbench.training.precision import set_float32_arithmetic
+
+NUMERICS_VERSION = 1
+"""Raised whenever a change makes the same spec and seed train different numbers. Records keep it."""
+
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True)
+class FinalMetrics:
+    """What a finished training is judged by.
+
+    Attributes:
+        reported: Test loss and error with the statistics that the recipe's `batch_norm.at_test` names.
+        moving_average: The same with the moving averages.
+    """
+
+    reported: EvaluationMetrics
+    moving_average: EvaluationMetrics
+
+
+class Trainer:
+    """Trains one net with one seed.
+
+    Args:
+        net: What to train.
+        recipe: How.
+        dataset: On what.
+        seed: Of initialisation, order, augmentation and noise.
+        precision: "fp32", "tf32" or "bf16".
+        device: Where.
+
+    Attributes:
+        iteration: Iterations done so far.
+    """
+
+    def __init__(
+        self, net: Net, recipe: Recipe, dataset: ImageDataset, seed: int, precision: str, device: torch.device
+    ) -> None:
+        self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
+        self.iteration = 0
+        set_float32_arithmetic(precision)
+        # Noise within a net (dropout shortcuts) draws from torch's default generators; all else has its own.
+        torch.manual_seed(derived_seed(seed, "noise"))
+        self.model = _initialised_model(net, recipe, seed).to(device).to(memory_format=torch.channels_last)
+        self._engine: Engine = EagerEngine(self.model, recipe, precision, device)
+        transform = InputTransform(dataset.x_train, recipe.input)
+        self._batches = _training_batches(dataset, transform, recipe, recipe.batch_size, seed, device, "training")
+        self._bn_groups = _training_batches(
+            dataset, transform, recipe, recipe.batch_norm.group, seed, device, "batch-norm"
+        )
+        self._test = EvaluationBatches(dataset, transform, batch_size=EVALUATION_BATCH, device=device)
+
+    def step(self) -> None:
+        """One iteration."""
+        batch = self._batches.batch(self.iteration)
+        self._engine.step(batch, self.recipe.rate_at(self.iteration))
+        self.iteration += 1
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training set so far."""
+        return self.iteration * self.recipe.batch_size / self._batches.num_images
+
+    def window_metrics(self) -> WindowMetrics:
+        """Training loss and error since the last call. Waits for the device."""
+        metrics = self._engine.metrics()
+        self._engine.reset_metrics()
+        return metrics
+
+    def test(self) -> EvaluationMetrics:
+        """Test loss and error with the moving averages of BN."""
+        return evaluate(self.model, self._test, self.precision, self.device)
+
+    def finish(self) -> FinalMetrics:
+        """Test the trained net. Leaves in it the BN statistics that the recipe reports with."""
+        moving_average = self.test()
+        if self.recipe.batch_norm.at_test == "moving_average":
+            return FinalMetrics(moving_average, moving_average)
+        reestimate_batch_norm(self.model, self._one_pass_in_bn_groups(), self.precision, self.device)
+        return FinalMetrics(self.test(), moving_average)
+
+    def _one_pass_in_bn_groups(self) -> Iterator[Tensor]:
+        """Augmented training images in a new order, once each but for those that fill no group."""
+        for index in range(self._bn_groups.num_images // self._bn_groups.batch_size):
+            yield self._bn_groups.batch(index).images
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly; tensors and plain values only."""
+        return {
+            "iteration": self.iteration,
+            "model": self.model.state_dict(),
+            "engine": self._engine.state_dict(),
+            "noise": _generator_states(self.device),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same net, recipe and seed."""
+        self.model.load_state_dict(state["model"])
+        self._engine.load_state_dict(state["engine"])
+        torch.set_rng_state(state["noise"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in state["noise"]:
+            torch.cuda.set_rng_state(state["noise"]["cuda"], self.device)
+        self.iteration = state["iteration"]
+
+
+def _initialised_model(net: Net, recipe: Recipe, seed: int) -> CifarResNet:
+    model = CifarResNet(net)
+    generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
+    model.init_weights(generator, fan=recipe.initialisation)
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.eps = recipe.batch_norm.eps
+            layer.momentum = recipe.batch_norm.moving_average
+    return model
+
+
+def _training_batches(
+    dataset: ImageDataset,
+    transform: InputTransform,
+    recipe: Recipe,
+    batch_size: int,
+    seed: int,
+    device: torch.device,
+    purpose: str,
+) -> TrainingBatches:
+    return TrainingBatches(
+        dataset,
+        transform,
+        batch_size=batch_size,
+        padding=recipe.augmentation.padding,
+        flip=recipe.augmentation.flip,
+        seed=seed,
+        device=device,
+        purpose=purpose,
+    )
+
+
+def _generator_states(device: torch.device) -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
