@@ -1,0 +1,5 @@
+"""`python -m paperbench`."""
+
+from paperbench.cli.main import main
+
+raise SystemExit(main())

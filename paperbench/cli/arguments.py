@@ -1,0 +1,62 @@
+"""Arguments that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+Subparsers = Any  # argparse keeps the class of `add_subparsers` to itself
+
+DEFAULT_RESULTS = Path("results")
+
+
+def add_table(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", help="id of a table, such as table2")
+
+
+def add_tables_root(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="folder with experiments/ and expected/ (default: paperbench's own)"
+    )
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results", type=Path, default=DEFAULT_RESULTS, metavar="DIR", help="results directory (default: ./results)"
+    )
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder with the data sets (default: $PAPERBENCH_DATA, else ./data)"
+    )
+
+
+def add_profile(parser: argparse.ArgumentParser, default: str = "paper") -> None:
+    parser.add_argument(
+        "--profile", default=default, metavar="P", help="paper (default): exact; shallow, smoke: reduced, see `list`"
+    )
+
+
+def add_cells(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cells", default="*", metavar="GLOB", help="only cells whose row/column matches, such as 'preact/*'"
+    )
+
+
+def positive_int(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, not {text!r}")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, not {text!r}")
+    return value

@@ -1,0 +1,29 @@
+"""paperbench list: the tables and profiles there are."""
+
+from __future__ import annotations
+
+import argparse
+
+from paperbench.cli.arguments import Subparsers, add_tables_root
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("list", help="list tables and profiles")
+    add_tables_root(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from tabulate import tabulate
+
+    from paperbench.specs.locate import spec_root
+    from paperbench.specs.table import load_profiles, load_table, table_ids
+
+    root = spec_root(args.tables)
+    tables = [load_table(table_id, root) for table_id in table_ids(root)]
+    rows = [(t.id, len(t.cells()), t.experiment.seeds, t.experiment.title) for t in tables]
+    print(tabulate(rows, ["table", "cells", "seeds", "title"]))
+    print()
+    profiles = load_profiles(root).profiles
+    print(tabulate([(name, profile.title) for name, profile in profiles.items()], ["profile", "what it runs"]))
+    return 0

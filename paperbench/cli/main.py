@@ -1,0 +1,48 @@
+"""The command `paperbench`. Each subcommand is a module that imports what it needs only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import paperbench
+from paperbench.cli import compare, data, list_tables, models, run, show
+from paperbench.errors import PaperbenchError
+
+SUBCOMMANDS = (list_tables, show, run, compare, models, data)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="paperbench",
+        description="Re-run the tables of He et al., Identity Mappings in Deep Residual Networks (arXiv:1603.05027), "
+        "and compare.",
+        epilog="Start with `paperbench run table2 --profile smoke`: the whole machinery in three minutes on two cores.",
+    )
+    parser.add_argument("--version", action="version", version=f"paperbench {paperbench.__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in SUBCOMMANDS:
+        module.add_parser(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        0; 2 for anything the user can mend; 128 + N if signal N ended it.
+    """
+    args = build_parser().parse_args(arguments)
+    try:
+        return int(args.execute(args))
+    except PaperbenchError as error:
+        print(f"paperbench: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("paperbench: interrupted; what was checkpointed is kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,131 @@
+"""paperbench run TABLE: train what the table still lacks, then print it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from paperbench.cli.arguments import (
+    Subparsers,
+    add_cells,
+    add_data,
+    add_profile,
+    add_results,
+    add_table,
+    add_tables_root,
+    positive_int,
+    positive_seconds,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from paperbench.runs.limits import Limits
+    from paperbench.runs.planning import PlannedRun
+    from paperbench.runs.store import Store
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="train the cells of a table",
+        description="Train what a table still lacks, then print it. The same command again continues or does only "
+        "what is missing.",
+    )
+    add_table(parser)
+    add_cells(parser)
+    add_profile(parser)
+    parser.add_argument("--seeds", type=positive_int, metavar="N", help="runs a cell (default: the table's)")
+    parser.add_argument(
+        "--precision", metavar="P", help="fp32, tf32 or bf16 (default: tf32 on GPUs with it, else fp32)"
+    )
+    parser.add_argument("--device", default="auto", metavar="D", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--stop-at", type=positive_int, metavar="ITER", help="pause every run at this iteration: a prefix, same run"
+    )
+    parser.add_argument(
+        "--max-seconds", type=positive_seconds, metavar="S", help="pause after this time, data loading excluded"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
+    add_data(parser)
+    add_results(parser)
+    add_tables_root(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from paperbench.compare.comparison import compare
+    from paperbench.data.sources import data_directory, load_dataset
+    from paperbench.report.comparison import render
+    from paperbench.runs.limits import Limits, stopping_on_signals
+    from paperbench.runs.planning import needed_datasets, plan
+    from paperbench.runs.store import Store
+    from paperbench.specs.locate import spec_root
+    from paperbench.specs.table import load_table
+    from paperbench.training.precision import choose_device, choose_precision
+
+    table = load_table(args.table, spec_root(args.tables))
+    profile = table.profiles.named(args.profile)
+    cells = table.cells(args.cells)
+    device = choose_device(args.device)
+    precision = choose_precision(args.precision, device)
+    folder = data_directory(args.data)
+    datasets = {key: load_dataset(key, folder) for key in needed_datasets(cells, profile)}
+    runs = plan(table, cells, args.profile, precision, args.seeds or table.seeds_in(profile), datasets)
+
+    store = Store(args.results)
+    limits = Limits(args.stop_at, args.max_seconds)
+    if args.dry_run:
+        _print_plan(runs, store, limits)
+        return 0
+    with stopping_on_signals(limits):
+        _train(runs, store, device, limits)
+    print(render(compare(table, cells, args.profile, store.records().records), store, "table"))
+    return 128 + limits.signal if limits.signal else 0
+
+
+def _train(runs: list[PlannedRun], store: Store, device: torch.device, limits: Limits) -> None:
+    from paperbench.report.progress import Progress
+    from paperbench.runs.executor import execute, is_done
+    from paperbench.runs.store import RunBusyError
+
+    records = {run.id: store.directory(run.id).read_record() for run in runs}
+    progress = Progress(_remaining(runs, store, limits), len(runs))
+    for run in runs:
+        record = records[run.id]
+        if is_done(record, run, limits):
+            progress.skipped(run, f"{record.status} at iteration {record.iteration:,} already" if record else "")
+            continue
+        if limits.exhausted:
+            break
+        try:
+            execute(run, store.directory(run.id), device, limits, progress)
+        except RunBusyError:
+            progress.skipped(run, "another process is at it")
+
+
+def _remaining(runs: list[PlannedRun], store: Store, limits: Limits) -> int:
+    """Iterations that the command has to do, as far as records tell."""
+    from paperbench.runs.executor import is_done
+
+    total = 0
+    for run in runs:
+        record = store.directory(run.id).read_record()
+        if not is_done(record, run, limits):
+            total += limits.last_iteration(run.recipe.iterations) - (record.iteration if record else 0)
+    return total
+
+
+def _print_plan(runs: list[PlannedRun], store: Store, limits: Limits) -> None:
+    from tabulate import tabulate
+
+    rows = []
+    for run in runs:
+        record = store.directory(run.id).read_record()
+        done = record.iteration if record else 0
+        status = record.status if record else "not started"
+        goal = limits.last_iteration(run.recipe.iterations)
+        rows.append((run.id, run.net_name, run.seed, ", ".join(run.cells), status, done, goal))
+    print(tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "goal"]))
+    print(f"\n{len(runs)} runs, {_remaining(runs, store, limits):,} iterations to do.", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Published numbers and ours. Never imports torch."""

@@ -1,0 +1,136 @@
+"""Published numbers and ours, cell by cell.
+
+A run belongs to a cell if it trained the cell's net by the cell's recipe in the profile asked for. Runs on other
+pixels, in other precision or of another numerics version are never pooled: each such group stands for itself, and the
+cell shows the group nearest to the paper.
+
+This module measures; it does not yet judge. Whether a difference is more than noise takes the published spread, ours,
+and enough seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paperbench.runs.record import Record
+from paperbench.specs.run_spec import canonical_json
+from paperbench.specs.table import Cell, Table
+
+Standing = Literal["not run", "in progress", "not comparable", "measured"]
+
+_NEAREST_PRECISION = ("fp32", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one cell that may be pooled, by seed."""
+
+    records: tuple[Record, ...]
+
+    @property
+    def errors(self) -> list[float]:
+        """Test error of every run that has ended; infinite where it diverged."""
+        ended = [r for r in self.records if r.status != "partial"]
+        return [r.result.test_error if r.result else math.inf for r in ended]
+
+    @property
+    def median(self) -> float | None:
+        """Median test error in percent, None without a run that has ended."""
+        return statistics.median(self.errors) if self.errors else None
+
+    @property
+    def conditions(self) -> str:
+        """What sets the group apart: data, precision and numerics version."""
+        first = self.records[0]
+        return f"{first.data.name}, {first.spec.precision}, numerics {first.code.numerics}"
+
+    @property
+    def _distance(self) -> tuple[bool, bool, int, int]:
+        first = self.records[0]
+        rank = _NEAREST_PRECISION.index(first.spec.precision)
+        return not self.errors, not first.data.canonical, rank, -first.code.numerics
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """One cell with what we have for it.
+
+    Attributes:
+        shown: The group nearest to the paper, if there is any run.
+        others: The other groups, nearest first.
+        reason: Why the cell is not comparable.
+    """
+
+    cell: Cell
+    shown: Group | None
+    others: tuple[Group, ...]
+    standing: Standing
+    reason: str | None
+
+    @property
+    def difference(self) -> float | None:
+        """Our median less the published number, in percentage points, where both are numbers of the same thing."""
+        median = self.shown.median if self.shown else None
+        if self.standing != "measured" or median is None or self.cell.expected.value == "fail":
+            return None
+        return median - self.cell.expected.value
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table in one profile."""
+
+    table: Table
+    profile: str
+    cells: tuple[CellComparison, ...]
+
+    def in_cell(self, row: str, column: str) -> CellComparison | None:
+        return next((c for c in self.cells if (c.cell.row.id, c.cell.column.id) == (row, column)), None)
+
+
+def compare(table: Table, cells: Iterable[Cell], profile_name: str, records: Iterable[Record]) -> Comparison:
+    """Put records beside the published numbers.
+
+    Args:
+        records: Any; those of other experiments are passed over.
+    """
+    by_experiment: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        spec = record.spec
+        by_experiment[_experiment_key(spec.net, spec.recipe, spec.profile)].append(record)
+    profile = table.profiles.named(profile_name)
+    recipe = table.recipe_in(profile).defining_values()
+    compared = []
+    for cell in cells:
+        key = _experiment_key(cell.net_in(profile).canonical(), recipe, profile_name)
+        compared.append(_compare_cell(cell, profile_name, by_experiment[key]))
+    return Comparison(table, profile_name, tuple(compared))
+
+
+def _experiment_key(net: Mapping[str, Any], recipe: Mapping[str, Any], profile: str) -> str:
+    return canonical_json([net, recipe, profile])
+
+
+def _compare_cell(cell: Cell, profile: str, records: list[Record]) -> CellComparison:
+    groups: dict[tuple[str, str, int], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record.data.fingerprint, record.spec.precision, record.code.numerics].append(record)
+    ordered = sorted(
+        (Group(tuple(sorted(g, key=lambda r: r.seed))) for g in groups.values()), key=lambda g: g._distance
+    )
+    if not ordered:
+        return CellComparison(cell, None, (), "not run", None)
+    shown, reason = ordered[0], None
+    standing: Standing
+    if profile != "paper":
+        standing, reason = "not comparable", f"profile {profile} is not the paper's experiment"
+    elif not shown.records[0].data.canonical:
+        standing, reason = "not comparable", f"{shown.records[0].data.name} has not the pixels of the paper's data"
+    else:
+        standing = "measured" if shown.errors else "in progress"
+    return CellComparison(cell, shown, tuple(ordered[1:]), standing, reason)

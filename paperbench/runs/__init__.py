@@ -1,0 +1,1 @@
+"""From a table to runs, and from a run to its record."""

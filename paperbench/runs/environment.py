@@ -1,0 +1,68 @@
+"""Facts about code and machine that belong in a record.
+
+A whitelist: no host name, user name, path or environment variable is ever taken in.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import paperbench
+from paperbench.runs.record import Code, Environment
+from paperbench.training.trainer import NUMERICS_VERSION
+
+
+def code_facts(engine: str) -> Code:
+    """Version, commit and numerics of this installation."""
+    return Code(version=paperbench.__version__, commit=_commit(), numerics=NUMERICS_VERSION, engine=engine)
+
+
+def environment_facts(device: torch.device) -> Environment:
+    """Libraries and hardware that a run on the device depends on."""
+    on_gpu = device.type == "cuda"
+    cudnn = torch.backends.cudnn.version() if on_gpu else None
+    return Environment(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        torchvision=version("torchvision"),
+        timm=version("timm"),
+        numpy=version("numpy"),
+        cuda=torch.version.cuda if on_gpu else None,
+        cudnn=str(cudnn) if cudnn else None,
+        system=f"{platform.system()} {platform.machine()}",
+        device=torch.cuda.get_device_name(device) if on_gpu else _processor(),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of the source checkout that the package runs from, with "+changes" if files differ from it."""
+    top = Path(paperbench.__file__).resolve().parents[1]
+    if not (top / ".git").exists():
+        return None
+    try:
+        commit = _git(top, "rev-parse", "HEAD")
+        changes = _git(top, "status", "--porcelain", "--", "paperbench", "experiments")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("+changes" if changes else "")
+
+
+def _git(top: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(top), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603

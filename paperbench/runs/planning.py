@@ -1,0 +1,67 @@
+"""From a table to the runs it needs. Equal runs of several cells are one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paperbench.catalogue import Net
+from paperbench.data.dataset import ImageDataset
+from paperbench.specs.profile import Profile
+from paperbench.specs.recipe import Recipe
+from paperbench.specs.run_spec import RunSpec
+from paperbench.specs.table import Cell, Table
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training with one seed.
+
+    Attributes:
+        cells: Ids of the cells that it serves.
+        net_name: The net as one would ask timm for it.
+    """
+
+    spec: RunSpec
+    seed: int
+    net: Net
+    net_name: str
+    recipe: Recipe
+    dataset: ImageDataset
+    cells: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return self.spec.run_id(self.seed)
+
+
+def needed_datasets(cells: list[Cell], profile: Profile) -> list[str]:
+    """Keys of the data sets that the cells are trained on, in order of first use."""
+    return list(dict.fromkeys(cell.dataset_in(profile) for cell in cells))
+
+
+def plan(
+    table: Table, cells: list[Cell], profile_name: str, precision: str, seeds: int, datasets: dict[str, ImageDataset]
+) -> list[PlannedRun]:
+    """The runs for the given cells: the first seed of every cell, then the second, and so on.
+
+    Args:
+        datasets: What `needed_datasets` names, loaded.
+    """
+    profile = table.profiles.named(profile_name)
+    recipe = table.recipe_in(profile)
+    runs: dict[str, PlannedRun] = {}
+    for seed in range(seeds):
+        for cell in cells:
+            net, dataset = cell.net_in(profile), datasets[cell.dataset_in(profile)]
+            spec = run_spec(net, recipe, dataset.fingerprint, profile_name, precision)
+            earlier = runs.get(spec.run_id(seed))
+            name = cell.net_name_in(profile)
+            served = (*earlier.cells, cell.id) if earlier else (cell.id,)
+            run = PlannedRun(spec, seed, net, earlier.net_name if earlier else name, recipe, dataset, served)
+            runs[run.id] = run
+    return list(runs.values())
+
+
+def run_spec(net: Net, recipe: Recipe, fingerprint: str, profile_name: str, precision: str) -> RunSpec:
+    """The spec of a training, from its parts."""
+    return RunSpec(net.canonical(), recipe.defining_values(), fingerprint, profile_name, precision)

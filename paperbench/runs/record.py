@@ -1,0 +1,153 @@
+"""The record of a run: what it was, how far it came, what it measured. One JSON file, the same for every run."""
+
+from __future__ import annotations
+
+import json
+import types
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from paperbench.errors import PaperbenchError, nearest
+from paperbench.specs.run_spec import RunSpec
+
+SCHEMA = 1
+Status = Literal["partial", "finished", "diverged"]
+
+
+class RecordError(PaperbenchError):
+    """A record that is damaged, or was edited into something no run leaves."""
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What the run was trained on; `fingerprint` stands in the spec too."""
+
+    name: str
+    origin: str
+    canonical: bool
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """Errors of a finished run, in percent of the test set, and mean cross-entropies (None where they overflow).
+
+    Attributes:
+        test_error, test_loss: With the BN statistics that the recipe reports with, after the last iteration.
+        moving_average_test_error, moving_average_test_loss: The same net with BN's moving averages.
+        best_test_error: Lowest moving-average error seen along the way. Never the result.
+    """
+
+    test_error: float
+    test_loss: float | None
+    moving_average_test_error: float
+    moving_average_test_loss: float | None
+    best_test_error: float
+
+
+@dataclass(frozen=True)
+class Code:
+    """What computed the run. `commit` is None outside a source checkout."""
+
+    version: str
+    commit: str | None
+    numerics: int
+    engine: str
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Machine and libraries: what can change numbers and speed, and nothing that names people or places."""
+
+    python: str
+    torch: str
+    torchvision: str
+    timm: str
+    numpy: str
+    cuda: str | None
+    cudnn: str | None
+    system: str
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """See the module.
+
+    Attributes:
+        run: The run's id, made of the spec's digest and the seed.
+        net: The net as one would ask timm for it.
+        iteration: Iterations done.
+        result: Only of finished runs.
+        seconds: Time spent in this run, evaluations and checkpoints included, over all its sessions.
+        sessions: How often the run was started or continued.
+    """
+
+    schema: int
+    run: str
+    seed: int
+    net: str
+    status: Status
+    iteration: int
+    result: Result | None
+    seconds: float
+    sessions: int
+    data: DataFacts
+    spec: RunSpec
+    code: Code
+    environment: Environment
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read a record back.
+
+        Raises:
+            RecordError: It is no record of this schema, or its id does not follow from its spec and seed.
+        """
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"is no JSON ({error})") from error
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if schema != SCHEMA:
+            raise RecordError(f"has schema {schema!r}; this version reads {SCHEMA}")
+        record: Record = _build(cls, value, "record")
+        expected = record.spec.run_id(record.seed)
+        if record.run != expected:
+            raise RecordError(f"names run {record.run!r}, but its spec and seed give {expected!r}: it was edited")
+        if (record.status == "finished") != (record.result is not None):
+            raise RecordError(f"has status {record.status!r} {'with' if record.result else 'without'} a result")
+        return record
+
+
+def _build(kind: Any, value: Any, path: str) -> Any:
+    """`value` as a dataclass or plain type, strictly: every key known, none missing, every type right."""
+    if is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise RecordError(f"{path} is no object")
+        keys = {f.name: f.default is MISSING for f in fields(kind)}
+        for key in value:
+            if key not in keys:
+                raise RecordError(f"{path} has an unknown key {key!r}. {nearest(key, keys)}")
+        for key, required in keys.items():
+            if required and key not in value:
+                raise RecordError(f"{path} lacks the key {key!r}")
+        hints = get_type_hints(kind)
+        return kind(**{key: _build(hints[key], item, f"{path}.{key}") for key, item in value.items()})  # type: ignore[operator]
+    if get_origin(kind) is types.UnionType:
+        members = get_args(kind)
+        return None if value is None and type(None) in members else _build(members[0], value, path)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise RecordError(f"{path} is {value!r}. {nearest(str(value), get_args(kind))}")
+        return value
+    wanted = get_origin(kind) or kind
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise RecordError(f"{path} is {value!r}, which is no {wanted.__name__}")
+    return value
