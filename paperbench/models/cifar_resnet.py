@@ -46,7 +46,7 @@ class CifarResNet(nn.Module):
         for name in placement.stem:
             self.stem.add_module(name, nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU())
 
-        self.stages = nn.ModuleList()
+        self.stages = nn.Sequential()
         self.feature_info: list[dict[str, Any]] = []
         for index, width in enumerate(STAGE_WIDTHS):
             stage = nn.Sequential()
@@ -108,10 +108,7 @@ class CifarResNet(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """(N, in_chans, H, W) -> (N, num_features, H/4, W/4): all but the head."""
-        x = self.stem(x)
-        for stage in self.stages:
-            x = stage(x)
-        y: Tensor = self.tail(x)
+        y: Tensor = self.tail(self.stages(self.stem(x)))
         return y
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:

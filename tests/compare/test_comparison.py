@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from paperbench.compare.comparison import Comparison, compare
+from paperbench.runs.record import Code, DataFacts, Environment, Record, Result, Status
+from paperbench.runs.planning import run_spec
+from paperbench.specs.table import Table
+
+ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
+COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
+ENVIRONMENT = Environment("3.12", "2.11", "0.26", "1.0", "2.0", None, None, "Linux x86_64", "a processor", 2)
+
+
+def record(
+    table: Table,
+    cell: str,
+    error: float | None,
+    *,
+    seed: int = 0,
+    profile: str = "paper",
+    precision: str = "fp32",
+    data: DataFacts = ORIGINAL,
+    status: Status = "finished",
+    numerics: int = 1,
+) -> Record:
+    its_profile = table.profiles.named(profile)
+    (its_cell,) = table.cells(cell)
+    spec = run_spec(its_cell.net_in(its_profile), table.recipe_in(its_profile), data.fingerprint, profile, precision)
+    return Record(
+        schema=1,
+        run=spec.run_id(seed),
+        seed=seed,
+        net="a net",
+        status=status,
+        iteration=64_000 if error is not None else 1_000,
+        result=Result(error, 0.3, error + 1, 0.4, error - 0.1) if error is not None else None,
+        seconds=60.0,
+        sessions=1,
+        data=data,
+        spec=spec,
+        code=Code("0.1", None, numerics, "eager"),
+        environment=ENVIRONMENT,
+    )
+
+
+def compared(table: Table, *records: Record, profile: str = "paper") -> Comparison:
+    # through JSON, as records come from a store
+    return compare(table, table.cells(), profile, [Record.from_json(r.to_json()) for r in records])
+
+
+def test_no_records_mean_not_run(table2: Table) -> None:
+    comparison = compared(table2)
+    assert len(comparison.cells) == 10
+    assert {c.standing for c in comparison.cells} == {"not run"}
+
+
+def test_the_median_stands_beside_the_published_number(table2: Table) -> None:
+    errors = (6.2, 6.9, 6.4, 6.5, 7.5)
+    runs = [record(table2, "preact/resnet110", error, seed=seed) for seed, error in enumerate(errors)]
+    cell = compared(table2, *runs).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.standing == "measured"
+    assert cell.shown
+    assert cell.shown.errors == list(errors)
+    assert cell.shown.median == 6.5
+    assert cell.difference == pytest.approx(6.5 - 6.37)
+
+
+def test_a_record_counts_in_its_own_cell_only(table2: Table) -> None:
+    comparison = compared(table2, record(table2, "original/resnet164", 6.0))
+    assert [c.cell.id for c in comparison.cells if c.shown] == ["original/resnet164"]
+
+
+def test_other_data_are_not_comparable(table2: Table) -> None:
+    cell = compared(table2, record(table2, "preact/resnet110", 9.0, data=COPY)).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.standing == "not comparable"
+    assert "CIFAR-10 (some copy)" in str(cell.reason)
+    assert cell.difference is None
+
+
+@pytest.mark.parametrize("profile", ["smoke", "shallow"])
+def test_reduced_profiles_are_not_comparable_and_never_mixed_with_the_paper(table2: Table, profile: str) -> None:
+    reduced = record(table2, "preact/resnet110", 9.0, profile=profile)
+    in_profile = compared(table2, reduced, profile=profile).in_cell("preact", "resnet110")
+    assert in_profile
+    assert in_profile.standing == "not comparable"
+    assert in_profile.difference is None
+    in_paper = compared(table2, reduced).in_cell("preact", "resnet110")
+    assert in_paper
+    assert in_paper.standing == "not run"
+
+
+def test_precisions_data_and_numerics_are_never_pooled(table2: Table) -> None:
+    runs = [
+        record(table2, "preact/resnet110", 6.4, precision="tf32"),
+        record(table2, "preact/resnet110", 6.5, precision="fp32"),
+        record(table2, "preact/resnet110", 8.0, precision="fp32", data=COPY),
+        record(table2, "preact/resnet110", 6.6, precision="bf16"),
+    ]
+    cell = compared(table2, *runs).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.shown
+    assert cell.shown.errors == [6.5]
+    assert [group.errors for group in cell.others] == [[6.4], [6.6], [8.0]]
+    newer = record(table2, "preact/resnet110", 6.7, seed=1, numerics=2)
+    cell = compared(table2, runs[1], newer).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.shown
+    assert cell.shown.errors == [6.7]
+    assert [group.errors for group in cell.others] == [[6.5]]
+
+
+def test_a_prefix_has_no_error(table2: Table) -> None:
+    prefix = record(table2, "preact/resnet110", None, status="partial")
+    cell = compared(table2, prefix).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.standing == "in progress"
+    assert cell.shown
+    assert cell.shown.median is None
+
+
+def test_a_diverged_run_counts_as_failed(table2: Table) -> None:
+    diverged = record(table2, "preact/resnet110", None, status="diverged")
+    runs = [record(table2, "preact/resnet110", 6.4, seed=1), record(table2, "preact/resnet110", 6.6, seed=2)]
+    cell = compared(table2, diverged, *runs).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.shown
+    assert cell.shown.errors == [math.inf, 6.4, 6.6]
+    assert cell.shown.median == 6.6
+
+
+def test_records_of_another_recipe_are_passed_over(table2: Table) -> None:
+    run = record(table2, "preact/resnet110", 6.4)
+    spec = replace(run.spec, recipe={**run.spec.recipe, "batch_size": 256})
+    other = replace(run, spec=spec, run=spec.run_id(0))
+    assert {c.standing for c in compared(table2, other).cells} == {"not run"}

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as tv
+from PIL import Image
+
+from paperbench.data.dataset import ImageDataset
+from paperbench.data.loader import EvaluationBatches, InputTransform, TrainingBatches
+
+CPU = torch.device("cpu")
+
+
+def batches(dataset: ImageDataset, **kwargs: object) -> TrainingBatches:
+    transform = InputTransform(dataset.x_train, kwargs.pop("input", "per_pixel_mean"))
+    settings = {"batch_size": 32, "padding": 4, "flip": True, "seed": 3, "device": CPU, **kwargs}
+    return TrainingBatches(dataset, transform, **settings)
+
+
+def crops_of(loader: TrainingBatches, iteration: int) -> list[tuple[int, int, int, bool]]:
+    """Image, dy, dx and mirroring of each image of a batch, from the documented meaning of a variant."""
+    order, variants = loader.indices(iteration)
+    decoded = []
+    for index, variant in zip(order.tolist(), variants.tolist(), strict=True):
+        rest, dx = divmod(variant, 9)
+        mirrored, dy = divmod(rest, 9)
+        decoded.append((index, dy, dx, bool(mirrored)))
+    return decoded
+
+
+def torchvision_batch(dataset: ImageDataset, crops: list[tuple[int, int, int, bool]]) -> torch.Tensor:
+    """Mean subtracted first, then padded, cropped and mirrored, one image at a time."""
+    mean = torch.from_numpy((dataset.x_train / 255).mean(axis=0).astype(np.float32)).permute(2, 0, 1)
+    images = []
+    for index, dy, dx, mirrored in crops:
+        image = tv.to_tensor(Image.fromarray(dataset.x_train[index])) - mean
+        image = tv.crop(tv.pad(image, [4]), dy, dx, 32, 32)
+        images.append(tv.hflip(image) if mirrored else image)
+    return torch.stack(images)
+
+
+def test_a_batch_equals_torchvisions_pad_crop_and_flip_pixel_for_pixel(small_dataset: ImageDataset) -> None:
+    loader = batches(small_dataset)
+    for iteration in (0, 3, 50):
+        crops = crops_of(loader, iteration)
+        batch = loader.batch(iteration)
+        assert torch.equal(batch.images, torchvision_batch(small_dataset, crops))
+        assert batch.labels.tolist() == [small_dataset.y_train[index] for index, *_ in crops]
+
+
+def test_batches_are_channels_last_float32(small_dataset: ImageDataset) -> None:
+    images, labels = batches(small_dataset).batch(0)
+    assert images.shape == (32, 3, 32, 32)
+    assert images.dtype == torch.float32
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.dtype == torch.int64
+
+
+def test_padding_is_zero_after_the_mean_is_subtracted(small_dataset: ImageDataset) -> None:
+    loader = batches(small_dataset)
+    crops = crops_of(loader, 0)
+    position = next(i for i, (_, dy, _, _) in enumerate(crops) if dy == 0)  # the crop's top four rows are padding
+    assert (loader.batch(0).images[position, :, :4] == 0).all()
+
+
+def test_every_epoch_is_a_permutation_and_batches_run_on_across_epochs(small_dataset: ImageDataset) -> None:
+    loader = batches(small_dataset)
+    stream = torch.cat([loader.indices(i).order for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
+    epochs = [stream[i : i + 100] for i in range(0, 1600, 100)]
+    assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 16
+
+
+def test_a_batch_may_span_several_epochs(small_dataset: ImageDataset) -> None:
+    stream = batches(small_dataset, batch_size=250).indices(0).order.tolist()
+    assert sorted(stream[:100]) == sorted(stream[100:200]) == list(range(100))
+
+
+def test_crops_and_mirroring_are_uniform(small_dataset: ImageDataset) -> None:
+    loader = batches(small_dataset, batch_size=100)
+    counts = torch.zeros(162)
+    for epoch in range(300):
+        counts += torch.bincount(loader.epoch(epoch).variant, minlength=162)
+    expected = 30_000 / 162
+    chi_square = ((counts - expected) ** 2 / expected).sum().item()
+    assert 100 < chi_square < 240  # 161 degrees of freedom: 0.01 % on either side
+
+
+def test_any_iteration_can_be_made_first(small_dataset: ImageDataset) -> None:
+    in_order = batches(small_dataset)
+    expected = [in_order.batch(i).images for i in range(12)]
+    anew = batches(small_dataset)
+    for i in (11, 0, 7, 3):
+        assert torch.equal(anew.batch(i).images, expected[i])
+
+
+def test_seeds_and_purposes_have_streams_of_their_own(small_dataset: ImageDataset) -> None:
+    streams = [
+        batches(small_dataset, **kwargs).epoch(0).order.tolist()
+        for kwargs in ({"seed": 0}, {"seed": 1}, {"seed": 0, "purpose": "batch-norm"})
+    ]
+    assert streams[0] != streams[1]
+    assert streams[0] != streams[2]
+
+
+def test_without_augmentation_the_images_are_the_originals(small_dataset: ImageDataset) -> None:
+    loader = batches(small_dataset, padding=0, flip=False)
+    order = loader.indices(0).order
+    mean = (small_dataset.x_train / 255).mean(axis=0)
+    expected = small_dataset.x_train[order.numpy()] / 255 - mean
+    np.testing.assert_allclose(loader.batch(0).images.permute(0, 2, 3, 1).numpy(), expected, atol=1e-6)
+
+
+def test_making_batches_leaves_the_data_as_they_were(small_dataset: ImageDataset) -> None:
+    before = replace(small_dataset).fingerprint
+    loader = batches(small_dataset)
+    for i in range(5):
+        loader.batch(i).images.add_(1)
+    assert replace(small_dataset).fingerprint == before
+
+
+def test_channel_mean_and_std(small_dataset: ImageDataset) -> None:
+    loader = batches(small_dataset, input="channel_mean_std", padding=0, flip=False, batch_size=100)
+    images = loader.batch(0).images.double()
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-5, rtol=0)
+    torch.testing.assert_close(images.std((0, 2, 3), unbiased=False), torch.ones(3).double(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("batch_size", [7, 40, 100])
+def test_the_test_set_comes_in_order_and_once(small_dataset: ImageDataset, batch_size: int) -> None:
+    transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
+    made = list(EvaluationBatches(small_dataset, transform, batch_size=batch_size, device=CPU))
+    images = torch.cat([batch.images for batch in made]).permute(0, 2, 3, 1).numpy()
+    expected = small_dataset.x_test / 255 - (small_dataset.x_train / 255).mean(axis=0)
+    np.testing.assert_allclose(images, expected, atol=1e-6)
+    assert torch.cat([batch.labels for batch in made]).tolist() == small_dataset.y_test.tolist()
+
+
+@pytest.mark.gpu
+def test_cpu_and_cuda_see_the_same_batches(small_dataset: ImageDataset) -> None:
+    on_gpu = batches(small_dataset, device=torch.device("cuda"))
+    on_cpu = batches(small_dataset)
+    for i in range(5):
+        torch.testing.assert_close(on_gpu.batch(i).images.cpu(), on_cpu.batch(i).images, rtol=0, atol=1e-7)
+        assert torch.equal(on_gpu.batch(i).labels.cpu(), on_cpu.batch(i).labels)

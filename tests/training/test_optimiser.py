@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from paperbench.specs.recipe import Drops, Recipe, WarmUp
+from paperbench.training.optimiser import MomentumSGD
+
+STEPS = 30
+
+
+@pytest.fixture
+def recipe(paper_recipe: Recipe) -> Recipe:
+    return replace(paper_recipe, iterations=STEPS, warm_up=WarmUp(0.01, 5), drops=Drops((12, 20), 0.1))
+
+
+def gradients() -> Iterator[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(STEPS):
+        yield torch.randn(50, generator=generator, dtype=torch.float64)
+
+
+def start() -> torch.Tensor:
+    return torch.linspace(-1, 1, 50, dtype=torch.float64)
+
+
+def trained(recipe: Recipe) -> torch.Tensor:
+    weight = nn.Parameter(start())
+    optimiser = MomentumSGD([weight], recipe)
+    for iteration, gradient in enumerate(gradients()):
+        optimiser.set_rate(recipe.rate_at(iteration))
+        weight.grad = gradient.clone()
+        optimiser.step()
+    return weight.detach()
+
+
+def test_caffes_form_is_caffes_formula_across_warm_up_and_drops(recipe: Recipe) -> None:
+    w, v = start(), torch.zeros(50, dtype=torch.float64)
+    for iteration, gradient in enumerate(gradients()):
+        v = 0.9 * v + recipe.rate_at(iteration) * (gradient + 1e-4 * w)
+        w = w - v
+    torch.testing.assert_close(trained(recipe), w, rtol=1e-12, atol=1e-12)
+
+
+def test_pytorchs_form(recipe: Recipe) -> None:
+    w, v = start(), torch.zeros(50, dtype=torch.float64)
+    for iteration, gradient in enumerate(gradients()):
+        v = 0.9 * v + gradient + 1e-4 * w
+        w = w - recipe.rate_at(iteration) * v
+    torch.testing.assert_close(trained(replace(recipe, momentum_form="pytorch")), w, rtol=1e-12, atol=1e-12)
+
+
+def test_nesterovs_form(recipe: Recipe) -> None:
+    w, v = start(), torch.zeros(50, dtype=torch.float64)
+    for iteration, gradient in enumerate(gradients()):
+        decayed = gradient + 1e-4 * w
+        v = 0.9 * v + decayed
+        w = w - recipe.rate_at(iteration) * (decayed + 0.9 * v)
+    torch.testing.assert_close(trained(replace(recipe, momentum_form="nesterov")), w, rtol=1e-12, atol=1e-12)
+
+
+def test_the_forms_differ_only_once_the_rate_changes(recipe: Recipe) -> None:
+    constant = replace(recipe, warm_up=None, drops=Drops((), 0.1))
+    pytorch = replace(constant, momentum_form="pytorch")
+    torch.testing.assert_close(trained(constant), trained(pytorch), rtol=1e-12, atol=1e-12)
+    assert (trained(recipe) - trained(replace(recipe, momentum_form="pytorch"))).abs().max() > 0.01

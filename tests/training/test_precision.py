@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paperbench.errors import PaperbenchError
+from paperbench.training.precision import choose_device, choose_precision, set_float32_arithmetic
+
+CPU = torch.device("cpu")
+
+
+def test_defaults_on_the_cpu() -> None:
+    assert choose_precision(None, CPU) == "fp32"
+    assert choose_precision("bf16", CPU) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"), [("tf32", "Use fp32 or bf16"), ("fp16", "Did you mean"), ("half", "Known: bf16, fp32, tf32")]
+)
+def test_precisions_that_a_cpu_lacks_are_refused(wanted: str, message: str) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        choose_precision(wanted, CPU)
+
+
+@pytest.mark.parametrize(("wanted", "message"), [("gpu", "Use auto, cpu, cuda"), ("mps", "runs on cpu and cuda")])
+def test_unknown_devices_are_refused(wanted: str, message: str) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        choose_device(wanted)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_refused() -> None:
+    with pytest.raises(PaperbenchError, match="sees no GPU here. Use `--device cpu`"):
+        choose_device("cuda")
+    assert choose_device("auto") == CPU
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(PaperbenchError, match="the GPUs here are cuda:0 to"):
+        choose_device("cuda:99")
+    assert choose_device("auto").type == "cuda"
+
+
+@pytest.mark.gpu
+def test_float32_switches_change_what_cudnn_and_cublas_compute() -> None:
+    a = torch.randn(512, 512, device="cuda")
+    images, weight = torch.randn(8, 64, 32, 32, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
+    exact_product = (a.double() @ a.double()).float()
+    exact_conv = torch.nn.functional.conv2d(images.double(), weight.double()).float()
+
+    def errors() -> list[float]:
+        product, conv = a @ a, torch.nn.functional.conv2d(images, weight)
+        return [float((x - y).norm() / y.norm()) for x, y in ((product, exact_product), (conv, exact_conv))]
+
+    set_float32_arithmetic("fp32")
+    assert max(errors()) < 1e-5
+    set_float32_arithmetic("tf32")
+    assert min(errors()) > 5e-5
+    set_float32_arithmetic("fp32")
+    assert max(errors()) < 1e-5

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from paperbench.catalogue import resolve
+from paperbench.data.dataset import ImageDataset
+from paperbench.errors import PaperbenchError
+from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
+from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
+from paperbench.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def recipe(paper_recipe: Recipe) -> Recipe:
+    return replace(
+        paper_recipe,
+        batch_size=16,
+        iterations=24,
+        warm_up=WarmUp(0.01, 4),
+        drops=Drops((12,), 0.1),
+        batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"),
+    )
+
+
+def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
+    return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
+
+
+def everything(trainer: Trainer) -> dict[str, object]:
+    state = trainer.state_dict()
+    momentum = {
+        f"momentum {index}": values["momentum_buffer"].clone()
+        for index, values in state["engine"]["optimiser"]["state"].items()
+    }
+    return {**{k: v.clone() for k, v in state["model"].items()}, **momentum, "iteration": state["iteration"]}
+
+
+def assert_same(ours: dict[str, object], theirs: dict[str, object]) -> None:
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        same = torch.equal(value, theirs[key]) if isinstance(value, torch.Tensor) else value == theirs[key]
+        assert same, key
+
+
+@pytest.mark.parametrize("stops", [(1,), (4, 12), (7, 8, 13, 20)])
+def test_a_continued_training_is_the_uninterrupted_one(
+    recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, stops: tuple[int, ...]
+) -> None:
+    """Stops lie on and beside the end of the warm-up, the drop and the first epoch (iteration 6.25)."""
+    whole = new(recipe, small_dataset)
+    for _ in range(24):
+        whole.step()
+
+    part = new(recipe, small_dataset)
+    for stop in (*stops, 24):
+        while part.iteration < stop:
+            part.step()
+        save_checkpoint(tmp_path / "checkpoint.pt", "a-run", part.state_dict())
+        torch.manual_seed(99)  # another process would start from other generators
+        part = new(recipe, small_dataset)
+        part.load_state_dict(load_checkpoint(tmp_path / "checkpoint.pt", "a-run"))
+
+    assert_same(everything(part), everything(whole))
+    assert part.window_metrics() == whole.window_metrics()
+    assert part.finish() == whole.finish()
+
+
+def test_the_seed_decides_everything_random(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    runs = []
+    for seed in (0, 0, 1):
+        trainer = new(recipe, small_dataset, seed)
+        for _ in range(3):
+            trainer.step()
+        runs.append(everything(trainer))
+    assert_same(runs[0], runs[1])
+    assert not torch.equal(runs[0]["stem.conv.weight"], runs[2]["stem.conv.weight"])
+
+
+def test_finish_reports_reestimated_statistics_and_the_moving_average_beside_them(
+    recipe: Recipe, small_dataset: ImageDataset
+) -> None:
+    trainer = new(recipe, small_dataset)
+    for _ in range(5):
+        trainer.step()
+    before = trainer.test()
+    final = trainer.finish()
+    assert final.moving_average == before
+    assert final.reported == trainer.test()
+    assert final.reported.loss != before.loss
+
+
+def test_finish_can_report_the_moving_average(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    by_moving_average = replace(recipe, batch_norm=BatchNormSettings(8, 1e-5, 0.1, "moving_average"))
+    trainer = new(by_moving_average, small_dataset)
+    trainer.step()
+    final = trainer.finish()
+    assert final.reported == final.moving_average == trainer.test()
+
+
+def test_batch_norm_settings_reach_the_net(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    other = replace(recipe, batch_norm=BatchNormSettings(16, 1e-3, 0.25, "reestimated"))
+    layers = [m for m in new(other, small_dataset).model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert layers
+    assert {(m.eps, m.momentum) for m in layers} == {(1e-3, 0.25)}
+
+
+class TestCheckpoint:
+    def test_a_damaged_one_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "checkpoint.pt"
+        save_checkpoint(path, "a-run", {"x": torch.zeros(1000)})
+        path.write_bytes(path.read_bytes()[:-700])
+        with pytest.raises(PaperbenchError, match=r"checkpoint.pt is damaged .*delete its folder"):
+            load_checkpoint(path, "a-run")
+
+    def test_code_in_one_is_not_run(self, tmp_path: Path) -> None:
+        class Trap:
+            def __reduce__(self) -> tuple[object, ...]:
+                return (Path.write_text, (tmp_path / "sprung", ""))
+
+        torch.save({"format": 1, "run": "a-run", "contents": Trap()}, tmp_path / "checkpoint.pt")
+        with pytest.raises(PaperbenchError, match="is damaged"):
+            load_checkpoint(tmp_path / "checkpoint.pt", "a-run")
+        assert not (tmp_path / "sprung").exists()
+
+    def test_that_of_another_run_is_refused(self, tmp_path: Path) -> None:
+        save_checkpoint(tmp_path / "checkpoint.pt", "a-run", {})
+        with pytest.raises(PaperbenchError, match="for run a-run"):
+            load_checkpoint(tmp_path / "checkpoint.pt", "another-run")
+
+
+@pytest.mark.gpu
+def test_a_training_on_cuda_continues_from_its_checkpoint(
+    recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    cuda = torch.device("cuda")
+    first = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", cuda)
+    for _ in range(6):
+        first.step()
+    save_checkpoint(tmp_path / "checkpoint.pt", "a-run", first.state_dict())
+    second = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", cuda)
+    second.load_state_dict(load_checkpoint(tmp_path / "checkpoint.pt", "a-run"))
+    assert_same(everything(second), everything(first))
+    second.step()
+    assert second.iteration == 7
