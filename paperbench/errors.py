@@ -19,4 +19,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     matches = get_close_matches(word, words, n=1, cutoff=0.6)
     if matches:
         return f"Did you mean {matches[0]!r}?"
-    return f"Known: {', '.join(words)}."
+    return f"Known: {', '.join(words)}." if words else "There are none."

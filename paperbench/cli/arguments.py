@@ -1,10 +1,14 @@
-"""Arguments that several subcommands share."""
+"""Arguments, and remarks, that several subcommands share."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paperbench.runs.store import Records
 
 Subparsers = Any  # argparse keeps the class of `add_subparsers` to itself
 
@@ -43,6 +47,12 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cells", default="*", metavar="GLOB", help="only cells whose row/column matches, such as 'preact/*'"
     )
+
+
+def print_complaints(found: Records) -> None:
+    """Say on stderr which records of a store could not be used."""
+    for complaint in found.complaints:
+        print(f"paperbench: left out: {complaint}", file=sys.stderr)
 
 
 def positive_int(text: str) -> int:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from paperbench.cli.arguments import Subparsers, add_cells, add_profile, add_results, add_table, add_tables_root
+from paperbench.cli.arguments import (
+    Subparsers,
+    add_cells,
+    add_profile,
+    add_results,
+    add_table,
+    add_tables_root,
+    print_complaints,
+)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -35,8 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     store = Store(args.results)
     found = store.records()
     print(render(compare(table, cells, args.profile, found.records), store, args.format))
-    for complaint in found.complaints:
-        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+    print_complaints(found)
     elsewhere = sorted({r.spec.profile for r in found.records} - {args.profile})
     if elsewhere:
         print(f"paperbench: {args.results} also has runs of profile {', '.join(elsewhere)}.", file=sys.stderr)

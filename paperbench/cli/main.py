@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     args = build_parser().parse_args(arguments)
     try:
-        return int(args.execute(args))
+        code = int(args.execute(args))
+        sys.stdout.flush()
+        return code
     except PaperbenchError as error:
         print(f"paperbench: error: {error}", file=sys.stderr)
         return 2

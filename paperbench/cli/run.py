@@ -16,6 +16,7 @@ from paperbench.cli.arguments import (
     add_tables_root,
     positive_int,
     positive_seconds,
+    print_complaints,
 )
 
 if TYPE_CHECKING:
@@ -57,17 +58,22 @@ def add_parser(subparsers: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     from paperbench.compare.comparison import compare
     from paperbench.data.sources import data_directory, load_dataset
+    from paperbench.errors import PaperbenchError
     from paperbench.report.comparison import render
     from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.planning import needed_datasets, plan
     from paperbench.runs.store import Store
     from paperbench.specs.locate import spec_root
     from paperbench.specs.table import load_table
-    from paperbench.training.precision import choose_device, choose_precision
 
     table = load_table(args.table, spec_root(args.tables))
     profile = table.profiles.named(args.profile)
     cells = table.cells(args.cells)
+    if args.results.exists() and not args.results.is_dir():
+        raise PaperbenchError(f"{args.results} is no directory. Choose another one (`--results DIR`).")
+
+    from paperbench.training.precision import choose_device, choose_precision  # torch, once the names are right
+
     device = choose_device(args.device)
     precision = choose_precision(args.precision, device)
     folder = data_directory(args.data)
@@ -81,7 +87,9 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     with stopping_on_signals(limits):
         _train(runs, store, device, limits)
-    print(render(compare(table, cells, args.profile, store.records().records), store, "table"))
+    found = store.records()
+    print(render(compare(table, cells, args.profile, found.records), store, "table"))
+    print_complaints(found)
     return 128 + limits.signal if limits.signal else 0
 
 
@@ -91,13 +99,16 @@ def _train(runs: list[PlannedRun], store: Store, device: torch.device, limits: L
     from paperbench.runs.store import RunBusyError
 
     records = {run.id: store.directory(run.id).read_record() for run in runs}
-    progress = Progress(_remaining(runs, store, limits), len(runs))
-    for run in runs:
+    progress = Progress(_remaining(runs, store, limits), len(runs), sys.stderr)
+    for position, run in enumerate(runs):
         record = records[run.id]
         if is_done(record, run, limits):
             progress.skipped(run, f"{record.status} at iteration {record.iteration:,} already" if record else "")
             continue
         if limits.exhausted:
+            waiting = sum(not is_done(records[later.id], later, limits) for later in runs[position:])
+            why = "stopped by a signal" if limits.signal else f"{limits.max_seconds:g} seconds are over"
+            print(f"paperbench: {why}; still to do: {waiting} runs. The same command goes on.", file=sys.stderr)
             break
         try:
             execute(run, store.directory(run.id), device, limits, progress)

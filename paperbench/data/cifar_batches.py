@@ -19,6 +19,8 @@ _LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.numeric", "_frombuffer"),  # pickle protocol 5
+    ("numpy._core.numeric", "_frombuffer"),
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("_codecs", "encode"),
@@ -98,9 +100,12 @@ def _parse(key: str, path: Path, content: bytes) -> tuple[Pixels, Labels]:
     data = batch.get("data") if isinstance(batch, dict) else None
     labels = batch.get(_LABELS[key]) if isinstance(batch, dict) else None
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
+        found = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise PaperbenchError(
-            f"{path} holds no uint8 images of 3,072 values under `data`. Unpack or download it again."
+            f"{path} must hold uint8 images of shape (N, 3072) under `data`, not {found}. Unpack or download it again."
         )
+    if len(data) == 0:
+        raise PaperbenchError(f"{path} holds no image. Unpack or download it again.")
     classes = DATASETS[key].num_classes
     if (
         not isinstance(labels, list)
@@ -108,7 +113,8 @@ def _parse(key: str, path: Path, content: bytes) -> tuple[Pixels, Labels]:
         or not all(isinstance(label, int) and 0 <= label < classes for label in labels)
     ):
         raise PaperbenchError(
-            f"{path} needs a label from 0 to {classes - 1} for each of its {len(data)} images under `{_LABELS[key]}`."
+            f"{path} must hold under `{_LABELS[key]}` a list with a whole number from 0 to {classes - 1} for each of "
+            f"its {len(data)} images. Unpack or download it again."
         )
     images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), np.asarray(labels, dtype=np.int64)

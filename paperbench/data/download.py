@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from http.client import HTTPException
 from pathlib import Path
+from tarfile import TarError
 
 from paperbench.catalogue import DATASETS
 from paperbench.data.cifar_batches import FOLDERS, files_with_md5
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, nearest
 
 
 def download(key: str, directory: Path) -> Path:
@@ -18,15 +20,22 @@ def download(key: str, directory: Path) -> Path:
     Raises:
         PaperbenchError: The data set has no download, the network or the disk fails, or a checksum does not fit.
     """
+    if key not in DATASETS:
+        raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, FOLDERS)}")
+    if key not in FOLDERS:
+        raise PaperbenchError(f"{DATASETS[key].title} come with scikit-learn; there is nothing to download.")
     import torchvision.datasets as tv
 
-    if key not in FOLDERS:
-        raise PaperbenchError(f"{DATASETS[key].title} needs no download: it is embedded.")
     folder = directory / FOLDERS[key]
     try:
         directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PaperbenchError(
+            f"{directory} cannot be made: {error.strerror}. Choose another folder (`--data DIR`)."
+        ) from error
+    try:
         (tv.CIFAR10 if key == "cifar10" else tv.CIFAR100)(directory, download=True)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, HTTPException, TarError) as error:
         train, test = files_with_md5(key)
         raise PaperbenchError(
             f"{DATASETS[key].title} could not be downloaded ({error}). Try again later, or get "

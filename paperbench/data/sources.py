@@ -11,8 +11,8 @@ from paperbench.data.cifar_batches import FOLDERS, load_batches
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.data.npz import load_npz
-from paperbench.errors import PaperbenchError
-from paperbench.specs.strict_yaml import bind, read_mapping
+from paperbench.errors import PaperbenchError, nearest
+from paperbench.specs.strict_yaml import FieldError, bind, read_mapping
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_FOLDER = Path("data")
@@ -25,6 +25,11 @@ class DataDescription:
     name: str
     origin: str
     canonical: bool = False
+
+    def __post_init__(self) -> None:
+        if self.canonical:
+            message = "`canonical: true` cannot be declared; only the original files are canonical, known by their md5."
+            raise FieldError("canonical", message)
 
 
 def data_directory(chosen: Path | None = None) -> Path:
@@ -42,6 +47,8 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
     Raises:
         PaperbenchError: The data are not there, or damaged; the message says how to get them.
     """
+    if key not in DATASETS:
+        raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
     if key == "digits":
         return load_digits()
     folder, file = directory / FOLDERS[key], directory / f"{key}.npz"
@@ -50,6 +57,8 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
         return load_batches(key, folder, name, origin)
     if file.exists():
         return load_npz(key, file, name, origin)
+    if directory.name == FOLDERS[key] and directory.is_dir():
+        raise PaperbenchError(f"Name the folder around {FOLDERS[key]}/, not that folder itself: {directory.parent}")
     raise PaperbenchError(
         f"{DATASETS[key].title} is not in {directory}. Any one of these will do:\n"
         f"  - `paperbench data download {key} --data {directory}` fetches and checks the original files;\n"
@@ -64,8 +73,4 @@ def _described(directory: Path) -> tuple[str | None, str | None]:
     if not path.exists():
         return None, None
     described = bind(read_mapping(path), DataDescription)
-    if described.canonical is not False:
-        raise PaperbenchError(
-            f"{path}: `canonical: true` cannot be declared; only the original files, by their md5 sums, are canonical."
-        )
     return described.name, described.origin

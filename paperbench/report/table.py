@@ -63,7 +63,8 @@ def _remarks(table: Table) -> Iterator[str]:
         yield "\n".join(["Found elsewhere, and what the paper has:", *disputed])
     if table.expected.peers:
         peers = [(p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.expected.peers]
-        yield "Public re-implementations:\n" + tabulate(peers, ["cell", "error", "source", "remark"])
+        headers, alignment = ["cell", "error", "source", "remark"], ("left", "right", "left", "left")
+        yield "Public re-implementations:\n" + tabulate(peers, headers, disable_numparse=True, colalign=alignment)
 
 
 def _nets(table: Table, profile_name: str) -> str:
@@ -85,8 +86,10 @@ def _recipe(table: Table, profile_name: str) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return " and ".join(f"{item:,}" for item in value)
+        return " and ".join(_plain(item) for item in value) or "none"
     return "none" if value is None else str(value)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import types
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.specs.run_spec import RunSpec
+from paperbench.specs.run_spec import Precision, RunSpec
 
 SCHEMA = 1
+_IN_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "object"}
 Status = Literal["partial", "finished", "diverged"]
 
 
@@ -106,26 +108,53 @@ class Record:
         """Read a record back.
 
         Raises:
-            RecordError: It is no record of this schema, or its id does not follow from its spec and seed.
+            RecordError: It is no record of this schema, or its parts contradict each other.
         """
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"is no JSON ({error})") from error
+        value = parse_json(text)
         schema = value.get("schema") if isinstance(value, dict) else None
         if schema != SCHEMA:
-            raise RecordError(f"has schema {schema!r}; this version reads {SCHEMA}")
-        record: Record = _build(cls, value, "record")
+            raise RecordError(f"has schema {schema!r}; this version reads {SCHEMA}: was it written by another one?")
+        record: Record = build(cls, value, "record")
+        if record.spec.precision not in get_args(Precision):
+            known = nearest(record.spec.precision, get_args(Precision))
+            raise RecordError(f"has the unknown precision {record.spec.precision!r}. {known}")
         expected = record.spec.run_id(record.seed)
         if record.run != expected:
             raise RecordError(f"names run {record.run!r}, but its spec and seed give {expected!r}: it was edited")
+        if record.data.fingerprint != record.spec.data:
+            raise RecordError("has another data fingerprint than its spec: it was edited")
         if (record.status == "finished") != (record.result is not None):
             raise RecordError(f"has status {record.status!r} {'with' if record.result else 'without'} a result")
         return record
 
 
-def _build(kind: Any, value: Any, path: str) -> Any:
-    """`value` as a dataclass or plain type, strictly: every key known, none missing, every type right."""
+def parse_json(text: str) -> Any:
+    """JSON without NaN and infinities, which Python would take.
+
+    Raises:
+        RecordError: The text is something else.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"is no JSON ({error})") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)
+
+
+def build(kind: Any, value: Any, path: str) -> Any:
+    """`value` as a dataclass or plain type, strictly: every key known, none missing, every type right.
+
+    Raises:
+        RecordError: It does not fit; the message says what is wrong with which part of it.
+    """
     if is_dataclass(kind):
         if not isinstance(value, dict):
             raise RecordError(f"{path} is no object")
@@ -137,17 +166,19 @@ def _build(kind: Any, value: Any, path: str) -> Any:
             if required and key not in value:
                 raise RecordError(f"{path} lacks the key {key!r}")
         hints = get_type_hints(kind)
-        return kind(**{key: _build(hints[key], item, f"{path}.{key}") for key, item in value.items()})  # type: ignore[operator]
+        return kind(**{key: build(hints[key], item, f"{path}.{key}") for key, item in value.items()})  # type: ignore[operator]
     if get_origin(kind) is types.UnionType:
         members = get_args(kind)
-        return None if value is None and type(None) in members else _build(members[0], value, path)
+        return None if value is None and type(None) in members else build(members[0], value, path)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise RecordError(f"{path} is {value!r}. {nearest(str(value), get_args(kind))}")
         return value
     wanted = get_origin(kind) or kind
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise RecordError(f"{path} is {value!r}, which is no {wanted.__name__}")
-    return value
+    fits = isinstance(value, (int, float) if wanted is float else wanted)
+    if not fits or (isinstance(value, bool) and wanted is not bool):
+        raise RecordError(f"{path} is {value!r}, which is no {_IN_WORDS.get(wanted, wanted.__name__)}")
+    try:
+        return float(value) if wanted is float else value
+    except OverflowError as error:
+        raise RecordError(f"{path} is too large a number") from error

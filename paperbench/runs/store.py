@@ -9,6 +9,7 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,10 @@ from filelock import FileLock, Timeout
 
 from paperbench.atomic import unwritable, write_atomically
 from paperbench.errors import PaperbenchError
-from paperbench.runs.record import Record, RecordError
+from paperbench.runs.record import Record, RecordError, build, parse_json
+
+_RECORD_REMEDY = "Restore the file, or delete it: the same `paperbench run` then makes it again from the checkpoint."
+_HISTORY_REMEDY = "Restore the file, or delete it: the run goes on without that part of its curves."
 
 
 class RunBusyError(PaperbenchError):
@@ -69,15 +73,18 @@ class RunDirectory:
             RunBusyError: Another process holds it.
             PaperbenchError: The folder cannot be made.
         """
+        lock = FileLock(self.path / ".lock")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", blocking=False)
-            with lock:
-                yield
+            lock.acquire(blocking=False)
         except Timeout as error:
             raise RunBusyError(f"{self.path} is in use by another paperbench process.") from error
         except OSError as error:
             raise unwritable(self.path, error) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def read_record(self) -> Record | None:
         """The record, or None if there is none yet.
@@ -87,14 +94,14 @@ class RunDirectory:
         """
         try:
             text = self.record_file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as error:
-            raise RecordError(f"{self.record_file} cannot be read ({error}). Restore or delete it.") from error
+            raise RecordError(f"{self.record_file} cannot be read ({error}). {_RECORD_REMEDY}") from error
         try:
             return Record.from_json(text)
         except RecordError as error:
-            raise RecordError(f"{self.record_file} {error}. Restore or delete it.") from error
+            raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_RECORD_REMEDY}") from error
 
     def write_record(self, record: Record) -> None:
         write_atomically(self.record_file, lambda stream: stream.write(record.to_json().encode()))
@@ -110,20 +117,24 @@ class RunDirectory:
         """All complete lines; one cut short by a killed process is left out.
 
         Raises:
-            PaperbenchError: A line is no history line.
+            PaperbenchError: The file cannot be read, or a line is no history line.
         """
         try:
             text = self.history_file.read_text(encoding="utf-8")
         except FileNotFoundError:
             return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise PaperbenchError(f"{self.history_file} cannot be read ({error}). {_HISTORY_REMEDY}") from error
         lines = []
-        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        for number, line in enumerate(io.StringIO(text), start=1):
             if not line.endswith("\n"):
                 break
             try:
-                lines.append(HistoryLine(**json.loads(line)))
-            except (ValueError, TypeError) as error:
-                raise PaperbenchError(f"{self.history_file}:{number} is no history line ({error}).") from error
+                lines.append(build(HistoryLine, parse_json(line), "line"))
+            except RecordError as error:
+                raise PaperbenchError(
+                    f"{self.history_file}:{number} is no history line: {str(error).rstrip('.')}. {_HISTORY_REMEDY}"
+                ) from error
         return lines
 
     def cut_history(self, iteration: int) -> None:

@@ -33,6 +33,9 @@ class Defaults:
     n: int
     tolerance: float
 
+    def __post_init__(self) -> None:
+        _check_spread(self.n, self.tolerance)
+
 
 @dataclass(frozen=True)
 class ExpectedCell:
@@ -63,8 +66,19 @@ class ExpectedCell:
     def __post_init__(self) -> None:
         if self.value != "fail" and not 0 <= self.value <= 100:
             raise FieldError("value", f"a test error lies between 0 and 100 percent, {self.value} does not.")
-        if self.std is not None and self.std_source is None:
-            raise FieldError("std", "a published std needs its std_source.")
+        if self.std is not None and self.std < 0:
+            raise FieldError("std", f"a standard deviation is not negative, as {self.std} is.")
+        if (self.std is None) != (self.std_source is None):
+            given = "std" if self.std is not None else "std_source"
+            raise FieldError(given, "std and std_source need each other.")
+        _check_spread(self.n, self.tolerance)
+
+
+def _check_spread(n: int | None, tolerance: float | None) -> None:
+    if n is not None and n < 1:
+        raise FieldError("n", f"n must be at least 1, not {n}.")
+    if tolerance is not None and tolerance <= 0:
+        raise FieldError("tolerance", f"tolerance must be positive, not {tolerance}.")
 
 
 @dataclass(frozen=True)

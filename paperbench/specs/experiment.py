@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS, resolve
-from paperbench.errors import nearest
-from paperbench.specs.strict_yaml import FieldError
+from paperbench.errors import PaperbenchError, nearest
+from paperbench.specs.strict_yaml import FieldError, SpecError
+
+_ID = re.compile("[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,14 @@ class NetReference:
 
     @classmethod
     def from_scalar(cls, value: Any) -> NetReference:
-        return cls(str(value))
+        if not isinstance(value, str):
+            raise PaperbenchError("must be the name of a net. `paperbench models` lists all.")
+        return cls(value)
 
     def __post_init__(self) -> None:
+        for key in ("num_classes", "in_chans"):
+            if key in self.kwargs:
+                raise FieldError("kwargs", f"{key} follows from the data set; leave it out.")
         resolve(self.model, **self.kwargs)
 
 
@@ -75,12 +83,20 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise FieldError("seeds", f"seeds must be at least 1, not {self.seeds}.")
+        for name in ("columns", "rows"):
+            if not getattr(self, name):
+                raise FieldError(name, f"a table needs {name}.")
         columns = [column.id for column in self.columns]
         rows = [row.id for row in self.rows]
         for name, ids in (("columns", columns), ("rows", rows)):
-            for repeated in {i for i in ids if ids.count(i) > 1}:
-                raise FieldError(name, f"the id {repeated!r} stands twice in {name}.")
+            for one in ids:
+                if not _ID.fullmatch(one):
+                    raise FieldError(name, f"the id {one!r} must be made of small letters, digits and underscores.")
+                if ids.count(one) > 1:
+                    raise FieldError(name, f"the id {one!r} stands twice in {name}.")
         for row in self.rows:
             for column in row.cells:
                 if column not in columns:
-                    raise FieldError("rows", f"row {row.id!r}: unknown column {column!r}. {nearest(column, columns)}")
+                    raise SpecError(
+                        f"{row.where}: row {row.id!r}: unknown column {column!r}. {nearest(column, columns)}"
+                    )

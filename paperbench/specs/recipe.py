@@ -134,8 +134,9 @@ class Recipe:
         return float(self.learning_rate * self.drops.factor**drops)
 
     def defining_values(self) -> dict[str, Any]:
-        """What enters a digest: all values but names, sources and monitoring."""
+        """What enters a digest, as plain JSON values: all but names, sources and monitoring."""
         values = asdict(self)
         for key in ("schema", "recipe", "source", "monitoring"):
             del values[key]
+        values["drops"]["at"] = list(self.drops.at)
         return values

@@ -1,7 +1,8 @@
 """YAML bound to frozen dataclasses, with nothing ignored and nothing guessed.
 
-Every error names the file, the line and, for a misspelt key, the nearest valid one. Two traps of YAML 1.1 are errors
-too: a key given twice (PyYAML keeps the last) and a number like `1e-4`, which YAML reads as text.
+Every error names the file, the line and, for a misspelt key, the nearest valid one. Traps of YAML 1.1 are errors too: a
+key given twice (PyYAML keeps the last), a number like `1e-4`, which YAML reads as text, and numbers like `010` and
+`1:30`, which it reads as 8 and 90.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
+from yaml.reader import ReaderError
 
 from paperbench.errors import PaperbenchError, nearest
 
@@ -23,15 +25,17 @@ T = TypeVar("T")
 WHERE = "where"
 """A dataclass field of this name receives "file:line" of what the object was read from."""
 
+_TAG = "tag:yaml.org,2002:"
 _KINDS = {
-    "tag:yaml.org,2002:str": "text",
-    "tag:yaml.org,2002:int": "a whole number",
-    "tag:yaml.org,2002:float": "a number",
-    "tag:yaml.org,2002:bool": "true or false",
-    "tag:yaml.org,2002:null": "nothing",
+    f"{_TAG}str": "text",
+    f"{_TAG}int": "a whole number",
+    f"{_TAG}float": "a number",
+    f"{_TAG}bool": "true or false",
+    f"{_TAG}null": "nothing",
 }
 _SCALARS: dict[type, tuple[str, ...]] = {str: ("str",), int: ("int",), float: ("float", "int"), bool: ("bool",)}
-_NUMBER = re.compile(r"[-+]?[0-9._]+([eE][-+]?[0-9]+)?")
+_OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|.*:.*")
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 
 
 class SpecError(PaperbenchError):
@@ -63,39 +67,71 @@ def read_mapping(path: Path) -> yaml.MappingNode:
         raise SpecError(f"{path}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{path}: is no UTF-8 text (byte {error.start}).") from error
-    loader = yaml.SafeLoader(text)
-    loader.name = str(path)
     try:
-        node = loader.get_single_node()
+        node = _compose(text, str(path))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise SpecError(f"{path}{line}: no valid YAML: {error.problem or error.context}.") from error
+        reason = ": ".join(part for part in (error.context, error.problem) if part)
+        raise SpecError(f"{path}{line}: no valid YAML: {reason}.") from error
+    except ReaderError as error:
+        number, character = text[: error.position].count("\n") + 1, text[error.position]
+        raise SpecError(f"{path}:{number}: no valid YAML: holds the control character {character!r}.") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError(f"{path}: no valid YAML: {str(error).splitlines()[0]}.") from error
-    finally:
-        loader.dispose()
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path}:1: must be a mapping of keys to values.")
     return node
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    loader = yaml.SafeLoader(text)
+    loader.name = name
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
+
+
+def position_of(node: yaml.MappingNode, *keys: str) -> str:
+    """Where the value under nested keys stands, or as far on the way to it as the file goes."""
+    place: yaml.Node = node
+    value: yaml.Node = node
+    for key in keys:
+        if not isinstance(value, yaml.MappingNode) or key not in items(value):
+            break
+        place, value = items(value)[key]
+    return position(place)
 
 
 def items(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     """Keys of a mapping with their key and value nodes.
 
     Raises:
-        SpecError: A key is no text, or stands twice.
+        SpecError: A key is no text, or stands twice, or the mapping has a tag of its own.
     """
+    _refuse_tag(node, "map")
     found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
     for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-            written = key.value if isinstance(key, yaml.ScalarNode) else "a collection"
-            raise SpecError(f"{position(key)}: keys must be text; quote {written!r}.")
+        if not isinstance(key, yaml.ScalarNode) or key.tag != f"{_TAG}str":
+            remedy = f"; quote {key.value!r}" if isinstance(key, yaml.ScalarNode) else ""
+            raise SpecError(f"{position(key)}: keys must be text{remedy}.")
         if key.value in found:
             first = found[key.value][0].start_mark.line + 1
             raise SpecError(f"{position(key)}: key {key.value!r} stands twice (first in line {first}).")
         found[key.value] = key, value
     return found
+
+
+def _elements(node: yaml.SequenceNode) -> list[yaml.Node]:
+    _refuse_tag(node, "seq")
+    elements: list[yaml.Node] = node.value
+    return elements
+
+
+def _refuse_tag(node: yaml.CollectionNode, usual: str) -> None:
+    if node.tag != _TAG + usual:
+        raise SpecError(f"{position(node)}: the tag {node.tag} means nothing here; leave it out.")
 
 
 def overlay(base: yaml.MappingNode, changes: yaml.MappingNode) -> yaml.MappingNode:
@@ -118,7 +154,10 @@ def bind(node: yaml.Node, kind: type[T]) -> T:
     Raises:
         SpecError: The node does not fit; the message says where and what would.
     """
-    return cast(T, _bind(node, kind))
+    try:
+        return cast(T, _bind(node, kind))
+    except RecursionError as error:
+        raise SpecError(f"{position(node)}: something in here contains itself, by an alias (`*`).") from error
 
 
 def _bind(node: yaml.Node, kind: Any) -> Any:
@@ -138,7 +177,7 @@ def _bind(node: yaml.Node, kind: Any) -> Any:
     if origin is tuple:
         if not isinstance(node, yaml.SequenceNode):
             raise _mismatch(node, "a list")
-        return tuple(_bind(item, get_args(kind)[0]) for item in node.value)
+        return tuple(_bind(item, get_args(kind)[0]) for item in _elements(node))
     if origin in (dict, Mapping):
         if not isinstance(node, yaml.MappingNode):
             raise _mismatch(node, "a mapping")
@@ -147,10 +186,10 @@ def _bind(node: yaml.Node, kind: Any) -> Any:
 
 
 def _bind_scalar(node: yaml.Node, kind: type) -> Any:
-    wanted = _KINDS[f"tag:yaml.org,2002:{_SCALARS[kind][0]}"]
+    wanted = _KINDS[f"{_TAG}{_SCALARS[kind][0]}"]
     if not isinstance(node, yaml.ScalarNode):
         raise _mismatch(node, wanted)
-    if node.tag.removeprefix("tag:yaml.org,2002:") not in _SCALARS[kind]:
+    if node.tag.removeprefix(_TAG) not in _SCALARS[kind]:
         raise _mismatch(node, wanted)
     value = _construct(node)
     if kind is float and not math.isfinite(value):
@@ -160,7 +199,7 @@ def _bind_scalar(node: yaml.Node, kind: type) -> Any:
 
 def _bind_literal(node: yaml.Node, legal: tuple[Any, ...]) -> Any:
     value = _plain(node)
-    if value not in legal or isinstance(value, bool):
+    if not any(value == allowed and type(value) is type(allowed) for allowed in legal):
         hint = nearest(str(value), map(str, legal))
         raise SpecError(f"{position(node)}: {value!r} is not allowed here. {hint}")
     return value
@@ -179,7 +218,7 @@ def _bind_union(node: yaml.Node, members: tuple[Any, ...]) -> Any:
             return _bind(node, member)
         except SpecError as error:
             errors.append(str(error).removeprefix(position(node) + ": "))
-    raise SpecError(f"{position(node)}: {' Or: '.join(errors)}")
+    raise SpecError(f"{position(node)}: {' Or: '.join(dict.fromkeys(errors))}")
 
 
 def _bind_dataclass(node: yaml.Node, kind: type) -> Any:
@@ -221,7 +260,7 @@ def _plain(node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return {key: _plain(value) for key, (_, value) in items(node).items()}
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item) for item in node.value]
+        return [_plain(item) for item in _elements(node)]
     if node.tag not in _KINDS:
         raise SpecError(f"{position(node)}: {node.value!r} is neither text, number, true, false nor nothing; quote it.")
     if _is_mistaken_number(node):
@@ -230,11 +269,19 @@ def _plain(node: yaml.Node) -> Any:
 
 
 def _construct(node: yaml.Node) -> Any:
+    value = _constructed(node)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and _OTHER_BASE.fullmatch(node.value):
+        raise SpecError(f"{position(node)}: YAML reads {node.value} as {value}; write the number plainly.")
+    return value
+
+
+def _constructed(node: yaml.Node) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node)
-    except ValueError as error:
-        raise SpecError(f"{position(node)}: {node.value!r}: {error}.") from error
+    except (ValueError, LookupError) as error:  # a tag such as `!!int` before something else
+        kind = _KINDS.get(node.tag, node.tag)
+        raise SpecError(f"{position(node)}: {node.value!r} cannot be read as {kind}.") from error
     finally:
         loader.dispose()
 
@@ -243,8 +290,7 @@ def _is_mistaken_number(node: yaml.Node) -> bool:
     return (
         isinstance(node, yaml.ScalarNode)
         and node.style is None
-        and node.tag.endswith(":str")
-        and "e" in node.value.lower()
+        and node.tag == f"{_TAG}str"
         and bool(_NUMBER.fullmatch(node.value))
     )
 
@@ -252,11 +298,22 @@ def _is_mistaken_number(node: yaml.Node) -> bool:
 def _mismatch(node: yaml.Node, wanted: str) -> SpecError:
     if isinstance(node, yaml.ScalarNode):
         if _is_mistaken_number(node):
-            mantissa, exponent = re.split("[eE]", node.value)
-            sign = "" if exponent[0] in "+-" else "+"
-            better = f"{mantissa}{'' if '.' in mantissa else '.0'}e{sign}{exponent}"
+            better = _as_yaml_number(node.value, whole=wanted == _KINDS[f"{_TAG}int"])
             return SpecError(f"{position(node)}: YAML reads {node.value} as text; write {better}.")
-        got = f"{node.value!r} ({_KINDS.get(node.tag, node.tag)})"
+        got = f"{node.value!r} ({_KINDS.get(node.tag, node.tag.removeprefix(_TAG))})"
+        if node.tag == f"{_TAG}null" and not node.value:
+            got = "empty"
+        elif wanted == _KINDS[f"{_TAG}str"]:
+            got += "; quote it"
     else:
         got = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
     return SpecError(f"{position(node)}: must be {wanted}, not {got}.")
+
+
+def _as_yaml_number(text: str, *, whole: bool) -> str:
+    """How YAML 1.1 wants a number with an exponent written: with a point and a sign, or in full if it must be whole."""
+    if whole and math.isfinite(float(text)) and float(text).is_integer():
+        return str(int(float(text)))
+    mantissa, exponent = re.split("[eE]", text)
+    sign = "" if exponent[0] in "+-" else "+"
+    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{sign}{exponent}"

@@ -15,7 +15,7 @@ from paperbench.specs.expected import Defaults, Disputed, Expected, ExpectedCell
 from paperbench.specs.experiment import Column, Experiment, NetReference, Row
 from paperbench.specs.profile import Profile, Profiles
 from paperbench.specs.recipe import Recipe
-from paperbench.specs.strict_yaml import SpecError, bind, overlay, read_mapping
+from paperbench.specs.strict_yaml import SpecError, bind, items, overlay, position_of, read_mapping
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,14 @@ class Table:
         Raises:
             SpecError: The changed recipe is not valid.
         """
-        node = overlay(self.recipe_node, profile.recipe) if profile.recipe else self.recipe_node
-        return bind(node, Recipe)
+        if not profile.recipe:
+            return bind(self.recipe_node, Recipe)
+        try:
+            return bind(overlay(self.recipe_node, profile.recipe), Recipe)
+        except SpecError as error:
+            if str(error).startswith(f"{profile.recipe.start_mark.name}:"):
+                raise
+            raise SpecError(f"{error} (With the changes of the profile at {profile.where}.)") from error
 
     def seeds_in(self, profile: Profile) -> int:
         return profile.seeds or self.experiment.seeds
@@ -123,13 +129,19 @@ def load_table(table: str, root: Path) -> Table:
     if table not in known:
         raise PaperbenchError(f"Unknown table {table!r}. {nearest(table, known)} `paperbench list` shows all.")
     experiment_file, expected_file = root / "experiments" / f"{table}.yaml", root / "expected" / f"{table}.yaml"
-    experiment = bind(read_mapping(experiment_file), Experiment)
-    expected = bind(read_mapping(expected_file), Expected)
-    for file, name in ((experiment_file, experiment.table), (expected_file, expected.table)):
-        if name != table:
-            raise SpecError(f"{file}: is named after {table!r} but says `table: {name}`.")
-    _check_cells(experiment, expected, expected_file)
-    recipe_node = read_mapping(root / "experiments" / "recipes" / f"{experiment.recipe}.yaml")
+    experiment_node, expected_node = read_mapping(experiment_file), read_mapping(expected_file)
+    experiment, expected = bind(experiment_node, Experiment), bind(expected_node, Expected)
+    _check_name(experiment_node, "table", table)
+    _check_name(expected_node, "table", table)
+    _check_cells(experiment, expected, expected_node)
+    recipes = root / "experiments" / "recipes"
+    known = sorted(p.stem for p in recipes.glob("*.yaml"))
+    if experiment.recipe not in known:
+        where = position_of(experiment_node, "recipe")
+        raise SpecError(f"{where}: {recipes} has no recipe {experiment.recipe!r}. {nearest(experiment.recipe, known)}")
+    recipe_node = read_mapping(recipes / f"{experiment.recipe}.yaml")
+    bind(recipe_node, Recipe)
+    _check_name(recipe_node, "recipe", experiment.recipe)
     loaded = Table(table, experiment, expected, load_profiles(root), recipe_node)
     for profile in loaded.profiles.profiles.values():
         loaded.recipe_in(profile)
@@ -146,14 +158,23 @@ def table_ids(root: Path) -> list[str]:
     return sorted(p.stem for p in (root / "experiments").glob("*.yaml") if p.stem != "profiles")
 
 
-def _check_cells(experiment: Experiment, expected: Expected, file: Path) -> None:
+def _check_name(node: yaml.MappingNode, key: str, file_name: str) -> None:
+    """A file says inside what it is called."""
+    says = items(node)[key][1].value
+    if says != file_name:
+        raise SpecError(f"{position_of(node, key)}: says `{key}: {says}`, but the file is named {file_name}.yaml.")
+
+
+def _check_cells(experiment: Experiment, expected: Expected, expected_node: yaml.MappingNode) -> None:
     """Every cell to run has a published number, and nothing else has."""
     ids = {f"{row.id}/{column}" for row in experiment.rows for column in row.cells}
     published = {f"{row}/{column}" for row, columns in expected.cells.items() for column in columns}
     for cell in sorted(published - ids):
-        raise SpecError(f"{file}: no experiment for the cell {cell!r}. {nearest(cell, ids)}")
+        where = position_of(expected_node, "cells", *cell.split("/"))
+        raise SpecError(f"{where}: the experiment has no cell {cell!r}. {nearest(cell, ids)}")
     for cell in sorted(ids - published):
-        raise SpecError(f"{file}: the cell {cell!r} has no published number.")
+        where = position_of(expected_node, "cells", *cell.split("/"))
+        raise SpecError(f"{where}: the cell {cell!r} of the experiment has no published number here.")
     remarks: list[Disputed | Peer] = [*expected.disputed, *expected.peers]
     for remark in remarks:
         if remark.cell is not None and remark.cell not in ids:

@@ -1,0 +1,17 @@
+# Sourced by the scripts beside it: makes and enters the one virtual environment that they share.
+# PYTHON chooses the interpreter (3.11 or later); deleting .venv starts afresh.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+environment=.venv
+if [ ! -x "$environment/bin/python" ]; then
+    echo "Making the virtual environment $environment (downloads torch: some minutes)"
+    "${PYTHON:-python3}" -m venv "$environment"
+fi
+. "$environment/bin/activate"
+stamp="$environment/installed"
+wanted=$(cat pyproject.toml constraints.txt | cksum)
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
+    python -m pip install --quiet --constraint constraints.txt --editable . --group test --group lint
+    echo "$wanted" > "$stamp"
+fi

@@ -1,0 +1,473 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import paperbench
+from paperbench.cli import arguments as cli_arguments
+from paperbench.cli import list_tables
+from paperbench.cli.main import main
+from paperbench.runs.record import Record
+from paperbench.runs.store import Store
+from tests.helpers import ROOT, a_record, copy_of_specs, edit, paperbench_process, random_images
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command line in an empty folder, as exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PAPERBENCH_DATA", raising=False)
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as end:  # argparse
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_list_names_tables_and_profiles(run: Run) -> None:
+    code, out, err = run("list")
+    assert (code, err) == (0, "")
+    assert "table2        10        5  Test error (%) on CIFAR-10" in out
+    for profile in ("paper", "shallow", "smoke"):
+        assert f"\n{profile} " in out
+
+
+def test_show_prints_the_published_numbers_as_printed(run: Run) -> None:
+    code, out, _ = run("show", "table2")
+    assert code == 0
+    lines = {line.split("  ")[0]: line.split() for line in out.splitlines()}
+    assert lines["original Residual Unit"][-4:] == ["6.61", "(std", "0.16)", "5.93"]
+    assert lines["BN after addition"][-2:] == ["8.17", "6.50"]
+    assert lines["ReLU before addition"][-2:] == ["7.84", "6.14"]
+    assert lines["ReLU-only pre-activation"][-2:] == ["6.71", "5.91"]
+    assert lines["full pre-activation"][-2:] == ["6.37", "5.46"]
+
+
+def test_show_prints_what_re_implementations_got_with_both_decimals(run: Run) -> None:
+    _, out, _ = run("show", "table2")
+    peers = out.split("Public re-implementations:\n")[1].split("\n\n")[0].splitlines()[2:]
+    assert [peer.split()[1] for peer in peers] == [
+        *("6.52", "6.32", "6.60", "6.44", "6.97", "6.26", "13.56", "6.47", "5.90", "4.68"),
+    ]
+
+
+def test_show_prints_source_disputes_recipe_and_nets(run: Run) -> None:
+    _, out, _ = run("show", "table2")
+    for text in (
+        "Table 2 of arXiv:1603.05027",
+        "Published: median of 5 runs. Medians within 0.5 percentage points count as the same.",
+        "relu_only_preact/resnet164: 5.71; the paper: 5.91",
+        'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: there is no such row',
+        "preact_resnet164                    164  bottleneck  CIFAR-10",
+        "  iterations: 64000\n",
+        "  drops: at 32000 and 48000, factor 0.1\n",
+        "  weight_decay: 0.0001\n",
+        "  augmentation: padding 4, flip yes\n",
+    ):
+        assert text in out
+
+
+def test_show_of_a_reduced_profile_names_its_nets_and_data(run: Run) -> None:
+    _, out, _ = run("show", "table2", "--profile", "smoke")
+    assert "preact_resnet110(depth=14)" in out
+    assert "scikit-learn's handwritten digits" in out
+    assert "  iterations: 80\n" in out
+    assert "seeds: 1\n" in out
+
+
+def test_models_lists_every_net_with_its_size_and_tables(run: Run) -> None:
+    code, out, _ = run("models")
+    assert code == 0
+    assert len(out.splitlines()) == 2 + 22
+    (line,) = [line for line in out.splitlines() if line.startswith("preact_resnet164 ")]
+    assert "1,703,258" in line
+    assert line.endswith("table2")
+    assert "3 x 18 bottleneck" in line
+    (unused,) = [line for line in out.splitlines() if line.startswith("preact_resnet20 ")]
+    assert "table2" not in unused
+
+
+def test_models_takes_a_pattern(run: Run) -> None:
+    _, out, _ = run("models", "*_resnet110")
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["original_resnet110", "preact_resnet110"]
+
+
+def test_data_check_says_what_the_digits_are(run: Run) -> None:
+    code, out, _ = run("data", "check", "digits")
+    assert code == 0
+    assert "1,437 to train on, 360 to test" in out
+    assert "no: errors on it are not comparable with the paper" in out
+
+
+def test_data_check_of_a_users_file_names_it_and_its_fingerprint(run: Run, tmp_path: Path) -> None:
+    (x, y), data = random_images(4), tmp_path / "mine"
+    data.mkdir()
+    np.savez(data / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    (data / "dataset.yaml").write_text("name: random pixels\norigin: a test\n")
+    code, out, _ = run("data", "check", "cifar10", "--data", data)
+    assert code == 0
+    assert out.startswith("random pixels\n  origin       a test\n")
+    assert "4 to train on, 4 to test" in out
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"paperbench {paperbench.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("show table3", "Unknown table 'table3'. Did you mean 'table2'? `paperbench list` shows all."),
+        ("run table3", "Unknown table 'table3'. Did you mean 'table2'?"),
+        ("compare table3", "Unknown table 'table3'. Did you mean 'table2'?"),
+        ("show table2 --profile smok", "Unknown profile 'smok'. Did you mean 'smoke'?"),
+        ("run table2 --profile smok", "Unknown profile 'smok'. Did you mean 'smoke'?"),
+        ("compare table2 --profile smok", "Unknown profile 'smok'. Did you mean 'smoke'?"),
+        ("run table2 --cells preact/resnet11", "matches 'preact/resnet11'. Did you mean 'preact/resnet110'?"),
+        ("compare table2 --cells preact", "No cell of table2 matches 'preact'. Known: bn_after_addition/resnet110,"),
+        ("models preact_resnet11", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
+        ("data check cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
+        ("data download cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
+        ("data download digits", "nothing to download"),
+        ("run table2 --device tpu", "Unknown device 'tpu'. Use auto, cpu, cuda or cuda:N."),
+        ("run table2 --device mps", "paperbench runs on cpu and cuda, not on 'mps'."),
+        ("run table2 --device cpu --precision fp23", "Unknown precision 'fp23'. Did you mean 'fp32'?"),
+        ("run table2 --device cpu --precision tf32", "Precision tf32 needs an NVIDIA GPU"),
+        ("run table2", "CIFAR-10 is not in data. Any one of these will do:"),
+        ("data check cifar10", "CIFAR-10 is not in data. Any one of these will do:"),
+        ("list --tables .", ". has no folders experiments/ and expected/. Name one that has, or leave it out."),
+        ("compare table2", "There is no results directory results. `paperbench run table2` makes one."),
+    ],
+)
+def test_what_the_user_can_mend_is_one_clear_message(run: Run, arguments: str, message: str) -> None:
+    code, out, err = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("paperbench: error: ")
+    assert err.count("paperbench: error") == 1
+    assert message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused(run: Run) -> None:
+    code, _, err = run("run", "table2", "--device", "cuda")
+    assert code == 2
+    assert "sees no GPU here. Use `--device cpu`." in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run table2 --stop-at 0", "argument --stop-at: must be a whole number from 1 up, not '0'"),
+        ("run table2 --stop-at -5", "argument --stop-at: must be a whole number from 1 up, not '-5'"),
+        ("run table2 --stop-at 8k", "argument --stop-at: must be a whole number from 1 up, not '8k'"),
+        ("run table2 --seeds 0", "argument --seeds: must be a whole number from 1 up, not '0'"),
+        ("run table2 --seeds 2.5", "argument --seeds: must be a whole number from 1 up, not '2.5'"),
+        ("run table2 --max-seconds -1", "argument --max-seconds: must be a positive number of seconds, not '-1'"),
+        ("run table2 --max-seconds 0", "argument --max-seconds: must be a positive number of seconds, not '0'"),
+        ("run table2 --max-seconds nan", "argument --max-seconds: must be a positive number of seconds, not 'nan'"),
+        ("run table2 --max-seconds inf", "argument --max-seconds: must be a positive number of seconds, not 'inf'"),
+        ("run table2 --max-seconds 5m", "argument --max-seconds: must be a positive number of seconds, not '5m'"),
+        ("compare table2 --format latxe", "argument --format: invalid choice: 'latxe'"),
+        ("run", "the following arguments are required: table"),
+        ("runn table2", "invalid choice: 'runn'"),
+        ("run table2 --sedes 3", "unrecognized arguments: --sedes 3"),
+        ("", "the following arguments are required: COMMAND"),
+        ("data", "the following arguments are required: ACTION"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_with_the_usage(run: Run, arguments: str, message: str) -> None:
+    code, out, err = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: paperbench")
+    assert message in err
+
+
+def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("run", "table2", "--profile", "smoke", "--dry-run", "--seeds", 2, "--device", "cpu")
+    assert code == 0
+    rows = out.splitlines()[2:]
+    assert len(rows) == 20
+    assert rows[0].split()[1:4] == ["original_resnet110(depth=14)", "0", "original/resnet110"]
+    assert [row.split()[2] for row in rows] == ["0"] * 10 + ["1"] * 10
+    assert "20 runs, 1,600 iterations to do." in err
+    assert list(tmp_path.iterdir()) == []
+    _, _, err = run("run", "table2", "--profile", "smoke", "--dry-run", "--cells", "preact/*", "--stop-at", 30)
+    assert "2 runs, 60 iterations to do." in err
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ("file", "file is no directory. Choose another one (`--results DIR`)."),
+        ("file/results", "cannot be written: Not a directory. Make room or choose another folder (`--results DIR`)"),
+    ],
+)
+def test_a_results_directory_that_cannot_be_written_is_told(run: Run, results: str, message: str) -> None:
+    Path("file").touch()
+    code, out, err = run("run", "table2", "--profile", "smoke", "--cells", "preact/resnet110", "--results", results)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_compare_of_a_results_directory_without_runs_says_so(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("compare", "table2", "--results", tmp_path)
+    assert (code, err) == (0, "")
+    assert "No run of this table in this profile yet." in out
+    assert "6.61" in out
+
+
+def test_compare_complains_of_records_that_it_leaves_out(run: Run, tmp_path: Path) -> None:
+    directory = Store(tmp_path).directory("damaged-s0")
+    with directory.claimed():
+        directory.record_file.write_text("{")
+    code, out, err = run("compare", "table2", "--results", tmp_path)
+    assert code == 0
+    assert "No run of this table" in out
+    assert err.startswith(f"paperbench: left out: {directory.record_file} is no JSON")
+
+
+def test_compare_points_at_runs_of_other_profiles(run: Run, tmp_path: Path) -> None:
+    record = a_record()
+    with Store(tmp_path).directory(record.run).claimed():
+        Store(tmp_path).directory(record.run).write_record(record)
+    _, _, err = run("compare", "table2", "--profile", "smoke", "--results", tmp_path)
+    assert "also has runs of profile paper" in err
+
+
+def test_tables_of_the_users_own_are_read(run: Run, tmp_path: Path) -> None:
+    specs = copy_of_specs(tmp_path)
+    edit(specs / "experiments/table2.yaml", "title: Test error (%)", "title: My error (%)")
+    assert "My error (%)" in run("list", "--tables", specs)[1]
+    edit(specs / "experiments/table2.yaml", "recipe: cifar", "recipee: cifar")
+    code, _, err = run("list", "--tables", specs)
+    assert code == 2
+    assert f"{specs / 'experiments/table2.yaml'}:5: unknown key 'recipee'. Did you mean 'recipe'?" in err
+
+
+def test_an_interrupt_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(list_tables, "execute", interrupted)
+    assert run("list") == (130, "", "paperbench: interrupted; what was checkpointed is kept.\n")
+
+
+def test_the_command_line_works_as_a_process(tmp_path: Path) -> None:
+    shown = paperbench_process("show", "table2", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "full pre-activation" in shown.stdout
+    wrong = paperbench_process("show", "table3", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.splitlines() == [
+        "paperbench: error: Unknown table 'table3'. Did you mean 'table2'? `paperbench list` shows all."
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "table2"]], ids=" ".join)
+def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONUNBUFFERED", None)  # the pipe breaks when the buffer is written
+    command = [sys.executable, "-m", "paperbench", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, env=environment, cwd=tmp_path)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.fixture
+def quick_specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped specs with a smoke profile of a few iterations on nets of 8 and 11 layers."""
+    specs = copy_of_specs(tmp_path_factory.mktemp("specs"))
+    profiles = specs / "experiments" / "profiles.yaml"
+    edit(profiles, "depth: {basic: 14, bottleneck: 20}", "depth: {basic: 8, bottleneck: 11}")
+    edit(profiles, "batch_size: 64", "batch_size: 32")
+    edit(profiles, "iterations: 80", "iterations: 6")
+    edit(profiles, "iterations: 5}", "iterations: 1}")
+    edit(profiles, "at: [50, 65]", "at: [3, 5]")
+    edit(
+        profiles,
+        "{log_every: 20, test_every: 40, checkpoint_every: 40}",
+        "{log_every: 1, test_every: 3, checkpoint_every: 2}",
+    )
+    return specs
+
+
+def only_record(results: Path) -> Record:
+    (record,) = Store(results).records().records
+    return record
+
+
+def test_a_table_is_run_in_parts_and_then_only_compared(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    where = ["--tables", quick_specs, "--results", results, "--profile", "smoke", "--cells", "preact/resnet110"]
+    command = ["run", "table2", *where, "--device", "cpu"]
+
+    code, out, err = run(*command, "--stop-at", 4)
+    assert code == 0
+    assert "[1/1] preact/resnet110 (preact_resnet110(depth=8), seed 0, run " in err
+    assert "to iteration 4 of 6" in err
+    assert "paused at iteration 4; the same command continues it" in err
+    assert "(at 4)" in out
+    paused = only_record(results)
+    assert (paused.status, paused.iteration, paused.sessions, paused.result) == ("partial", 4, 1, None)
+
+    code, _, err = run(*command, "--stop-at", 4)
+    assert code == 0
+    assert "partial at iteration 4 already" in err
+    assert only_record(results) == paused
+
+    code, out, err = run(*command)
+    assert code == 0
+    assert "to iteration 6, continued at 4" in err
+    finished = only_record(results)
+    assert (finished.run, finished.status, finished.iteration, finished.sessions) == (paused.run, "finished", 6, 2)
+    assert finished.result is not None
+    assert f"{finished.result.test_error:.2f}, n=1" in out
+    iterations = [line.iteration for line in Store(results).directory(finished.run).history()]
+    assert iterations == [1, 2, 3, 4, 5, 6]
+
+    code, out, err = run(*command)
+    assert code == 0
+    assert "finished at iteration 6 already" in err
+    assert only_record(results) == finished, "nothing was done again"
+
+    code, compared, err = run("compare", "table2", *where)
+    assert (code, err) == (0, "")
+    assert compared == out
+    assert f"{finished.result.test_error:.2f}, n=1" in compared
+    assert "Not comparable with the paper: profile smoke is not the paper's experiment." in compared
+    assert "6.37" in compared
+
+    code, compared, _ = run("compare", "table2", *where, "--format", "markdown")
+    assert code == 0
+    assert "| full pre-activation" in compared
+
+
+def test_a_run_in_one_go_ends_as_one_that_was_paused(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    common = [
+        "run",
+        "table2",
+        "--tables",
+        quick_specs,
+        "--profile",
+        "smoke",
+        "--cells",
+        "preact/resnet110",
+        "--device",
+        "cpu",
+    ]
+    assert run(*common, "--results", tmp_path / "a")[0] == 0
+    assert run(*common, "--results", tmp_path / "b", "--stop-at", 3)[0] == 0
+    assert run(*common, "--results", tmp_path / "b")[0] == 0
+    whole, parts = only_record(tmp_path / "a"), only_record(tmp_path / "b")
+    assert whole.run == parts.run
+    assert whole.result == parts.result
+
+
+def test_when_the_time_is_over_the_runs_still_to_do_are_counted(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    command = ["run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "*/resnet110"]
+    code, _, err = run(*command, "--device", "cpu", "--results", tmp_path / "r", "--max-seconds", "0.000001")
+    assert code == 0
+    assert "paperbench: 1e-06 seconds are over; still to do: 5 runs. The same command goes on." in err
+    assert Store(tmp_path / "r").records().records == []
+
+
+def test_a_run_whose_record_was_deleted_goes_on_from_its_checkpoint(
+    run: Run, quick_specs: Path, tmp_path: Path
+) -> None:
+    command = ["run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "preact/resnet110"]
+    command += ["--device", "cpu", "--results", tmp_path / "r"]
+    run(*command, "--stop-at", 4)
+    record_file = Store(tmp_path / "r").directory(only_record(tmp_path / "r").run).record_file
+    record_file.write_text("{")
+    code, _, err = run(*command)
+    assert code == 2
+    assert f"{record_file} is no JSON" in err
+    record_file.unlink()
+    code, _, err = run(*command)
+    assert code == 0
+    assert "to iteration 6, continued at 4" in err
+    assert only_record(tmp_path / "r").status == "finished"
+
+
+def test_a_run_that_another_process_holds_is_passed_over(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    common = [
+        "run",
+        "table2",
+        "--tables",
+        quick_specs,
+        "--profile",
+        "smoke",
+        "--cells",
+        "preact/resnet110",
+        "--device",
+        "cpu",
+    ]
+    _, out, _ = run(*common, "--results", tmp_path / "r", "--dry-run")
+    directory = Store(tmp_path / "r").directory(out.splitlines()[2].split()[0])
+    with directory.claimed():
+        code, _, err = run(*common, "--results", tmp_path / "r")
+    assert code == 0
+    assert "another process is at it" in err
+    assert directory.read_record() is None
+
+
+def test_a_run_complains_of_damaged_records_of_other_runs(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    directory = Store(tmp_path / "r").directory("damaged-s0")
+    with directory.claimed():
+        directory.record_file.write_text("{")
+    command = ["run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "preact/resnet110"]
+    code, _, err = run(*command, "--device", "cpu", "--results", tmp_path / "r", "--stop-at", 1)
+    assert code == 0
+    assert f"paperbench: left out: {directory.record_file} is no JSON" in err
+
+
+def test_an_interrupted_run_ends_at_a_checkpoint(quick_specs: Path, tmp_path: Path) -> None:
+    edit(quick_specs / "experiments" / "profiles.yaml", "iterations: 6", "iterations: 1000000")
+    edit(quick_specs / "experiments" / "profiles.yaml", "test_every: 3", "test_every: 1")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "paperbench", "run", "table2", "--tables", str(quick_specs), "--profile", "smoke"]
+    command += ["--cells", "preact/resnet110", "--device", "cpu", "--results", str(tmp_path / "r")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as process:
+        assert process.stderr is not None
+        assert any("test error" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "paused at iteration" in err
+    assert "(at " in out
+    record = only_record(tmp_path / "r")
+    assert record.status == "partial"
+    assert record.iteration >= 1
+    history = (tmp_path / "r" / "runs" / record.run / "history.jsonl").read_text().splitlines()
+    assert json.loads(history[-1])["iteration"] <= record.iteration
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1), ("64000", 64000), ("007", 7)])
+def test_positive_whole_numbers_are_taken(text: str, value: int) -> None:
+    assert cli_arguments.positive_int(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("500", 500.0), ("1e3", 1000.0)])
+def test_positive_seconds_are_taken(text: str, value: float) -> None:
+    assert cli_arguments.positive_seconds(text) == value

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers import python
+
+BUILD = "model = timm.create_model('preact_resnet20'); print(sum(p.numel() for p in model.parameters()))"
+
+
+def test_importing_the_package_loads_neither_torch_nor_timm() -> None:
+    found = python("-c", "import sys, paperbench; print('torch' in sys.modules, 'timm' in sys.modules)")
+    assert found.stdout == "False False\n", found.stderr
+
+
+@pytest.mark.parametrize("imports", ["import timm, paperbench", "import paperbench, timm"])
+def test_timm_builds_the_nets_whichever_package_is_imported_first(imports: str) -> None:
+    found = python("-c", f"{imports}; {BUILD}")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip().isdecimal()
+
+
+def test_timm_lists_the_nets_only_once_the_package_is_imported() -> None:
+    program = (
+        "import timm; before = 'preact_resnet1001' in timm.list_models();"
+        "import paperbench; print(before, 'preact_resnet1001' in timm.list_models())"
+    )
+    found = python("-c", program)
+    assert found.stdout == "False True\n", found.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["show", "table2"],
+        ["--help"],
+        ["run", "--help"],
+        ["--version"],
+        ["compare", "table2", "--results", "."],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_only_read_do_without_torch_and_timm(arguments: list[str]) -> None:
+    program = f"""
+import sys
+from paperbench.cli.main import main
+try:
+    code = main({arguments!r})
+except SystemExit as end:
+    code = end.code
+heavy = [name for name in ("torch", "torchvision", "timm", "sklearn") if name in sys.modules]
+print(code, heavy, file=sys.stderr)
+"""
+    assert python("-c", program).stderr.endswith("0 []\n")
+
+
+@pytest.mark.parametrize("module", ["specs.table", "runs.store", "compare.comparison", "report.comparison", "cli.main"])
+def test_specs_store_and_comparison_do_without_torch(module: str) -> None:
+    found = python("-c", f"import sys, paperbench.{module}; print('torch' in sys.modules)")
+    assert found.stdout == "False\n", found.stderr

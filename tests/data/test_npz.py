@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paperbench.data.npz import load_npz
+from paperbench.errors import PaperbenchError
+from tests.helpers import random_images
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    (x_train, y_train), (x_test, y_test) = random_images(8), random_images(3, seed=1)
+    values = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, **changes}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "cifar10.npz"
+
+
+def complaint(file: Path) -> str:
+    with pytest.raises(PaperbenchError) as caught:
+        load_npz("cifar10", file, None, None)
+    assert str(caught.value).startswith(str(file))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_come_back_as_they_are(file: Path, save: Any) -> None:
+    written = arrays()
+    save(file, **written)
+    dataset = load_npz("cifar10", file, None, None)
+    for name, values in written.items():
+        np.testing.assert_array_equal(getattr(dataset, name), values)
+    assert dataset.y_train.dtype == dataset.y_test.dtype == np.int64
+    assert (dataset.key, dataset.canonical) == ("cifar10", False)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", ">i8", "uint64"])
+def test_labels_may_be_whole_numbers_of_any_size(file: Path, dtype: str) -> None:
+    written = arrays()
+    np.savez(file, **{**written, "y_train": written["y_train"].astype(dtype)})
+    loaded = load_npz("cifar10", file, None, None).y_train
+    assert loaded.dtype == np.int64
+    np.testing.assert_array_equal(loaded, written["y_train"])
+
+
+def test_images_in_another_memory_order_have_the_same_fingerprint(file: Path) -> None:
+    written = arrays()
+    np.savez(file, **written)
+    before = load_npz("cifar10", file, None, None).fingerprint
+    np.savez(file, **{**written, "x_train": np.asfortranarray(written["x_train"])})
+    assert load_npz("cifar10", file, None, None).fingerprint == before
+
+
+def test_names_say_that_nobody_has_verified_the_pixels_unless_the_user_names_them(file: Path) -> None:
+    np.savez(file, **arrays())
+    assert load_npz("cifar10", file, None, None).name == "CIFAR-10 (unverified cifar10.npz)"
+    named = load_npz("cifar10", file, "CIFAR-10 from JPEG", "a mirror")
+    assert (named.name, named.origin, named.canonical) == ("CIFAR-10 from JPEG", "a mirror", False)
+
+
+def test_further_arrays_are_left_alone(file: Path) -> None:
+    np.savez(file, **arrays(), notes=np.array(["kept", "apart"]))
+    assert len(load_npz("cifar10", file, None, None).x_train) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_test": None}, "lacks the array y_test."),
+        ({"x_train": None, "y_test": None}, "lacks the arrays x_train, y_test."),
+        (
+            {"x_train": np.zeros((8, 32, 32, 3))},
+            "x_train must be uint8 of shape (N, 32, 32, 3) with N > 0, not float64",
+        ),
+        ({"x_train": np.zeros((8, 3, 32, 32), np.uint8)}, "not uint8 of shape (8, 3, 32, 32)"),
+        ({"x_train": np.zeros((8, 3072), np.uint8)}, "not uint8 of shape (8, 3072)"),
+        ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "x_test must be uint8 of shape"),
+        ({"x_test": np.uint8(3)}, "not uint8 of shape ()"),
+        (
+            {"y_train": np.zeros((8, 1), int)},
+            "y_train must be whole numbers of shape (8,), one for each image, not int",
+        ),
+        ({"y_train": np.zeros(7, int)}, "not int64 of shape (7,)"),
+        ({"y_train": np.zeros(8)}, "not float64 of shape (8,)"),
+        ({"y_train": np.zeros(8, bool)}, "not bool of shape (8,)"),
+        ({"y_train": np.arange(8) + 3}, "labels of CIFAR-10 are 0 to 9, y_train has 3 to 10."),
+        ({"y_train": np.arange(8) - 1}, "y_train has -1 to 6."),
+        ({"y_train": np.array([0, 1, 2, 3, 4, 5, 6, object()], dtype=object)}, "is damaged or no .npz file"),
+    ],
+)
+def test_arrays_of_another_shape_or_kind_are_refused(file: Path, changes: dict[str, Any], message: str) -> None:
+    np.savez(file, **arrays(**changes))
+    assert message in complaint(file)
+
+
+def test_a_hundred_classes_are_legal_in_cifar100_only(tmp_path: Path) -> None:
+    file = tmp_path / "cifar100.npz"
+    np.savez(file, **arrays(y_train=np.arange(8) + 92))
+    assert load_npz("cifar100", file, None, None).y_train.max() == 99
+    with pytest.raises(PaperbenchError, match="labels of CIFAR-10 are 0 to 9"):
+        load_npz("cifar10", file, None, None)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_damaged(file: Path, share: float) -> None:
+    np.savez_compressed(file, **arrays())
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    assert "is damaged or no .npz file" in complaint(file)
+    assert "Copy or make it again." in complaint(file)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_flipped_byte_among_the_pixels_is_found(file: Path, save: Any) -> None:
+    save(file, **arrays())
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    file.write_bytes(content)
+    assert "is damaged or no .npz file" in complaint(file)
+
+
+@pytest.mark.parametrize("content", [b"<html>not found</html>", b"PK\x03\x04", bytes(1000)])
+def test_files_of_another_kind_are_refused(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    assert "is damaged or no .npz file" in complaint(file)
+
+
+def test_a_single_array_is_refused(file: Path) -> None:
+    with open(file, "wb") as stream:
+        np.save(stream, arrays()["x_train"])
+    assert "holds a single array; write all four with numpy.savez." in complaint(file)
+
+
+def test_a_folder_in_the_files_place_is_refused(file: Path) -> None:
+    file.mkdir()
+    assert re.search("damaged or no .npz file .*Is a directory", complaint(file))

@@ -1,0 +1,112 @@
+"""Small things that several test files share: copies of the shipped specs, files of images, a record."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paperbench.runs.record import Code, DataFacts, Environment, Record, Result
+from paperbench.specs.run_spec import RunSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+
+CIFAR10_FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+
+
+def copy_of_specs(target: Path) -> Path:
+    """experiments/ and expected/ as shipped, for a test to change."""
+    for folder in ("experiments", "expected"):
+        shutil.copytree(ROOT / folder, target / folder)
+    return target
+
+
+def edit(path: Path, old: str, new: str) -> int:
+    """Replace a text that must stand in the file exactly once; returns the line, from 1, where the new one begins."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return text[: text.index(old)].count("\n") + 1
+
+
+def line_of(path: Path, text: str) -> int:
+    """The line, from 1, that holds a text which stands in the file once."""
+    lines = [number for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text in line]
+    assert len(lines) == 1, f"{text!r} stands in lines {lines} of {path}"
+    return lines[0]
+
+
+def random_images(n: int, seed: int = 0, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(0, classes, n)
+
+
+def write_batch(path: Path, images: np.ndarray, labels: np.ndarray, key: str = "labels", protocol: int = 2) -> None:
+    """A batch file in the layout of CIFAR's authors: one row an image, all red first, then green, then blue."""
+    rows = np.stack([np.concatenate([image[:, :, c].reshape(-1) for c in range(3)]) for image in images])
+    with open(path, "wb") as stream:
+        pickle.dump({"data": rows, key: [int(label) for label in labels]}, stream, protocol=protocol)
+
+
+def write_cifar10_folder(directory: Path, images: np.ndarray, labels: np.ndarray, per_file: int, **how: Any) -> Path:
+    """torchvision's folder with six files of `per_file` images each: five to train on, one to test."""
+    folder = directory / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    assert len(images) == 6 * per_file
+    for i, name in enumerate(CIFAR10_FILES):
+        part = slice(i * per_file, (i + 1) * per_file)
+        write_batch(folder / name, images[part], labels[part], **how)
+    return folder
+
+
+def paperbench_process(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`python -m paperbench ...` in a process of its own."""
+    return python("-m", "paperbench", *arguments, cwd=cwd)
+
+
+def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Another Python that finds the package as this one does."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=cwd, env=environment, timeout=300
+    )
+
+
+SPEC_VALUES: dict[str, Any] = {
+    "net": {"family": "basic", "depth": 8, "placement": "preact", "shortcut_option": "A", "num_classes": 10},
+    "recipe": {"iterations": 80, "learning_rate": 0.1, "warm_up": None, "drops": {"at": [50, 65], "factor": 0.1}},
+    "data": "ab" * 32,
+    "profile": "paper",
+    "precision": "fp32",
+}
+
+
+def a_spec(**changes: Any) -> RunSpec:
+    return RunSpec(**{**SPEC_VALUES, **changes})
+
+
+def a_record(**changes: Any) -> Record:
+    """A finished run. A changed spec or seed changes the run's id, unless that is given too."""
+    spec, seed = changes.get("spec", a_spec()), changes.get("seed", 3)
+    values: dict[str, Any] = {
+        "schema": 1,
+        "run": spec.run_id(seed),
+        "seed": seed,
+        "net": "preact_resnet20(depth=8)",
+        "status": "finished",
+        "iteration": 80,
+        "result": Result(6.5, 0.25, 6.75, None, 6.25),
+        "seconds": 12.5,
+        "sessions": 2,
+        "data": DataFacts("random pixels", "a test", False, spec.data),
+        "spec": spec,
+        "code": Code("0.1.0", None, 1, "eager"),
+        "environment": Environment("3.11.7", "2.15.0", "0.29.2", "1.0.31", "2.4.6", None, None, "Linux x", "a CPU", 2),
+    }
+    return Record(**{**values, **changes})

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paperbench.runs.environment import code_facts, environment_facts
+from paperbench.runs.planning import run_spec
+from paperbench.runs.record import DataFacts, Record, RecordError, Result
+from paperbench.specs.table import Table
+from tests.helpers import a_record, a_spec
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def edited(change: Change, record: Record | None = None) -> str:
+    value = json.loads((record or a_record()).to_json())
+    change(value)
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        a_record(),
+        a_record(status="partial", iteration=40, result=None),
+        a_record(status="diverged", iteration=7, result=None),
+        a_record(result=Result(6.5, None, 7.0, None, 6.0), seconds=3.0),
+        a_record(data=DataFacts("Bilder für «Übung»", '/ " \\ \n', True, "ab" * 32)),
+    ],
+    ids=["finished", "partial", "diverged", "losses overflow", "odd text"],
+)
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_a_record_of_a_real_plan_comes_back_as_it_was(table2: Table) -> None:
+    paper = table2.profiles.named("paper")
+    (cell,) = table2.cells("original/resnet110")
+    spec = run_spec(cell.net_in(paper), table2.recipe_in(paper), "ab" * 32, "paper", "tf32")
+    record = a_record(spec=spec)
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_the_file_is_an_object_with_the_documented_keys() -> None:
+    value = json.loads(a_record().to_json())
+    assert set(value) == {
+        *("schema", "run", "seed", "net", "status", "iteration", "result", "seconds", "sessions"),
+        *("data", "spec", "code", "environment"),
+    }
+    assert value["result"]["test_error"] == 6.5
+    assert value["spec"]["recipe"]["drops"] == {"at": [50, 65], "factor": 0.1}
+
+
+def test_numbers_that_json_lacks_are_never_written() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        a_record(seconds=float("nan")).to_json()
+
+
+def setting(*path: str, to: Any) -> Change:
+    def change(value: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            value = value[key]
+        value[path[-1]] = to
+
+    return change
+
+
+def removing(*path: str) -> Change:
+    def change(value: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            value = value[key]
+        del value[path[-1]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (setting("host", to="me"), "record has an unknown key 'host'"),
+        (setting("secnods", to=1), "unknown key 'secnods'. Did you mean 'seconds'?"),
+        (setting("result", "error", to=1), "record.result has an unknown key 'error'"),
+        (setting("spec", "seed", to=1), "record.spec has an unknown key 'seed'"),
+        (setting("environment", "hostname", to="x"), "record.environment has an unknown key 'hostname'"),
+        (removing("seed"), "record lacks the key 'seed'"),
+        (removing("result"), "record lacks the key 'result'"),
+        (removing("data", "canonical"), "record.data lacks the key 'canonical'"),
+        (removing("spec", "precision"), "record.spec lacks the key 'precision'"),
+        (setting("seed", to="3"), "record.seed is '3', which is no whole number"),
+        (setting("seed", to=True), "record.seed is True, which is no whole number"),
+        (setting("seed", to=3.0), "record.seed is 3.0, which is no whole number"),
+        (setting("seconds", to="long"), "record.seconds is 'long', which is no number"),
+        (setting("seconds", to=True), "record.seconds is True, which is no number"),
+        (setting("seconds", to=None), "record.seconds is None, which is no number"),
+        (setting("seconds", to=10**400), "record.seconds is too large a number"),
+        (setting("status", to="done"), "record.status is 'done'. Known: diverged, finished, partial."),
+        (setting("status", to=["finished"]), "record.status is ['finished']"),
+        (setting("data", "canonical", to=1), "record.data.canonical is 1, which is no true or false"),
+        (setting("data", to=None), "record.data is no object"),
+        (setting("spec", to=[]), "record.spec is no object"),
+        (setting("spec", "net", to="preact_resnet110"), "record.spec.net is 'preact_resnet110', which is no object"),
+        (setting("result", "test_error", to=None), "record.result.test_error is None, which is no number"),
+        (setting("code", "commit", to=7), "record.code.commit is 7, which is no text"),
+        (setting("schema", to=2), "has schema 2; this version reads 1"),
+        (setting("schema", to="1"), "has schema '1'; this version reads 1"),
+        (removing("schema"), "has schema None; this version reads 1"),
+        (setting("spec", "precision", to="fp23"), "has the unknown precision 'fp23'. Did you mean 'fp32'?"),
+        (setting("result", to=None), "has status 'finished' without a result"),
+        (setting("status", to="partial"), "has status 'partial' with a result"),
+        (setting("status", to="diverged"), "has status 'diverged' with a result"),
+    ],
+)
+def test_what_no_run_leaves_is_refused(change: Change, message: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        Record.from_json(edited(change))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        setting("seed", to=4),
+        setting("run", to="0" * 12 + "-s3"),
+        setting("spec", "profile", to="smoke"),
+        setting("spec", "precision", to="bf16"),
+        setting("spec", "recipe", "learning_rate", to=0.2),
+        setting("spec", "recipe", "extra", to=None),
+        setting("spec", "net", "depth", to=110),
+    ],
+)
+def test_a_spec_that_was_edited_no_longer_gives_the_runs_id(change: Change) -> None:
+    with pytest.raises(RecordError, match=r"names run '\w{12}-s3', but its spec and seed give '.*': it was edited"):
+        Record.from_json(edited(change))
+
+
+def test_data_other_than_the_specs_are_refused() -> None:
+    with pytest.raises(RecordError, match="has another data fingerprint than its spec: it was edited"):
+        Record.from_json(edited(setting("data", "fingerprint", to="cd" * 32)))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 1}'])
+def test_what_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises(RecordError, match=r"is no JSON|has schema None|lacks the key"):
+        Record.from_json(text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("place", ['"seconds": 12.5', '"learning_rate": 0.1', '"test_error": 6.5'])
+def test_numbers_that_are_not_finite_are_refused_wherever_they_stand(number: str, place: str) -> None:
+    text = a_record().to_json()
+    assert place in text
+    with pytest.raises(RecordError, match="is no JSON"):
+        Record.from_json(text.replace(place, f"{place.split(':')[0]}: {number}"))
+
+
+def test_a_whole_number_stands_for_a_number() -> None:
+    record = Record.from_json(edited(setting("seconds", to=12)))
+    assert record.seconds == 12.0
+    assert type(record.seconds) is float
+
+
+def test_a_record_names_no_machine_person_or_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"USER": "some-user-name", "HOME": "/home/some-user-name", "SECRET_TOKEN": "do-not-store-me"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    record = replace(a_record(), code=code_facts("eager"), environment=environment_facts(torch.device("cpu")))
+    text = record.to_json()
+    forbidden = [*secrets.values(), socket.gethostname(), platform.node(), str(Path.home()), str(Path.cwd())]
+    for word in (word for word in forbidden if len(word) > 3):
+        assert word not in text
+    user = getpass.getuser()
+    assert user not in {value for part in ("code", "environment") for value in json.loads(text)[part].values()}
+
+
+def test_facts_about_this_machine_make_a_valid_record() -> None:
+    record = a_record(code=code_facts("eager"), environment=environment_facts(torch.device("cpu")))
+    assert Record.from_json(record.to_json()) == record
+    assert record.environment.torch == torch.__version__
+    assert record.environment.python == platform.python_version()
+    assert record.environment.cuda is None
+    assert a_spec().digest.startswith(record.run.split("-")[0])
