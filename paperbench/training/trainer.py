@@ -23,7 +23,8 @@ from paperbench.training.precision import set_float32_arithmetic
 NUMERICS_VERSION = 1
 """Raised whenever a change makes the same spec and seed train different numbers. Records keep it."""
 
-EVALUATION_BATCH = 500
+EVALUATION_BATCH = {"cpu": 100, "cuda": 1000}
+"""Test images a forward pass. They do not affect each other, so this is a matter of memory and speed only."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Trainer:
         self._bn_groups = _training_batches(
             dataset, transform, recipe, recipe.batch_norm.group, seed, device, "batch-norm"
         )
-        self._test = EvaluationBatches(dataset, transform, batch_size=EVALUATION_BATCH, device=device)
+        self._test = EvaluationBatches(dataset, transform, batch_size=EVALUATION_BATCH[device.type], device=device)
 
     def step(self) -> None:
         """One iteration."""
