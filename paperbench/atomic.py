@@ -10,6 +10,9 @@ from typing import BinaryIO
 
 from paperbench.errors import PaperbenchError
 
+TEMPORARY = ".tmp"
+"""Ending of files that are not complete yet; what a killed process left under such a name is rubbish."""
+
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Replace a file by what `write` puts into a stream, once that is safely on disk.
@@ -17,7 +20,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         PaperbenchError: The disk is full or the folder cannot be written; the old file is untouched.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         try:
             with open(temporary, "wb") as stream:

@@ -45,7 +45,10 @@ def add_profile(parser: argparse.ArgumentParser, default: str = "paper") -> None
 
 def add_cells(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--cells", default="*", metavar="GLOB", help="only cells whose row/column matches, such as 'preact/*'"
+        "--cells",
+        default="*",
+        metavar="GLOB",
+        help="only cells whose row/column matches, such as 'preact/*' or resnet110",
     )
 
 

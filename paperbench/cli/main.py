@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import paperbench
 from paperbench.cli import compare, data, list_tables, models, run, show
@@ -14,8 +15,16 @@ from paperbench.errors import PaperbenchError
 SUBCOMMANDS = (list_tables, show, run, compare, models, data)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes options by their full names only, so that a later option cannot change what a script means."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    """The parser of `paperbench` with all subcommands."""
+    parser = _Parser(
         prog="paperbench",
         description="Re-run the tables of He et al., Identity Mappings in Deep Residual Networks (arXiv:1603.05027), "
         "and compare.",

@@ -42,14 +42,17 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _parameters(name: str) -> int:
-    """Counted on the built net, which takes no memory on torch's meta device."""
+    """Counted on the nets with one and two units a stage; each further unit adds what the second added."""
     import torch
 
-    from paperbench.catalogue import resolve
+    from paperbench.catalogue import FAMILIES, NETS, resolve
     from paperbench.models import CifarResNet
 
+    layers_per_n = FAMILIES[NETS[name].family].layers_per_n
     with torch.device("meta"):
-        return sum(p.numel() for p in CifarResNet(resolve(name)).parameters())
+        small = [CifarResNet(resolve(name, depth=layers_per_n * n + 2)) for n in (1, 2)]
+    one, two = (sum(p.numel() for p in net.parameters()) for net in small)
+    return one + (NETS[name].units_per_stage - 1) * (two - one)
 
 
 def _tables_by_net(root: Path) -> dict[str, str]:

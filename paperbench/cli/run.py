@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from paperbench.runs.limits import Limits
     from paperbench.runs.planning import PlannedRun
+    from paperbench.runs.record import Record
     from paperbench.runs.store import Store
 
 
@@ -98,12 +99,12 @@ def _train(runs: list[PlannedRun], store: Store, device: torch.device, limits: L
     from paperbench.runs.executor import execute, is_done
     from paperbench.runs.store import RunBusyError
 
-    records = {run.id: store.directory(run.id).read_record() for run in runs}
-    progress = Progress(_remaining(runs, store, limits), len(runs), sys.stderr)
+    records = _records(runs, store)
+    progress = Progress(_remaining(runs, records, limits), len(runs), sys.stderr)
     for position, run in enumerate(runs):
         record = records[run.id]
-        if is_done(record, run, limits):
-            progress.skipped(run, f"{record.status} at iteration {record.iteration:,} already" if record else "")
+        if record and is_done(record, run, limits):
+            progress.skipped(run, f"{record.status} at iteration {record.iteration:,} already")
             continue
         if limits.exhausted:
             waiting = sum(not is_done(records[later.id], later, limits) for later in runs[position:])
@@ -116,13 +117,17 @@ def _train(runs: list[PlannedRun], store: Store, device: torch.device, limits: L
             progress.skipped(run, "another process is at it")
 
 
-def _remaining(runs: list[PlannedRun], store: Store, limits: Limits) -> int:
+def _records(runs: list[PlannedRun], store: Store) -> dict[str, Record | None]:
+    return {run.id: store.directory(run.id).read_record() for run in runs}
+
+
+def _remaining(runs: list[PlannedRun], records: dict[str, Record | None], limits: Limits) -> int:
     """Iterations that the command has to do, as far as records tell."""
     from paperbench.runs.executor import is_done
 
     total = 0
     for run in runs:
-        record = store.directory(run.id).read_record()
+        record = records[run.id]
         if not is_done(record, run, limits):
             total += limits.last_iteration(run.recipe.iterations) - (record.iteration if record else 0)
     return total
@@ -131,12 +136,12 @@ def _remaining(runs: list[PlannedRun], store: Store, limits: Limits) -> int:
 def _print_plan(runs: list[PlannedRun], store: Store, limits: Limits) -> None:
     from tabulate import tabulate
 
+    records = _records(runs, store)
     rows = []
     for run in runs:
-        record = store.directory(run.id).read_record()
-        done = record.iteration if record else 0
-        status = record.status if record else "not started"
+        record = records[run.id]
+        done, status = (record.iteration, record.status) if record else (0, "not started")
         goal = limits.last_iteration(run.recipe.iterations)
         rows.append((run.id, run.net_name, run.seed, ", ".join(run.cells), status, done, goal))
     print(tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "goal"]))
-    print(f"\n{len(runs)} runs, {_remaining(runs, store, limits):,} iterations to do.", file=sys.stderr)
+    print(f"\n{len(runs)} runs, {_remaining(runs, records, limits):,} iterations to do.")

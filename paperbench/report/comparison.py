@@ -9,6 +9,7 @@ from typing import Literal
 from tabulate import tabulate
 
 from paperbench.compare.comparison import CellComparison, Comparison
+from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import HistoryLine, Store
 
@@ -92,8 +93,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     )
     for reason in dict.fromkeys(c.reason for c in started if c.reason):
         cells = [c.cell.id for c in started if c.reason == reason]
-        which = "All cells" if len(cells) == len(comparison.cells) else ", ".join(cells)
-        yield f"Not comparable with the paper: {reason}. ({which})"
+        which = "" if len(cells) == len(started) else f" ({', '.join(cells)})"
+        yield f"Not comparable with the paper: {reason}{which}."
     measured = [(c.cell, c.shown) for c in started if c.shown and c.standing == "measured"]
     short = [
         f"{cell.id} {len(g.errors)} of {cell.published_runs}"
@@ -118,14 +119,21 @@ def _runs_table(comparison: Comparison, store: Store, form: Format) -> str | Non
         *("test err %, moving avg", "test err %, reported", "minutes"),
     ]
     rows: dict[str, list[str]] = {}
+    complaints = []
     for cell in comparison.cells:
         for group in (cell.shown, *cell.others):
             for record in group.records if group else ():
-                rows[record.run] = _run_row(record, store.directory(record.run).history())
+                try:
+                    history = store.directory(record.run).history()
+                except PaperbenchError as error:
+                    history = []
+                    complaints.append(f"Left out: {error}")
+                rows[record.run] = _run_row(record, history)
     if not rows:
         return None
     alignment = ("left", "right", "left", *("right",) * (len(headers) - 3))
-    return tabulate(rows.values(), headers, tablefmt=_TABULATE[form], disable_numparse=True, colalign=alignment)
+    text = tabulate(rows.values(), headers, tablefmt=_TABULATE[form], disable_numparse=True, colalign=alignment)
+    return "\n\n".join([text, *complaints])
 
 
 def _run_row(record: Record, history: list[HistoryLine]) -> list[str]:

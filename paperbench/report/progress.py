@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any, TextIO
 
@@ -24,7 +23,7 @@ class Progress:
         stream: Where to print.
     """
 
-    def __init__(self, remaining: int, runs: int, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, remaining: int, runs: int, stream: TextIO) -> None:
         self._runs, self._stream = runs, stream
         self._remaining = remaining
         self._number = self._done = self._skipped = 0

@@ -125,6 +125,8 @@ class Record:
             raise RecordError("has another data fingerprint than its spec: it was edited")
         if (record.status == "finished") != (record.result is not None):
             raise RecordError(f"has status {record.status!r} {'with' if record.result else 'without'} a result")
+        if record.status == "finished" and record.iteration != record.spec.recipe.get("iterations"):
+            raise RecordError(f"is finished at iteration {record.iteration}, which is not its recipe's last")
         return record
 
 

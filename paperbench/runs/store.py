@@ -18,7 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from paperbench.atomic import unwritable, write_atomically
+from paperbench.atomic import TEMPORARY, unwritable, write_atomically
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record, RecordError, build, parse_json
 
@@ -82,6 +82,8 @@ class RunDirectory:
         except OSError as error:
             raise unwritable(self.path, error) from error
         try:
+            for leftover in self.path.glob(f"*{TEMPORARY}"):  # of a process killed while it wrote
+                leftover.unlink(missing_ok=True)
             yield
         finally:
             lock.release()

@@ -118,6 +118,10 @@ class Recipe:
             raise FieldError("batch_norm", "moving_average must be in (0, 1] and eps positive.")
         if list(self.drops.at) != sorted(set(self.drops.at)) or not 0 < self.drops.factor <= 1:
             raise FieldError("drops", "`at` must rise from drop to drop, and factor be in (0, 1].")
+        if self.drops.at and self.drops.at[-1] >= self.iterations:
+            raise FieldError(
+                "drops", f"the drop at {self.drops.at[-1]} comes after the last of {self.iterations} iterations."
+            )
         warm_up_end = self.warm_up.iterations if self.warm_up else 0
         if self.drops.at and self.drops.at[0] < warm_up_end:
             raise FieldError("drops", f"the first drop must not come before the warm-up ends, at {warm_up_end}.")

@@ -49,6 +49,11 @@ class Cell:
         """Key of the data set that the cell's net is trained on."""
         return profile.dataset or self.row.dataset
 
+    def matches(self, pattern: str) -> bool:
+        """Whether a shell pattern names this cell, or, if it has no slash, its row or column."""
+        names = (self.id,) if "/" in pattern else (self.row.id, self.column.id)
+        return any(fnmatchcase(name, pattern) for name in names)
+
     @property
     def reference(self) -> NetReference:
         """The cell's net as the experiment names it."""
@@ -100,12 +105,14 @@ class Table:
         return profile.seeds or self.experiment.seeds
 
     def cells(self, pattern: str = "*") -> list[Cell]:
-        """The cells whose id `row/column` matches a shell pattern, column by column as the paper compares them.
+        """The cells that match a shell pattern, column by column as the paper compares them.
+
+        A pattern with a slash is for ids `row/column`; one without is for rows or columns.
 
         Raises:
             PaperbenchError: No cell matches.
         """
-        found = [cell for cell in self._all_cells() if fnmatchcase(cell.id, pattern)]
+        found = [cell for cell in self._all_cells() if cell.matches(pattern)]
         if not found:
             ids = [cell.id for cell in self._all_cells()]
             raise PaperbenchError(f"No cell of {self.id} matches {pattern!r}. {nearest(pattern, ids)}")

@@ -16,8 +16,10 @@ import paperbench
 from paperbench.cli import arguments as cli_arguments
 from paperbench.cli import list_tables
 from paperbench.cli.main import main
+from paperbench.runs.planning import run_spec
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
+from paperbench.specs.table import load_table
 from tests.helpers import ROOT, a_record, copy_of_specs, edit, paperbench_process, random_images
 
 Run = Callable[..., tuple[int, str, str]]
@@ -140,7 +142,10 @@ def test_version(run: Run) -> None:
         ("run table2 --profile smok", "Unknown profile 'smok'. Did you mean 'smoke'?"),
         ("compare table2 --profile smok", "Unknown profile 'smok'. Did you mean 'smoke'?"),
         ("run table2 --cells preact/resnet11", "matches 'preact/resnet11'. Did you mean 'preact/resnet110'?"),
-        ("compare table2 --cells preact", "No cell of table2 matches 'preact'. Known: bn_after_addition/resnet110,"),
+        (
+            "compare table2 --cells preactivation",
+            "No cell of table2 matches 'preactivation'. Known: bn_after_addition/resnet110,",
+        ),
         ("models preact_resnet11", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
         ("data check cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
         ("data download cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
@@ -200,16 +205,16 @@ def test_arguments_that_make_no_sense_are_refused_with_the_usage(run: Run, argum
 
 
 def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("run", "table2", "--profile", "smoke", "--dry-run", "--seeds", 2, "--device", "cpu")
+    code, out, _ = run("run", "table2", "--profile", "smoke", "--dry-run", "--seeds", 2, "--device", "cpu")
     assert code == 0
-    rows = out.splitlines()[2:]
+    rows = out.splitlines()[2:-2]
     assert len(rows) == 20
     assert rows[0].split()[1:4] == ["original_resnet110(depth=14)", "0", "original/resnet110"]
     assert [row.split()[2] for row in rows] == ["0"] * 10 + ["1"] * 10
-    assert "20 runs, 1,600 iterations to do." in err
+    assert out.endswith("20 runs, 1,600 iterations to do.\n")
     assert list(tmp_path.iterdir()) == []
-    _, _, err = run("run", "table2", "--profile", "smoke", "--dry-run", "--cells", "preact/*", "--stop-at", 30)
-    assert "2 runs, 60 iterations to do." in err
+    _, out, _ = run("run", "table2", "--profile", "smoke", "--dry-run", "--cells", "preact", "--stop-at", 30)
+    assert "2 runs, 60 iterations to do." in out
 
 
 @pytest.mark.parametrize(
@@ -241,6 +246,27 @@ def test_compare_complains_of_records_that_it_leaves_out(run: Run, tmp_path: Pat
     assert code == 0
     assert "No run of this table" in out
     assert err.startswith(f"paperbench: left out: {directory.record_file} is no JSON")
+
+
+def test_compare_complains_of_a_damaged_history_and_shows_the_rest(run: Run, tmp_path: Path) -> None:
+    paper = load_table("table2", ROOT).profiles.named("paper")
+    (cell,) = load_table("table2", ROOT).cells("preact/resnet110")
+    recipe = load_table("table2", ROOT).recipe_in(paper)
+    record = a_record(spec=run_spec(cell.net_in(paper), recipe, "ab" * 32, "paper", "fp32"), iteration=64_000)
+    directory = Store(tmp_path).directory(record.run)
+    with directory.claimed():
+        directory.write_record(record)
+        directory.history_file.write_text("no line\n")
+    code, out, _ = run("compare", "table2", "--results", tmp_path)
+    assert code == 0
+    assert "6.50, n=1" in out
+    assert f"Left out: {directory.history_file}:1 is no history line" in out
+
+
+def test_options_are_taken_by_their_full_names_only(run: Run) -> None:
+    code, _, err = run("compare", "table2", "--result", "x")
+    assert code == 2
+    assert "unrecognized arguments: --result x" in err
 
 
 def test_compare_points_at_runs_of_other_profiles(run: Run, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from paperbench.compare.comparison import Comparison, compare
-from paperbench.runs.record import Code, DataFacts, Environment, Record, Result, Status
 from paperbench.runs.planning import run_spec
+from paperbench.runs.record import Code, DataFacts, Environment, Record, Result, Status
 from paperbench.specs.table import Table
 
 ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
@@ -36,7 +36,7 @@ def record(
         seed=seed,
         net="a net",
         status=status,
-        iteration=64_000 if error is not None else 1_000,
+        iteration=table.recipe_in(its_profile).iterations if error is not None else 1_000,
         result=Result(error, 0.3, error + 1, 0.4, error - 0.1) if error is not None else None,
         seconds=60.0,
         sessions=1,

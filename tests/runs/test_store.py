@@ -153,6 +153,15 @@ def test_a_claim_makes_the_folder_and_can_be_taken_again(tmp_path: Path) -> None
             assert directory.path.is_dir()
 
 
+def test_a_claim_clears_what_a_killed_process_was_writing(run: RunDirectory) -> None:
+    with run.claimed():
+        (run.path / "checkpoint.pt.123.tmp").write_text("half a checkpoint")
+        run.checkpoint_file.write_text("a whole one")
+    with run.claimed():
+        assert not list(run.path.glob("*.tmp"))
+        assert run.checkpoint_file.read_text() == "a whole one"
+
+
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file"), TimeoutError("slow"), RuntimeError("x")])
 def test_an_error_during_a_claim_is_not_mistaken_for_one_of_claiming(run: RunDirectory, error: Exception) -> None:
     with pytest.raises(type(error)) as caught, run.claimed():

@@ -101,6 +101,7 @@ def changed(tmp_path: Path, **changes: Any) -> Path:
         ({"drops": {"factor": 10}}, "drops:", "factor be in (0, 1]"),
         ({"drops": {"at": [399, 48000]}}, "drops:", "must not come before the warm-up ends, at 400"),
         ({"drops": {"at": [-1]}, "warm_up": None}, "drops:", "must not come before the warm-up ends, at 0"),
+        ({"drops": {"at": [32000, 64000]}}, "drops:", "the drop at 64000 comes after the last of 64000 iterations"),
         ({"warm_up": {"iterations": 0}}, "warm_up:", "iterations and learning_rate must be positive"),
         ({"warm_up": {"learning_rate": 0}}, "warm_up:", "iterations and learning_rate must be positive"),
         ({"augmentation": {"padding": -1}}, "augmentation:", "padding must not be negative"),

@@ -115,7 +115,16 @@ def test_an_unknown_profile_is_refused(table: Table) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "number"),
-    [("*", 10), ("preact/*", 2), ("*/resnet164", 5), ("*preact/resnet110", 2), ("*/resnet1?0", 5), ("[bo]*/*164", 2)],
+    [
+        ("*", 10),
+        ("preact/*", 2),
+        ("*/resnet164", 5),
+        ("*preact/resnet110", 2),
+        ("*/resnet1?0", 5),
+        ("[bo]*/*164", 2),
+        ("preact", 2),
+        ("resnet164", 5),
+    ],
 )
 def test_cells_are_chosen_by_a_shell_pattern(table: Table, pattern: str, number: int) -> None:
     assert len(table.cells(pattern)) == number

@@ -30,7 +30,7 @@ def test_unknown_devices_are_refused(wanted: str, message: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_refused() -> None:
-    with pytest.raises(PaperbenchError, match="sees no GPU here. Use `--device cpu`"):
+    with pytest.raises(PaperbenchError, match=r"sees no GPU here. Use `--device cpu`"):
         choose_device("cuda")
     assert choose_device("auto") == CPU
 
