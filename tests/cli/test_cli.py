@@ -15,6 +15,7 @@ import torch
 import paperbench
 from paperbench.cli import arguments as cli_arguments
 from paperbench.cli import list_tables
+from paperbench.cli import run as run_command
 from paperbench.cli.main import main
 from paperbench.runs.planning import run_spec
 from paperbench.runs.record import Record
@@ -285,6 +286,26 @@ def test_tables_of_the_users_own_are_read(run: Run, tmp_path: Path) -> None:
     code, _, err = run("list", "--tables", specs)
     assert code == 2
     assert f"{specs / 'experiments/table2.yaml'}:5: unknown key 'recipee'. Did you mean 'recipe'?" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "1000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, None),
+    ],
+)
+def test_waiting_threads_leave_the_cores_to_others_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str | None
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    run_command.wait_without_spinning()
+    assert os.environ.get("GOMP_SPINCOUNT") == expected
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
 
 
 def test_an_interrupt_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
