@@ -6,7 +6,6 @@ of an epoch are drawn beforehand on the CPU, so that every device sees the same.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from copy import copy
 from typing import Literal, NamedTuple
@@ -61,8 +60,8 @@ class InputTransform:
         return copied
 
 
-class EpochChoices(NamedTuple):
-    """The random choices of one epoch: which image is next, and which crop of it."""
+class Choices(NamedTuple):
+    """Which images come, and which crop of each: int64, one entry an image."""
 
     order: Tensor
     variant: Tensor
@@ -109,7 +108,7 @@ class TrainingBatches:
         self._transform = transform.to(device)
         padded_shift = F.pad(self._transform.shift, (0, 0, p, p, p, p)).view(-1, 3)
         self._shifts = padded_shift[self._offsets]
-        self._epochs: OrderedDict[int, EpochChoices] = OrderedDict()
+        self._epochs: dict[int, Choices] = {}
 
     @property
     def crops(self) -> int:
@@ -127,7 +126,7 @@ class TrainingBatches:
                     variants.append(((rows + dy)[:, None] * row_length + (mirrored + dx)).flatten())
         return torch.stack(variants)
 
-    def epoch(self, number: int) -> EpochChoices:
+    def epoch(self, number: int) -> Choices:
         """Order, crop and mirroring of an epoch's images, (num_images,) each.
 
         A variant is `(mirrored * crops + dy) * crops + dx`, with dy and dx counted from the padded image's corner.
@@ -136,35 +135,39 @@ class TrainingBatches:
             order = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "order", number))
             choice = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "augmentation", number))
             variants = self.crops**2 * (2 if self.flip else 1)
-            self._epochs[number] = EpochChoices(
+            self._epochs[number] = Choices(
                 torch.randperm(self.num_images, generator=order).to(self.device),
                 torch.randint(variants, (self.num_images,), generator=choice).to(self.device),
             )
             while len(self._epochs) > 2:
-                self._epochs.popitem(last=False)
+                del self._epochs[next(iter(self._epochs))]  # the older
         return self._epochs[number]
 
-    def indices(self, iteration: int) -> EpochChoices:
+    def choices(self, iteration: int) -> Choices:
         """The choices for one iteration, counted from 0: (batch_size,) each."""
         start = iteration * self.batch_size
-        parts: list[EpochChoices] = []
+        parts: list[Choices] = []
         missing = self.batch_size
         while missing:
             number, first = divmod(start + self.batch_size - missing, self.num_images)
             epoch = self.epoch(number)
             last = min(first + missing, self.num_images)
-            parts.append(EpochChoices(epoch.order[first:last], epoch.variant[first:last]))
+            parts.append(Choices(epoch.order[first:last], epoch.variant[first:last]))
             missing -= last - first
         if len(parts) == 1:
             return parts[0]
-        return EpochChoices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))
+        return Choices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))
 
     def batch(self, iteration: int) -> Batch:
         """The augmented batch of an iteration, counted from 0."""
-        chosen, variant = self.indices(iteration)
+        return self.make(self.choices(iteration))
+
+    def make(self, choices: Choices) -> Batch:
+        """A batch by given choices: work for the device alone, always of the same shapes."""
+        chosen, variant = choices
         places = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
         values = self._transform(self._pixels[places], self._shifts[variant])
-        images = values.view(self.batch_size, self.height, self.width, 3).permute(0, 3, 1, 2)
+        images = values.view(len(chosen), self.height, self.width, 3).permute(0, 3, 1, 2)
         return Batch(images, self.labels[chosen])
 
 

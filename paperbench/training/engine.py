@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paperbench.data.loader import Batch
+from paperbench.data.loader import Batch, TrainingBatches
 from paperbench.specs.recipe import Recipe
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import autocast
@@ -33,20 +33,31 @@ class WindowMetrics:
 
 
 class Engine(Protocol):
-    """Carries out training steps on a net that it shares with its owner."""
+    """Carries out training steps on a net that it shares with its owner.
 
-    def step(self, batch: Batch, rate: float) -> None:
-        """One iteration, which may still be under way on the device when this returns."""
+    Attributes:
+        name: What records call it.
+    """
+
+    name: str
+
+    def step(self, iteration: int) -> None:
+        """The iteration of that number, counted from 0. It may still be under way on the device on return."""
 
     def metrics(self) -> WindowMetrics:
         """Means since the last `reset_metrics`. Waits for the device."""
 
-    def reset_metrics(self) -> None: ...
+    def reset_metrics(self) -> None:
+        """Begin a new window."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on besides the net's parameters and buffers."""
+        """All that the next step depends on besides the net's parameters and buffers.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+        The same for every engine, so that one can go on where another stopped.
+        """
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state."""
 
 
 class EagerEngine:
@@ -54,47 +65,74 @@ class EagerEngine:
 
     The batch is worked off in groups of `batch_norm.group` images, each with its own BN statistics, and the gradients
     are summed: what the paper's GPUs did side by side. BN's moving averages take in every group.
+
+    Args:
+        model: The net, on the device.
+        recipe: What a step is.
+        batches: Where its images come from.
+        precision: "fp32", "tf32" or "bf16".
+        device: Where it runs.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, precision: str, device: torch.device) -> None:
-        self._model = model
-        self._group = recipe.batch_norm.group
+    name = "eager"
+
+    def __init__(
+        self, model: nn.Module, recipe: Recipe, batches: TrainingBatches, precision: str, device: torch.device
+    ) -> None:
+        self._model, self._recipe, self._batches = model, recipe, batches
         self._precision, self._device = precision, device
-        self._optimiser = MomentumSGD(model.parameters(), recipe)
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # of the loss and of misclassified images
+        self._parameters = list(model.parameters())
+        self._optimiser = MomentumSGD(self._parameters, recipe)
+        self._share = torch.tensor(1 / recipe.batch_size, device=device)  # of one image in the mean loss
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._wrong = torch.zeros((), dtype=torch.int64, device=device)
         self._images = 0
 
-    def step(self, batch: Batch, rate: float) -> None:
-        self._model.train()
-        self._optimiser.set_rate(rate)
-        self._optimiser.zero_grad()
-        images = len(batch.labels)
-        for group in zip(batch.images.split(self._group), batch.labels.split(self._group), strict=True):
-            loss, wrong = self._forward(Batch(*group))
-            (loss / images).backward()
-            self._sums += torch.stack((loss.detach().double(), wrong.double()))
+    def step(self, iteration: int) -> None:
+        if not self._model.training:
+            self._model.train()
+        batch = self._batches.batch(iteration)
+        size = self._recipe.batch_norm.group
+        self._optimiser.set_rate(self._recipe.rate_at(iteration))
+        sums: list[Tensor] | None = None
+        for group in zip(batch.images.split(size), batch.labels.split(size), strict=True):
+            # Gradients start from None in each group and are added in one go: autograd would add one by one.
+            self._optimiser.zero_grad()
+            self._backward(Batch(*group))
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            if sums is not None:
+                torch._foreach_add_(gradients, sums)
+            sums = gradients
         self._optimiser.step()
-        self._images += images
+        self._images += len(batch.labels)
 
-    def _forward(self, group: Batch) -> tuple[Tensor, Tensor]:
-        """Summed loss, and number of misclassified images."""
+    def _backward(self, group: Batch) -> None:
+        """Gradients of the group's share in the batch's mean loss."""
         with autocast(self._precision, self._device):
             logits = self._model(group.images).float()
         loss = F.cross_entropy(logits, group.labels, reduction="sum")
-        return loss, (logits.detach().argmax(1) != group.labels).sum()
+        loss.backward(self._share)
+        self._loss += loss.detach()
+        self._wrong += (logits.detach().argmax(1) != group.labels).sum()
 
     def metrics(self) -> WindowMetrics:
-        loss, wrong = self._sums.tolist()
-        return WindowMetrics(loss / self._images, 100 * wrong / self._images)
+        return WindowMetrics(self._loss.item() / self._images, 100 * self._wrong.item() / self._images)
 
     def reset_metrics(self) -> None:
-        self._sums.zero_()
+        self._loss.zero_()
+        self._wrong.zero_()
         self._images = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimiser": self._optimiser.state_dict(), "sums": self._sums, "images": self._images}
+        return {
+            "optimiser": self._optimiser.state_dict(),
+            "loss": self._loss,
+            "wrong": self._wrong,
+            "images": self._images,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimiser.load_state_dict(state["optimiser"])
-        self._sums.copy_(state["sums"])
+        self._loss.copy_(state["loss"])
+        self._wrong.copy_(state["wrong"])
         self._images = state["images"]

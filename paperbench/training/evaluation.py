@@ -53,9 +53,10 @@ def reestimate_batch_norm(model: nn.Module, groups: Iterable[Tensor], precision:
     moving_average = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # torch's name for a cumulative average
     model.train()
-    for images in groups:
+    for count, images in enumerate(groups, start=1):
+        for layer in layers:
+            layer.momentum = 1 / count  # the moving average is then the plain one
         with autocast(precision, device):
             model(images)
     for layer, momentum in zip(layers, moving_average, strict=True):

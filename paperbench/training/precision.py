@@ -48,15 +48,18 @@ def choose_precision(wanted: str | None, device: torch.device) -> str:
     return wanted
 
 
-def set_float32_arithmetic(precision: str) -> None:
-    """Tell torch how to multiply float32 numbers, in this process.
+def set_arithmetic(precision: str) -> None:
+    """Tell torch how to compute on GPUs, in this process.
 
-    Both of cuDNN's and cuBLAS's switches are set, always and through one interface: their defaults differ (TF32 on for
-    convolutions, off for matrix products), and torch refuses to mix this interface with the older one.
+    `tf32` concerns convolutions alone, which is what torch does unless told otherwise and so what public
+    re-implementations run; the classifier's product stays exact. Both switches are always set, through one interface,
+    as torch refuses to mix it with the older one. cuDNN may choose only among deterministic algorithms, and may not
+    choose by timing them: else a continued run would not be the uninterrupted one.
     """
-    mode = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cudnn.conv.fp32_precision = mode  # type: ignore[attr-defined]
-    torch.backends.cuda.matmul.fp32_precision = mode
+    torch.backends.cudnn.conv.fp32_precision = "tf32" if precision == "tf32" else "ieee"  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:

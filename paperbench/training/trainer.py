@@ -18,7 +18,7 @@ from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
 from paperbench.training.engine import EagerEngine, Engine, WindowMetrics
 from paperbench.training.evaluation import EvaluationMetrics, evaluate, reestimate_batch_norm
-from paperbench.training.precision import set_float32_arithmetic
+from paperbench.training.precision import set_arithmetic
 
 NUMERICS_VERSION = 1
 """Raised whenever a change makes the same spec and seed train different numbers. Records keep it."""
@@ -60,28 +60,31 @@ class Trainer:
     ) -> None:
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
         self.iteration = 0
-        set_float32_arithmetic(precision)
+        set_arithmetic(precision)
         # Noise within a net (dropout shortcuts) draws from torch's default generators; all else has its own.
         torch.manual_seed(derived_seed(seed, "noise"))
-        self.model = _initialised_model(net, recipe, seed).to(device).to(memory_format=torch.channels_last)
-        self._engine: Engine = EagerEngine(self.model, recipe, precision, device)
-        transform = InputTransform(dataset.x_train, recipe.input)
-        self._batches = _training_batches(dataset, transform, recipe, recipe.batch_size, seed, device, "training")
-        self._bn_groups = _training_batches(
-            dataset, transform, recipe, recipe.batch_norm.group, seed, device, "batch-norm"
-        )
-        self._test = EvaluationBatches(dataset, transform, batch_size=EVALUATION_BATCH[device.type], device=device)
+        self.model = _initialised_model(net, recipe, seed, device)
+        self._dataset = dataset
+        self._transform = InputTransform(dataset.x_train, recipe.input)
+        batches = self._training_batches(recipe.batch_size, "training")
+        self._engine: Engine = EagerEngine(self.model, recipe, batches, precision, device)
+        size = EVALUATION_BATCH[device.type]
+        self._test = EvaluationBatches(dataset, self._transform, batch_size=size, device=device)
 
     def step(self) -> None:
         """One iteration."""
-        batch = self._batches.batch(self.iteration)
-        self._engine.step(batch, self.recipe.rate_at(self.iteration))
+        self._engine.step(self.iteration)
         self.iteration += 1
+
+    @property
+    def engine_name(self) -> str:
+        """What records call the engine."""
+        return self._engine.name
 
     @property
     def epoch(self) -> float:
         """Passes over the training set so far."""
-        return self.iteration * self.recipe.batch_size / self._batches.num_images
+        return self.iteration * self.recipe.batch_size / len(self._dataset.x_train)
 
     def window_metrics(self) -> WindowMetrics:
         """Training loss and error since the last call. Waits for the device."""
@@ -103,8 +106,21 @@ class Trainer:
 
     def _one_pass_in_bn_groups(self) -> Iterator[Tensor]:
         """Augmented training images in a new order, once each but for those that fill no group."""
-        for index in range(self._bn_groups.num_images // self._bn_groups.batch_size):
-            yield self._bn_groups.batch(index).images
+        groups = self._training_batches(self.recipe.batch_norm.group, "batch-norm")
+        for index in range(groups.num_images // groups.batch_size):
+            yield groups.batch(index).images
+
+    def _training_batches(self, batch_size: int, purpose: str) -> TrainingBatches:
+        return TrainingBatches(
+            self._dataset,
+            self._transform,
+            batch_size=batch_size,
+            padding=self.recipe.augmentation.padding,
+            flip=self.recipe.augmentation.flip,
+            seed=self.seed,
+            device=self.device,
+            purpose=purpose,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly; tensors and plain values only."""
@@ -125,36 +141,20 @@ class Trainer:
         self.iteration = state["iteration"]
 
 
-def _initialised_model(net: Net, recipe: Recipe, seed: int) -> CifarResNet:
+def _initialised_model(net: Net, recipe: Recipe, seed: int, device: torch.device) -> CifarResNet:
+    """The untrained net, drawn on the CPU so that every device starts from the same."""
     model = CifarResNet(net)
     generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
     model.init_weights(generator, fan=recipe.initialisation)
+    model.to(device).to(memory_format=torch.channels_last)
     for layer in model.modules():
         if isinstance(layer, _BatchNorm):
             layer.eps = recipe.batch_norm.eps
             layer.momentum = recipe.batch_norm.moving_average
+            if layer.num_batches_tracked is not None:
+                # This counter decides nothing here; on a GPU it would cost a kernel a layer and pass.
+                layer.num_batches_tracked = layer.num_batches_tracked.cpu()
     return model
-
-
-def _training_batches(
-    dataset: ImageDataset,
-    transform: InputTransform,
-    recipe: Recipe,
-    batch_size: int,
-    seed: int,
-    device: torch.device,
-    purpose: str,
-) -> TrainingBatches:
-    return TrainingBatches(
-        dataset,
-        transform,
-        batch_size=batch_size,
-        padding=recipe.augmentation.padding,
-        flip=recipe.augmentation.flip,
-        seed=seed,
-        device=device,
-        purpose=purpose,
-    )
 
 
 def _generator_states(device: torch.device) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ def batches(dataset: ImageDataset, **kwargs: object) -> TrainingBatches:
 
 def crops_of(loader: TrainingBatches, iteration: int) -> list[tuple[int, int, int, bool]]:
     """Image, dy, dx and mirroring of each image of a batch, from the documented meaning of a variant."""
-    order, variants = loader.indices(iteration)
+    order, variants = loader.choices(iteration)
     decoded = []
     for index, variant in zip(order.tolist(), variants.tolist(), strict=True):
         rest, dx = divmod(variant, 9)
@@ -68,14 +68,14 @@ def test_padding_is_zero_after_the_mean_is_subtracted(small_dataset: ImageDatase
 
 def test_every_epoch_is_a_permutation_and_batches_run_on_across_epochs(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset)
-    stream = torch.cat([loader.indices(i).order for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
+    stream = torch.cat([loader.choices(i).order for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
     epochs = [stream[i : i + 100] for i in range(0, 1600, 100)]
     assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 16
 
 
 def test_a_batch_may_span_several_epochs(small_dataset: ImageDataset) -> None:
-    stream = batches(small_dataset, batch_size=250).indices(0).order.tolist()
+    stream = batches(small_dataset, batch_size=250).choices(0).order.tolist()
     assert sorted(stream[:100]) == sorted(stream[100:200]) == list(range(100))
 
 
@@ -108,7 +108,7 @@ def test_seeds_and_purposes_have_streams_of_their_own(small_dataset: ImageDatase
 
 def test_without_augmentation_the_images_are_the_originals(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset, padding=0, flip=False)
-    order = loader.indices(0).order
+    order = loader.choices(0).order
     mean = (small_dataset.x_train / 255).mean(axis=0)
     expected = small_dataset.x_train[order.numpy()] / 255 - mean
     np.testing.assert_allclose(loader.batch(0).images.permute(0, 2, 3, 1).numpy(), expected, atol=1e-6)

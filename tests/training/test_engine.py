@@ -40,15 +40,7 @@ def test_200_steps_of_resnet20_equal_a_plain_loop(recipe: Recipe, small_dataset:
     net = ReferenceNet(state, bottleneck=False, placement="original", n=3)
     # Fused as in the engine: torch's other forms round differently, and such differences grow fast at these rates.
     sgd = torch.optim.SGD(trainable, lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
-    loader = TrainingBatches(
-        small_dataset,
-        InputTransform(small_dataset.x_train, "per_pixel_mean"),
-        batch_size=16,
-        padding=4,
-        flip=True,
-        seed=4,
-        device=CPU,
-    )
+    loader = training_batches(recipe, small_dataset, seed=4)
 
     for iteration in range(STEPS):
         rate = 0.01 if iteration < 20 else 0.1 if iteration < 150 else 0.1 * 0.1
@@ -70,6 +62,12 @@ def test_200_steps_of_resnet20_equal_a_plain_loop(recipe: Recipe, small_dataset:
             assert torch.equal(value, state[key]), key
 
 
+def training_batches(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> TrainingBatches:
+    transform = InputTransform(dataset.x_train, "per_pixel_mean")
+    size = recipe.batch_size
+    return TrainingBatches(dataset, transform, batch_size=size, padding=4, flip=True, seed=seed, device=CPU)
+
+
 def relative_error(ours: torch.Tensor, other: torch.Tensor) -> float:
     return float((ours - other).detach().norm() / other.detach().norm())
 
@@ -81,7 +79,7 @@ def test_the_gradient_is_the_mean_over_the_batch_with_statistics_of_each_group(
     once = replace(recipe, warm_up=None, learning_rate=1.0, momentum=0.0, weight_decay=0.0)
     trainer = Trainer(resolve("preact_resnet20", depth=8), once, small_dataset, 0, "fp32", CPU)
     before = {k: v.clone() for k, v in trainer.model.named_parameters()}
-    batch = trainer._batches.batch(0)
+    batch = training_batches(once, small_dataset).batch(0)
     replicas = []
     for half in (slice(0, 8), slice(8, 16)):
         replica = CifarResNet(resolve("preact_resnet20", depth=8)).train()
@@ -106,7 +104,7 @@ def test_one_group_is_ordinary_batch_norm(recipe: Recipe, small_dataset: ImageDa
     trainer = Trainer(resolve("preact_resnet20", depth=8), once, small_dataset, 0, "fp32", CPU)
     whole = CifarResNet(resolve("preact_resnet20", depth=8)).train()
     whole.load_state_dict(trainer.model.state_dict())
-    batch = trainer._batches.batch(0)
+    batch = training_batches(once, small_dataset).batch(0)
     F.cross_entropy(whole(batch.images), batch.labels).backward()
     before = {k: v.clone() for k, v in trainer.model.named_parameters()}
     trainer.step()
@@ -117,23 +115,25 @@ def test_one_group_is_ordinary_batch_norm(recipe: Recipe, small_dataset: ImageDa
 
 def test_metrics_are_means_over_the_window(recipe: Recipe, small_dataset: ImageDataset) -> None:
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", CPU)
-    losses, wrong = [], 0
-    for iteration in range(3):
-        batch = trainer._batches.batch(iteration)
+    loader = training_batches(recipe, small_dataset)
+    losses, wrong = [], []
+    for iteration in range(4):
+        batch = loader.batch(iteration)
         for half in (slice(0, 8), slice(8, 16)):
             twin = CifarResNet(trainer.model.net).train()
             twin.load_state_dict(trainer.model.state_dict())
             with torch.no_grad():
                 logits = twin(batch.images[half])
             losses.append(F.cross_entropy(logits, batch.labels[half]).item())
-            wrong += (logits.argmax(1) != batch.labels[half]).sum().item()
+            wrong.append((logits.argmax(1) != batch.labels[half]).sum().item())
         trainer.step()
-    metrics = trainer.window_metrics()
-    assert metrics.loss == pytest.approx(sum(losses) / 6, rel=1e-5)
-    assert metrics.error == pytest.approx(100 * wrong / 48)
-    trainer.step()
-    alone = trainer.window_metrics()  # over the fourth iteration only
-    assert alone.error * 16 / 100 == pytest.approx(round(alone.error * 16 / 100))
+        if iteration == 2:
+            first = trainer.window_metrics()
+    second = trainer.window_metrics()
+    assert first.loss == pytest.approx(sum(losses[:6]) / 6, rel=1e-5)
+    assert first.error == pytest.approx(100 * sum(wrong[:6]) / 48)
+    assert second.loss == pytest.approx(sum(losses[6:]) / 2, rel=1e-5)
+    assert second.error == pytest.approx(100 * sum(wrong[6:]) / 16)
 
 
 def test_bf16_follows_fp32_at_first(recipe: Recipe, small_dataset: ImageDataset) -> None:
@@ -153,12 +153,20 @@ def test_bf16_follows_fp32_at_first(recipe: Recipe, small_dataset: ImageDataset)
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_cuda_follows_the_cpu(recipe: Recipe, small_dataset: ImageDataset, precision: str) -> None:
+    """Over the end of the warm-up, where forgotten momentum would show as a difference of 1e-2 at the sixth step.
+
+    Bounds are some ten times what layout or emulated TF32 alone change on a CPU; later steps only measure chaos.
+    """
+    short_warm_up = replace(recipe, warm_up=WarmUp(0.01, 3))
     losses = {}
     for device, its_precision in (("cpu", "fp32"), ("cuda", precision)):
-        trainer = Trainer(resolve("preact_resnet20"), recipe, small_dataset, 0, its_precision, torch.device(device))
+        net = resolve("preact_resnet20")
+        trainer = Trainer(net, short_warm_up, small_dataset, 0, its_precision, torch.device(device))
         losses[device] = []
-        for _ in range(30):
+        for _ in range(6):
             trainer.step()
             losses[device].append(trainer.window_metrics().loss)
-    tolerance = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2}[precision]
-    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=tolerance)
+    early = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 5e-3}[precision]
+    late = {"fp32": 3e-3, "tf32": 5e-3, "bf16": 8e-3}[precision]
+    assert losses["cuda"][:4] == pytest.approx(losses["cpu"][:4], rel=early)
+    assert losses["cuda"][4:] == pytest.approx(losses["cpu"][4:], rel=late)
