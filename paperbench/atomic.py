@@ -28,11 +28,22 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(path)
+            _sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a renaming last through a power cut, where the system lets folders be synced."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def unwritable(path: Path, error: OSError) -> PaperbenchError:

@@ -147,7 +147,11 @@ class Net:
     in_chans: int = 3
 
     def canonical(self) -> dict[str, Any]:
-        """The fields as plain JSON values, for specs and digests."""
+        """The fields as plain JSON values, for specs and digests.
+
+        A field that is added one day must be left out here at the value that means today's nets: else every digest
+        changes, and with it the name of every run.
+        """
         return asdict(self)
 
     @property

@@ -2,7 +2,7 @@
 
 Initialisation, order of images, augmentation and noise each draw from a generator of their own, so that changing one
 leaves the others as they were. Epochs have generators of their own too: the random numbers of an iteration depend on
-the run's seed and the iteration alone, and a continued run needs no stored generator to go on exactly.
+the run's seed and the iteration alone, and a continued run needs no stored generator to draw the same.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A run belongs to a cell if it trained the cell's net by the cell's recipe in the profile asked for. Runs on other
 pixels, in other precision or of another numerics version are never pooled: each such group stands for itself, and the
-cell shows the group nearest to the paper.
+cell shows the group nearest to the paper: on its pixels, ended, in its precision.
 
 This module measures; it does not yet judge. Whether a difference is more than noise takes the published spread, ours,
 and enough seeds.
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paperbench.runs.record import Record
+from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table import Cell, Table
 
@@ -44,16 +44,21 @@ class Group:
         return statistics.median(self.errors) if self.errors else None
 
     @property
+    def data(self) -> DataFacts:
+        """What the runs were trained on. Equal fingerprints are equal pixels: once verified, they are in every run."""
+        return next((r.data for r in self.records if r.data.canonical), self.records[0].data)
+
+    @property
     def conditions(self) -> str:
         """What sets the group apart: data, precision and numerics version."""
         first = self.records[0]
-        return f"{first.data.name}, {first.spec.precision}, numerics {first.code.numerics}"
+        return f"{self.data.name}, {first.spec.precision}, numerics {first.code.numerics}"
 
     @property
     def _distance(self) -> tuple[bool, bool, int, int]:
         first = self.records[0]
         rank = _NEAREST_PRECISION.index(first.spec.precision)
-        return not self.errors, not first.data.canonical, rank, -first.code.numerics
+        return not self.data.canonical, not self.errors, rank, -first.code.numerics
 
 
 @dataclass(frozen=True)
@@ -129,8 +134,8 @@ def _compare_cell(cell: Cell, profile: str, records: list[Record]) -> CellCompar
     standing: Standing
     if profile != "paper":
         standing, reason = "not comparable", f"profile {profile} is not the paper's experiment"
-    elif not shown.records[0].data.canonical:
-        standing, reason = "not comparable", f"{shown.records[0].data.name} has not the pixels of the paper's data"
+    elif not shown.data.canonical:
+        standing, reason = "not comparable", f"{shown.data.name} has not the pixels of the paper's data"
     else:
         standing = "measured" if shown.errors else "in progress"
     return CellComparison(cell, shown, tuple(ordered[1:]), standing, reason)

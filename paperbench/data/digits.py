@@ -1,7 +1,7 @@
 """scikit-learn's handwritten digits, the data set that needs no download.
 
-1,797 grey images of 8x8 pixels with 17 levels, from 43 writers (E. Alpaydin, C. Kaynak, UCI Machine Learning
-Repository, 1998). Enlarged to 32x32 with three equal channels, they exercise a net for CIFAR; its error on them says
+1,797 grey images of 8x8 pixels with 17 levels by 13 writers, the test part of the UCI data set of E. Alpaydin and
+C. Kaynak (1998). Enlarged to 32x32 with three equal channels, they exercise a net for CIFAR; its error on them says
 nothing about the paper.
 """
 
@@ -14,7 +14,7 @@ from paperbench.catalogue import DATASETS
 from paperbench.data.dataset import ImageDataset
 
 TEST_EVERY = 5
-"""Every fifth image is a test image; writers are mixed in the file, so both parts have all of them."""
+"""Every fifth image is a test image."""
 
 
 def load_digits() -> ImageDataset:

@@ -8,6 +8,7 @@ README.md and ARCHITECTURE.md list those decisions. `paperbench.catalogue` holds
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -92,9 +93,7 @@ class CifarResNet(nn.Module):
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Linear):
-                bound = module.in_features**-0.5
-                nn.init.uniform_(module.weight, -bound, bound, generator=generator)
-                nn.init.zeros_(module.bias)
+                _init_classifier(module, generator)
 
     def get_classifier(self) -> nn.Module:
         return self.fc
@@ -102,9 +101,13 @@ class CifarResNet(nn.Module):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the head: `num_classes` outputs (0: none), and another pooling if one is named ("": none)."""
         self.num_classes = num_classes
+        self.net = replace(self.net, num_classes=num_classes)
         if global_pool is not None:
             self.global_pool = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
-        self.fc = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+        self.fc = nn.Identity()
+        if num_classes > 0:
+            self.fc = nn.Linear(self.num_features, num_classes)
+            _init_classifier(self.fc, None)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """(N, in_chans, H, W) -> (N, num_features, H/4, W/4): all but the head."""
@@ -118,6 +121,13 @@ class CifarResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+
+@torch.no_grad()
+def _init_classifier(classifier: nn.Linear, generator: torch.Generator | None) -> None:
+    bound = classifier.in_features**-0.5
+    nn.init.uniform_(classifier.weight, -bound, bound, generator=generator)
+    nn.init.zeros_(classifier.bias)
 
 
 def _cfg(name: str) -> dict[str, Any]:

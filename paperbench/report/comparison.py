@@ -75,9 +75,12 @@ def _our_number(cell: CellComparison) -> str:
     if median is None:
         farthest = max(record.iteration for record in cell.shown.records)
         return f"(at {farthest:,})"
-    number = "diverged" if math.isinf(median) else f"{median:.2f}"
     difference = f" ({cell.difference:+.2f})" if cell.difference is not None and math.isfinite(median) else ""
-    return f"{number}{difference}, n={len(errors)}"
+    return f"{_percent(median)}{difference}, n={len(errors)}"
+
+
+def _percent(error: float) -> str:
+    return "diverged" if math.isinf(error) else f"{error:.2f}"
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
@@ -109,7 +112,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield "\n".join(["Conditions (data, precision, numerics version):", *(f"  {text}" for text in conditions)])
     for c in started:
         for group in c.others:
-            ended = f"median {group.median:.2f}, n={len(group.errors)}" if group.median is not None else "in progress"
+            ended = (
+                f"median {_percent(group.median)}, n={len(group.errors)}" if group.median is not None else "in progress"
+            )
             yield f"Also for {c.cell.id}, not pooled: {group.conditions}: {ended}."
 
 

@@ -26,7 +26,7 @@ class Progress:
     def __init__(self, remaining: int, runs: int, stream: TextIO) -> None:
         self._runs, self._stream = runs, stream
         self._remaining = remaining
-        self._number = self._done = self._skipped = 0
+        self._number = self._done = 0
         self._started = time.monotonic()
         self._run: PlannedRun
         self._last = self._here = 0

@@ -54,6 +54,8 @@ def _remarks(table: Table) -> Iterator[str]:
     for cell in table.cells():
         if cell.expected.std_source:
             notes.append(f"  {cell.id}: std from {cell.expected.std_source}")
+        if cell.tolerance != defaults.tolerance:
+            notes.append(f"  {cell.id}: tolerance {cell.tolerance} percentage points")
         if cell.expected.note:
             notes.append(f"  {cell.id}: {cell.expected.note}")
     if notes:

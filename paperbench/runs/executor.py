@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 import torch
 
+from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import SCHEMA, DataFacts, Record, Result, Status
 from paperbench.runs.store import HistoryLine, RunDirectory
 from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
-from paperbench.training.trainer import Trainer
+from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 
 
 class Observer(Protocol):
@@ -31,8 +32,10 @@ class Observer(Protocol):
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
     """Whether there is nothing left to do for a run within the limits."""
-    if record is None or record.status != "partial":
-        return record is not None
+    if record is None:
+        return False
+    if record.status != "partial":
+        return True
     last = limits.last_iteration(run.recipe.iterations)
     return last < run.recipe.iterations and record.iteration >= last
 
@@ -42,19 +45,25 @@ def execute(
 ) -> Record:
     """Start a run, or continue it from its checkpoint, and go on to its end or to a limit.
 
-    Whatever ends it, the directory then holds a checkpoint of the last iteration, the history up to it, and a record
-    that says how far the run is.
+    On return the directory holds a checkpoint of the last iteration, the history up to it, and a record that says how
+    far the run is. If the process dies instead, it holds those of the last checkpoint.
+
+    Returns:
+        The record; that of the directory, untouched, if another process has finished the run meanwhile.
 
     Raises:
         RunBusyError: Another process is at it.
-        PaperbenchError: A file of the run is damaged or cannot be written.
+        PaperbenchError: A file of the run is damaged, missing or of another numerics version, or cannot be written.
     """
     with directory.claimed():
-        session = _Session(run, directory, device)
+        record = directory.read_record()
+        if record and is_done(record, run, limits):
+            return record
+        session = _Session(run, directory, device, record)
         last = limits.last_iteration(run.recipe.iterations)
         observer.started(run, session.trainer.iteration, last)
         while session.trainer.iteration < last and not limits.exhausted and not session.diverged:
-            session.step()
+            session.trainer.step()
             observer.stepped(session.trainer.iteration)
             if session.log_is_due():
                 observer.logged(session.log())
@@ -68,26 +77,27 @@ def execute(
 class _Session:
     """One process's work on one run: the trainer, and what is written about it."""
 
-    def __init__(self, run: PlannedRun, directory: RunDirectory, device: torch.device) -> None:
+    def __init__(self, run: PlannedRun, directory: RunDirectory, device: torch.device, record: Record | None) -> None:
         self.run, self.directory = run, directory
-        self._code, self._environment = code_facts(engine="eager"), environment_facts(device)
         self.trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device)
+        self._code, self._environment = code_facts(self.trainer.engine_name), environment_facts(device)
         self.diverged = False
         self._best_test_error: float | None = None
         self._seconds_before = 0.0
         self._sessions = 1
         self._started = time.monotonic()
-        self._saved_iteration = 0
         if directory.checkpoint_file.exists():
             self._restore(load_checkpoint(directory.checkpoint_file, run.id))
+        elif record and record.iteration:
+            raise PaperbenchError(
+                f"{directory.checkpoint_file} is missing, while the record beside it speaks of {record.iteration:,} "
+                "iterations. Restore it, or delete the folder to start this run anew."
+            )
         directory.cut_history(self.trainer.iteration)
 
     @property
     def seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started
-
-    def step(self) -> None:
-        self.trainer.step()
 
     def log_is_due(self) -> bool:
         monitoring, iteration = self.run.recipe.monitoring, self.trainer.iteration
@@ -112,9 +122,9 @@ class _Session:
             iteration=self.trainer.iteration,
             epoch=round(self.trainer.epoch, 4),
             lr=self.run.recipe.rate_at(self.trainer.iteration - 1),
-            train_loss=_finite(window.loss),
+            train_loss=window.loss if is_finite else None,
             train_error=window.error if is_finite else None,
-            test_loss=_finite(tested.loss) if tested else None,
+            test_loss=tested.loss if tested and math.isfinite(tested.loss) else None,
             test_error=tested.error if tested else None,
             seconds=round(self.seconds, 3),
         )
@@ -124,42 +134,60 @@ class _Session:
     def save(self) -> None:
         """Checkpoint, then record: the record never claims more than the checkpoint holds."""
         contents = {
+            "numerics": NUMERICS_VERSION,
             "trainer": self.trainer.state_dict(),
+            "diverged": self.diverged,
             "best_test_error": self._best_test_error,
             "seconds": self.seconds,
             "sessions": self._sessions,
         }
         save_checkpoint(self.directory.checkpoint_file, self.run.id, contents)
         self.directory.write_record(self._record("diverged" if self.diverged else "partial", None))
-        self._saved_iteration = self.trainer.iteration
 
     def _restore(self, contents: dict[str, Any]) -> None:
-        self.trainer.load_state_dict(contents["trainer"])
-        self._best_test_error = contents["best_test_error"]
-        self._seconds_before = contents["seconds"]
-        self._sessions = contents["sessions"] + 1
-        self._saved_iteration = self.trainer.iteration
+        file = self.directory.checkpoint_file
+        try:
+            if contents["numerics"] != NUMERICS_VERSION:
+                raise PaperbenchError(
+                    f"{file} was trained by numerics version {contents['numerics']}, and this is version "
+                    f"{NUMERICS_VERSION}: going on would mix them. Choose another folder (`--results DIR`), or delete "
+                    "the run's to start it anew."
+                )
+            self.trainer.load_state_dict(contents["trainer"])
+            self.diverged = contents["diverged"]
+            self._best_test_error = contents["best_test_error"]
+            self._seconds_before = contents["seconds"]
+            self._sessions = contents["sessions"] + 1
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise PaperbenchError(
+                f"{file} does not fit this version of paperbench ({error}). Continue with the version that wrote it, "
+                "or delete its folder to start this run anew."
+            ) from error
 
     def close(self) -> Record:
-        """Write the final result if the run is at its end, else what it takes to continue."""
-        if self.trainer.iteration != self._saved_iteration:
-            self.save()
-        if self.diverged or self.trainer.iteration < self.run.recipe.iterations:
-            record = self._record("diverged" if self.diverged else "partial", None)
+        """Save, then write the final result if the run is at its end."""
+        self.save()
+        if self.diverged:
+            record = self._record("diverged", None)
+        elif self.trainer.iteration < self.run.recipe.iterations:
+            record = self._record("partial", None)
         else:
-            record = self._record("finished", self._result())
+            record = self._final_record()
         self.directory.write_record(record)
         return record
 
-    def _result(self) -> Result:
+    def _final_record(self) -> Record:
         final = self.trainer.finish()
-        return Result(
+        if not (math.isfinite(final.reported.loss) and math.isfinite(final.moving_average.loss)):
+            return self._record("diverged", None)  # by its last iterations, which no training loss has seen
+        result = Result(
             test_error=final.reported.error,
-            test_loss=_finite(final.reported.loss),
+            test_loss=final.reported.loss,
             moving_average_test_error=final.moving_average.error,
-            moving_average_test_loss=_finite(final.moving_average.loss),
+            moving_average_test_loss=final.moving_average.loss,
             best_test_error=self._note_test_error(final.moving_average.error),
         )
+        return self._record("finished", result)
 
     def _note_test_error(self, error: float) -> float:
         """Take in a moving-average error; returns the lowest so far."""
@@ -179,13 +207,9 @@ class _Session:
             result=result,
             seconds=round(self.seconds, 3),
             sessions=self._sessions,
+            test_every=self.run.recipe.monitoring.test_every,
             data=DataFacts(data.name, data.origin, data.canonical, data.fingerprint),
             spec=self.run.spec,
             code=self._code,
             environment=self._environment,
         )
-
-
-def _finite(value: float) -> float | None:
-    """Losses overflow in nets that fail; JSON has no word for that."""
-    return value if math.isfinite(value) else None

@@ -32,7 +32,7 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class Result:
-    """Errors of a finished run, in percent of the test set, and mean cross-entropies (None where they overflow).
+    """Errors of a finished run, in percent of the test set, and mean cross-entropies.
 
     Attributes:
         test_error, test_loss: With the BN statistics that the recipe reports with, after the last iteration.
@@ -41,9 +41,9 @@ class Result:
     """
 
     test_error: float
-    test_loss: float | None
+    test_loss: float
     moving_average_test_error: float
-    moving_average_test_loss: float | None
+    moving_average_test_loss: float
     best_test_error: float
 
 
@@ -84,6 +84,7 @@ class Record:
         result: Only of finished runs.
         seconds: Time spent in this run, evaluations and checkpoints included, over all its sessions.
         sessions: How often the run was started or continued.
+        test_every: Iterations between the tests that `best_test_error` is the best of.
     """
 
     schema: int
@@ -95,6 +96,7 @@ class Record:
     result: Result | None
     seconds: float
     sessions: int
+    test_every: int
     data: DataFacts
     spec: RunSpec
     code: Code

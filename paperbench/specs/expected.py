@@ -29,7 +29,7 @@ class Defaults:
         tolerance: Percentage points within which two medians count as the same; set before the first run.
     """
 
-    statistic: Literal["median", "mean"]
+    statistic: Literal["median"]
     n: int
     tolerance: float
 
@@ -45,14 +45,13 @@ class ExpectedCell:
         value: Test error in percent, or "fail" (above 20 %, caption of Table 1).
         std: Published standard deviation over runs, in percentage points.
         std_source: Where that stands.
-        statistic, n, tolerance: As in `Defaults`, where this cell differs.
+        n, tolerance: As in `Defaults`, where this cell differs.
         note: What a reader must know beside the number.
     """
 
     value: float | Literal["fail"]
     std: float | None = None
     std_source: str | None = None
-    statistic: Literal["median", "mean"] | None = None
     n: int | None = None
     tolerance: float | None = None
     note: str | None = None

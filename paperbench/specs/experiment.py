@@ -36,15 +36,10 @@ class NetReference:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of results.
-
-    Attributes:
-        metric: Which error of a run stands in it; CIFAR has only top-1.
-    """
+    """A column of results; the error of a run stands in it."""
 
     id: str
     title: str
-    metric: Literal["top1"]
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,8 @@ class Recipe:
             raise FieldError("learning_rate", f"learning_rate must be positive, not {self.learning_rate}.")
         if not 0 <= self.momentum < 1:
             raise FieldError("momentum", f"momentum must be in [0, 1), not {self.momentum}.")
+        if self.momentum_form == "nesterov" and not self.momentum:
+            raise FieldError("momentum", "nesterov needs a momentum above 0.")
         if self.weight_decay < 0:
             raise FieldError("weight_decay", f"weight_decay must not be negative, as {self.weight_decay} is.")
         if self.batch_norm.group < 2 or self.batch_size % self.batch_norm.group:

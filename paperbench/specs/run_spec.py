@@ -12,7 +12,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything that can change the result, and nothing else.
+    """What is trained, on which pixels, in which arithmetic. Code, engine and machine stand in the record instead.
 
     Attributes:
         net: `catalogue.Net.canonical()`.

@@ -38,10 +38,6 @@ class Cell:
         return self.defaults.tolerance if self.expected.tolerance is None else self.expected.tolerance
 
     @property
-    def statistic(self) -> str:
-        return self.expected.statistic or self.defaults.statistic
-
-    @property
     def id(self) -> str:
         return f"{self.row.id}/{self.column.id}"
 

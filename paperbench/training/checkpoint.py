@@ -27,11 +27,13 @@ def load_checkpoint(path: Path, run_id: str) -> dict[str, Any]:
     """The contents of a checkpoint, on the CPU.
 
     Raises:
-        PaperbenchError: It is damaged, of another format, or of another run.
+        PaperbenchError: It cannot be read, is damaged, of another format, or of another run.
     """
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
         found, run, contents = payload["format"], payload["run"], payload["contents"]
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise PaperbenchError(f"{path} cannot be read: {error.strerror or error}.") from error
     except Exception as error:  # a damaged archive can raise nearly anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise PaperbenchError(

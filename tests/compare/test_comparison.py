@@ -40,6 +40,7 @@ def record(
         result=Result(error, 0.3, error + 1, 0.4, error - 0.1) if error is not None else None,
         seconds=60.0,
         sessions=1,
+        test_every=1_000,
         data=data,
         spec=spec,
         code=Code("0.1", None, numerics, "eager"),
@@ -113,6 +114,27 @@ def test_precisions_data_and_numerics_are_never_pooled(table2: Table) -> None:
     assert cell.shown
     assert cell.shown.errors == [6.7]
     assert [group.errors for group in cell.others] == [[6.5]]
+
+
+def test_pixels_verified_in_one_run_are_verified_in_all_with_the_same_fingerprint(table2: Table) -> None:
+    unverified = DataFacts("CIFAR-10 (unverified cifar10.npz)", "unknown", False, ORIGINAL.fingerprint)
+    runs = [record(table2, "preact/resnet110", 6.4, data=unverified), record(table2, "preact/resnet110", 6.6, seed=1)]
+    cell = compared(table2, *runs).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.shown
+    assert cell.standing == "measured"
+    assert cell.shown.errors == [6.4, 6.6]
+    assert cell.shown.data == ORIGINAL
+
+
+def test_canonical_pixels_come_first_even_if_no_run_on_them_has_ended(table2: Table) -> None:
+    copy = record(table2, "preact/resnet110", 8.0, data=COPY)
+    cell = compared(table2, copy, record(table2, "preact/resnet110", None, status="partial")).in_cell(
+        "preact", "resnet110"
+    )
+    assert cell
+    assert cell.standing == "in progress"
+    assert [group.errors for group in cell.others] == [[8.0]]
 
 
 def test_a_prefix_has_no_error(table2: Table) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
@@ -14,13 +15,16 @@ import torch
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
+from paperbench.errors import PaperbenchError
+from paperbench.runs import executor
 from paperbench.runs.executor import execute, is_done
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Record
 from paperbench.runs.store import HistoryLine, RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
-from paperbench.training.checkpoint import load_checkpoint
+from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
+from paperbench.training.trainer import NUMERICS_VERSION
 from tests.conftest import ROOT
 
 CPU = torch.device("cpu")
@@ -146,6 +150,68 @@ def test_a_run_killed_before_its_result_gets_it_without_training(run: PlannedRun
     assert second.record.result == first.record.result
 
 
+def test_a_finished_run_is_left_as_it_is(run: PlannedRun, tmp_path: Path) -> None:
+    """Whoever finished it: another process may have, since this one read the records."""
+    directory, _ = go(run, tmp_path)
+    before = directory.record_file.read_bytes()
+    _, again = go(run, tmp_path)
+    assert again.steps == []
+    assert directory.record_file.read_bytes() == before
+
+
+def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path, stop_at=7)
+    past = [directory.read_record()]
+    for _ in range(2):
+        go(run, tmp_path, max_seconds=1e-9)
+        past.append(directory.read_record())
+    assert [record.sessions for record in past] == [1, 2, 3]
+    assert past[0].seconds < past[1].seconds < past[2].seconds
+    assert {record.iteration for record in past} == {7}
+
+
+def test_the_record_never_claims_more_than_the_checkpoint_holds(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    before = directory.record_file.read_bytes()
+
+    def full_disk(*_: object) -> None:
+        raise PaperbenchError("no room")
+
+    monkeypatch.setattr(executor, "save_checkpoint", full_disk)
+    with pytest.raises(PaperbenchError, match="no room"):
+        go(run, tmp_path)
+    assert directory.record_file.read_bytes() == before
+    monkeypatch.undo()
+    assert go(run, tmp_path)[1].record.status == "finished"
+
+
+def test_a_missing_checkpoint_is_told_and_nothing_is_trained_anew(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    history = directory.history_file.read_bytes()
+    directory.checkpoint_file.unlink()
+    with pytest.raises(PaperbenchError, match=r"checkpoint.pt is missing, while the record .* speaks of 8 iterations"):
+        go(run, tmp_path)
+    assert directory.history_file.read_bytes() == history
+
+
+def test_numerics_are_not_mixed_within_a_run(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(run, tmp_path, stop_at=8)
+    monkeypatch.setattr(executor, "NUMERICS_VERSION", NUMERICS_VERSION + 1)
+    with pytest.raises(PaperbenchError, match="going on would mix them"):
+        go(run, tmp_path)
+
+
+def test_a_checkpoint_that_does_not_fit_is_told(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    contents = load_checkpoint(directory.checkpoint_file, run.id)
+    del contents["trainer"]["model"]["stem.conv.weight"]
+    save_checkpoint(directory.checkpoint_file, run.id, contents)
+    with pytest.raises(PaperbenchError, match="does not fit this version of paperbench"):
+        go(run, tmp_path)
+
+
 def test_no_time_left_means_no_step(run: PlannedRun, tmp_path: Path) -> None:
     limits = Limits(max_seconds=1e-9)
     log = Log()
@@ -163,12 +229,30 @@ def test_a_training_that_overflows_ends_as_diverged_and_is_kept(run: PlannedRun,
     assert directory.history()[-1].train_loss is None
     assert "NaN" not in directory.history_file.read_text()
     assert is_done(directory.read_record(), hot, Limits())
+    # as after a kill between checkpoint and record, or if somebody deletes a damaged record
+    directory.record_file.unlink()
+    lines = len(directory.history())
+    directory, again = go(hot, tmp_path)
+    assert again.steps == []
+    assert again.record.status == "diverged"
+    assert len(directory.history()) == lines
+
+
+def test_a_net_that_only_its_last_steps_break_has_diverged_too(run: PlannedRun, tmp_path: Path) -> None:
+    """The training loss of an iteration is measured before its update."""
+    broken = planned(
+        replace(run.recipe, learning_rate=1e30, warm_up=WarmUp(0.01, 19), drops=Drops((), 0.1)), run.dataset
+    )
+    _, log = go(broken, tmp_path)
+    assert log.lines[-1].train_loss is not None
+    assert log.record.status == "diverged"
+    assert log.record.result is None
 
 
 def test_a_record_names_no_person_and_no_place(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=1)
     text = directory.record_file.read_text()
-    for private in (os.uname().nodename, str(Path.home()), str(tmp_path), str(ROOT)):
+    for private in (os.uname().nodename, getpass.getuser(), str(Path.home()), str(tmp_path), str(ROOT)):
         assert private not in text
     assert set(json.loads(text)["environment"]) == {
         *("python", "torch", "torchvision", "timm", "numpy", "cuda", "cudnn", "system", "device", "threads")

@@ -8,7 +8,9 @@ import torch
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
+from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
+from paperbench.models import CifarResNet
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
 from paperbench.training.trainer import Trainer
@@ -95,6 +97,35 @@ def test_finish_reports_reestimated_statistics_and_the_moving_average_beside_the
     assert final.reported.loss != before.loss
 
 
+def test_the_reported_statistics_are_averages_over_the_training_set_in_groups_of_training(
+    recipe: Recipe, small_dataset: ImageDataset
+) -> None:
+    trainer = new(recipe, small_dataset)
+    for _ in range(3):
+        trainer.step()
+    twin = CifarResNet(trainer.model.net)
+    twin.load_state_dict(trainer.model.state_dict())
+    transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
+    stream = TrainingBatches(
+        small_dataset, transform, batch_size=8, padding=4, flip=True, seed=0, device=CPU, purpose="batch-norm"
+    )
+    layers = [m for m in twin.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    for layer in layers:
+        layer.momentum = 1.0  # the newest statistics alone
+    sums = [torch.zeros(2, layer.num_features, dtype=torch.float64) for layer in layers]
+    with torch.no_grad():
+        for index in range(12):  # 100 images are 12 groups of 8, and 4 left out
+            twin.train()(stream.batch(index).images)
+            for layer, total in zip(layers, sums, strict=True):
+                total += torch.stack((layer.running_mean, layer.running_var)).double()
+    trainer.finish()
+    ours = [m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    for layer, total in zip(ours, sums, strict=True):
+        expected = (total / 12).float()
+        torch.testing.assert_close(layer.running_mean, expected[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(layer.running_var, expected[1], rtol=1e-4, atol=1e-5)
+
+
 def test_finish_can_report_the_moving_average(recipe: Recipe, small_dataset: ImageDataset) -> None:
     by_moving_average = replace(recipe, batch_norm=BatchNormSettings(8, 1e-5, 0.1, "moving_average"))
     trainer = new(by_moving_average, small_dataset)
@@ -108,6 +139,35 @@ def test_batch_norm_settings_reach_the_net(recipe: Recipe, small_dataset: ImageD
     layers = [m for m in new(other, small_dataset).model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     assert layers
     assert {(m.eps, m.momentum) for m in layers} == {(1e-3, 0.25)}
+
+
+def test_initialisation_and_input_follow_the_recipe(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    trainer = new(replace(recipe, initialisation="fan_in", input="channel_mean_std"), small_dataset)
+    strided = trainer.model.stages[2][0].residual.conv1.weight  # 32 -> 64 channels, 3x3
+    assert strided.std().item() == pytest.approx((2 / (32 * 9)) ** 0.5, rel=0.05)
+    seen = []
+    trainer.model.stem.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    trainer.test()
+    assert 0.9 < torch.cat(seen).std().item() < 1.1  # pixels/255 of random bytes have a deviation of 0.29
+
+
+def test_noise_in_a_net_goes_on_where_it_stopped(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    trainer = new(recipe, small_dataset)
+    torch.rand(5)
+    state = trainer.state_dict()
+    expected = torch.rand(5)
+    again = new(recipe, small_dataset)
+    again.load_state_dict(state)
+    assert torch.equal(torch.rand(5), expected)
+
+
+def test_the_arithmetic_is_set_before_training(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    torch.backends.cudnn.deterministic = False
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    new(recipe, small_dataset)
+    assert torch.backends.cudnn.deterministic
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert torch.backends.cudnn.conv.fp32_precision == "ieee"
 
 
 class TestCheckpoint:
