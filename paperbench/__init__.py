@@ -9,17 +9,11 @@ neither timm nor torch by itself:
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from wrapt import register_post_import_hook
 
-DISTRIBUTION = "paperbench-resnets"
-
-try:
-    __version__ = version(DISTRIBUTION)
-except PackageNotFoundError:  # a source tree on the path that was never installed
-    __version__ = "0+unknown"
+__version__ = "0.1.0"
 
 
 def _register_nets(_timm: ModuleType) -> None:

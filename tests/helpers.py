@@ -107,7 +107,7 @@ def a_record(**changes: Any) -> Record:
         "test_every": 40,
         "data": DataFacts("random pixels", "a test", False, spec.data),
         "spec": spec,
-        "code": Code("0.1.0", None, 1, "eager"),
+        "code": Code("0.1.0", None, "0" * 16, 1, "eager"),
         "environment": Environment("3.11.7", "2.15.0", "0.29.2", "1.0.31", "2.4.6", None, None, "Linux x", "a CPU", 2),
     }
     return Record(**{**values, **changes})

@@ -5,6 +5,7 @@ A whitelist: no host name, user name, path or environment variable is ever taken
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 from importlib.metadata import version
@@ -18,8 +19,23 @@ from paperbench.training.trainer import NUMERICS_VERSION
 
 
 def code_facts(engine: str) -> Code:
-    """Version, commit and numerics of this installation."""
-    return Code(version=paperbench.__version__, commit=_commit(), numerics=NUMERICS_VERSION, engine=engine)
+    """What this installation is."""
+    return Code(
+        version=paperbench.__version__,
+        commit=_commit(),
+        source=source_digest(Path(paperbench.__file__).parent),
+        numerics=NUMERICS_VERSION,
+        engine=engine,
+    )
+
+
+def source_digest(package: Path) -> str:
+    """16 hex digits of a sha256 over names and contents of the Python files in a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package).as_posix()}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 def environment_facts(device: torch.device) -> Environment:

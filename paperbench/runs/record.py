@@ -49,10 +49,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Code:
-    """What computed the run. `commit` is None outside a source checkout."""
+    """What computed the run.
+
+    Attributes:
+        commit: Of the source checkout, with "+changes" if files differ from it; None outside one.
+        source: Digest of the package's Python files, which tells the code even without a commit.
+        numerics: `NUMERICS_VERSION` of the training code.
+        engine: How the steps were carried out.
+    """
 
     version: str
     commit: str | None
+    source: str
     numerics: int
     engine: str
 

@@ -43,7 +43,7 @@ def record(
         test_every=1_000,
         data=data,
         spec=spec,
-        code=Code("0.1", None, numerics, "eager"),
+        code=Code("0.1", None, "0" * 16, numerics, "eager"),
         environment=ENVIRONMENT,
     )
 
