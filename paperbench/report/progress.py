@@ -83,7 +83,9 @@ class Progress:
             result = record.result
             outcome = f"test error {result.test_error:.2f} % (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.status == "diverged":
-            outcome = f"diverged: the training loss is not finite at iteration {record.iteration:,}"
+            outcome = f"diverged: a loss is not finite at iteration {record.iteration:,}"
+        elif record.iteration == self._last:
+            outcome = f"paused at iteration {record.iteration:,} as asked; a later --stop-at, or none, continues it"
         else:
             outcome = f"paused at iteration {record.iteration:,}; the same command continues it"
         self._say(f"    {outcome}, {_clock(record.seconds)} in all sessions")

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from paperbench.data.dataset import ImageDataset
+from paperbench.report.progress import Progress
+from paperbench.runs.planning import PlannedRun, plan
+from paperbench.runs.store import HistoryLine
+from paperbench.specs.table import Table
+from tests.helpers import a_record
+
+
+@pytest.fixture
+def run(table2: Table, small_dataset: ImageDataset) -> PlannedRun:
+    (planned,) = plan(table2, table2.cells("preact/resnet110"), "smoke", "fp32", 1, {"digits": small_dataset})
+    return planned
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def line(iteration: int, test_error: float | None) -> HistoryLine:
+    return HistoryLine(iteration, 1.0, 0.1, 1.5, 50.0, 1.0 if test_error else None, test_error, 1.0)
+
+
+def told(run: PlannedRun, stream: io.StringIO, goal: int = 80, **ending: object) -> str:
+    progress = Progress(80, 2, stream)
+    progress.skipped(run, "finished at iteration 80 already")
+    progress.started(run, 0, goal)
+    for iteration in range(1, 41):
+        progress.stepped(iteration)
+    progress.logged(line(20, None))
+    progress.logged(line(40, 12.5))
+    progress.ended(a_record(**ending))
+    return stream.getvalue()
+
+
+def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None:
+    lines = told(run, io.StringIO()).splitlines()
+    assert lines[0].startswith("[1/2] preact/resnet110 (preact_resnet110(depth=14), seed 0, run ")
+    assert lines[0].endswith("finished at iteration 80 already")
+    assert lines[1].startswith("[2/2] ")
+    assert lines[1].endswith(": to iteration 80")
+    assert "40/80  lr 0.1, train loss 1.5000, error 50.00 %, test error 12.50 %, " in lines[2]
+    assert lines[2].endswith("in all")
+    assert lines[3].strip().startswith("test error 6.50 % (moving averages 6.75 %), 0:00:12")
+    assert len(lines) == 4  # nothing for iteration 20: no test, and no ten seconds since the last line
+
+
+def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:
+    text = told(run, Terminal())
+    assert "40/80" in text
+    assert "\r" in text
+    assert "test error 6.50 %" in text
+
+
+@pytest.mark.parametrize(
+    ("goal", "ending", "message"),
+    [
+        (40, {"iteration": 40}, "paused at iteration 40 as asked; a later --stop-at, or none, continues it"),
+        (80, {"iteration": 40}, "paused at iteration 40; the same command continues it"),
+        (80, {"iteration": 40, "status": "diverged"}, "diverged: a loss is not finite at iteration 40"),
+    ],
+)
+def test_how_a_run_without_a_result_ended(run: PlannedRun, goal: int, ending: dict[str, object], message: str) -> None:
+    assert message in told(run, io.StringIO(), goal, **{"status": "partial", "result": None, **ending})
+
+
+def test_a_prefix_says_of_how_much(run: PlannedRun) -> None:
+    assert ": to iteration 40 of 80" in told(run, io.StringIO(), 40, status="partial", result=None, iteration=40)
+
+
+def test_a_loss_that_is_not_finite_is_said(run: PlannedRun) -> None:
+    stream = io.StringIO()
+    progress = Progress(80, 1, stream)
+    progress.started(run, 0, 80)
+    progress.stepped(1)
+    progress.logged(replace(line(20, 90.0), train_loss=None, train_error=None))
+    assert "train loss not finite" in stream.getvalue()
