@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paperbench.runs.record import Code, DataFacts, Environment, Record, Result
+from paperbench.runs.record import Code, DataFacts, Environment, Record, Result, Session
 from paperbench.specs.run_spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -103,7 +103,10 @@ def a_record(**changes: Any) -> Record:
         "iteration": 80,
         "result": Result(6.5, 0.25, 6.75, 0.26, 6.25),
         "seconds": 12.5,
-        "sessions": 2,
+        "sessions": (
+            Session(0, 40, 6.0, None, "0" * 16, "2.15.0", "a CPU"),
+            Session(40, 80, 6.5, None, "0" * 16, "2.15.0", "a CPU"),
+        ),
         "test_every": 40,
         "data": DataFacts("random pixels", "a test", False, spec.data),
         "spec": spec,

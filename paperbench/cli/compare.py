@@ -39,12 +39,18 @@ def execute(args: argparse.Namespace) -> int:
     cells = table.cells(args.cells)
     table.profiles.named(args.profile)
     if not args.results.is_dir():
-        raise PaperbenchError(f"There is no results directory {args.results}. `paperbench run {table.id}` makes one.")
+        raise PaperbenchError(
+            f"{args.results} is no directory. "
+            f"`paperbench run {table.id} --profile {args.profile} --results {args.results}` makes one with results."
+        )
     store = Store(args.results)
     found = store.records()
     print(render(compare(table, cells, args.profile, found.records), store, args.format))
     print_complaints(found)
     elsewhere = sorted({r.spec.profile for r in found.records} - {args.profile})
     if elsewhere:
-        print(f"paperbench: {args.results} also has runs of profile {', '.join(elsewhere)}.", file=sys.stderr)
+        profiles = " or ".join(elsewhere)
+        print(
+            f"paperbench: {args.results} has runs of other profiles: --profile {profiles} shows them.", file=sys.stderr
+        )
     return 0

@@ -48,7 +48,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "--stop-at", type=positive_int, metavar="ITER", help="pause every run at this iteration: a prefix, same run"
     )
     parser.add_argument(
-        "--max-seconds", type=positive_seconds, metavar="S", help="pause after this time, data loading excluded"
+        "--max-seconds",
+        type=positive_seconds,
+        metavar="S",
+        help="pause after this time (loading data before, and testing a finished net after, not counted)",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     add_data(parser)
@@ -107,6 +110,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _train(runs: list[PlannedRun], store: Store, device: torch.device, limits: Limits) -> None:
+    import torch
+
+    from paperbench.errors import PaperbenchError
     from paperbench.report.progress import Progress
     from paperbench.runs.executor import execute, is_done
     from paperbench.runs.store import RunBusyError
@@ -127,6 +133,11 @@ def _train(runs: list[PlannedRun], store: Store, device: torch.device, limits: L
             execute(run, store.directory(run.id), device, limits, progress)
         except RunBusyError:
             progress.skipped(run, "another process is at it")
+        except torch.OutOfMemoryError as error:
+            raise PaperbenchError(
+                f"{device} has no room for {run.net_name} at batch {run.recipe.batch_size}. Free it of other programs, "
+                "or choose another (`--device`). The run is kept up to its last checkpoint."
+            ) from error
 
 
 def _records(runs: list[PlannedRun], store: Store) -> dict[str, Record | None]:

@@ -15,22 +15,23 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from paperbench.runs.record import DataFacts, Record
-from paperbench.specs.run_spec import canonical_json
+from paperbench.specs.run_spec import Precision, canonical_json
 from paperbench.specs.table import Cell, Table
 
 Standing = Literal["not run", "in progress", "not comparable", "measured"]
 
-_NEAREST_PRECISION = ("fp32", "tf32", "bf16")
+_NEAREST_PRECISION = get_args(Precision)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one cell that may be pooled, by seed."""
+    """Runs of one cell that may be pooled, by seed, and what they were trained on."""
 
     records: tuple[Record, ...]
+    data: DataFacts
 
     @property
     def errors(self) -> list[float]:
@@ -44,9 +45,9 @@ class Group:
         return statistics.median(self.errors) if self.errors else None
 
     @property
-    def data(self) -> DataFacts:
-        """What the runs were trained on. Equal fingerprints are equal pixels: once verified, they are in every run."""
-        return next((r.data for r in self.records if r.data.canonical), self.records[0].data)
+    def diverged(self) -> int:
+        """Number of runs that ended in NaN or infinity."""
+        return sum(map(math.isinf, self.errors))
 
     @property
     def conditions(self) -> str:
@@ -68,6 +69,7 @@ class CellComparison:
     Attributes:
         shown: The group nearest to the paper, if there is any run.
         others: The other groups, nearest first.
+        is_reduced: Whether the profile changes what is trained.
         reason: Why the cell is not comparable.
     """
 
@@ -75,13 +77,14 @@ class CellComparison:
     shown: Group | None
     others: tuple[Group, ...]
     standing: Standing
+    is_reduced: bool
     reason: str | None
 
     @property
     def difference(self) -> float | None:
-        """Our median less the published number, in percentage points, where both are numbers of the same thing."""
+        """Our median less the published number, in percentage points; None if there is none, or of a reduced net."""
         median = self.shown.median if self.shown else None
-        if self.standing != "measured" or median is None or self.cell.expected.value == "fail":
+        if self.is_reduced or median is None or self.cell.expected.value == "fail":
             return None
         return median - self.cell.expected.value
 
@@ -105,15 +108,18 @@ def compare(table: Table, cells: Iterable[Cell], profile_name: str, records: Ite
         records: Any; those of other experiments are passed over.
     """
     by_experiment: dict[str, list[Record]] = defaultdict(list)
+    verified: dict[str, DataFacts] = {}  # equal fingerprints are equal pixels: verified for one run, for all
     for record in records:
         spec = record.spec
+        if record.data.canonical:
+            verified[record.data.fingerprint] = record.data
         by_experiment[_experiment_key(spec.net, spec.recipe, spec.profile)].append(record)
     profile = table.profiles.named(profile_name)
     recipe = table.recipe_in(profile).defining_values()
     compared = []
     for cell in cells:
         key = _experiment_key(cell.net_in(profile).canonical(), recipe, profile_name)
-        compared.append(_compare_cell(cell, profile_name, by_experiment[key]))
+        compared.append(_compare_cell(cell, profile_name, by_experiment[key], verified))
     return Comparison(table, profile_name, tuple(compared))
 
 
@@ -121,21 +127,19 @@ def _experiment_key(net: Mapping[str, Any], recipe: Mapping[str, Any], profile: 
     return canonical_json([net, recipe, profile])
 
 
-def _compare_cell(cell: Cell, profile: str, records: list[Record]) -> CellComparison:
-    groups: dict[tuple[str, str, int], list[Record]] = defaultdict(list)
-    for record in records:
-        groups[record.data.fingerprint, record.spec.precision, record.code.numerics].append(record)
-    ordered = sorted(
-        (Group(tuple(sorted(g, key=lambda r: r.seed))) for g in groups.values()), key=lambda g: g._distance
-    )
-    if not ordered:
-        return CellComparison(cell, None, (), "not run", None)
-    shown, reason = ordered[0], None
-    standing: Standing
-    if profile != "paper":
+def _compare_cell(cell: Cell, profile: str, records: list[Record], verified: Mapping[str, DataFacts]) -> CellComparison:
+    is_reduced = profile != "paper"
+    pooled: dict[tuple[str, str, int], list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda r: r.seed):
+        pooled[record.data.fingerprint, record.spec.precision, record.code.numerics].append(record)
+    groups = [Group(tuple(g), verified.get(g[0].data.fingerprint, g[0].data)) for g in pooled.values()]
+    if not groups:
+        return CellComparison(cell, None, (), "not run", is_reduced, None)
+    shown, *others = sorted(groups, key=lambda g: g._distance)
+    standing: Standing = "measured" if shown.errors else "in progress"
+    reason = None
+    if is_reduced:
         standing, reason = "not comparable", f"profile {profile} is not the paper's experiment"
     elif not shown.data.canonical:
         standing, reason = "not comparable", f"{shown.data.name} has not the pixels of the paper's data"
-    else:
-        standing = "measured" if shown.errors else "in progress"
-    return CellComparison(cell, shown, tuple(ordered[1:]), standing, reason)
+    return CellComparison(cell, shown, tuple(others), standing, is_reduced, reason)

@@ -15,6 +15,23 @@ from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
 
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+MD5 = {
+    "cifar10": (
+        {
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        },
+        {"test_batch": "40351d587109b95175f43aff81a1287e"},
+    ),
+    "cifar100": (
+        {"train": "16019d7e3df5f24257cddd939b257f8d"},
+        {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+    ),
+}
+"""Files of the original training and test sets with their published md5 sums."""
 _LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"),
@@ -36,14 +53,6 @@ class _ArrayUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def files_with_md5(key: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Training and test files of the original data set with their md5 sums, as torchvision lists them."""
-    import torchvision.datasets as tv
-
-    source = tv.CIFAR10 if key == "cifar10" else tv.CIFAR100
-    return [(f, md5) for f, md5 in source.train_list], [(f, md5) for f, md5 in source.test_list]
-
-
 def load_batches(key: str, folder: Path, name: str | None, origin: str | None) -> ImageDataset:
     """Read CIFAR-10 or CIFAR-100 from its batch files.
 
@@ -55,10 +64,10 @@ def load_batches(key: str, folder: Path, name: str | None, origin: str | None) -
     Raises:
         PaperbenchError: A file is missing, truncated, or no CIFAR batch.
     """
-    train_files, test_files = files_with_md5(key)
+    train_files, test_files = MD5[key]
     is_original = True
     parts: list[tuple[Pixels, Labels]] = []
-    for file, md5 in (*train_files, *test_files):
+    for file, md5 in (*train_files.items(), *test_files.items()):
         content = _read(folder / file)
         is_original &= hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
         parts.append(_parse(key, folder / file, content))

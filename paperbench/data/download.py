@@ -7,7 +7,7 @@ from pathlib import Path
 from tarfile import TarError
 
 from paperbench.catalogue import DATASETS
-from paperbench.data.cifar_batches import FOLDERS, files_with_md5
+from paperbench.data.cifar_batches import FOLDERS, MD5
 from paperbench.errors import PaperbenchError, nearest
 
 
@@ -36,10 +36,10 @@ def download(key: str, directory: Path) -> Path:
     try:
         (tv.CIFAR10 if key == "cifar10" else tv.CIFAR100)(directory, download=True)
     except (OSError, RuntimeError, HTTPException, TarError) as error:
-        train, test = files_with_md5(key)
+        files = sum(map(len, MD5[key]))
         raise PaperbenchError(
             f"{DATASETS[key].title} could not be downloaded ({error}). Try again later, or get "
             f"{tv.CIFAR10.url if key == 'cifar10' else tv.CIFAR100.url} some other way and unpack it in {directory} "
-            f"(it makes {folder.name}/ with {len(train) + len(test)} batch files)."
+            f"(it makes {folder.name}/ with {files} batch files)."
         ) from error
     return folder

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tabulate import tabulate
 
-from paperbench.compare.comparison import CellComparison, Comparison
+from paperbench.compare.comparison import CellComparison, Comparison, Group
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import HistoryLine, Store
@@ -24,27 +24,31 @@ def render(comparison: Comparison, store: Store, form: Format) -> str:
     Args:
         store: Where the histories of the runs are.
     """
-    parts = [_title(comparison), _paper_table(comparison, form), *_notes(comparison)]
-    runs = _runs_table(comparison, store, form)
-    if runs:
-        parts += ["Runs", runs]
-    return "\n\n".join(parts)
-
-
-def _title(comparison: Comparison) -> str:
     table = comparison.table
     source = f"{table.expected.source.table} of arXiv:{table.expected.source.arxiv}"
-    return f"{source}: {table.experiment.title}\nProfile {comparison.profile}"
+    heading, subheading, item = ("## ", "### ", "- ") if form == "markdown" else ("", "", "  ")
+    parts = [
+        f"{heading}{source}: {table.experiment.title}",
+        f"Profile {comparison.profile}",
+        _paper_table(comparison, form),
+        *_notes(comparison, item),
+    ]
+    runs = _runs_table(comparison, store, form)
+    if runs:
+        parts += [f"{subheading}Runs", runs]
+    return "\n\n".join(parts)
 
 
 def _paper_table(comparison: Comparison, form: Format) -> str:
     experiment = comparison.table.experiment
+    chosen = {c.cell.column.id for c in comparison.cells}
+    columns = [column for column in experiment.columns if column.id in chosen]
     headers = ["case", "Fig."]
-    for column in experiment.columns:
+    for column in columns:
         headers += [f"{column.title}, paper", f"ours{_trained_depth(comparison, column.id)}"]
     rows = []
     for row in experiment.rows:
-        cells = [comparison.in_cell(row.id, column.id) for column in experiment.columns]
+        cells = [comparison.in_cell(row.id, column.id) for column in columns]
         if any(cells):
             rows.append([row.title, row.figure, *(text for cell in cells for text in _both_numbers(cell))])
     return tabulate(rows, headers, tablefmt=_TABULATE[form], disable_numparse=True, colalign=_alignment(len(headers)))
@@ -71,19 +75,24 @@ def _both_numbers(cell: CellComparison | None) -> tuple[str, str]:
 def _our_number(cell: CellComparison) -> str:
     if cell.shown is None:
         return _NOTHING
-    median, errors = cell.shown.median, cell.shown.errors
+    median = cell.shown.median
     if median is None:
         farthest = max(record.iteration for record in cell.shown.records)
         return f"(at {farthest:,})"
     difference = f" ({cell.difference:+.2f})" if cell.difference is not None and math.isfinite(median) else ""
-    return f"{_percent(median)}{difference}, n={len(errors)}"
+    return f"{_percent(median)}{difference}, {_runs_behind(cell.shown)}"
 
 
 def _percent(error: float) -> str:
     return "diverged" if math.isinf(error) else f"{error:.2f}"
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def _runs_behind(group: Group) -> str:
+    diverged = f" ({group.diverged} diverged)" if group.diverged else ""
+    return f"n={len(group.errors)}{diverged}"
+
+
+def _notes(comparison: Comparison, item: str) -> Iterator[str]:
     """What a reader must know to read the numbers."""
     started = [c for c in comparison.cells if c.shown]
     if not started:
@@ -109,19 +118,19 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if any(c.difference is not None for c in started):
         yield "(+x): our median less the published number. This version does not yet judge whether that is noise."
     conditions = sorted({c.shown.conditions for c in started if c.shown})
-    yield "\n".join(["Conditions (data, precision, numerics version):", *(f"  {text}" for text in conditions)])
+    yield "\n".join(["Conditions (data, precision, numerics version):\n", *(f"{item}{text}" for text in conditions)])
     for c in started:
         for group in c.others:
             ended = (
-                f"median {_percent(group.median)}, n={len(group.errors)}" if group.median is not None else "in progress"
+                f"median {_percent(group.median)}, {_runs_behind(group)}" if group.median is not None else "in progress"
             )
             yield f"Also for {c.cell.id}, not pooled: {group.conditions}: {ended}."
 
 
 def _runs_table(comparison: Comparison, store: Store, form: Format) -> str | None:
     headers = [
-        *("net", "seed", "status", "iteration", "train loss", "train err %"),
-        *("test err %, moving avg", "test err %, reported", "minutes"),
+        *("run", "net", "seed", "prec.", "status", "iteration", "train loss", "train err"),
+        *("test err, moving avg", "test err, reported", "minutes"),
     ]
     rows: dict[str, list[str]] = {}
     complaints = []
@@ -136,7 +145,7 @@ def _runs_table(comparison: Comparison, store: Store, form: Format) -> str | Non
                 rows[record.run] = _run_row(record, history)
     if not rows:
         return None
-    alignment = ("left", "right", "left", *("right",) * (len(headers) - 3))
+    alignment = ("left", "left", "right", "left", "left", *("right",) * (len(headers) - 5))
     text = tabulate(rows.values(), headers, tablefmt=_TABULATE[form], disable_numparse=True, colalign=alignment)
     return "\n\n".join([text, *complaints])
 
@@ -147,8 +156,10 @@ def _run_row(record: Record, history: list[HistoryLine]) -> list[str]:
     tested = next((line for line in reversed(upto) if line.test_error is not None), None)
     moving_average = record.result.moving_average_test_error if record.result else tested and tested.test_error
     return [
+        record.run,
         record.net,
         str(record.seed),
+        record.spec.precision,
         record.status,
         f"{record.iteration:,}",
         f"{trained.train_loss:.4f}" if trained and trained.train_loss is not None else _NOTHING,

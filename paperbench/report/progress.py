@@ -75,6 +75,12 @@ class Progress:
             clocks = f"{_clock(left)} left, {_clock(self._seconds_left_in_all())} in all"
             self._say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}, {rate:,.0f} images/s, {clocks}")
 
+    def finishing(self) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str("averaging BN statistics, testing")
+        else:
+            self._say("    averaging BN statistics over the training set, testing")
+
     def ended(self, record: Record) -> None:
         if self._bar is not None:
             self._bar.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from paperbench.training.trainer import NUMERICS_VERSION
 
 def code_facts(engine: str) -> Code:
     """What this installation is."""
-    return Code(
-        version=paperbench.__version__,
-        commit=_commit(),
-        source=source_digest(Path(paperbench.__file__).parent),
-        numerics=NUMERICS_VERSION,
-        engine=engine,
-    )
+    commit, source = _loaded_code()
+    return Code(paperbench.__version__, commit, source, NUMERICS_VERSION, engine)
+
+
+@cache
+def _loaded_code() -> tuple[str | None, str]:
+    """Commit and source digest, once a process: files may change while it runs, the code that it loaded does not."""
+    package = Path(paperbench.__file__).resolve().parent
+    return commit_of(package.parent), source_digest(package)
 
 
 def source_digest(package: Path) -> str:
@@ -44,7 +47,7 @@ def environment_facts(device: torch.device) -> Environment:
     cudnn = torch.backends.cudnn.version() if on_gpu else None
     return Environment(
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),  # else a class of torch's, which no checkpoint may hold
         torchvision=version("torchvision"),
         timm=version("timm"),
         numpy=version("numpy"),
@@ -66,9 +69,8 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _commit() -> str | None:
-    """The commit of the source checkout that the package runs from, with "+changes" if files differ from it."""
-    top = Path(paperbench.__file__).resolve().parents[1]
+def commit_of(top: Path) -> str | None:
+    """The commit of a source checkout, with "+changes" if code or experiments differ from it; None if it is none."""
     if not (top / ".git").exists():
         return None
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import SCHEMA, DataFacts, Record, Result, Status
+from paperbench.runs.record import SCHEMA, DataFacts, Record, Result, Session, Status
 from paperbench.runs.store import HistoryLine, RunDirectory
 from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
@@ -26,6 +27,8 @@ class Observer(Protocol):
     def stepped(self, iteration: int) -> None: ...
 
     def logged(self, line: HistoryLine) -> None: ...
+
+    def finishing(self) -> None: ...
 
     def ended(self, record: Record) -> None: ...
 
@@ -69,6 +72,8 @@ def execute(
                 observer.logged(session.log())
             if session.checkpoint_is_due():
                 session.save()
+        if session.is_at_its_end:
+            observer.finishing()
         record = session.close()
         observer.ended(record)
         return record
@@ -84,7 +89,7 @@ class _Session:
         self.diverged = False
         self._best_test_error: float | None = None
         self._seconds_before = 0.0
-        self._sessions = 1
+        self._earlier_sessions: tuple[Session, ...] = ()
         self._started = time.monotonic()
         if directory.checkpoint_file.exists():
             self._restore(load_checkpoint(directory.checkpoint_file, run.id))
@@ -93,11 +98,16 @@ class _Session:
                 f"{directory.checkpoint_file} is missing, while the record beside it speaks of {record.iteration:,} "
                 "iterations. Restore it, or delete the folder to start this run anew."
             )
+        self._first_iteration = self.trainer.iteration
         directory.cut_history(self.trainer.iteration)
 
     @property
     def seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started
+
+    @property
+    def is_at_its_end(self) -> bool:
+        return self.trainer.iteration == self.run.recipe.iterations and not self.diverged
 
     def log_is_due(self) -> bool:
         monitoring, iteration = self.run.recipe.monitoring, self.trainer.iteration
@@ -131,7 +141,7 @@ class _Session:
         self.directory.append_history(line)
         return line
 
-    def save(self) -> None:
+    def save(self) -> Record:
         """Checkpoint, then record: the record never claims more than the checkpoint holds."""
         contents = {
             "numerics": NUMERICS_VERSION,
@@ -139,10 +149,12 @@ class _Session:
             "diverged": self.diverged,
             "best_test_error": self._best_test_error,
             "seconds": self.seconds,
-            "sessions": self._sessions,
+            "sessions": [asdict(session) for session in self._sessions()],
         }
         save_checkpoint(self.directory.checkpoint_file, self.run.id, contents)
-        self.directory.write_record(self._record("diverged" if self.diverged else "partial", None))
+        record = self._record("diverged" if self.diverged else "partial", None)
+        self.directory.write_record(record)
+        return record
 
     def _restore(self, contents: dict[str, Any]) -> None:
         file = self.directory.checkpoint_file
@@ -157,7 +169,7 @@ class _Session:
             self.diverged = contents["diverged"]
             self._best_test_error = contents["best_test_error"]
             self._seconds_before = contents["seconds"]
-            self._sessions = contents["sessions"] + 1
+            self._earlier_sessions = tuple(Session(**session) for session in contents["sessions"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PaperbenchError(
                 f"{file} does not fit this version of paperbench ({error}). Continue with the version that wrote it, "
@@ -166,15 +178,23 @@ class _Session:
 
     def close(self) -> Record:
         """Save, then write the final result if the run is at its end."""
-        self.save()
-        if self.diverged:
-            record = self._record("diverged", None)
-        elif self.trainer.iteration < self.run.recipe.iterations:
-            record = self._record("partial", None)
-        else:
+        record = self.save()
+        if self.is_at_its_end:
             record = self._final_record()
-        self.directory.write_record(record)
+            self.directory.write_record(record)
         return record
+
+    def _sessions(self) -> tuple[Session, ...]:
+        this = Session(
+            first=self._first_iteration,
+            last=self.trainer.iteration,
+            seconds=round(time.monotonic() - self._started, 3),
+            commit=self._code.commit,
+            source=self._code.source,
+            torch=self._environment.torch,
+            device=self._environment.device,
+        )
+        return (*self._earlier_sessions, this)
 
     def _final_record(self) -> Record:
         final = self.trainer.finish()
@@ -206,7 +226,7 @@ class _Session:
             iteration=self.trainer.iteration,
             result=result,
             seconds=round(self.seconds, 3),
-            sessions=self._sessions,
+            sessions=self._sessions(),
             test_every=self.run.recipe.monitoring.test_every,
             data=DataFacts(data.name, data.origin, data.canonical, data.fingerprint),
             spec=self.run.spec,

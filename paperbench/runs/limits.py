@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -47,8 +48,9 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if limits.signal is not None:
-            raise KeyboardInterrupt
+            raise SystemExit(128 + number)
         limits.signal = number
+        os.write(2, b"\npaperbench: stopping; a second signal ends at once, back to the last checkpoint\n")
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -8,7 +8,7 @@ from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import Recipe
-from paperbench.specs.run_spec import RunSpec
+from paperbench.specs.run_spec import Precision, RunSpec
 from paperbench.specs.table import Cell, Table
 
 
@@ -40,7 +40,12 @@ def needed_datasets(cells: list[Cell], profile: Profile) -> list[str]:
 
 
 def plan(
-    table: Table, cells: list[Cell], profile_name: str, precision: str, seeds: int, datasets: dict[str, ImageDataset]
+    table: Table,
+    cells: list[Cell],
+    profile_name: str,
+    precision: Precision,
+    seeds: int,
+    datasets: dict[str, ImageDataset],
 ) -> list[PlannedRun]:
     """The runs for the given cells: the first seed of every cell, then the second, and so on.
 
@@ -62,6 +67,6 @@ def plan(
     return list(runs.values())
 
 
-def run_spec(net: Net, recipe: Recipe, fingerprint: str, profile_name: str, precision: str) -> RunSpec:
+def run_spec(net: Net, recipe: Recipe, fingerprint: str, profile_name: str, precision: Precision) -> RunSpec:
     """The spec of a training, from its parts."""
     return RunSpec(net.canonical(), recipe.defining_values(), fingerprint, profile_name, precision)

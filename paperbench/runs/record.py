@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.specs.run_spec import Precision, RunSpec
+from paperbench.specs.run_spec import RunSpec
 
 SCHEMA = 1
 _IN_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "object"}
@@ -82,6 +82,19 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Session:
+    """One process's part in a run: the iterations from `first` to before `last`, and what carried them out."""
+
+    first: int
+    last: int
+    seconds: float
+    commit: str | None
+    source: str
+    torch: str
+    device: str
+
+
+@dataclass(frozen=True)
 class Record:
     """See the module.
 
@@ -91,7 +104,8 @@ class Record:
         iteration: Iterations done.
         result: Only of finished runs.
         seconds: Time spent in this run, evaluations and checkpoints included, over all its sessions.
-        sessions: How often the run was started or continued.
+        sessions: One for the start and each continuation, in order.
+        code, environment: Of the last session.
         test_every: Iterations between the tests that `best_test_error` is the best of.
     """
 
@@ -103,7 +117,7 @@ class Record:
     iteration: int
     result: Result | None
     seconds: float
-    sessions: int
+    sessions: tuple[Session, ...]
     test_every: int
     data: DataFacts
     spec: RunSpec
@@ -125,9 +139,6 @@ class Record:
         if schema != SCHEMA:
             raise RecordError(f"has schema {schema!r}; this version reads {SCHEMA}: was it written by another one?")
         record: Record = build(cls, value, "record")
-        if record.spec.precision not in get_args(Precision):
-            known = nearest(record.spec.precision, get_args(Precision))
-            raise RecordError(f"has the unknown precision {record.spec.precision!r}. {known}")
         expected = record.spec.run_id(record.seed)
         if record.run != expected:
             raise RecordError(f"names run {record.run!r}, but its spec and seed give {expected!r}: it was edited")
@@ -179,6 +190,10 @@ def build(kind: Any, value: Any, path: str) -> Any:
                 raise RecordError(f"{path} lacks the key {key!r}")
         hints = get_type_hints(kind)
         return kind(**{key: build(hints[key], item, f"{path}.{key}") for key, item in value.items()})  # type: ignore[operator]
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise RecordError(f"{path} is no list")
+        return tuple(build(get_args(kind)[0], item, f"{path}[{index}]") for index, item in enumerate(value))
     if get_origin(kind) is types.UnionType:
         members = get_args(kind)
         return None if value is None and type(None) in members else build(members[0], value, path)

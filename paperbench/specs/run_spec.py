@@ -26,7 +26,7 @@ class RunSpec:
     recipe: dict[str, Any]
     data: str
     profile: str
-    precision: str
+    precision: Precision
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

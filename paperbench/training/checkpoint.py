@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,17 @@ def load_checkpoint(path: Path, run_id: str) -> dict[str, Any]:
         PaperbenchError: It cannot be read, is damaged, of another format, or of another run.
     """
     try:
-        payload = torch.load(path, map_location="cpu", weights_only=True)
-        found, run, contents = payload["format"], payload["run"], payload["contents"]
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        raise PaperbenchError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except Exception as error:  # a damaged archive can raise nearly anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        data = path.read_bytes()
+    except OSError as error:
         raise PaperbenchError(
-            f"{path} is damaged ({reason}). Restore it, or delete its folder to start this run anew."
+            f"{path} cannot be read: {error.strerror or error}. Mend that, and give the same command again."
+        ) from error
+    try:
+        payload = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        found, run, contents = payload["format"], payload["run"], payload["contents"]
+    except Exception as error:  # a damaged archive can raise nearly anything, with advice that fits no checkpoint
+        raise PaperbenchError(
+            f"{path} is damaged ({type(error).__name__}). Restore it, or delete its folder to start this run anew."
         ) from error
     if found != FORMAT or run != run_id:
         raise PaperbenchError(

@@ -24,7 +24,7 @@ class EvaluationMetrics:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[Batch], precision: str, device: torch.device) -> EvaluationMetrics:
-    """Test a net with its moving averages; leaves it in evaluation mode."""
+    """Test a net with the BN statistics that it holds; leaves it in evaluation mode."""
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=device)
     wrong = torch.zeros((), dtype=torch.int64, device=device)

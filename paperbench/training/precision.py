@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError
+from paperbench.specs.run_spec import Precision
 
-PRECISIONS = ("fp32", "tf32", "bf16")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -32,7 +35,7 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
-def choose_precision(wanted: str | None, device: torch.device) -> str:
+def choose_precision(wanted: str | None, device: torch.device) -> Precision:
     """The precision by name; None is tf32 on a GPU that has it, as public re-implementations in fact run, else fp32.
 
     Raises:
@@ -42,7 +45,7 @@ def choose_precision(wanted: str | None, device: torch.device) -> str:
     if wanted is None:
         return "tf32" if has_tf32 else "fp32"
     if wanted not in PRECISIONS:
-        raise PaperbenchError(f"Unknown precision {wanted!r}. {nearest(wanted, PRECISIONS)}")
+        raise PaperbenchError(f"Unknown precision {wanted!r}. Known: {', '.join(PRECISIONS)}.")
     if wanted == "tf32" and not has_tf32:
         raise PaperbenchError("Precision tf32 needs an NVIDIA GPU of the Ampere generation or later. Use fp32 or bf16.")
     return wanted

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import EvaluationBatches, InputTransform, TrainingBatches
+from paperbench.errors import PaperbenchError
 from paperbench.models.cifar_resnet import CifarResNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
@@ -58,6 +59,11 @@ class Trainer:
     def __init__(
         self, net: Net, recipe: Recipe, dataset: ImageDataset, seed: int, precision: str, device: torch.device
     ) -> None:
+        if len(dataset.x_train) < recipe.batch_norm.group:
+            raise PaperbenchError(
+                f"{dataset.name} has {len(dataset.x_train)} training images; batch norm needs groups of "
+                f"{recipe.batch_norm.group}."
+            )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
         self.iteration = 0
         set_arithmetic(precision)
@@ -93,7 +99,7 @@ class Trainer:
         return metrics
 
     def test(self) -> EvaluationMetrics:
-        """Test loss and error with the moving averages of BN."""
+        """Test loss and error with the BN statistics that the net holds: moving averages, until it is finished."""
         return evaluate(self.model, self._test, self.precision, self.device)
 
     def finish(self) -> FinalMetrics:

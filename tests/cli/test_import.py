@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from tests.helpers import python
+from tests.helpers import ROOT, python
 
 BUILD = "model = timm.create_model('preact_resnet20'); print(sum(p.numel() for p in model.parameters()))"
 
@@ -58,3 +62,31 @@ print(code, heavy, file=sys.stderr)
 def test_specs_store_and_comparison_do_without_torch(module: str) -> None:
     found = python("-c", f"import sys, paperbench.{module}; print('torch' in sys.modules)")
     assert found.stdout == "False\n", found.stderr
+
+
+ORDER = ["errors", "catalogue", "seeds", "atomic", "specs", "models", "data", "training", "runs", "compare", "report"]
+"""Each part of the package may import from those before it, as ARCHITECTURE.md says."""
+
+LOADS_TORCH = {"models", "data.loader", "data.download", "training", "runs.executor", "runs.environment"}
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """Modules imported when the file is; not those under TYPE_CHECKING or inside functions."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "paperbench").rglob("*.py")), ids=lambda f: f.stem)
+def test_imports_go_one_way_and_torch_stays_where_it_belongs(file: Path) -> None:
+    module = ".".join(file.relative_to(ROOT / "paperbench").with_suffix("").parts).removesuffix(".__init__")
+    package = module.split(".")[0]
+    for imported in imports_of(file):
+        top, _, inner = imported.partition(".")
+        if top in ("torch", "timm", "torchvision"):
+            assert {module, package} & LOADS_TORCH, f"{module} imports {imported}"
+        if top == "paperbench" and package in ORDER and inner:
+            below = inner.split(".")[0]
+            assert ORDER.index(below) <= ORDER.index(package), f"{module} imports {imported}"

@@ -39,7 +39,7 @@ def record(
         iteration=table.recipe_in(its_profile).iterations if error is not None else 1_000,
         result=Result(error, 0.3, error + 1, 0.4, error - 0.1) if error is not None else None,
         seconds=60.0,
-        sessions=1,
+        sessions=(),
         test_every=1_000,
         data=data,
         spec=spec,
@@ -81,7 +81,7 @@ def test_other_data_are_not_comparable(table2: Table) -> None:
     assert cell
     assert cell.standing == "not comparable"
     assert "CIFAR-10 (some copy)" in str(cell.reason)
-    assert cell.difference is None
+    assert cell.difference == pytest.approx(9.0 - 6.37)  # printed for what it is worth, with no offset applied
 
 
 @pytest.mark.parametrize("profile", ["smoke", "shallow"])
@@ -119,12 +119,15 @@ def test_precisions_data_and_numerics_are_never_pooled(table2: Table) -> None:
 def test_pixels_verified_in_one_run_are_verified_in_all_with_the_same_fingerprint(table2: Table) -> None:
     unverified = DataFacts("CIFAR-10 (unverified cifar10.npz)", "unknown", False, ORIGINAL.fingerprint)
     runs = [record(table2, "preact/resnet110", 6.4, data=unverified), record(table2, "preact/resnet110", 6.6, seed=1)]
-    cell = compared(table2, *runs).in_cell("preact", "resnet110")
+    comparison = compared(table2, *runs, record(table2, "preact/resnet164", 5.5, data=unverified))
+    cell, other = comparison.in_cell("preact", "resnet110"), comparison.in_cell("preact", "resnet164")
     assert cell
     assert cell.shown
     assert cell.standing == "measured"
     assert cell.shown.errors == [6.4, 6.6]
     assert cell.shown.data == ORIGINAL
+    assert other
+    assert other.standing == "measured"
 
 
 def test_canonical_pixels_come_first_even_if_no_run_on_them_has_ended(table2: Table) -> None:
@@ -154,6 +157,7 @@ def test_a_diverged_run_counts_as_failed(table2: Table) -> None:
     assert cell.shown
     assert cell.shown.errors == [math.inf, 6.4, 6.6]
     assert cell.shown.median == 6.6
+    assert cell.shown.diverged == 1
 
 
 def test_records_of_another_recipe_are_passed_over(table2: Table) -> None:

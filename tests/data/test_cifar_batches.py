@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torchvision.datasets
 
 from paperbench.data import cifar_batches
-from paperbench.data.cifar_batches import files_with_md5, load_batches
+from paperbench.data.cifar_batches import MD5, load_batches
 from paperbench.errors import PaperbenchError
 from tests.helpers import CIFAR10_FILES, random_images, write_batch, write_cifar10_folder
 
@@ -82,14 +83,15 @@ def test_other_files_are_not_canonical_and_bear_the_users_name(folder: Path) -> 
 
 
 def md5_list(folder: Path) -> Any:
-    sums = [(name, hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in CIFAR10_FILES]
-    return lambda key: (sums[:5], sums[5:])
+    sums = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in CIFAR10_FILES}
+    test = {"test_batch": sums.pop("test_batch")}
+    return {"cifar10": (sums, test)}
 
 
 def test_files_with_the_published_md5_are_canonical_whatever_the_user_calls_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cifar_batches, "files_with_md5", md5_list(folder))
+    monkeypatch.setattr(cifar_batches, "MD5", md5_list(folder))
     dataset = load_batches("cifar10", folder, "mine", "me")
     assert dataset.canonical
     assert dataset.name == "CIFAR-10"
@@ -100,16 +102,18 @@ def test_files_with_the_published_md5_are_canonical_whatever_the_user_calls_them
 def test_one_file_that_differs_makes_the_whole_not_canonical(
     folder: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    monkeypatch.setattr(cifar_batches, "files_with_md5", md5_list(folder))
+    monkeypatch.setattr(cifar_batches, "MD5", md5_list(folder))
     write_batch(folder / changed, *random_images(PER_FILE, seed=9))
     assert not load_batches("cifar10", folder, None, None).canonical
 
 
-def test_the_files_and_md5_sums_are_torchvisions() -> None:
-    train, test = files_with_md5("cifar10")
-    assert [name for name, _ in (*train, *test)] == list(CIFAR10_FILES)
-    assert dict(test) == {"test_batch": "40351d587109b95175f43aff81a1287e"}
-    assert [[name for name, _ in part] for part in files_with_md5("cifar100")] == [["train"], ["test"]]
+@pytest.mark.parametrize(
+    ("key", "source"), [("cifar10", torchvision.datasets.CIFAR10), ("cifar100", torchvision.datasets.CIFAR100)]
+)
+def test_the_files_and_md5_sums_are_torchvisions(key: str, source: Any) -> None:
+    train, test = MD5[key]
+    assert list(train.items()) == [tuple(entry) for entry in source.train_list]
+    assert list(test.items()) == [tuple(entry) for entry in source.test_list]
 
 
 @pytest.mark.parametrize("name", CIFAR10_FILES)

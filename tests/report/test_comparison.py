@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from paperbench.compare.comparison import compare
 from paperbench.report.comparison import render
 from paperbench.runs.record import Record
 from paperbench.runs.store import HistoryLine, Store
@@ -36,7 +37,10 @@ def test_all_rows_of_the_paper_stand_in_its_order(table2: Table, tmp_path: Path)
 
 def test_a_diverged_median_is_a_word_and_has_no_difference(table2: Table, tmp_path: Path) -> None:
     lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", None, status="diverged"))
-    assert "diverged, n=1" in row(lines, "full pre-activation")
+    assert "diverged, n=1 (1 diverged)" in row(lines, "full pre-activation")
+    runs = [record(table2, "preact/resnet110", 6.5, seed=seed) for seed in (1, 2)]
+    lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", None, status="diverged"), *runs)
+    assert "6.50 (+0.13), n=3 (1 diverged)" in row(lines, "full pre-activation")
 
 
 def test_a_prefix_shows_its_iteration_and_what_its_history_says(table2: Table, tmp_path: Path) -> None:
@@ -48,7 +52,17 @@ def test_a_prefix_shows_its_iteration_and_what_its_history_says(table2: Table, t
         directory.append_history(HistoryLine(1500, 3.84, 0.1, 0.5, 20.0, None, 1.0, 30.0))  # beyond the record
     lines = rendered(table2, tmp_path, prefix)
     assert "(at 1,000)" in row(lines, "full pre-activation")
-    assert row(lines, "partial").split()[2:] == ["0", "partial", "1,000", "1.2500", "45.25", "55.50", "-", "1.0"]
+    assert row(lines, "partial").split()[3:] == [
+        "0",
+        "fp32",
+        "partial",
+        "1,000",
+        "1.2500",
+        "45.25",
+        "55.50",
+        "-",
+        "1.0",
+    ]
 
 
 def test_other_data_are_named_and_other_groups_listed(table2: Table, tmp_path: Path) -> None:
@@ -57,9 +71,8 @@ def test_other_data_are_named_and_other_groups_listed(table2: Table, tmp_path: P
     assert "6.50 (+0.13), n=1" in text
     assert "Also for preact/resnet110, not pooled: CIFAR-10 (some copy), fp32, numerics 1: median 8.00, n=1." in text
     text = "\n".join(rendered(table2, tmp_path, runs[0]))
-    assert "8.00, n=1" in text
+    assert "8.00 (+1.63), n=1" in text
     assert "Not comparable with the paper: CIFAR-10 (some copy) has not the pixels of the paper's data." in text
-    assert "(+" not in text
 
 
 @pytest.mark.parametrize(("profile", "depths"), [("smoke", ("14", "20")), ("shallow", ("20", "29"))])
@@ -72,7 +85,15 @@ def test_reduced_depths_stand_in_the_heading(
     assert f"profile {profile} is not the paper's experiment" in text
 
 
+def test_only_the_columns_of_the_chosen_cells_are_shown(table2: Table, tmp_path: Path) -> None:
+    run = record(table2, "preact/resnet110", 6.5)
+    comparison = compare(table2, table2.cells("preact/resnet110"), "paper", [run])
+    text = render(comparison, Store(tmp_path), "table")
+    assert "ResNet-110, paper" in text
+    assert "ResNet-164" not in text
+
+
 def test_markdown_is_a_table_of_pipes(table2: Table, tmp_path: Path) -> None:
     lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", 6.5), form="markdown")
     assert row(lines, "full pre-activation").strip().startswith("| full pre-activation")
-    assert row(lines, "a net").count("|") == 10
+    assert row(lines, "a net").count("|") == 12

@@ -36,6 +36,8 @@ def told(run: PlannedRun, stream: io.StringIO, goal: int = 80, **ending: object)
         progress.stepped(iteration)
     progress.logged(line(20, None))
     progress.logged(line(40, 12.5))
+    if not ending:
+        progress.finishing()
     progress.ended(a_record(**ending))
     return stream.getvalue()
 
@@ -48,8 +50,9 @@ def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None
     assert lines[1].endswith(": to iteration 80")
     assert "40/80  lr 0.1, train loss 1.5000, error 50.00 %, test error 12.50 %, " in lines[2]
     assert lines[2].endswith("in all")
-    assert lines[3].strip().startswith("test error 6.50 % (moving averages 6.75 %), 0:00:12")
-    assert len(lines) == 4  # nothing for iteration 20: no test, and no ten seconds since the last line
+    assert lines[3].strip() == "averaging BN statistics over the training set, testing"
+    assert lines[4].strip().startswith("test error 6.50 % (moving averages 6.75 %), 0:00:12")
+    assert len(lines) == 5  # nothing for iteration 20: no test, and no ten seconds since the last line
 
 
 def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:

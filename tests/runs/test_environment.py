@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
 import paperbench
-from paperbench.runs.environment import code_facts, environment_facts, source_digest
+from paperbench.runs.environment import code_facts, commit_of, environment_facts, source_digest
 
 
 def package(folder: Path, files: dict[str, str]) -> Path:
@@ -34,6 +35,27 @@ def test_the_source_digest_tells_changed_code(tmp_path: Path, changed: dict[str,
     assert source_digest(package(tmp_path / "copy", {**FILES, "notes.txt": "no code"})) == original
     assert source_digest(package(tmp_path / "changed", changed)) != original
     assert len(original) == 16
+
+
+def test_the_commit_of_a_checkout_says_if_its_code_was_changed(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) is None
+    package(tmp_path / "paperbench", FILES)
+    (tmp_path / "notes.txt").write_text("no code")
+
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "all")
+    commit = git("rev-parse", "HEAD")
+    assert commit_of(tmp_path) == commit
+    (tmp_path / "notes.txt").write_text("other notes")
+    assert commit_of(tmp_path) == commit
+    (tmp_path / "paperbench" / "a.py").write_text("x = 3\n")
+    assert commit_of(tmp_path) == f"{commit}+changes"
 
 
 def test_code_facts() -> None:

@@ -126,6 +126,12 @@ def test_the_reported_statistics_are_averages_over_the_training_set_in_groups_of
         torch.testing.assert_close(layer.running_var, expected[1], rtol=1e-4, atol=1e-5)
 
 
+def test_fewer_images_than_a_batch_norm_group_are_refused(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    few = replace(small_dataset, x_train=small_dataset.x_train[:7], y_train=small_dataset.y_train[:7])
+    with pytest.raises(PaperbenchError, match="has 7 training images; batch norm needs groups of 8"):
+        new(recipe, few)
+
+
 def test_finish_can_report_the_moving_average(recipe: Recipe, small_dataset: ImageDataset) -> None:
     by_moving_average = replace(recipe, batch_norm=BatchNormSettings(8, 1e-5, 0.1, "moving_average"))
     trainer = new(by_moving_average, small_dataset)
