@@ -183,7 +183,7 @@ ARGUMENTS = ("depth", "shortcut_option", "num_classes", "in_chans")
 """Arguments of `resolve`, and so of `timm.create_model`, that change what a name builds."""
 
 
-def resolve(name: str, **kwargs: Any) -> Net:
+def resolve(name: str, /, **kwargs: Any) -> Net:
     """The canonical net behind a name and its arguments.
 
     Args:

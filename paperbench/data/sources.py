@@ -51,13 +51,20 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
     if key == "digits":
         return load_digits()
-    folder, file = directory / FOLDERS[key], directory / f"{key}.npz"
-    name, origin = _described(directory)
-    if folder.is_dir():
+    folder, file, description = directory / FOLDERS[key], directory / f"{key}.npz", directory / "dataset.yaml"
+    try:
+        has_folder, has_file, is_described = folder.is_dir(), file.exists(), description.exists()
+        is_inner = directory.name == FOLDERS[key] and directory.is_dir()
+    except OSError as error:
+        raise PaperbenchError(
+            f"{directory} cannot be searched: {error.strerror}. Choose another folder (`--data DIR`)."
+        ) from error
+    name, origin = _described(description) if is_described else (None, None)
+    if has_folder:
         return load_batches(key, folder, name, origin)
-    if file.exists():
+    if has_file:
         return load_npz(key, file, name, origin)
-    if directory.name == FOLDERS[key] and directory.is_dir():
+    if is_inner:
         raise PaperbenchError(f"Name the folder around {FOLDERS[key]}/, not that folder itself: {directory.parent}")
     raise PaperbenchError(
         f"{DATASETS[key].title} is not in {directory}. Any one of these will do:\n"
@@ -68,9 +75,6 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
     )
 
 
-def _described(directory: Path) -> tuple[str | None, str | None]:
-    path = directory / "dataset.yaml"
-    if not path.exists():
-        return None, None
-    described = bind(read_mapping(path), DataDescription)
+def _described(file: Path) -> tuple[str, str]:
+    described = bind(read_mapping(file), DataDescription)
     return described.name, described.origin

@@ -19,11 +19,17 @@ import yaml
 from yaml.reader import ReaderError
 
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.reading import UNPRINTABLE, read_at_most
 
 T = TypeVar("T")
 
 WHERE = "where"
 """A dataclass field of this name receives "file:line" of what the object was read from."""
+
+_MOST_BYTES = 2**18
+_MOST_LEVELS = 50
+_MOST_NODES = 50_000
+_LONGEST_NUMBER = 40
 
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {
@@ -35,7 +41,7 @@ _KINDS = {
 }
 _SCALARS: dict[type, tuple[str, ...]] = {str: ("str",), int: ("int",), float: ("float", "int"), bool: ("bool",)}
 _OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|.*:.*")
-_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
+_NUMBER = re.compile(r"[-+]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
 
 
 class SpecError(PaperbenchError):
@@ -62,7 +68,7 @@ def read_mapping(path: Path) -> yaml.MappingNode:
         SpecError: The file is missing, no UTF-8, no YAML, or no mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_at_most(path, _MOST_BYTES).decode()
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
@@ -77,10 +83,13 @@ def read_mapping(path: Path) -> yaml.MappingNode:
     except ReaderError as error:
         number, character = text[: error.position].count("\n") + 1, text[error.position]
         raise SpecError(f"{path}:{number}: no valid YAML: holds the control character {character!r}.") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError(f"{path}: no valid YAML: {str(error).splitlines()[0]}.") from error
+    except RecursionError as error:
+        raise SpecError(f"{path}: no valid YAML: nested too deeply.") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as for the escape `\UFFFFFFFF`
+        raise SpecError(f"{path}: no valid YAML: {(str(error) or type(error).__name__).splitlines()[0]}.") from error
     if not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path}:1: must be a mapping of keys to values.")
+    _refuse_excess(node, path)
     return node
 
 
@@ -91,6 +100,28 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         return loader.get_single_node()
     finally:
         loader.dispose()
+
+
+def _refuse_excess(root: yaml.Node, path: Path) -> None:
+    """Refuse what a small file can blow up to by aliases, and text that cannot be printed."""
+    pending, visited = [(root, 1)], 0
+    while pending:
+        node, level = pending.pop()
+        visited += 1
+        if level > _MOST_LEVELS:
+            raise SpecError(f"{position(node)}: nested in over {_MOST_LEVELS} levels, or contains itself by an alias.")
+        if visited > _MOST_NODES:
+            raise SpecError(
+                f"{path}: holds over {_MOST_NODES:,} values, those repeated by aliases (`*`) counted again."
+            )
+        if isinstance(node, yaml.ScalarNode):
+            unprintable = UNPRINTABLE.search(node.value)
+            if unprintable:
+                what = f"the character {unprintable.group()!r}, which cannot be printed; leave it out"
+                raise SpecError(f"{position(node)}: holds {what}.")
+            continue
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        pending.extend((part, level + 1) for part in parts)
 
 
 def position_of(node: yaml.MappingNode, *keys: str) -> str:
@@ -154,10 +185,7 @@ def bind(node: yaml.Node, kind: type[T]) -> T:
     Raises:
         SpecError: The node does not fit; the message says where and what would.
     """
-    try:
-        return cast(T, _bind(node, kind))
-    except RecursionError as error:
-        raise SpecError(f"{position(node)}: something in here contains itself, by an alias (`*`).") from error
+    return cast(T, _bind(node, kind))
 
 
 def _bind(node: yaml.Node, kind: Any) -> Any:
@@ -269,9 +297,15 @@ def _plain(node: yaml.Node) -> Any:
 
 
 def _construct(node: yaml.Node) -> Any:
+    if node.tag not in (f"{_TAG}int", f"{_TAG}float"):
+        return _constructed(node)
+    if len(node.value) > _LONGEST_NUMBER:
+        raise SpecError(f"{position(node)}: a number of {len(node.value)} characters is too long; write fewer digits.")
     value = _constructed(node)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and _OTHER_BASE.fullmatch(node.value):
+    if _OTHER_BASE.fullmatch(node.value):
         raise SpecError(f"{position(node)}: YAML reads {node.value} as {value}; write the number plainly.")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise SpecError(f"{position(node)}: {node.value} is too large a number; it must have 64 bits.")
     return value
 
 
@@ -279,7 +313,7 @@ def _constructed(node: yaml.Node) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node)
-    except (ValueError, LookupError) as error:  # a tag such as `!!int` before something else
+    except (ValueError, OverflowError, LookupError) as error:  # a tag such as `!!int` before something else
         kind = _KINDS.get(node.tag, node.tag)
         raise SpecError(f"{position(node)}: {node.value!r} cannot be read as {kind}.") from error
     finally:

@@ -128,6 +128,14 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
     assert f"{folder / 'test_batch'} cannot be read: Is a directory." in complaint(folder)
 
 
+def test_a_pipe_or_a_file_of_absurd_size_is_not_read(folder: Path) -> None:
+    os.truncate(folder / "test_batch", 2**40)
+    assert f"{folder / 'test_batch'} cannot be read: its 1,099,511,627,776 bytes are more than" in complaint(folder)
+    (folder / "test_batch").unlink()
+    os.mkfifo(folder / "test_batch")
+    assert f"{folder / 'test_batch'} cannot be read: it is no ordinary file." in complaint(folder)
+
+
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
 def test_a_truncated_file_is_damaged(folder: Path, kept: int) -> None:
     content = (folder / "data_batch_2").read_bytes()
@@ -155,6 +163,7 @@ def test_files_that_are_no_batch_are_refused(folder: Path, content: bytes) -> No
         ({"data": np.zeros((1, 3072), np.uint8), "labels": [10]}, "a whole number from 0 to 9"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": [-1]}, "a whole number from 0 to 9"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": [1.0]}, "a whole number from 0 to 9"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": [True]}, "a whole number from 0 to 9"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": np.array([1])}, "must hold under `labels` a list"),
         ({"data": np.zeros((1, 3072), np.uint8)}, "must hold under `labels` a list"),
     ],

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from paperbench.data.npz import load_npz
 from paperbench.errors import PaperbenchError
 from tests.helpers import random_images
+from tests.limits import frugal
 
 
 def arrays(**changes: Any) -> dict[str, Any]:
@@ -77,7 +80,7 @@ def test_further_arrays_are_left_alone(file: Path) -> None:
         ({"x_train": None, "y_test": None}, "lacks the arrays x_train, y_test."),
         (
             {"x_train": np.zeros((8, 32, 32, 3))},
-            "x_train must be uint8 of shape (N, 32, 32, 3) with N > 0, not float64",
+            "x_train must be uint8 of shape (N, 32, 32, 3) with N from 1 to 200,000, not float64",
         ),
         ({"x_train": np.zeros((8, 3, 32, 32), np.uint8)}, "not uint8 of shape (8, 3, 32, 32)"),
         ({"x_train": np.zeros((8, 3072), np.uint8)}, "not uint8 of shape (8, 3072)"),
@@ -92,7 +95,7 @@ def test_further_arrays_are_left_alone(file: Path) -> None:
         ({"y_train": np.zeros(8, bool)}, "not bool of shape (8,)"),
         ({"y_train": np.arange(8) + 3}, "labels of CIFAR-10 are 0 to 9, y_train has 3 to 10."),
         ({"y_train": np.arange(8) - 1}, "y_train has -1 to 6."),
-        ({"y_train": np.array([0, 1, 2, 3, 4, 5, 6, object()], dtype=object)}, "is damaged or no .npz file"),
+        ({"y_train": np.array([0, 1, 2, 3, 4, 5, 6, object()], dtype=object)}, "not object of shape (8,)"),
     ],
 )
 def test_arrays_of_another_shape_or_kind_are_refused(file: Path, changes: dict[str, Any], message: str) -> None:
@@ -141,3 +144,73 @@ def test_a_single_array_is_refused(file: Path) -> None:
 def test_a_folder_in_the_files_place_is_refused(file: Path) -> None:
     file.mkdir()
     assert re.search("damaged or no .npz file .*Is a directory", complaint(file))
+
+
+def write_members(file: Path, compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> None:
+    """The arrays of these tests, and bytes of another making in the place of some."""
+    np.savez(file, **arrays())
+    with zipfile.ZipFile(file) as archive:
+        whole = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, content in {**whole, **{f"{key}.npy": content for key, content in members.items()}}.items():
+            archive.writestr(name, content)
+
+
+def header(shape: str, descr: str = "'|u1'", version: tuple[int, int] = (1, 0), spaces: int = 0) -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}".encode() + b" " * spaces
+    return np.lib.format.magic(*version) + len(text).to_bytes(2 if version == (1, 0) else 4, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "message"),
+    [
+        ("x_train", header("(200_001, 32, 32, 3)"), "N from 1 to 200,000, not uint8 of shape (200001, 32, 32, 3)"),
+        ("x_train", header(f"({2**60}, 32, 32, 3)"), "N from 1 to 200,000"),
+        ("x_train", header("(-8, 32, 32, 3)"), "N from 1 to 200,000"),
+        ("x_train", header("(200_000, 32, 32, 3)") + bytes(10), "too few or too many values"),
+        ("x_train", header("(7, 32, 32, 3)") + bytes(8 * 3072), "too few or too many values"),
+        ("x_train", header("(8, 32, 32, 3)") + bytes(100 * 2**20), "too few or too many values"),
+        ("x_train", header("(8, 32, 32, 3)", "[('a', '|O')]"), "not [('a', 'O')] of shape"),
+        ("x_train", header("(8, 32, 32, 3)", "('|u1', (2**9,))"), "is damaged"),
+        ("x_train", header("(8, 32, 32, 3)", version=(2, 0), spaces=100 * 2**20), "has version (2, 0) of the format"),
+        ("x_train", header("(" * 60_000), "is damaged"),
+        ("x_train", header("-" * 60_000 + "1"), "is damaged"),
+        ("x_train", bytes(100 * 2**20), "is damaged"),
+        ("y_train", header(f"({2**60},)", "'<i8'"), "y_train must be whole numbers of shape (8,)"),
+        ("y_train", header("(8,)", "'<f8'") + b"\xff" * 64, "not float64 of shape (8,)"),
+        (
+            "y_train",
+            header("(8,)", "'|O'") + b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00:\x85R.",
+            "not object of shape (8,)",
+        ),
+    ],
+)
+def test_a_header_that_lies_is_refused_before_its_values_are_read(
+    file: Path, name: str, member: bytes, message: str
+) -> None:
+    write_members(file, **{name: member})
+    with frugal(megabytes=20):
+        assert message in complaint(file)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_that_is_unpacked_whatever_its_size_is_refused(file: Path, compression: int) -> None:
+    write_members(file, compression, x_train=header("(8, 32, 32, 3)") + bytes(100 * 2**20))
+    with frugal(megabytes=20):
+        assert "compressed in a way that numpy never uses" in complaint(file)
+
+
+def test_arrays_can_be_written_to(file: Path) -> None:
+    np.savez(file, **arrays())
+    assert load_npz("cifar10", file, None, None).x_test.flags.writeable  # torch warns of others
+
+
+def test_a_pipe_in_the_files_place_is_not_waited_for(file: Path) -> None:
+    os.mkfifo(file)
+    assert "it is no ordinary file" in complaint(file)
+
+
+def test_a_file_of_absurd_size_is_not_read(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 2**40)
+    assert "1,099,511,627,776 bytes are more than" in complaint(file)

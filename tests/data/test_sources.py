@@ -4,18 +4,14 @@ import hashlib
 import os
 import re
 from dataclasses import replace
-from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import numpy as np
 import pytest
-import torchvision.datasets as tv
 
 from paperbench.data import sources
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.download import download
 from paperbench.data.sources import ENVIRONMENT_VARIABLE, data_directory, load_dataset
 from paperbench.errors import PaperbenchError
 from paperbench.specs.strict_yaml import SpecError
@@ -160,56 +156,9 @@ def test_the_folder_is_the_users_choice_then_the_environments_then_data(monkeypa
     assert data_directory() == Path("data")
 
 
-def refusing(error: Exception) -> Any:
-    """torchvision's class, whose download fails."""
-
-    class Failing(tv.CIFAR10):
-        def __init__(self, root: Path, *, download: bool) -> None:
-            assert download
-            raise error
-
-    return Failing
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        URLError("Temporary failure in name resolution"),
-        RuntimeError("File not found or corrupted."),
-        TimeoutError("timed out"),
-        IncompleteRead(b"", 100),
-    ],
-)
-def test_a_download_that_fails_says_how_to_get_the_data_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    monkeypatch.setattr(tv, "CIFAR10", refusing(error))
-    with pytest.raises(PaperbenchError) as caught:
-        download("cifar10", tmp_path / "data")
-    told = str(caught.value)
-    assert f"CIFAR-10 could not be downloaded ({error})" in told
-    assert tv.CIFAR10.url in told
-    assert f"unpack it in {tmp_path / 'data'} (it makes cifar-10-batches-py/ with 6 batch files)" in told
-
-
-def test_a_download_returns_the_folder_that_torchvision_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(tv, "CIFAR100", lambda root, download: asked.append((root, download)))
-    assert download("cifar100", tmp_path / "a" / "b") == tmp_path / "a" / "b" / "cifar-100-python"
-    assert asked == [(tmp_path / "a" / "b", True)]
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tv, "CIFAR10", refusing(AssertionError("must not be asked")))
-    (tmp_path / "file").touch()
-    with pytest.raises(PaperbenchError, match="cannot be made: Not a directory"):
-        download("cifar10", tmp_path / "file" / "data")
-
-
-@pytest.mark.parametrize(("key", "message"), [("digits", "nothing to download"), ("cifar", "Did you mean 'cifar10'")])
-def test_what_has_no_download_is_refused(tmp_path: Path, key: str, message: str) -> None:
-    with pytest.raises(PaperbenchError, match=message):
-        download(key, tmp_path)
+def test_a_folder_that_cannot_be_searched_is_told() -> None:
+    with pytest.raises(PaperbenchError, match=r"cannot be searched: File name too long\. Choose another folder"):
+        load_dataset("cifar10", Path("x" * 300))
 
 
 def test_real_cifar10() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import yaml
 
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.strict_yaml import FieldError, SpecError, bind, overlay, position_of, read_mapping
+from tests.limits import frugal
 
 
 @dataclass(frozen=True)
@@ -341,3 +343,67 @@ def test_the_nearest_word_or_else_all_known_ones() -> None:
     assert nearest("smok", ["paper", "smoke"]) == "Did you mean 'smoke'?"
     assert nearest("x", ["paper", "smoke"]) == "Known: paper, smoke."
     assert nearest("x", []) == "There are none."
+
+
+BOMB = "title: x\nsteps: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\nlater:\n" + "".join(
+    f"  {name}: &{name} [{', '.join(['*' + before] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+def test_aliases_that_repeat_each_other_are_refused(file: Path) -> None:
+    with frugal():
+        assert "a.yaml: holds over 50,000 values, those repeated by aliases" in complaint(file, BOMB)
+
+
+def test_values_nested_deeper_than_any_table_are_refused(file: Path) -> None:
+    assert read(file, "title: x\nlater: {a: " + "[" * 47 + "]" * 47 + "}").later
+    told = complaint(file, "title: x\nlater: {a: " + "[" * 60 + "]" * 60 + "}")
+    assert "a.yaml:2: nested in over 50 levels" in told
+
+
+@pytest.mark.parametrize("escape", ["UFFFFFFFF", "U00110000"])
+def test_an_escape_of_no_character_is_refused(file: Path, escape: str) -> None:
+    assert complaint(file, f'title: "\\{escape}"').startswith("a.yaml: no valid YAML: ")
+
+
+def test_a_version_of_yaml_with_thousands_of_digits_is_refused(file: Path) -> None:
+    assert complaint(file, f"%YAML {'9' * 5000}.1\n---\ntitle: x").startswith("a.yaml: no valid YAML: ")
+
+
+@pytest.mark.parametrize(
+    ("escape", "character"), [("ud800", "\\ud800"), ("e[2J", "\\x1b"), ("0", "\\x00"), ("r", "\\r")]
+)
+def test_characters_that_cannot_be_printed_are_refused(file: Path, escape: str, character: str) -> None:
+    told = complaint(file, f'title: x\nlater: {{a: ["\\{escape}"]}}')
+    assert told == f"a.yaml:2: holds the character '{character}', which cannot be printed; leave it out."
+
+
+@pytest.mark.parametrize("key", ["rate", "schema"])
+@pytest.mark.parametrize(
+    "number", ["9" * 400, "9" * 5000, "0x" + "f" * 5000, "1" + ":59" * 3000, "1" + ":59" * 500 + ".5"]
+)
+def test_numbers_of_many_digits_are_refused(file: Path, key: str, number: str) -> None:
+    told = complaint(file, f"title: x\n{key}: {number}")
+    assert told == f"a.yaml:2: a number of {len(number)} characters is too long; write fewer digits."
+
+
+def test_a_whole_number_has_64_bits(file: Path) -> None:
+    assert read(file, f"title: x\ncount: {2**63 - 1}").count == 2**63 - 1
+    assert (
+        complaint(file, f"title: x\ncount: {2**63}")
+        == f"a.yaml:2: {2**63} is too large a number; it must have 64 bits."
+    )
+
+
+def test_text_that_begins_like_a_long_number_is_told_from_one_at_once(file: Path) -> None:
+    with frugal(seconds=2):
+        assert "must be a whole number" in complaint(file, f"title: x\ncount: {'1' * 100_000}x")
+
+
+def test_a_file_of_absurd_size_or_a_pipe_is_not_read(file: Path) -> None:
+    assert "cannot be read: its 300,000 bytes are more than the 262,144" in complaint(file, "title: " + "x" * 299_993)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(SpecError, match="cannot be read: it is no ordinary file"):
+        read_mapping(file)

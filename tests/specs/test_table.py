@@ -188,6 +188,12 @@ BROKEN = {
         "resnet110: {model: preact_resnet110, kwargs: {dept: 20}}, ",
         "preact_resnet110 has no argument 'dept'. Did you mean 'depth'?",
     ),
+    "argument that `resolve` has for itself": (
+        EXPERIMENT,
+        "resnet110: preact_resnet110, ",
+        "resnet110: {model: preact_resnet110, kwargs: {name: original_resnet110}}, ",
+        "preact_resnet110 has no argument 'name'.",
+    ),
     "argument that the data set decides": (
         EXPERIMENT,
         "resnet110: preact_resnet110, ",

@@ -1,0 +1,22 @@
+"""How much time and memory a hostile input may take."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def frugal(megabytes: int = 50, seconds: float = 10) -> Iterator[None]:
+    """Fails the test if what is inside allocates or takes more."""
+    start = time.perf_counter()
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < megabytes * 2**20
+    assert time.perf_counter() - start < seconds
