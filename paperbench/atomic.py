@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from paperbench.errors import PaperbenchError
 
@@ -14,24 +13,38 @@ TEMPORARY = ".tmp"
 """Ending of files that are not complete yet; what a killed process left under such a name is rubbish."""
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace a file by what `write` puts into a stream, once that is safely on disk.
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file by new contents, once these are on disk and read back as they were written.
+
+    Its folder is made if it is not there, or no longer.
 
     Raises:
         PaperbenchError: The disk is full or the folder cannot be written; the old file is untouched.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as stream:
-                write(stream)
+                stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
+            if temporary.read_bytes() != data:
+                raise OSError("what was written does not read back the same")
             temporary.replace(path)
             _sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def sync(path: Path) -> None:
+    """Make what was written to a file last through a power cut."""
+    try:
+        with open(path, "rb+") as stream:
+            os.fsync(stream.fileno())
     except OSError as error:
         raise unwritable(path, error) from error
 

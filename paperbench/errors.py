@@ -13,6 +13,10 @@ class PaperbenchError(Exception):
     """Something the user can mend: a misspelt name, missing data, a full disk."""
 
 
+class RunError(PaperbenchError):
+    """Something wrong with one run, while the others of a command can go on."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A sentence that names the likeliest meant word, or else all known ones."""
     words = sorted(known)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.specs.recipe import Recipe
@@ -15,6 +16,32 @@ from paperbench.specs.table import Table, load_table
 ROOT = Path(__file__).resolve().parents[1]
 
 torch.set_num_threads(1)  # the nets here are tiny: two threads mostly wait, for each other or for another process
+
+
+for name, examples in (("quick", 100), ("full", 1000)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "more kills and more fuzzed inputs: minutes instead of seconds"
+    parser.addoption("--full", action="store_true", help=about)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("full" if config.getoption("--full") else "quick")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether --full was given."""
+    return bool(request.config.getoption("--full"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

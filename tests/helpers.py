@@ -7,12 +7,14 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paperbench.runs.record import Code, DataFacts, Environment, Record, Result, Session
+from paperbench.runs.record import Code, DataFacts, Divergence, Environment, Files, Record, Result, Session
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.run_spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,26 +93,41 @@ def a_spec(**changes: Any) -> RunSpec:
     return RunSpec(**{**SPEC_VALUES, **changes})
 
 
+CODE = Code("0.1.0", None, "0" * 16, 1, "eager")
+
+
+def a_session(first: int, last: int, **changes: Any) -> Session:
+    return replace(Session(first, last, 6.25, None, "0" * 16, 1, "2.15.0", "a CPU", 2), **changes)
+
+
 def a_record(**changes: Any) -> Record:
-    """A finished run. A changed spec or seed changes the run's id, unless that is given too."""
-    spec, seed = changes.get("spec", a_spec()), changes.get("seed", 3)
+    """A finished run, or one of another status, whose parts fit together unless they are given too."""
+    spec, seed, status = changes.get("spec", a_spec()), changes.get("seed", 3), changes.get("status", "finished")
+    iteration = changes.get("iteration", {"finished": 80, "partial": 40, "diverged": 7}[status])
+    numerics = changes.get("code", CODE).numerics
     values: dict[str, Any] = {
-        "schema": 1,
+        "schema": 2,
         "run": spec.run_id(seed),
         "seed": seed,
         "net": "preact_resnet20(depth=8)",
-        "status": "finished",
-        "iteration": 80,
-        "result": Result(6.5, 0.25, 6.75, 0.26, 6.25),
+        "status": status,
+        "iteration": iteration,
+        "result": Result(6.5, 0.25, 6.75, 0.26, 6.25) if status == "finished" else None,
+        "divergence": Divergence(5, 0.1, "forward", "stages.0.1") if status == "diverged" else None,
         "seconds": 12.5,
-        "sessions": (
-            Session(0, 40, 6.0, None, "0" * 16, "2.15.0", "a CPU"),
-            Session(40, 80, 6.5, None, "0" * 16, "2.15.0", "a CPU"),
-        ),
+        "sessions": (a_session(0, 5, numerics=numerics), a_session(5, iteration, numerics=numerics)),
         "test_every": 40,
         "data": DataFacts("random pixels", "a test", False, spec.data),
         "spec": spec,
-        "code": Code("0.1.0", None, "0" * 16, 1, "eager"),
+        "code": CODE,
         "environment": Environment("3.11.7", "2.15.0", "0.29.2", "1.0.31", "2.4.6", None, None, "Linux x", "a CPU", 2),
+        "files": Files(4, "0" * 64, "checkpoint-80-0123456789abcdef.pt"),
     }
     return Record(**{**values, **changes})
+
+
+def write_record(store: Store, record: Record, folder: str | None = None) -> RunDirectory:
+    """Put a record into a store, under its own name or another."""
+    directory = store.directory(folder or record.run)
+    directory.write_record(record)
+    return directory

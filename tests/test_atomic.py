@@ -1,70 +1,101 @@
 from __future__ import annotations
 
+import builtins
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import pytest
 
+from paperbench import atomic
 from paperbench.atomic import write_atomically
 from paperbench.errors import PaperbenchError
 
 
 def test_a_new_file_is_written_and_nothing_else(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a", lambda stream: stream.write(b"new"))
+    write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_an_old_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a longer old content")
-    write_atomically(tmp_path / "a", lambda stream: stream.write(b"new"))
+    write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
 
 
+def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "b" / "c" / "a", b"new")
+    assert (tmp_path / "b" / "c" / "a").read_bytes() == b"new"
+
+
+class Failing:
+    """A stream that takes half of what is written to it."""
+
+    def __init__(self, stream: Any, error: BaseException | None) -> None:
+        self._stream, self._error = stream, error
+
+    def __enter__(self) -> Failing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, data: bytes) -> None:
+        self._stream.write(data[: len(data) // 2])
+        self._stream.flush()
+        if self._error:
+            raise self._error
+
+
+def break_writes(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
+    monkeypatch.setattr(atomic, "open", lambda *of: Failing(builtins.open(*of), error), raising=False)  # noqa: SIM115
+
+
 @pytest.mark.parametrize("error", [RuntimeError("in the middle"), KeyboardInterrupt()])
-def test_a_writer_that_raises_midway_leaves_the_old_file_and_no_other(tmp_path: Path, error: BaseException) -> None:
+def test_an_error_in_the_middle_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     (tmp_path / "a").write_bytes(b"old")
-
-    def write(stream: BinaryIO) -> None:
-        stream.write(b"half of the n")
-        stream.flush()
-        raise error
-
+    break_writes(monkeypatch, error)
     with pytest.raises(type(error)):
-        write_atomically(tmp_path / "a", write)
+        write_atomically(tmp_path / "a", b"something new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, os.strerror(28)), r"a cannot be written: No space left on device\. Make room or choose"),
+        (None, r"a cannot be written: what was written does not read back the same\. Make room or choose"),
+    ],
+    ids=["full disk", "silent loss"],
+)
+def test_a_write_that_fails_is_told_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None, message: str
+) -> None:
     (tmp_path / "a").write_bytes(b"old")
-
-    def write(stream: BinaryIO) -> None:
-        stream.write(b"half of the n")
-        raise OSError(28, os.strerror(28))
-
-    with pytest.raises(PaperbenchError, match=r"a cannot be written: No space left on device\. Make room or choose"):
-        write_atomically(tmp_path / "a", write)
+    break_writes(monkeypatch, error)
+    with pytest.raises(PaperbenchError, match=message):
+        write_atomically(tmp_path / "a", b"something new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_the_old_file_is_there_until_the_new_one_is_complete(tmp_path: Path) -> None:
+def test_the_old_file_is_there_until_the_new_one_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"old")
     seen = []
-
-    def write(stream: BinaryIO) -> None:
-        stream.write(b"new")
-        stream.flush()
-        seen.append((tmp_path / "a").read_bytes())
-
-    write_atomically(tmp_path / "a", write)
-    assert seen == [b"old"]
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (seen.append((tmp_path / "a").read_bytes()), fsync(fd)))
+    write_atomically(tmp_path / "a", b"new")
+    assert seen == [b"old", b"new"], "the file before it is renamed, its folder after"
 
 
-@pytest.mark.parametrize("inside", ["missing/a", "file/a"])
-def test_a_folder_that_cannot_hold_the_file_is_told(tmp_path: Path, inside: str) -> None:
+def test_a_folder_that_cannot_hold_the_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PaperbenchError, match=r"a cannot be written: No(t a| such file or) directory\."):
-        write_atomically(tmp_path / inside, lambda stream: stream.write(b"new"))
+    with pytest.raises(PaperbenchError, match=r"a cannot be written: (Not a directory|File exists)\."):
+        write_atomically(tmp_path / "file" / "a", b"new")

@@ -37,6 +37,10 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", metavar="D", help="auto (default), cpu, cuda or cuda:N")
+
+
 def add_profile(parser: argparse.ArgumentParser, default: str = "paper") -> None:
     parser.add_argument(
         "--profile", default=default, metavar="P", help="paper (default): exact; shallow, smoke: reduced, see `list`"

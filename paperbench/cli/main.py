@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import paperbench
-from paperbench.cli import compare, data, list_tables, models, run, show
+from paperbench.cli import compare, data, list_tables, models, run, show, verify
 from paperbench.errors import PaperbenchError
 
-SUBCOMMANDS = (list_tables, show, run, compare, models, data)
+SUBCOMMANDS = (list_tables, show, run, compare, verify, models, data)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        0; 2 for anything the user can mend; 128 + N if signal N ended it.
+        0; 1 if `verify` finds a problem; 2 for anything the user can mend; 128 + N if signal N ended it.
     """
     args = build_parser().parse_args(arguments)
     try:

@@ -11,6 +11,7 @@ from paperbench.cli.arguments import (
     Subparsers,
     add_cells,
     add_data,
+    add_device,
     add_profile,
     add_results,
     add_table,
@@ -21,11 +22,8 @@ from paperbench.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from paperbench.runs.limits import Limits
     from paperbench.runs.planning import PlannedRun
-    from paperbench.runs.record import Record
     from paperbench.runs.store import Store
 
 
@@ -43,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--precision", metavar="P", help="fp32, tf32 or bf16 (default: tf32 on GPUs with it, else fp32)"
     )
-    parser.add_argument("--device", default="auto", metavar="D", help="auto (default), cpu, cuda or cuda:N")
+    add_device(parser)
     parser.add_argument(
         "--stop-at", type=positive_int, metavar="ITER", help="pause every run at this iteration: a prefix, same run"
     )
@@ -52,6 +50,13 @@ def add_parser(subparsers: Subparsers) -> None:
         type=positive_seconds,
         metavar="S",
         help="pause after this time (loading data before, and testing a finished net after, not counted)",
+    )
+    parser.add_argument(
+        "--incompatible",
+        choices=("refuse", "restart", "continue"),
+        default="refuse",
+        help="runs begun by another numerics version or major version of torch, or with damaged checkpoints: refuse "
+        "them (default); restart them, and keep the old files aside; continue them, marked as mixed",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     add_data(parser)
@@ -76,6 +81,7 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.errors import PaperbenchError
     from paperbench.report.comparison import render
+    from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.planning import needed_datasets, plan
     from paperbench.runs.store import Store
@@ -88,7 +94,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.results.exists() and not args.results.is_dir():
         raise PaperbenchError(f"{args.results} is no directory. Choose another one (`--results DIR`).")
 
-    from paperbench.training.precision import choose_device, choose_precision  # torch, once the names are right
+    from paperbench.runs.executor import to_be_done, work_off  # torch, once the names are right
+    from paperbench.runs.room import check_room, in_words
+    from paperbench.training.precision import choose_device, choose_precision
 
     device = choose_device(args.device)
     precision = choose_precision(args.precision, device)
@@ -98,73 +106,35 @@ def execute(args: argparse.Namespace) -> int:
 
     store = Store(args.results)
     limits = Limits(args.stop_at, args.max_seconds)
+    to_do = to_be_done(runs, store, limits, args.incompatible)
+    needed = check_room([run for run, _ in to_do], store)
     if args.dry_run:
         _print_plan(runs, store, limits)
+        iterations = sum(missing for _, missing in to_do)
+        print(f"\n{len(runs)} runs, {iterations:,} iterations to do, about {in_words(needed)} of disk to be filled.")
         return 0
+    progress = Progress(to_do, len(runs), sys.stderr)
     with stopping_on_signals(limits):
-        _train(runs, store, device, limits)
+        failed, waiting = work_off(runs, store, device, limits, progress, args.incompatible)
+    if waiting:
+        why = "stopped by a signal" if limits.signal else f"{limits.max_seconds:g} seconds are over"
+        print(f"paperbench: {why}; still to do: {len(waiting)} runs. The same command goes on.", file=sys.stderr)
     found = store.records()
     print(render(compare(table, cells, args.profile, found.records), store, "table"))
     print_complaints(found)
-    return 128 + limits.signal if limits.signal else 0
-
-
-def _train(runs: list[PlannedRun], store: Store, device: torch.device, limits: Limits) -> None:
-    import torch
-
-    from paperbench.errors import PaperbenchError
-    from paperbench.report.progress import Progress
-    from paperbench.runs.executor import execute, is_done
-    from paperbench.runs.store import RunBusyError
-
-    records = _records(runs, store)
-    progress = Progress(_remaining(runs, records, limits), len(runs), sys.stderr)
-    for position, run in enumerate(runs):
-        record = records[run.id]
-        if record and is_done(record, run, limits):
-            progress.skipped(run, f"{record.status} at iteration {record.iteration:,} already")
-            continue
-        if limits.exhausted:
-            waiting = sum(not is_done(records[later.id], later, limits) for later in runs[position:])
-            why = "stopped by a signal" if limits.signal else f"{limits.max_seconds:g} seconds are over"
-            print(f"paperbench: {why}; still to do: {waiting} runs. The same command goes on.", file=sys.stderr)
-            break
-        try:
-            execute(run, store.directory(run.id), device, limits, progress)
-        except RunBusyError:
-            progress.skipped(run, "another process is at it")
-        except torch.OutOfMemoryError as error:
-            raise PaperbenchError(
-                f"{device} has no room for {run.net_name} at batch {run.recipe.batch_size}. Free it of other programs, "
-                "or choose another (`--device`). The run is kept up to its last checkpoint."
-            ) from error
-
-
-def _records(runs: list[PlannedRun], store: Store) -> dict[str, Record | None]:
-    return {run.id: store.directory(run.id).read_record() for run in runs}
-
-
-def _remaining(runs: list[PlannedRun], records: dict[str, Record | None], limits: Limits) -> int:
-    """Iterations that the command has to do, as far as records tell."""
-    from paperbench.runs.executor import is_done
-
-    total = 0
-    for run in runs:
-        record = records[run.id]
-        if not is_done(record, run, limits):
-            total += limits.last_iteration(run.recipe.iterations) - (record.iteration if record else 0)
-    return total
+    if failed:
+        ids = ", ".join(run.id for run in failed)
+        print(f"paperbench: error: {len(failed)} runs failed, see above: {ids}", file=sys.stderr)
+    return 128 + limits.signal if limits.signal else 2 if failed else 0
 
 
 def _print_plan(runs: list[PlannedRun], store: Store, limits: Limits) -> None:
     from tabulate import tabulate
 
-    records = _records(runs, store)
     rows = []
     for run in runs:
-        record = records[run.id]
+        record = store.readable_record(run.id)
         done, status = (record.iteration, record.status) if record else (0, "not started")
         goal = limits.last_iteration(run.recipe.iterations)
         rows.append((run.id, run.net_name, run.seed, ", ".join(run.cells), status, done, goal))
     print(tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "goal"]))
-    print(f"\n{len(runs)} runs, {_remaining(runs, records, limits):,} iterations to do.")

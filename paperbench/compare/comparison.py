@@ -1,8 +1,9 @@
 """Published numbers and ours, cell by cell.
 
 A run belongs to a cell if it trained the cell's net by the cell's recipe in the profile asked for. Runs on other
-pixels, in other precision or of another numerics version are never pooled: each such group stands for itself, and the
-cell shows the group nearest to the paper: on its pixels, ended, in its precision.
+pixels, in other precision or of another numerics version are never pooled, nor are those that mix versions: each such
+group stands for itself, and the cell shows the group nearest to the paper: unmixed, on its pixels, ended, in its
+precision.
 
 This module measures; it does not yet judge. Whether a difference is more than noise takes the published spread, ours,
 and enough seeds.
@@ -53,13 +54,19 @@ class Group:
     def conditions(self) -> str:
         """What sets the group apart: data, precision and numerics version."""
         first = self.records[0]
-        return f"{self.data.name}, {first.spec.precision}, numerics {first.code.numerics}"
+        numerics = " and ".join(map(str, first.numerics)) + (" (mixed)" if self.is_mixed else "")
+        return f"{self.data.name}, {first.spec.precision}, numerics {numerics}"
 
     @property
-    def _distance(self) -> tuple[bool, bool, int, int]:
+    def is_mixed(self) -> bool:
+        """Whether the runs were continued by another numerics version or major version of torch."""
+        return self.records[0].is_mixed
+
+    @property
+    def _distance(self) -> tuple[bool, bool, bool, int, int]:
         first = self.records[0]
         rank = _NEAREST_PRECISION.index(first.spec.precision)
-        return not self.data.canonical, not self.errors, rank, -first.code.numerics
+        return self.is_mixed, not self.data.canonical, not self.errors, rank, -first.numerics[-1]
 
 
 @dataclass(frozen=True)
@@ -129,9 +136,9 @@ def _experiment_key(net: Mapping[str, Any], recipe: Mapping[str, Any], profile: 
 
 def _compare_cell(cell: Cell, profile: str, records: list[Record], verified: Mapping[str, DataFacts]) -> CellComparison:
     is_reduced = profile != "paper"
-    pooled: dict[tuple[str, str, int], list[Record]] = defaultdict(list)
+    pooled: dict[tuple[str, str, tuple[int, ...], bool], list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda r: r.seed):
-        pooled[record.data.fingerprint, record.spec.precision, record.code.numerics].append(record)
+        pooled[record.data.fingerprint, record.spec.precision, record.numerics, record.is_mixed].append(record)
     groups = [Group(tuple(g), verified.get(g[0].data.fingerprint, g[0].data)) for g in pooled.values()]
     if not groups:
         return CellComparison(cell, None, (), "not run", is_reduced, None)
@@ -142,4 +149,6 @@ def _compare_cell(cell: Cell, profile: str, records: list[Record], verified: Map
         standing, reason = "not comparable", f"profile {profile} is not the paper's experiment"
     elif not shown.data.canonical:
         standing, reason = "not comparable", f"{shown.data.name} has not the pixels of the paper's data"
+    elif shown.is_mixed:
+        standing, reason = "not comparable", "its runs were continued by other numerics or another torch"
     return CellComparison(cell, shown, tuple(others), standing, is_reduced, reason)

@@ -10,8 +10,10 @@ from tabulate import tabulate
 
 from paperbench.compare.comparison import CellComparison, Comparison, Group
 from paperbench.errors import PaperbenchError
+from paperbench.report.divergence import describe
+from paperbench.runs.history import HistoryLine
 from paperbench.runs.record import Record
-from paperbench.runs.store import HistoryLine, Store
+from paperbench.runs.store import Store
 
 Format = Literal["table", "markdown"]
 _TABULATE = {"table": "simple", "markdown": "github"}
@@ -125,6 +127,15 @@ def _notes(comparison: Comparison, item: str) -> Iterator[str]:
                 f"median {_percent(group.median)}, {_runs_behind(group)}" if group.median is not None else "in progress"
             )
             yield f"Also for {c.cell.id}, not pooled: {group.conditions}: {ended}."
+    diverged = {
+        record.run: f"{record.run}: {describe(record.divergence)}"
+        for c in started
+        for group in (c.shown, *c.others)
+        for record in (group.records if group else ())
+        if record.divergence
+    }
+    if diverged:
+        yield "\n".join(["Diverged:\n", *(f"{item}{text}" for text in diverged.values())])
 
 
 def _runs_table(comparison: Comparison, store: Store, form: Format) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from paperbench.report.divergence import describe
+from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.runs.store import HistoryLine
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -18,30 +20,46 @@ class Progress:
     """Prints what the executor reports about one run after another.
 
     Args:
-        remaining: Iterations still to do in all runs of the command.
+        to_do: The runs that the command has to do, and the iterations that each lacks.
         runs: Number of runs of the command.
         stream: Where to print.
     """
 
-    def __init__(self, remaining: int, runs: int, stream: TextIO) -> None:
+    def __init__(self, to_do: Iterable[tuple[PlannedRun, int]], runs: int, stream: TextIO) -> None:
         self._runs, self._stream = runs, stream
-        self._remaining = remaining
+        self._lacking = {run.id: iterations for run, iterations in to_do}  # of the runs after the present one
         self._number = self._done = 0
         self._started = time.monotonic()
-        self._run: PlannedRun
-        self._last = self._here = 0
+        self._run_id = ""
+        self._last = self._here = self._batch_size = 0
         self._spoke = self._run_started = 0.0
         self._run_done = 0
         self._bar: Any = None
 
     def skipped(self, run: PlannedRun, why: str) -> None:
-        """A run that is not worked on: there already, or busy elsewhere."""
-        self._number += 1
+        """A run that is not worked on: there already, or busy elsewhere; perhaps no longer worked on."""
+        self._come_to(run)
         self._say(f"[{self._number}/{self._runs}] {_title(run)}: {why}")
 
+    def failed(self, run: PlannedRun, why: str) -> None:
+        """A run that cannot go on."""
+        self._come_to(run)
+        self._say(f"[{self._number}/{self._runs}] {_title(run)}: error: {why}")
+
+    def warned(self, run: PlannedRun, text: str) -> None:
+        """Something about a run that changes little."""
+        self._say(f"    {run.id}: {text}")
+
+    def _come_to(self, run: PlannedRun) -> None:
+        self._close_bar()
+        self._lacking.pop(run.id, None)
+        if run.id != self._run_id:
+            self._number += 1
+            self._run_id = run.id
+
     def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None:
-        self._number += 1
-        self._run, self._here, self._last = run, iteration, last_iteration
+        self._come_to(run)
+        self._here, self._last, self._batch_size = iteration, last_iteration, run.recipe.batch_size
         self._run_done, self._run_started, self._spoke = 0, time.monotonic(), time.monotonic()
         continued = f", continued at {iteration:,}" if iteration else ""
         goal = f"{last_iteration:,}"
@@ -70,10 +88,12 @@ class Progress:
             self._bar.set_postfix_str(f"{', '.join(facts)}, all {_clock(self._seconds_left_in_all())}")
         elif line.test_error is not None or time.monotonic() - self._spoke >= SECONDS_BETWEEN_LINES:
             self._spoke = time.monotonic()
-            rate = self._run_done * self._run.recipe.batch_size / (time.monotonic() - self._run_started)
-            left = (self._last - self._here) * (time.monotonic() - self._run_started) / self._run_done
-            clocks = f"{_clock(left)} left, {_clock(self._seconds_left_in_all())} in all"
-            self._say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}, {rate:,.0f} images/s, {clocks}")
+            if self._run_done:  # else the line is one that an interrupted session owed
+                seconds = (time.monotonic() - self._run_started) / self._run_done
+                left = (self._last - self._here) * seconds
+                facts.append(f"{self._batch_size / seconds:,.0f} images/s")
+                facts.append(f"{_clock(left)} left, {_clock(self._seconds_left_in_all())} in all")
+            self._say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}")
 
     def finishing(self) -> None:
         if self._bar is not None:
@@ -82,25 +102,31 @@ class Progress:
             self._say("    averaging BN statistics over the training set, testing")
 
     def ended(self, record: Record) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        self._close_bar()
         if record.result:
             result = record.result
             outcome = f"test error {result.test_error:.2f} % (moving averages {result.moving_average_test_error:.2f} %)"
-        elif record.status == "diverged":
-            outcome = f"diverged: a loss is not finite at iteration {record.iteration:,}"
+        elif record.divergence:
+            outcome = f"diverged: {describe(record.divergence)}"
         elif record.iteration == self._last:
             outcome = f"paused at iteration {record.iteration:,} as asked; a later --stop-at, or none, continues it"
         else:
             outcome = f"paused at iteration {record.iteration:,}; the same command continues it"
         self._say(f"    {outcome}, {_clock(record.seconds)} in all sessions")
 
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
     def _seconds_left_in_all(self) -> float:
         elapsed = time.monotonic() - self._started
-        return (self._remaining - self._done) * elapsed / max(self._done, 1)
+        remaining = self._last - self._here + sum(self._lacking.values())
+        return remaining * elapsed / max(self._done, 1)
 
     def _say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.clear()
         print(text, file=self._stream, flush=True)
 
 

@@ -1,26 +1,31 @@
-"""From a planned run to its record."""
+"""From planned runs to records."""
 
 from __future__ import annotations
 
-import math
-import time
-from dataclasses import asdict
-from typing import Any, Protocol
+import gc
+from contextlib import suppress
+from typing import Literal, Protocol
 
 import torch
 
-from paperbench.errors import PaperbenchError
-from paperbench.runs.environment import code_facts, environment_facts
-from paperbench.runs.limits import Limits
+from paperbench.errors import RunError
+from paperbench.runs.claim import Claim, ClaimLostError, take_any
+from paperbench.runs.history import HistoryLine
+from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import SCHEMA, DataFacts, Record, Result, Session, Status
-from paperbench.runs.store import HistoryLine, RunDirectory
-from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
-from paperbench.training.trainer import NUMERICS_VERSION, Trainer
+from paperbench.runs.record import Record, RecordError
+from paperbench.runs.session import RunSession, UncontinuableError
+from paperbench.runs.store import Store
+from paperbench.training.trainer import NUMERICS_VERSION
+
+Incompatible = Literal["refuse", "restart", "continue"]
+"""What to do with a run that was begun by other versions or whose checkpoints are damaged."""
 
 
 class Observer(Protocol):
-    """Is told how a run goes."""
+    """Is told how runs go."""
+
+    def skipped(self, run: PlannedRun, why: str) -> None: ...
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None: ...
 
@@ -32,204 +37,190 @@ class Observer(Protocol):
 
     def ended(self, record: Record) -> None: ...
 
+    def failed(self, run: PlannedRun, why: str) -> None: ...
 
-def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
+    def warned(self, run: PlannedRun, text: str) -> None: ...
+
+
+def is_done(record: Record | None, run: PlannedRun, limits: Limits, incompatible: Incompatible = "refuse") -> bool:
     """Whether there is nothing left to do for a run within the limits."""
     if record is None:
         return False
     if record.status != "partial":
-        return True
+        return incompatible != "restart" or record.numerics == (NUMERICS_VERSION,)
     last = limits.last_iteration(run.recipe.iterations)
     return last < run.recipe.iterations and record.iteration >= last
 
 
-def execute(
-    run: PlannedRun, directory: RunDirectory, device: torch.device, limits: Limits, observer: Observer
-) -> Record:
-    """Start a run, or continue it from its checkpoint, and go on to its end or to a limit.
+def to_be_done(
+    runs: list[PlannedRun], store: Store, limits: Limits, incompatible: Incompatible
+) -> list[tuple[PlannedRun, int]]:
+    """The runs that are not done yet, and the iterations that each lacks, as far as records tell."""
+    lacking = []
+    for run in runs:
+        record = store.readable_record(run.id)
+        if not is_done(record, run, limits, incompatible):
+            done = record.iteration if record and record.status == "partial" else 0
+            lacking.append((run, max(0, limits.last_iteration(run.recipe.iterations) - done)))
+    return lacking
 
-    On return the directory holds a checkpoint of the last iteration, the history up to it, and a record that says how
-    far the run is. If the process dies instead, it holds those of the last checkpoint.
+
+def work_off(
+    runs: list[PlannedRun],
+    store: Store,
+    device: torch.device,
+    limits: Limits,
+    observer: Observer,
+    incompatible: Incompatible = "refuse",
+) -> tuple[list[PlannedRun], list[PlannedRun]]:
+    """Do what there is to do for each run and no other process is doing, until a limit.
+
+    Runs that others are at come last: by then they are done, alive, or were given up by a process that has died.
 
     Returns:
-        The record; that of the directory, untouched, if another process has finished the run meanwhile.
+        The runs that failed, and those that a limit left waiting.
 
     Raises:
-        RunBusyError: Another process is at it.
-        PaperbenchError: A file of the run is damaged, missing or of another numerics version, or cannot be written.
+        PaperbenchError: The store cannot be written. What concerns one run only is told to the observer instead.
     """
-    with directory.claimed():
+    failed: list[PlannedRun] = []
+    busy: dict[str, tuple[PlannedRun, Claim]] = {}
+
+    def attend(run: PlannedRun, claim: Claim) -> None:
+        try:
+            with claim.held():
+                execute(run, store, claim, device, limits, observer, incompatible)
+        except ClaimLostError as error:
+            observer.skipped(run, str(error))
+        except RunError as error:
+            failed.append(run)
+            observer.failed(run, str(error))
+            gc.collect()  # what the error's traceback kept on the device
+
+    for position, run in enumerate(runs):
+        record = store.readable_record(run.id)
+        if record and is_done(record, run, limits, incompatible):
+            observer.skipped(run, _why_done(record))
+            continue
+        if limits.exhausted:
+            return failed, runs[position:]
+        claim = store.claim(run.id)
+        if claim.take():
+            attend(run, claim)
+        else:
+            busy[run.id] = run, claim
+    watched = {run_id: claim for run_id, (_, claim) in busy.items()}
+    while taken := take_any(watched, lambda: limits.exhausted):
+        del watched[taken]
+        attend(*busy.pop(taken))
+    for run_id, (run, _) in busy.items():
+        if run_id not in watched:
+            observer.skipped(run, "another process is at it")
+    return failed, [busy[run_id][0] for run_id in watched]
+
+
+def execute(
+    run: PlannedRun,
+    store: Store,
+    claim: Claim,
+    device: torch.device,
+    limits: Limits,
+    observer: Observer,
+    incompatible: Incompatible = "refuse",
+) -> None:
+    """Start a run, or continue it from its newest checkpoint, and go on to its end or to a limit.
+
+    On return the store holds a checkpoint of the last iteration, the history up to it, and a record that says how far
+    the run is. If the process dies instead, it holds those of the last checkpoint.
+
+    Args:
+        claim: The run's, which the caller holds.
+
+    Raises:
+        ClaimLostError: Another process has taken the run over.
+        RunError: A file of the run is damaged, missing or of other versions, or there is not enough memory.
+        PaperbenchError: The store cannot be written.
+    """
+    try:
+        session = _session(run, store, device, limits, observer, incompatible)
+        if session is not None:
+            last = limits.last_iteration(run.recipe.iterations)
+            observer.started(run, session.trainer.iteration, last)
+            observer.ended(_train(session, claim, last, limits, observer))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise RunError(_memory_advice(run, device)) from error
+
+
+def _session(
+    run: PlannedRun, store: Store, device: torch.device, limits: Limits, observer: Observer, incompatible: Incompatible
+) -> RunSession | None:
+    """The work on a run; None if there is nothing to do."""
+
+    def warn(text: str) -> None:
+        observer.warned(run, text)
+
+    directory = store.directory(run.id)
+    try:
         record = directory.read_record()
-        if record and is_done(record, run, limits):
-            return record
-        session = _Session(run, directory, device, record)
-        last = limits.last_iteration(run.recipe.iterations)
-        observer.started(run, session.trainer.iteration, last)
+        if record and is_done(record, run, limits, incompatible):
+            observer.skipped(run, _why_done(record))  # another process has done it meanwhile
+            return None
+        if record and record.status != "partial":
+            raise UncontinuableError("ended by another numerics version")
+        return RunSession(run, directory, device, record, mixes=incompatible == "continue", warn=warn)
+    except (RecordError, UncontinuableError):
+        if incompatible != "restart":
+            raise
+        warn(f"begun anew; what there was of it is now in {store.supersede(run.id)}.")
+        return RunSession(run, directory, device, None, mixes=False, warn=warn)
+
+
+def _train(session: RunSession, claim: Claim, last: int, limits: Limits, observer: Observer) -> Record:
+    def save() -> Record:
+        claim.check()
+        return session.save()
+
+    with suppress(Interrupted):
+        if session.log_is_due():  # the session before was interrupted at its test
+            observer.logged(session.log(limits.raise_if_signalled))
         while session.trainer.iteration < last and not limits.exhausted and not session.diverged:
+            claim.check()
             session.trainer.step()
             observer.stepped(session.trainer.iteration)
             if session.log_is_due():
-                observer.logged(session.log())
+                observer.logged(session.log(limits.raise_if_signalled))
             if session.checkpoint_is_due():
-                session.save()
-        if session.is_at_its_end:
-            observer.finishing()
-        record = session.close()
-        observer.ended(record)
-        return record
+                save()
+    record = save()
+    if session.is_at_its_end:
+        observer.finishing()
+        with suppress(Interrupted):
+            record = session.finish(limits.raise_if_signalled)
+    return record
 
 
-class _Session:
-    """One process's work on one run: the trainer, and what is written about it."""
+def _why_done(record: Record) -> str:
+    why = f"{record.status} at iteration {record.iteration:,} already"
+    if record.status != "partial" and record.numerics != (NUMERICS_VERSION,):
+        versions = " and ".join(map(str, record.numerics))
+        why += f", by numerics version {versions} (this is {NUMERICS_VERSION}; `--incompatible restart` trains it anew)"
+    return why
 
-    def __init__(self, run: PlannedRun, directory: RunDirectory, device: torch.device, record: Record | None) -> None:
-        self.run, self.directory = run, directory
-        self.trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device)
-        self._code, self._environment = code_facts(self.trainer.engine_name), environment_facts(device)
-        self.diverged = False
-        self._best_test_error: float | None = None
-        self._seconds_before = 0.0
-        self._earlier_sessions: tuple[Session, ...] = ()
-        self._started = time.monotonic()
-        if directory.checkpoint_file.exists():
-            self._restore(load_checkpoint(directory.checkpoint_file, run.id))
-        elif record and record.iteration:
-            raise PaperbenchError(
-                f"{directory.checkpoint_file} is missing, while the record beside it speaks of {record.iteration:,} "
-                "iterations. Restore it, or delete the folder to start this run anew."
-            )
-        self._first_iteration = self.trainer.iteration
-        directory.cut_history(self.trainer.iteration)
 
-    @property
-    def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._started
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "can't allocate memory" in str(error)  # torch's way of saying it on CPUs
 
-    @property
-    def is_at_its_end(self) -> bool:
-        return self.trainer.iteration == self.run.recipe.iterations and not self.diverged
 
-    def log_is_due(self) -> bool:
-        monitoring, iteration = self.run.recipe.monitoring, self.trainer.iteration
-        return iteration % monitoring.log_every == 0 or self._test_is_due()
-
-    def checkpoint_is_due(self) -> bool:
-        return self.trainer.iteration % self.run.recipe.monitoring.checkpoint_every == 0
-
-    def _test_is_due(self) -> bool:
-        iteration = self.trainer.iteration
-        return iteration % self.run.recipe.monitoring.test_every == 0 or iteration == self.run.recipe.iterations
-
-    def log(self) -> HistoryLine:
-        """Write a line of history. A loss that is not finite ends the run: no later iteration can mend it."""
-        window = self.trainer.window_metrics()
-        is_finite = math.isfinite(window.loss)
-        self.diverged = not is_finite
-        tested = self.trainer.test() if self._test_is_due() and is_finite else None
-        if tested:
-            self._note_test_error(tested.error)
-        line = HistoryLine(
-            iteration=self.trainer.iteration,
-            epoch=round(self.trainer.epoch, 4),
-            lr=self.run.recipe.rate_at(self.trainer.iteration - 1),
-            train_loss=window.loss if is_finite else None,
-            train_error=window.error if is_finite else None,
-            test_loss=tested.loss if tested and math.isfinite(tested.loss) else None,
-            test_error=tested.error if tested else None,
-            seconds=round(self.seconds, 3),
-        )
-        self.directory.append_history(line)
-        return line
-
-    def save(self) -> Record:
-        """Checkpoint, then record: the record never claims more than the checkpoint holds."""
-        contents = {
-            "numerics": NUMERICS_VERSION,
-            "trainer": self.trainer.state_dict(),
-            "diverged": self.diverged,
-            "best_test_error": self._best_test_error,
-            "seconds": self.seconds,
-            "sessions": [asdict(session) for session in self._sessions()],
-        }
-        save_checkpoint(self.directory.checkpoint_file, self.run.id, contents)
-        record = self._record("diverged" if self.diverged else "partial", None)
-        self.directory.write_record(record)
-        return record
-
-    def _restore(self, contents: dict[str, Any]) -> None:
-        file = self.directory.checkpoint_file
-        try:
-            if contents["numerics"] != NUMERICS_VERSION:
-                raise PaperbenchError(
-                    f"{file} was trained by numerics version {contents['numerics']}, and this is version "
-                    f"{NUMERICS_VERSION}: going on would mix them. Choose another folder (`--results DIR`), or delete "
-                    "the run's to start it anew."
-                )
-            self.trainer.load_state_dict(contents["trainer"])
-            self.diverged = contents["diverged"]
-            self._best_test_error = contents["best_test_error"]
-            self._seconds_before = contents["seconds"]
-            self._earlier_sessions = tuple(Session(**session) for session in contents["sessions"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise PaperbenchError(
-                f"{file} does not fit this version of paperbench ({error}). Continue with the version that wrote it, "
-                "or delete its folder to start this run anew."
-            ) from error
-
-    def close(self) -> Record:
-        """Save, then write the final result if the run is at its end."""
-        record = self.save()
-        if self.is_at_its_end:
-            record = self._final_record()
-            self.directory.write_record(record)
-        return record
-
-    def _sessions(self) -> tuple[Session, ...]:
-        this = Session(
-            first=self._first_iteration,
-            last=self.trainer.iteration,
-            seconds=round(time.monotonic() - self._started, 3),
-            commit=self._code.commit,
-            source=self._code.source,
-            torch=self._environment.torch,
-            device=self._environment.device,
-        )
-        return (*self._earlier_sessions, this)
-
-    def _final_record(self) -> Record:
-        final = self.trainer.finish()
-        if not (math.isfinite(final.reported.loss) and math.isfinite(final.moving_average.loss)):
-            return self._record("diverged", None)  # by its last iterations, which no training loss has seen
-        result = Result(
-            test_error=final.reported.error,
-            test_loss=final.reported.loss,
-            moving_average_test_error=final.moving_average.error,
-            moving_average_test_loss=final.moving_average.loss,
-            best_test_error=self._note_test_error(final.moving_average.error),
-        )
-        return self._record("finished", result)
-
-    def _note_test_error(self, error: float) -> float:
-        """Take in a moving-average error; returns the lowest so far."""
-        best = error if self._best_test_error is None else min(error, self._best_test_error)
-        self._best_test_error = best
-        return best
-
-    def _record(self, status: Status, result: Result | None) -> Record:
-        data = self.run.dataset
-        return Record(
-            schema=SCHEMA,
-            run=self.run.id,
-            seed=self.run.seed,
-            net=self.run.net_name,
-            status=status,
-            iteration=self.trainer.iteration,
-            result=result,
-            seconds=round(self.seconds, 3),
-            sessions=self._sessions(),
-            test_every=self.run.recipe.monitoring.test_every,
-            data=DataFacts(data.name, data.origin, data.canonical, data.fingerprint),
-            spec=self.run.spec,
-            code=self._code,
-            environment=self._environment,
-        )
+def _memory_advice(run: PlannedRun, device: torch.device) -> str:
+    precision, group = run.spec.precision, run.recipe.batch_norm.group
+    advice = [f"give {device} more room (end other programs on it)", "take a larger device (`--device`)"]
+    if precision != "bf16":
+        advice.append("choose `--precision bf16`, which keeps half as much and counts as an experiment of its own")
+    return (
+        f"{device} ran out of memory with {group} images at a time in {precision}. The last checkpoint is kept, and "
+        f"the same command goes on from there. Before that, {', or '.join(advice)}."
+    )

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 
+class Interrupted(Exception):  # noqa: N818  (no error: the user's wish)
+    """A signal asked for the end in the middle of a test."""
+
+
 @dataclass
 class Limits:
     """What ends a command early.
@@ -35,6 +39,15 @@ class Limits:
         """Whether to stop training now, whatever the iteration."""
         return self.signal is not None or self.seconds_left == 0
 
+    def raise_if_signalled(self) -> None:
+        """Break off what would take longer than a signal should wait.
+
+        Raises:
+            Interrupted: A signal has asked for the end.
+        """
+        if self.signal is not None:
+            raise Interrupted
+
     @property
     def seconds_left(self) -> float | None:
         if self.max_seconds is None:
@@ -44,7 +57,10 @@ class Limits:
 
 @contextmanager
 def stopping_on_signals(limits: Limits) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the training after the current iteration; a second signal ends it at once."""
+    """Let signals end the training after the current iteration; a second one ends it at once.
+
+    They are those of Ctrl-C, of `kill` and batch systems, and of a terminal that is closed.
+    """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if limits.signal is not None:
@@ -52,7 +68,8 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
         limits.signal = number
         os.write(2, b"\npaperbench: stopping; a second signal ends at once, back to the last checkpoint\n")
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    previous = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
+from paperbench.runs.record import build
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision, RunSpec
@@ -70,3 +71,20 @@ def plan(
 def run_spec(net: Net, recipe: Recipe, fingerprint: str, profile_name: str, precision: Precision) -> RunSpec:
     """The spec of a training, from its parts."""
     return RunSpec(net.canonical(), recipe.defining_values(), fingerprint, profile_name, precision)
+
+
+def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
+    """What a spec trains, from its plain values alone. How often it was looked at is not among them.
+
+    Raises:
+        PaperbenchError: The values are not those of a net and a recipe.
+    """
+    net: Net = build(Net, spec.net, "spec.net")
+    unknown = {
+        "schema": 1,
+        "recipe": "of a record",
+        "source": "a record",
+        "monitoring": {"log_every": 1, "test_every": 1, "checkpoint_every": 1, "checkpoint_share": 1.0},
+    }
+    recipe: Recipe = build(Recipe, {**spec.recipe, **unknown}, "spec.recipe")
+    return net, recipe

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import types
+from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from paperbench.errors import PaperbenchError, nearest
-from paperbench.specs.run_spec import RunSpec
+from paperbench.errors import RunError, nearest
+from paperbench.reading import UNPRINTABLE
+from paperbench.specs.run_spec import RunSpec, canonical_json
 
-SCHEMA = 1
+SCHEMA = 2
+_MOST_LEVELS = 20
 _IN_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "object"}
 Status = Literal["partial", "finished", "diverged"]
 
 
-class RecordError(PaperbenchError):
+class RecordError(RunError):
     """A record that is damaged, or was edited into something no run leaves."""
 
 
@@ -90,8 +94,41 @@ class Session:
     seconds: float
     commit: str | None
     source: str
+    numerics: int
     torch: str
     device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where the values of a run stopped being finite.
+
+    Attributes:
+        iteration: The iteration, counted from 1; of a net that only its test shows to be broken, the last.
+        learning_rate: Of that iteration.
+        phase: In which part of the iteration; None if a repetition of the last iterations did not show it again.
+        module: Name of the module in the net whose output, gradient or parameter was the first; "loss" for the loss.
+    """
+
+    iteration: int
+    learning_rate: float
+    phase: Literal["forward", "backward", "update", "test"] | None
+    module: str | None
+
+
+@dataclass(frozen=True)
+class Files:
+    """What lies beside a record, as it was when the record was written.
+
+    Attributes:
+        history_lines, history_sha256: So many lines, and the hash of their bytes.
+        checkpoint: Name of the newest checkpoint, which ends in the hash of its bytes.
+    """
+
+    history_lines: int
+    history_sha256: str
+    checkpoint: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +140,7 @@ class Record:
         net: The net as one would ask timm for it.
         iteration: Iterations done.
         result: Only of finished runs.
+        divergence: Only of diverged runs.
         seconds: Time spent in this run, evaluations and checkpoints included, over all its sessions.
         sessions: One for the start and each continuation, in order.
         code, environment: Of the last session.
@@ -116,6 +154,7 @@ class Record:
     status: Status
     iteration: int
     result: Result | None
+    divergence: Divergence | None
     seconds: float
     sessions: tuple[Session, ...]
     test_every: int
@@ -123,22 +162,44 @@ class Record:
     spec: RunSpec
     code: Code
     environment: Environment
+    files: Files
+
+    @property
+    def numerics(self) -> tuple[int, ...]:
+        """Numerics versions that had a part in the run, ascending."""
+        return tuple(sorted({session.numerics for session in self.sessions}))
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether different numerics versions or major versions of torch had a part in the run."""
+        return len(self.numerics) > 1 or len({major_version(session.torch) for session in self.sessions}) > 1
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+        """One JSON object, with the sha256 of all its other values as the last."""
+        values = asdict(self)
+        return json.dumps({**values, "sha256": _checksum(values)}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Record:
         """Read a record back.
 
         Raises:
-            RecordError: It is no record of this schema, or its parts contradict each other.
+            RecordError: It is no record of this schema, was edited, or its parts contradict each other.
         """
         value = parse_json(text)
         schema = value.get("schema") if isinstance(value, dict) else None
         if schema != SCHEMA:
             raise RecordError(f"has schema {schema!r}; this version reads {SCHEMA}: was it written by another one?")
+        checksum = value.pop("sha256", None)
         record: Record = build(cls, value, "record")
+        try:
+            is_as_written = checksum == _checksum(value)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"holds values that no run leaves ({error})") from error
+        if not is_as_written:
+            raise RecordError("does not have the values that its sha256 was taken of: it was edited or damaged")
+        if min(record.seed, record.seconds) < 0 or record.test_every < 1:
+            raise RecordError("has a negative number where no run leaves one")
         expected = record.spec.run_id(record.seed)
         if record.run != expected:
             raise RecordError(f"names run {record.run!r}, but its spec and seed give {expected!r}: it was edited")
@@ -148,19 +209,45 @@ class Record:
             raise RecordError(f"has status {record.status!r} {'with' if record.result else 'without'} a result")
         if record.status == "finished" and record.iteration != record.spec.recipe.get("iterations"):
             raise RecordError(f"is finished at iteration {record.iteration}, which is not its recipe's last")
+        if (record.status == "diverged") != (record.divergence is not None):
+            raise RecordError(f"has status {record.status!r} {'with' if record.divergence else 'without'} a divergence")
+        ends = [0, *(session.last for session in record.sessions)]
+        if not record.sessions or [s.first for s in record.sessions] != ends[:-1] or ends[-1] != record.iteration:
+            raise RecordError(f"has sessions that do not make up its {record.iteration} iterations")
         return record
+
+
+def major_version(version: str) -> str:
+    """The part of a version number before its first dot."""
+    return version.split(".")[0]
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
 
 def parse_json(text: str) -> Any:
     """JSON without NaN and infinities, which Python would take.
 
     Raises:
-        RecordError: The text is something else.
+        RecordError: The text is something else, or nested deeper than anything of ours.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"is no JSON ({error})") from error
+    level, values = 0, [value]
+    while values := [part for outer in values for part in _parts(outer)]:
+        level += 1
+        if level > _MOST_LEVELS:
+            raise RecordError(f"holds more than {_MOST_LEVELS} levels of values in each other")
+    return value
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -194,7 +281,7 @@ def build(kind: Any, value: Any, path: str) -> Any:
         if not isinstance(value, list):
             raise RecordError(f"{path} is no list")
         return tuple(build(get_args(kind)[0], item, f"{path}[{index}]") for index, item in enumerate(value))
-    if get_origin(kind) is types.UnionType:
+    if get_origin(kind) in (types.UnionType, Union):
         members = get_args(kind)
         return None if value is None and type(None) in members else build(members[0], value, path)
     if get_origin(kind) is Literal:
@@ -205,6 +292,8 @@ def build(kind: Any, value: Any, path: str) -> Any:
     fits = isinstance(value, (int, float) if wanted is float else wanted)
     if not fits or (isinstance(value, bool) and wanted is not bool):
         raise RecordError(f"{path} is {value!r}, which is no {_IN_WORDS.get(wanted, wanted.__name__)}")
+    if wanted is str and (unprintable := UNPRINTABLE.search(value)):
+        raise RecordError(f"{path} holds the character {unprintable.group()!r}, which cannot be printed")
     try:
         return float(value) if wanted is float else value
     except OverflowError as error:

@@ -1,59 +1,34 @@
-"""The results directory: a folder a run, with its record, its history and its checkpoint.
+"""The results directory.
 
-    results/runs/<run id>/record.json       what the run is and how far it came; rewritten at every checkpoint
-                          history.jsonl     one line a logged iteration
-                          checkpoint.pt     what it takes to go on
+    results/runs/<run id>/record.json         what the run is and how far it came; rewritten at every checkpoint
+                          history.jsonl       one line a logged iteration
+                          checkpoint-*.pt     what it takes to go on: the newest, and the one before
+            claims/<run id>                   which process is at it
+            superseded/<run id>-<n>/          runs that were begun anew
 
 Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from paperbench.atomic import TEMPORARY, sync, unwritable, write_atomically
+from paperbench.errors import RunError
+from paperbench.reading import read_at_most
+from paperbench.runs.checkpoints import Checkpoints
+from paperbench.runs.claim import Claim
+from paperbench.runs.history import HistoryLine, history_bytes, parse_history
+from paperbench.runs.record import Record, RecordError
 
-from paperbench.atomic import TEMPORARY, unwritable, write_atomically
-from paperbench.errors import PaperbenchError
-from paperbench.runs.record import Record, RecordError, build, parse_json
+_LARGEST_RECORD = 10_000_000
+LARGEST_HISTORY = 200_000_000
+"""Bytes, far beyond what any run leaves."""
 
 _RECORD_REMEDY = "Restore the file, or delete it: the same `paperbench run` then makes it again from the checkpoint."
-_HISTORY_REMEDY = "Restore the file, or delete it: the run goes on without that part of its curves."
-
-
-class RunBusyError(PaperbenchError):
-    """Another process is at this run."""
-
-
-@dataclass(frozen=True)
-class HistoryLine:
-    """One line of a history.
-
-    Attributes:
-        iteration: Iterations done when it was written.
-        epoch: Passes over the training set done.
-        lr: Learning rate of the iteration before it.
-        train_loss, train_error: Means over the training images since the line before; None once they are not finite.
-        test_loss, test_error: With BN's moving averages; None where no test was due.
-        seconds: Time spent in the run so far.
-    """
-
-    iteration: int
-    epoch: float
-    lr: float
-    train_loss: float | None
-    train_error: float | None
-    test_loss: float | None
-    test_error: float | None
-    seconds: float
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), allow_nan=False) + "\n"
+_HISTORY_REMEDY = "Restore the file, or delete it: a run that is not finished writes it again as it goes on."
 
 
 class RunDirectory:
@@ -63,30 +38,15 @@ class RunDirectory:
         self.path = path
         self.record_file = path / "record.json"
         self.history_file = path / "history.jsonl"
-        self.checkpoint_file = path / "checkpoint.pt"
+        self.checkpoints = Checkpoints(path)
 
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Make the folder and hold it for this process.
-
-        Raises:
-            RunBusyError: Another process holds it.
-            PaperbenchError: The folder cannot be made.
-        """
-        lock = FileLock(self.path / ".lock")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock.acquire(blocking=False)
-        except Timeout as error:
-            raise RunBusyError(f"{self.path} is in use by another paperbench process.") from error
-        except OSError as error:
-            raise unwritable(self.path, error) from error
-        try:
-            for leftover in self.path.glob(f"*{TEMPORARY}"):  # of a process killed while it wrote
+    def clear_leftovers(self) -> None:
+        """Remove what a process was writing when it was killed. Only for whoever holds the run's claim."""
+        for leftover in self.path.glob(f"*{TEMPORARY}"):
+            try:
                 leftover.unlink(missing_ok=True)
-            yield
-        finally:
-            lock.release()
+            except OSError as error:
+                raise unwritable(leftover, error) from error
 
     def read_record(self) -> Record | None:
         """The record, or None if there is none yet.
@@ -95,7 +55,7 @@ class RunDirectory:
             RecordError: It is damaged.
         """
         try:
-            text = self.record_file.read_text(encoding="utf-8")
+            text = read_at_most(self.record_file, _LARGEST_RECORD).decode()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as error:
@@ -106,43 +66,50 @@ class RunDirectory:
             raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_RECORD_REMEDY}") from error
 
     def write_record(self, record: Record) -> None:
-        write_atomically(self.record_file, lambda stream: stream.write(record.to_json().encode()))
+        write_atomically(self.record_file, record.to_json().encode())
 
     def append_history(self, line: HistoryLine) -> None:
+        """Add a line, at once readable; `settle_history` makes it safe."""
         try:
-            with open(self.history_file, "a", encoding="utf-8") as stream:
-                stream.write(line.to_json())
+            with open(self.history_file, "ab") as stream:
+                stream.write(history_bytes([line]))
+        except FileNotFoundError:
+            pass  # somebody removed the folder or file: settling makes it again, with all its lines
         except OSError as error:
             raise unwritable(self.history_file, error) from error
+
+    def settle_history(self, lines: Sequence[HistoryLine]) -> None:
+        """Make the file hold just these lines, safely on disk: whatever was cut off, appended or removed.
+
+        Raises:
+            PaperbenchError: It cannot be written.
+        """
+        data = history_bytes(lines)
+        try:
+            is_so = self.history_file.read_bytes() == data
+        except FileNotFoundError:
+            is_so = False
+        except OSError as error:
+            raise unwritable(self.history_file, error) from error
+        if is_so:
+            sync(self.history_file)
+        else:
+            write_atomically(self.history_file, data)
 
     def history(self) -> list[HistoryLine]:
         """All complete lines; one cut short by a killed process is left out.
 
         Raises:
-            PaperbenchError: The file cannot be read, or a line is no history line.
+            RunError: The file cannot be read, or a line is no history line.
         """
         try:
-            text = self.history_file.read_text(encoding="utf-8")
+            return parse_history(read_at_most(self.history_file, LARGEST_HISTORY))
         except FileNotFoundError:
             return []
-        except (OSError, UnicodeDecodeError) as error:
-            raise PaperbenchError(f"{self.history_file} cannot be read ({error}). {_HISTORY_REMEDY}") from error
-        lines = []
-        for number, line in enumerate(io.StringIO(text), start=1):
-            if not line.endswith("\n"):
-                break
-            try:
-                lines.append(build(HistoryLine, parse_json(line), "line"))
-            except RecordError as error:
-                raise PaperbenchError(
-                    f"{self.history_file}:{number} is no history line: {str(error).rstrip('.')}. {_HISTORY_REMEDY}"
-                ) from error
-        return lines
-
-    def cut_history(self, iteration: int) -> None:
-        """Drop what was written after a checkpoint, which a continued run will write again."""
-        kept = "".join(line.to_json() for line in self.history() if line.iteration <= iteration)
-        write_atomically(self.history_file, lambda stream: stream.write(kept.encode()))
+        except OSError as error:
+            raise RunError(f"{self.history_file} cannot be read ({error}). {_HISTORY_REMEDY}") from error
+        except RecordError as error:
+            raise RunError(f"{self.history_file}:{str(error).rstrip('.')}. {_HISTORY_REMEDY}") from error
 
 
 @dataclass(frozen=True)
@@ -154,7 +121,7 @@ class Records:
 
 
 class Store:
-    """A results directory."""
+    """A results directory. Several processes may work in it, on several machines."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -162,19 +129,53 @@ class Store:
     def directory(self, run_id: str) -> RunDirectory:
         return RunDirectory(self.root / "runs" / run_id)
 
+    def readable_record(self, run_id: str) -> Record | None:
+        """A run's record; None if there is none, or none that can be read."""
+        try:
+            return self.directory(run_id).read_record()
+        except RecordError:
+            return None
+
+    def directories(self) -> list[RunDirectory]:
+        """Those of all runs there are, by name."""
+        return [RunDirectory(path) for path in sorted((self.root / "runs").glob("*/"))]
+
+    def claim(self, run_id: str) -> Claim:
+        """What a process must hold while it writes to the run's directory."""
+        return Claim(self.root / "claims" / run_id)
+
+    def supersede(self, run_id: str) -> Path:
+        """Move a run's directory out of the way, so that it can be begun anew.
+
+        Returns:
+            Where it is now.
+
+        Raises:
+            PaperbenchError: The store cannot be written.
+        """
+        number = 1
+        while (target := self.root / "superseded" / f"{run_id}-{number}").exists():
+            number += 1
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return self.directory(run_id).path.replace(target)
+        except OSError as error:
+            raise unwritable(target, error) from error
+
     def records(self) -> Records:
         """Every record in the store, by run id."""
         records, complaints = [], []
-        for folder in sorted((self.root / "runs").glob("*/")):
+        for directory in self.directories():
             try:
-                record = RunDirectory(folder).read_record()
+                record = directory.read_record()
             except RecordError as error:
                 complaints.append(str(error))
                 continue
             if record is None:
                 continue
-            if record.run != folder.name:
-                complaints.append(f"{folder} holds the record of run {record.run}. Rename the folder to match.")
+            name = directory.path.name
+            if record.run != name:
+                complaints.append(f"{directory.path} holds the record of run {record.run}. Rename the folder to match.")
                 continue
             records.append(record)
         return Records(records, complaints)

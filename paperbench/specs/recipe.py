@@ -52,16 +52,23 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Monitoring:
-    """How often a run is looked at, in iterations. No value here changes what is trained, so digests leave it out."""
+    """How often a run is looked at, in iterations. No value here changes what is trained, so digests leave it out.
+
+    Attributes:
+        checkpoint_share: Share of the time that checkpoints may take; one that would come too soon is left out.
+    """
 
     log_every: int
     test_every: int
     checkpoint_every: int
+    checkpoint_share: float
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value < 1:
-                raise FieldError(name, f"{name} must be at least 1, not {value}.")
+        for name in ("log_every", "test_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise FieldError(name, f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not 0 < self.checkpoint_share <= 1:
+            raise FieldError("checkpoint_share", f"checkpoint_share must be in (0, 1], not {self.checkpoint_share}.")
 
 
 @dataclass(frozen=True)

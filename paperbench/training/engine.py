@@ -50,6 +50,10 @@ class Engine(Protocol):
     def reset_metrics(self) -> None:
         """Begin a new window."""
 
+    @property
+    def is_window_empty(self) -> bool:
+        """Whether there was no step since; there are no metrics then."""
+
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on besides the net's parameters and buffers.
 
@@ -122,6 +126,10 @@ class EagerEngine:
         self._loss.zero_()
         self._wrong.zero_()
         self._images = 0
+
+    @property
+    def is_window_empty(self) -> bool:
+        return self._images == 0
 
     def state_dict(self) -> dict[str, Any]:
         return {

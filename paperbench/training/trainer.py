@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from paperbench.models.cifar_resnet import CifarResNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
 from paperbench.training.engine import EagerEngine, Engine, WindowMetrics
-from paperbench.training.evaluation import EvaluationMetrics, evaluate, reestimate_batch_norm
+from paperbench.training.evaluation import EvaluationMetrics, evaluate, go_on, reestimate_batch_norm
 from paperbench.training.precision import set_arithmetic
 
 NUMERICS_VERSION = 1
@@ -93,22 +93,38 @@ class Trainer:
         return self.iteration * self.recipe.batch_size / len(self._dataset.x_train)
 
     def window_metrics(self) -> WindowMetrics:
-        """Training loss and error since the last call. Waits for the device."""
-        metrics = self._engine.metrics()
+        """Training loss and error since the window began. Waits for the device."""
+        return self._engine.metrics()
+
+    @property
+    def is_window_empty(self) -> bool:
+        """Whether no step was made since the window began."""
+        return self._engine.is_window_empty
+
+    def begin_window(self) -> None:
+        """Forget the training loss and error so far."""
         self._engine.reset_metrics()
-        return metrics
 
-    def test(self) -> EvaluationMetrics:
-        """Test loss and error with the BN statistics that the net holds: moving averages, until it is finished."""
-        return evaluate(self.model, self._test, self.precision, self.device)
+    def test(self, between_batches: Callable[[], None] = go_on) -> EvaluationMetrics:
+        """Test loss and error with the BN statistics that the net holds: moving averages, until it is finished.
 
-    def finish(self) -> FinalMetrics:
-        """Test the trained net. Leaves in it the BN statistics that the recipe reports with."""
-        moving_average = self.test()
+        Args:
+            between_batches: Called before each batch; may raise to break off, which changes nothing.
+        """
+        return evaluate(self.model, self._test, self.precision, self.device, between_batches)
+
+    def finish(self, between_batches: Callable[[], None] = go_on) -> FinalMetrics:
+        """Test the trained net. Leaves in it the BN statistics that the recipe reports with.
+
+        Args:
+            between_batches: Called before each batch; may raise to break off, after which this trainer is of no use.
+        """
+        moving_average = self.test(between_batches)
         if self.recipe.batch_norm.at_test == "moving_average":
             return FinalMetrics(moving_average, moving_average)
-        reestimate_batch_norm(self.model, self._one_pass_in_bn_groups(), self.precision, self.device)
-        return FinalMetrics(self.test(), moving_average)
+        groups = self._one_pass_in_bn_groups()
+        reestimate_batch_norm(self.model, groups, self.precision, self.device, between_batches)
+        return FinalMetrics(self.test(between_batches), moving_average)
 
     def _one_pass_in_bn_groups(self) -> Iterator[Tensor]:
         """Augmented training images in a new order, once each but for those that fill no group."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,11 +18,13 @@ from paperbench.cli import run as run_command
 from paperbench.cli.main import main
 from paperbench.runs.planning import run_spec
 from paperbench.runs.record import Record
-from paperbench.runs.store import Store
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.table import load_table
-from tests.helpers import ROOT, a_record, copy_of_specs, edit, paperbench_process, random_images
+from tests.helpers import ROOT, a_record, copy_of_specs, edit, paperbench_process, random_images, write_record
 
 Run = Callable[..., tuple[int, str, str]]
+
+ONE_RUN = ["--profile", "smoke", "--cells", "preact/resnet110", "--device", "cpu"]
 
 
 @pytest.fixture
@@ -213,10 +214,11 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run: Run, tmp_p
     assert len(rows) == 20
     assert rows[0].split()[1:4] == ["original_resnet110(depth=14)", "0", "original/resnet110"]
     assert [row.split()[2] for row in rows] == ["0"] * 10 + ["1"] * 10
-    assert out.endswith("20 runs, 1,600 iterations to do.\n")
+    assert "\n20 runs, 1,600 iterations to do, about 3" in out
+    assert out.endswith(" MB of disk to be filled.\n")
     assert list(tmp_path.iterdir()) == []
     _, out, _ = run("run", "table2", "--profile", "smoke", "--dry-run", "--cells", "preact", "--stop-at", 30)
-    assert "2 runs, 60 iterations to do." in out
+    assert "2 runs, 60 iterations to do, about " in out
 
 
 @pytest.mark.parametrize(
@@ -240,10 +242,16 @@ def test_compare_of_a_results_directory_without_runs_says_so(run: Run, tmp_path:
     assert "6.61" in out
 
 
+def damaged(results: Path) -> RunDirectory:
+    """A run whose record is no record."""
+    directory = Store(results).directory("damaged-s0")
+    directory.path.mkdir(parents=True)
+    directory.record_file.write_text("{")
+    return directory
+
+
 def test_compare_complains_of_records_that_it_leaves_out(run: Run, tmp_path: Path) -> None:
-    directory = Store(tmp_path).directory("damaged-s0")
-    with directory.claimed():
-        directory.record_file.write_text("{")
+    directory = damaged(tmp_path)
     code, out, err = run("compare", "table2", "--results", tmp_path)
     assert code == 0
     assert "No run of this table" in out
@@ -255,14 +263,11 @@ def test_compare_complains_of_a_damaged_history_and_shows_the_rest(run: Run, tmp
     (cell,) = load_table("table2", ROOT).cells("preact/resnet110")
     recipe = load_table("table2", ROOT).recipe_in(paper)
     record = a_record(spec=run_spec(cell.net_in(paper), recipe, "ab" * 32, "paper", "fp32"), iteration=64_000)
-    directory = Store(tmp_path).directory(record.run)
-    with directory.claimed():
-        directory.write_record(record)
-        directory.history_file.write_text("no line\n")
+    write_record(Store(tmp_path), record).history_file.write_text("no line\n")
     code, out, _ = run("compare", "table2", "--results", tmp_path)
     assert code == 0
     assert "6.50 (+0.13), n=1" in out
-    assert f"Left out: {directory.history_file}:1 is no history line" in out
+    assert "history.jsonl:1 is no history line" in out
 
 
 def test_options_are_taken_by_their_full_names_only(run: Run) -> None:
@@ -273,8 +278,7 @@ def test_options_are_taken_by_their_full_names_only(run: Run) -> None:
 
 def test_compare_points_at_runs_of_other_profiles(run: Run, tmp_path: Path) -> None:
     record = a_record()
-    with Store(tmp_path).directory(record.run).claimed():
-        Store(tmp_path).directory(record.run).write_record(record)
+    write_record(Store(tmp_path), record)
     _, _, err = run("compare", "table2", "--profile", "smoke", "--results", tmp_path)
     assert "has runs of other profiles: --profile paper shows them." in err
 
@@ -411,18 +415,7 @@ def test_a_table_is_run_in_parts_and_then_only_compared(run: Run, quick_specs: P
 
 
 def test_a_run_in_one_go_ends_as_one_that_was_paused(run: Run, quick_specs: Path, tmp_path: Path) -> None:
-    common = [
-        "run",
-        "table2",
-        "--tables",
-        quick_specs,
-        "--profile",
-        "smoke",
-        "--cells",
-        "preact/resnet110",
-        "--device",
-        "cpu",
-    ]
+    common = ["run", "table2", "--tables", quick_specs, *ONE_RUN]
     assert run(*common, "--results", tmp_path / "a")[0] == 0
     assert run(*common, "--results", tmp_path / "b", "--stop-at", 3)[0] == 0
     assert run(*common, "--results", tmp_path / "b")[0] == 0
@@ -442,14 +435,14 @@ def test_when_the_time_is_over_the_runs_still_to_do_are_counted(run: Run, quick_
 def test_a_run_whose_record_was_deleted_goes_on_from_its_checkpoint(
     run: Run, quick_specs: Path, tmp_path: Path
 ) -> None:
-    command = ["run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "preact/resnet110"]
-    command += ["--device", "cpu", "--results", tmp_path / "r"]
+    command = ["run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", *ONE_RUN]
     run(*command, "--stop-at", 4)
     record_file = Store(tmp_path / "r").directory(only_record(tmp_path / "r").run).record_file
     record_file.write_text("{")
     code, _, err = run(*command)
     assert code == 2
     assert f"{record_file} is no JSON" in err
+    assert "paperbench: error: 1 runs failed, see above: " in err
     record_file.unlink()
     code, _, err = run(*command)
     assert code == 0
@@ -458,58 +451,97 @@ def test_a_run_whose_record_was_deleted_goes_on_from_its_checkpoint(
 
 
 def test_a_run_that_another_process_holds_is_passed_over(run: Run, quick_specs: Path, tmp_path: Path) -> None:
-    common = [
-        "run",
-        "table2",
-        "--tables",
-        quick_specs,
-        "--profile",
-        "smoke",
-        "--cells",
-        "preact/resnet110",
-        "--device",
-        "cpu",
-    ]
+    common = ["run", "table2", "--tables", quick_specs, *ONE_RUN]
     _, out, _ = run(*common, "--results", tmp_path / "r", "--dry-run")
-    directory = Store(tmp_path / "r").directory(out.splitlines()[2].split()[0])
-    with directory.claimed():
+    run_id = out.splitlines()[2].split()[0]
+    theirs = Store(tmp_path / "r").claim(run_id)
+    assert theirs.take()
+    with theirs.held():
         code, _, err = run(*common, "--results", tmp_path / "r")
     assert code == 0
     assert "another process is at it" in err
-    assert directory.read_record() is None
+    assert Store(tmp_path / "r").records().records == []
 
 
 def test_a_run_complains_of_damaged_records_of_other_runs(run: Run, quick_specs: Path, tmp_path: Path) -> None:
-    directory = Store(tmp_path / "r").directory("damaged-s0")
-    with directory.claimed():
-        directory.record_file.write_text("{")
-    command = ["run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "preact/resnet110"]
-    code, _, err = run(*command, "--device", "cpu", "--results", tmp_path / "r", "--stop-at", 1)
+    directory = damaged(tmp_path / "r")
+    command = ["run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", *ONE_RUN]
+    code, _, err = run(*command, "--stop-at", 1)
     assert code == 0
     assert f"paperbench: left out: {directory.record_file} is no JSON" in err
 
 
-def test_an_interrupted_run_ends_at_a_checkpoint(quick_specs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_pauses_the_run_and_the_same_command_continues_it(
+    quick_specs: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     edit(quick_specs / "experiments" / "profiles.yaml", "iterations: 6", "iterations: 1000000")
     edit(quick_specs / "experiments" / "profiles.yaml", "test_every: 3", "test_every: 1")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "paperbench", "run", "table2", "--tables", str(quick_specs), "--profile", "smoke"]
-    command += ["--cells", "preact/resnet110", "--device", "cpu", "--results", str(tmp_path / "r")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "paperbench", "run", "table2", "--tables", str(quick_specs), *ONE_RUN]
+    command += ["--results", str(tmp_path / "r")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
     ) as process:
         assert process.stderr is not None
         assert any("test error" in line for line in process.stderr)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGINT
+    assert process.returncode == 128 + number
     assert "paused at iteration" in err
     assert "(at " in out
     record = only_record(tmp_path / "r")
     assert record.status == "partial"
     assert record.iteration >= 1
-    history = (tmp_path / "r" / "runs" / record.run / "history.jsonl").read_text().splitlines()
-    assert json.loads(history[-1])["iteration"] <= record.iteration
+    assert [line.iteration for line in Store(tmp_path / "r").directory(record.run).history()][-1] <= record.iteration
+    goal = str(record.iteration + 2)
+    continued = subprocess.run(
+        [*command, "--stop-at", goal], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
+    )
+    assert f"continued at {record.iteration:,}" in continued.stderr
+    again = only_record(tmp_path / "r")
+    assert (again.iteration, len(again.sessions)) == (record.iteration + 2, 2)
+
+
+def test_verify_of_sound_results_repeats_a_run_and_says_so(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    results = tmp_path / "r"
+    run("run", "table2", "--tables", quick_specs, "--results", results, *ONE_RUN)
+    record = only_record(results)
+    code, out, err = run("verify", results, "--rerun", 1, "--device", "cpu")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{results}: 1 runs looked at: 1 finished.\nrepeated: {record.run}, iterations 1 to ")
+    assert "on cpu: every loss and error is the recorded one, bit for bit.\n" in out
+    assert out.endswith("All is as the runs left it.\n")
+    code, out, _ = run("verify", results, "--rerun", 2, "--device", "cpu")
+    assert code == 0
+    assert "1 of 2 runs were repeated: no others that have ended could be." in out
+
+
+def test_verify_names_what_was_edited_and_exits_with_1(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    results = tmp_path / "r"
+    run("run", "table2", "--tables", quick_specs, "--results", results, *ONE_RUN)
+    history = Store(results).directory(only_record(results).run).history_file
+    history.write_text(history.read_text().replace('"train_loss": 2.', '"train_loss": 1.', 1))
+    code, out, _ = run("verify", results)
+    assert code == 1
+    assert f"problem: {history} was edited: its first 6 lines are not those that its record was written with." in out
+    assert out.endswith("Not all is as the runs left it.\n")
+
+
+def test_verify_without_the_data_of_a_run_says_that_it_was_not_repeated(run: Run, tmp_path: Path) -> None:
+    record = a_record()
+    directory = write_record(Store(tmp_path), record)
+    code, out, _ = run("verify", tmp_path, "--rerun", 1)
+    assert code == 1
+    assert f"problem: {directory.history_file} cannot be read: No such file or directory." in out
+    assert "0 of 1 runs were repeated" in out
+
+
+def test_verify_of_nothing(run: Run, tmp_path: Path) -> None:
+    assert run("verify", tmp_path)[:2] == (0, f"{tmp_path}: 0 runs looked at.\nAll is as the runs left it.\n")
+    code, _, err = run("verify", tmp_path / "missing")
+    assert code == 2
+    assert "missing is no directory. Name a results directory." in err
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", 1), ("64000", 64000), ("007", 7)])

@@ -7,12 +7,12 @@ import pytest
 
 from paperbench.compare.comparison import Comparison, compare
 from paperbench.runs.planning import run_spec
-from paperbench.runs.record import Code, DataFacts, Environment, Record, Result, Status
+from paperbench.runs.record import DataFacts, Record, Result, Status
 from paperbench.specs.table import Table
+from tests.helpers import CODE, a_record, a_session
 
 ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
 COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
-ENVIRONMENT = Environment("3.12", "2.11", "0.26", "1.0", "2.0", None, None, "Linux x86_64", "a processor", 2)
 
 
 def record(
@@ -30,21 +30,16 @@ def record(
     its_profile = table.profiles.named(profile)
     (its_cell,) = table.cells(cell)
     spec = run_spec(its_cell.net_in(its_profile), table.recipe_in(its_profile), data.fingerprint, profile, precision)
-    return Record(
-        schema=1,
-        run=spec.run_id(seed),
+    return a_record(
+        spec=spec,
         seed=seed,
         net="a net",
         status=status,
         iteration=table.recipe_in(its_profile).iterations if error is not None else 1_000,
         result=Result(error, 0.3, error + 1, 0.4, error - 0.1) if error is not None else None,
         seconds=60.0,
-        sessions=(),
-        test_every=1_000,
         data=data,
-        spec=spec,
-        code=Code("0.1", None, "0" * 16, numerics, "eager"),
-        environment=ENVIRONMENT,
+        code=replace(CODE, numerics=numerics),
     )
 
 
@@ -165,3 +160,20 @@ def test_records_of_another_recipe_are_passed_over(table2: Table) -> None:
     spec = replace(run.spec, recipe={**run.spec.recipe, "batch_size": 256})
     other = replace(run, spec=spec, run=spec.run_id(0))
     assert {c.standing for c in compared(table2, other).cells} == {"not run"}
+
+
+def test_a_run_that_mixes_versions_is_never_pooled_and_comes_last(table2: Table) -> None:
+    pure = record(table2, "preact/resnet110", 6.5, data=COPY)
+    newer = a_session(5, 64_000, numerics=2)
+    mixed = replace(record(table2, "preact/resnet110", 6.0, seed=1), sessions=(a_session(0, 5), newer))
+    cell = compared(table2, pure, mixed).in_cell("preact", "resnet110")
+    assert cell
+    assert cell.shown
+    assert cell.shown.records == (pure,)
+    assert [group.conditions for group in cell.others] == ["CIFAR-10, fp32, numerics 1 and 2 (mixed)"]
+    alone = compared(table2, mixed).in_cell("preact", "resnet110")
+    assert alone
+    assert (alone.standing, alone.reason) == (
+        "not comparable",
+        "its runs were continued by other numerics or another torch",
+    )

@@ -6,8 +6,9 @@ import pytest
 
 from paperbench.compare.comparison import compare
 from paperbench.report.comparison import render
+from paperbench.runs.history import HistoryLine
 from paperbench.runs.record import Record
-from paperbench.runs.store import HistoryLine, Store
+from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.compare.test_comparison import COPY, compared, record
 
@@ -38,6 +39,7 @@ def test_all_rows_of_the_paper_stand_in_its_order(table2: Table, tmp_path: Path)
 def test_a_diverged_median_is_a_word_and_has_no_difference(table2: Table, tmp_path: Path) -> None:
     lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", None, status="diverged"))
     assert "diverged, n=1 (1 diverged)" in row(lines, "full pre-activation")
+    assert any("not finite from iteration 5 on, at rate 0.1; first the output of stages.0.1" in line for line in lines)
     runs = [record(table2, "preact/resnet110", 6.5, seed=seed) for seed in (1, 2)]
     lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", None, status="diverged"), *runs)
     assert "6.50 (+0.13), n=3 (1 diverged)" in row(lines, "full pre-activation")
@@ -46,10 +48,13 @@ def test_a_diverged_median_is_a_word_and_has_no_difference(table2: Table, tmp_pa
 def test_a_prefix_shows_its_iteration_and_what_its_history_says(table2: Table, tmp_path: Path) -> None:
     prefix = record(table2, "preact/resnet110", None, status="partial")
     directory = Store(tmp_path).directory(prefix.run)
-    with directory.claimed():
-        directory.append_history(HistoryLine(500, 1.28, 0.1, 2.0, 60.0, None, 55.5, 10.0))
-        directory.append_history(HistoryLine(1000, 2.56, 0.1, 1.25, 45.25, None, None, 20.0))
-        directory.append_history(HistoryLine(1500, 3.84, 0.1, 0.5, 20.0, None, 1.0, 30.0))  # beyond the record
+    directory.settle_history(
+        [
+            HistoryLine(500, 1.28, 0.1, 2.0, 60.0, None, 55.5, 10.0),
+            HistoryLine(1000, 2.56, 0.1, 1.25, 45.25, None, None, 20.0),
+            HistoryLine(1500, 3.84, 0.1, 0.5, 20.0, None, 1.0, 30.0),  # beyond the record
+        ]
+    )
     lines = rendered(table2, tmp_path, prefix)
     assert "(at 1,000)" in row(lines, "full pre-activation")
     assert row(lines, "partial").split()[3:] == [

@@ -7,8 +7,9 @@ import pytest
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.report.progress import Progress
+from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import PlannedRun, plan
-from paperbench.runs.store import HistoryLine
+from paperbench.runs.record import Divergence
 from paperbench.specs.table import Table
 from tests.helpers import a_record
 
@@ -29,8 +30,9 @@ def line(iteration: int, test_error: float | None) -> HistoryLine:
 
 
 def told(run: PlannedRun, stream: io.StringIO, goal: int = 80, **ending: object) -> str:
-    progress = Progress(80, 2, stream)
-    progress.skipped(run, "finished at iteration 80 already")
+    other = replace(run, seed=1)
+    progress = Progress([(run, 80)], 2, stream)
+    progress.skipped(other, "finished at iteration 80 already")
     progress.started(run, 0, goal)
     for iteration in range(1, 41):
         progress.stepped(iteration)
@@ -44,7 +46,7 @@ def told(run: PlannedRun, stream: io.StringIO, goal: int = 80, **ending: object)
 
 def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None:
     lines = told(run, io.StringIO()).splitlines()
-    assert lines[0].startswith("[1/2] preact/resnet110 (preact_resnet110(depth=14), seed 0, run ")
+    assert lines[0].startswith("[1/2] preact/resnet110 (preact_resnet110(depth=14), seed 1, run ")
     assert lines[0].endswith("finished at iteration 80 already")
     assert lines[1].startswith("[2/2] ")
     assert lines[1].endswith(": to iteration 80")
@@ -67,20 +69,53 @@ def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:
     [
         (40, {"iteration": 40}, "paused at iteration 40 as asked; a later --stop-at, or none, continues it"),
         (80, {"iteration": 40}, "paused at iteration 40; the same command continues it"),
-        (80, {"iteration": 40, "status": "diverged"}, "diverged: a loss is not finite at iteration 40"),
+        (
+            80,
+            {"iteration": 40, "status": "diverged"},
+            "diverged: not finite from iteration 5 on, at rate 0.1; first the",
+        ),
+        (
+            80,
+            {"status": "diverged", "divergence": Divergence(9, 0.1, None, None)},
+            "iterations before did not show where",
+        ),
     ],
 )
 def test_how_a_run_without_a_result_ended(run: PlannedRun, goal: int, ending: dict[str, object], message: str) -> None:
-    assert message in told(run, io.StringIO(), goal, **{"status": "partial", "result": None, **ending})
+    assert message in told(run, io.StringIO(), goal, **{"status": "partial", **ending})
 
 
 def test_a_prefix_says_of_how_much(run: PlannedRun) -> None:
-    assert ": to iteration 40 of 80" in told(run, io.StringIO(), 40, status="partial", result=None, iteration=40)
+    assert ": to iteration 40 of 80" in told(run, io.StringIO(), 40, status="partial", iteration=40)
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_a_line_that_an_interrupted_session_owed_comes_before_any_step(run: PlannedRun, stream: io.StringIO) -> None:
+    progress = Progress([(run, 40)], 1, stream)
+    progress.started(run, 40, 80)
+    progress.logged(line(40, 12.5))
+    progress.stepped(41)
+    progress.ended(a_record())
+    assert ("test error 12.50 %\n" in stream.getvalue()) is not stream.isatty()
+
+
+def test_a_run_that_fails_or_is_lost_closes_its_bar_and_counts_once(run: PlannedRun) -> None:
+    stream = Terminal()
+    progress = Progress([(run, 80)], 2, stream)
+    progress.started(run, 0, 80)
+    progress.warned(run, "begun elsewhere")
+    progress.failed(run, "no memory")
+    progress.skipped(replace(run, seed=1), "another process is at it")
+    lines = [line.split("\r")[-1].strip() for line in stream.getvalue().split("\n")]
+    assert f"{run.id}: begun elsewhere" in lines
+    assert any(line.startswith("[1/2] ") and line.endswith(": error: no memory") for line in lines)
+    assert lines[-2].startswith("[2/2] ")
+    assert lines[-2].endswith(": another process is at it")
 
 
 def test_a_loss_that_is_not_finite_is_said(run: PlannedRun) -> None:
     stream = io.StringIO()
-    progress = Progress(80, 1, stream)
+    progress = Progress([(run, 80)], 1, stream)
     progress.started(run, 0, 80)
     progress.stepped(1)
     progress.logged(replace(line(20, 90.0), train_loss=None, train_error=None))

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
 import getpass
-import itertools
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,75 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from paperbench.catalogue import resolve
-from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
-from paperbench.runs import executor
-from paperbench.runs.executor import execute, is_done
+from paperbench.runs import executor, session
+from paperbench.runs.checkpoints import Checkpoints
+from paperbench.runs.executor import is_done, to_be_done, work_off
 from paperbench.runs.limits import Limits
-from paperbench.runs.planning import PlannedRun, run_spec
-from paperbench.runs.record import Record
-from paperbench.runs.store import HistoryLine, RunDirectory, Store
-from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
-from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
+from paperbench.runs.planning import PlannedRun
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
+from paperbench.training.engine import EagerEngine
 from paperbench.training.trainer import NUMERICS_VERSION
 from tests.conftest import ROOT
-
-CPU = torch.device("cpu")
-
-
-class Log:
-    """An observer that remembers."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.lines: list[HistoryLine] = []
-
-    def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None:
-        self.goal = last_iteration
-
-    def stepped(self, iteration: int) -> None:
-        self.steps.append(iteration)
-
-    def logged(self, line: HistoryLine) -> None:
-        self.lines.append(line)
-
-    def finishing(self) -> None:
-        self.finished = True
-
-    def ended(self, record: Record) -> None:
-        self.record = record
-
-
-@pytest.fixture
-def run(paper_recipe: Recipe, small_dataset: ImageDataset) -> PlannedRun:
-    recipe = replace(
-        paper_recipe,
-        batch_size=16,
-        iterations=20,
-        warm_up=WarmUp(0.01, 4),
-        drops=Drops((12,), 0.1),
-        batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"),
-        monitoring=Monitoring(log_every=5, test_every=10, checkpoint_every=8),
-    )
-    return planned(recipe, small_dataset)
-
-
-def planned(recipe: Recipe, dataset: ImageDataset, net_name: str = "preact_resnet20") -> PlannedRun:
-    net = resolve(net_name, depth=8)
-    spec = run_spec(net, recipe, dataset.fingerprint, "paper", "fp32")
-    return PlannedRun(spec, 0, net, net_name, recipe, dataset, ("preact/resnet110",))
-
-
-def go(run: PlannedRun, root: Path, **limits: float) -> tuple[RunDirectory, Log]:
-    directory, log = Store(root).directory(run.id), Log()
-    execute(run, directory, CPU, Limits(**limits), log)
-    return directory, log
-
-
-def without_times(record: Record | None) -> Record:
-    assert record
-    return replace(record, seconds=0.0, sessions=())
+from tests.runs.running import CPU, Log, go, state, without_times
 
 
 def test_a_finished_run_leaves_record_history_and_checkpoint(run: PlannedRun, tmp_path: Path) -> None:
@@ -100,52 +39,27 @@ def test_a_finished_run_leaves_record_history_and_checkpoint(run: PlannedRun, tm
     assert [line.epoch for line in history] == [0.8, 1.6, 2.4, 3.2]
     assert history[-1].test_error == record.result.moving_average_test_error
     assert record.result.best_test_error == min(line.test_error for line in history if line.test_error is not None)
-    assert load_checkpoint(directory.checkpoint_file, run.id)["trainer"]["iteration"] == 20
-
-
-@pytest.mark.parametrize("stops", [(3,), (5, 10), (8, 9, 19)])
-def test_a_run_stopped_and_continued_is_the_uninterrupted_one(
-    run: PlannedRun, tmp_path: Path, stops: tuple[int, ...]
-) -> None:
-    whole, _ = go(run, tmp_path / "whole")
-    for stop in stops:
-        part, log = go(run, tmp_path / "part", stop_at=stop)
-        assert log.record.status == "partial"
-        assert log.record.iteration == stop
-    part, log = go(run, tmp_path / "part")
-    ends = [0, *stops, 20]
-    assert [(s.first, s.last) for s in log.record.sessions] == list(itertools.pairwise(ends))
-    assert sum(s.seconds for s in log.record.sessions) == pytest.approx(log.record.seconds, abs=0.1)
-    assert without_times(part.read_record()) == without_times(whole.read_record())
-    lines = [[replace(line, seconds=0.0) for line in d.history()] for d in (part, whole)]
-    assert lines[0] == lines[1]
-    states = [load_checkpoint(d.checkpoint_file, run.id)["trainer"]["model"] for d in (part, whole)]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[1])
-
-
-def test_what_was_written_after_the_last_checkpoint_is_written_anew(run: PlannedRun, tmp_path: Path) -> None:
-    """As after a kill between checkpoints: the history is ahead of the checkpoint, its last line cut short."""
-    directory, _ = go(run, tmp_path / "killed", stop_at=8)
-    with open(directory.history_file, "a") as stream:
-        stream.write(directory.history()[0].to_json().replace('"iteration": 5', '"iteration": 10'))
-        stream.write('{"iteration": 15, "ep')
-    directory, _ = go(run, tmp_path / "killed")
-    whole, _ = go(run, tmp_path / "whole")
-    lines = [[replace(line, seconds=0.0) for line in d.history()] for d in (directory, whole)]
-    assert lines[0] == lines[1]
+    assert state(directory)["iteration"] == 20
+    assert sorted(path.name for path in directory.path.iterdir()) == sorted(
+        [record.files.checkpoint, "history.jsonl", "record.json"]
+    )
+    assert list((tmp_path / "claims").iterdir()) == []
 
 
 def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
     partial = directory.read_record()
+    assert partial
     assert is_done(partial, run, Limits(stop_at=8))
     assert not is_done(partial, run, Limits(stop_at=9))
     assert not is_done(partial, run, Limits())
     assert not is_done(None, run, Limits())
     # killed after the last checkpoint, before the result
     assert not is_done(replace(partial, iteration=20), run, Limits())
+    assert to_be_done([run], Store(tmp_path), Limits(), "refuse") == [(run, 12)]
     directory, _ = go(run, tmp_path)
     assert is_done(directory.read_record(), run, Limits())
+    assert to_be_done([run], Store(tmp_path), Limits(), "refuse") == []
 
 
 def test_a_run_killed_before_its_result_gets_it_without_training(run: PlannedRun, tmp_path: Path) -> None:
@@ -157,23 +71,41 @@ def test_a_run_killed_before_its_result_gets_it_without_training(run: PlannedRun
 
 
 def test_a_finished_run_is_left_as_it_is(run: PlannedRun, tmp_path: Path) -> None:
-    """Whoever finished it: another process may have, since this one read the records."""
     directory, _ = go(run, tmp_path)
     before = directory.record_file.read_bytes()
     _, again = go(run, tmp_path)
     assert again.steps == []
+    assert again.skips == [(run.id, "finished at iteration 20 already")]
     assert directory.record_file.read_bytes() == before
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_said_to_be_done(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not done when this process looked, and is when it has the claim."""
+    go(run, tmp_path)
+    monkeypatch.setattr(Store, "readable_record", lambda *_: None)
+    _, log = go(run, tmp_path)
+    assert log.steps == []
+    assert log.skips == [(run.id, "finished at iteration 20 already")]
 
 
 def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=7)
     past = [directory.read_record()]
     for _ in range(2):
-        go(run, tmp_path, max_seconds=1e-9)
+        limits = Limits()
+
+        class SignalledAtOnce(Log):
+            def started(self, *_: object) -> None:
+                limits.signal = 15  # noqa: B023
+
+        go(run, tmp_path, limits, SignalledAtOnce())
         past.append(directory.read_record())
-    assert [len(record.sessions) for record in past] == [1, 2, 3]
+    assert [len(record.sessions) for record in past if record] == [1, 2, 3]
     assert past[0].seconds < past[1].seconds < past[2].seconds
-    assert {record.iteration for record in past} == {7}
+    assert {record.iteration for record in past if record} == {7}
+    assert len(directory.checkpoints.newest_first()) == 1
 
 
 def test_the_record_never_claims_more_than_the_checkpoint_holds(
@@ -185,7 +117,7 @@ def test_the_record_never_claims_more_than_the_checkpoint_holds(
     def full_disk(*_: object) -> None:
         raise PaperbenchError("no room")
 
-    monkeypatch.setattr(executor, "save_checkpoint", full_disk)
+    monkeypatch.setattr(Checkpoints, "write", full_disk)
     with pytest.raises(PaperbenchError, match="no room"):
         go(run, tmp_path)
     assert directory.record_file.read_bytes() == before
@@ -193,66 +125,180 @@ def test_the_record_never_claims_more_than_the_checkpoint_holds(
     assert go(run, tmp_path)[1].record.status == "finished"
 
 
+def test_two_checkpoints_are_kept_along_the_way_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
+    kept = []
+
+    class Watching(Log):
+        def stepped(self, iteration: int) -> None:
+            kept.append(
+                [file.iteration for file in RunDirectory(tmp_path / "runs" / run.id).checkpoints.newest_first()]
+            )
+
+    directory, _ = go(run, tmp_path, log=Watching())
+    assert kept[7] == []
+    assert kept[8] == [8]
+    assert kept[16] == [16, 8]
+    assert [file.iteration for file in directory.checkpoints.newest_first()] == [20]
+
+
+def test_a_checkpoint_that_would_take_more_than_its_share_of_time_is_left_out(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitoring = replace(run.recipe.monitoring, checkpoint_every=1, checkpoint_share=1e-9)
+    thrifty = replace(run, recipe=replace(run.recipe, monitoring=monitoring))
+    written = []
+    write = Checkpoints.write
+    monkeypatch.setattr(Checkpoints, "write", lambda self, *of: written.append(of[0]) or write(self, *of))
+    go(thrifty, tmp_path)
+    assert written == [1, 20], "the first, whose cost is not known yet, and the last, which is needed"
+
+
 def test_a_missing_checkpoint_is_told_and_nothing_is_trained_anew(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
     history = directory.history_file.read_bytes()
-    directory.checkpoint_file.unlink()
-    with pytest.raises(PaperbenchError, match=r"checkpoint.pt is missing, while the record .* speaks of 8 iterations"):
-        go(run, tmp_path)
+    for file in directory.checkpoints.newest_first():
+        file.path.unlink()
+    _, log = go(run, tmp_path)
+    assert "has no checkpoint that can be read, while its record speaks of 8 iterations. Restore one" in log.failure
+    assert log.steps == []
     assert directory.history_file.read_bytes() == history
 
 
-def test_numerics_are_not_mixed_within_a_run(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go(run, tmp_path, stop_at=8)
-    monkeypatch.setattr(executor, "NUMERICS_VERSION", NUMERICS_VERSION + 1)
-    with pytest.raises(PaperbenchError, match="going on would mix them"):
-        go(run, tmp_path)
+@pytest.mark.parametrize(
+    ("patched", "value", "message"),
+    [
+        (session, NUMERICS_VERSION + 1, "numerics version 1, and this is 2. Going on would mix them."),
+        (torch, "99.0.1", "and this is 99.0.1. Going on would mix them."),
+    ],
+)
+def test_versions_are_not_mixed_within_a_run_unless_asked(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patched: object, value: object, message: str
+) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+    if patched is torch:
+        monkeypatch.setattr(torch, "__version__", value)
+    else:
+        monkeypatch.setattr("paperbench.runs.session.NUMERICS_VERSION", value)
+        monkeypatch.setattr("paperbench.runs.executor.NUMERICS_VERSION", value)
+        monkeypatch.setattr("paperbench.runs.environment.NUMERICS_VERSION", value)
+    _, refused = go(run, tmp_path)
+    assert message in refused.failure
+    assert "`--incompatible restart` trains it anew" in refused.failure
+    assert "`--incompatible continue` goes on" in refused.failure
+    assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
+
+    _, mixed = go(run, tmp_path, incompatible="continue")
+    assert mixed.record.status == "finished"
+    assert mixed.record.is_mixed
+    assert any("The run goes on, and is marked as mixed." in warning for warning in mixed.warnings)
+    assert [s.first for s in mixed.record.sessions] == [0, 8]
+
+
+def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = go(run, tmp_path)
+    old = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+    for module in ("session", "executor", "environment"):
+        monkeypatch.setattr(f"paperbench.runs.{module}.NUMERICS_VERSION", NUMERICS_VERSION + 1)
+    _, refused = go(run, tmp_path)
+    assert "by numerics version 1 (this is 2; `--incompatible restart` trains it anew)" in refused.skips[0][1]
+    assert to_be_done([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
+    directory, log = go(run, tmp_path, incompatible="restart")
+    assert log.steps == list(range(1, 21))
+    assert (log.record.numerics, log.record.is_mixed) == ((2,), False)
+    aside = tmp_path / "superseded" / f"{run.id}-1"
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == old
+    _, again = go(run, tmp_path, incompatible="restart")
+    assert again.steps == []
 
 
 def test_a_checkpoint_that_does_not_fit_is_told(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
-    contents = load_checkpoint(directory.checkpoint_file, run.id)
+    (file,) = directory.checkpoints.newest_first()
+    contents, _ = read_checkpoint(file.read(), run.id)
     del contents["trainer"]["model"]["stem.conv.weight"]
-    save_checkpoint(directory.checkpoint_file, run.id, contents)
-    with pytest.raises(PaperbenchError, match="does not fit this version of paperbench"):
-        go(run, tmp_path)
+    directory.checkpoints.write(9, checkpoint_bytes(run.id, contents))
+    assert "does not fit this version of paperbench" in go(run, tmp_path)[1].failure
 
 
-def test_no_time_left_means_no_step(run: PlannedRun, tmp_path: Path) -> None:
-    limits = Limits(max_seconds=1e-9)
+def test_going_on_elsewhere_is_remarked(run: PlannedRun, tmp_path: Path) -> None:
+    _, first = go(run, tmp_path, stop_at=8)
+    assert first.warnings == []
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        _, second = go(run, tmp_path, stop_at=9)
+    finally:
+        torch.set_num_threads(threads)
+    (warning,) = second.warnings
+    assert "not bit for bit" in warning
+    assert [s.threads for s in second.record.sessions] == [threads, threads + 1]
+
+
+def test_no_time_left_means_no_step_and_the_run_is_left_waiting(run: PlannedRun, tmp_path: Path) -> None:
     log = Log()
-    execute(run, Store(tmp_path).directory(run.id), CPU, limits, log)
-    assert log.steps == []
-    assert log.record.status == "partial"
+    failed, waiting = work_off([run, replace(run, seed=1)], Store(tmp_path), CPU, Limits(max_seconds=1e-9), log)
+    assert (log.steps, failed, [w.seed for w in waiting]) == ([], [], [0, 1])
 
 
-def test_a_training_that_overflows_ends_as_diverged_and_is_kept(run: PlannedRun, tmp_path: Path) -> None:
-    hot = planned(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)
-    directory, log = go(hot, tmp_path)
-    assert log.record.status == "diverged"
-    assert log.record.iteration == 5
-    assert log.record.result is None
-    assert directory.history()[-1].train_loss is None
-    assert "NaN" not in directory.history_file.read_text()
-    assert is_done(directory.read_record(), hot, Limits())
-    # as after a kill between checkpoint and record, or if somebody deletes a damaged record
-    directory.record_file.unlink()
-    lines = len(directory.history())
-    directory, again = go(hot, tmp_path)
-    assert again.steps == []
-    assert again.record.status == "diverged"
-    assert len(directory.history()) == lines
+def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp_path: Path) -> None:
+    other = replace(run, seed=1)
+    store, log = Store(tmp_path), Log()
+    store.directory(run.id).path.mkdir(parents=True)
+    store.directory(run.id).record_file.write_text("{")
+    failed, waiting = work_off([run, other], store, CPU, Limits(), log)
+    assert (failed, waiting) == ([run], [])
+    assert "record.json is no JSON" in log.failure
+    assert log.record.run == other.id
+    assert store.directory(run.id).record_file.read_text() == "{"
 
 
-def test_a_net_that_only_its_last_steps_break_has_diverged_too(run: PlannedRun, tmp_path: Path) -> None:
-    """The training loss of an iteration is measured before its update."""
-    broken = planned(
-        replace(run.recipe, learning_rate=1e30, warm_up=WarmUp(0.01, 19), drops=Drops((), 0.1)), run.dataset
-    )
-    _, log = go(broken, tmp_path)
-    assert log.lines[-1].train_loss is not None
-    assert log.record.status == "diverged"
-    assert log.record.result is None
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError(),
+        None,
+    ],
+    ids=["CUDA", "Python", "CPU"],
+)
+def test_too_little_memory_is_no_result_and_says_what_to_change(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    step = EagerEngine.step
+
+    def exhausting(self: EagerEngine, iteration: int) -> None:
+        if iteration == 9:
+            if error:
+                raise error
+            torch.empty(2**60, dtype=torch.uint8)  # what torch raises for itself
+        step(self, iteration)
+
+    monkeypatch.setattr(EagerEngine, "step", exhausting)
+    directory, log = go(run, tmp_path / "part")
+    assert "cpu ran out of memory with 8 images at a time in fp32." in log.failure
+    assert "`--device`" in log.failure
+    assert "`--precision bf16`" in log.failure
+    record = directory.read_record()
+    assert record
+    assert (record.status, record.iteration, record.result) == ("partial", 8, None)
+    monkeypatch.undo()
+    directory, _ = go(run, tmp_path / "part")
+    assert without_times(directory) == without_times(go(run, tmp_path / "whole")[0])
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(EagerEngine, "step", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        go(run, tmp_path)
+    assert list((tmp_path / "claims").iterdir()) == []
 
 
 def test_a_record_names_no_person_and_no_place(run: PlannedRun, tmp_path: Path) -> None:
@@ -265,60 +311,6 @@ def test_a_record_names_no_person_and_no_place(run: PlannedRun, tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_pauses_the_run_and_the_same_command_continues_it(
-    tmp_path: Path, number: signal.Signals, short_specs: Path
-) -> None:
-    command = [sys.executable, "-m", "paperbench", "run", "table2", "--profile", "smoke", "--cells", "preact/resnet110"]
-    command += ["--results", str(tmp_path / "results"), "--tables", str(short_specs)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    for line in process.stderr:
-        if "train loss" in line:
-            break
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, errors
-    assert "paused at iteration" in errors
-    assert "partial" in output
-    (record,) = Store(tmp_path / "results").records().records
-    assert 0 < record.iteration < 100_000
-    continued = subprocess.run(
-        [*command, "--stop-at", str(record.iteration + 2)], capture_output=True, text=True, env=environment
-    )
-    assert continued.returncode == 0, continued.stderr
-    assert f"continued at {record.iteration:,}" in continued.stderr
-    (again,) = Store(tmp_path / "results").records().records
-    assert (again.iteration, len(again.sessions)) == (record.iteration + 2, 2)
-
-
-@pytest.fixture
-def short_specs(tmp_path: Path) -> Path:
-    """The shipped tables, with a smoke profile whose run is tiny per iteration but never ends by itself."""
-    import shutil
-
-    for folder in ("experiments", "expected"):
-        shutil.copytree(ROOT / folder, tmp_path / "specs" / folder)
-    (tmp_path / "specs" / "experiments" / "profiles.yaml").write_text(
-        """
-schema: 1
-profiles:
-  paper: {title: exact}
-  smoke:
-    title: endless
-    depth: {basic: 8, bottleneck: 11}
-    dataset: digits
-    seeds: 1
-    recipe:
-      batch_size: 8
-      iterations: 100000
-      batch_norm: {group: 8}
-      monitoring: {log_every: 5, test_every: 10, checkpoint_every: 1000}
-"""
-    )
-    return tmp_path / "specs"
-
-
 def test_limits_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -328,3 +320,7 @@ def test_limits_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 110.0
     assert limits.exhausted
     assert not Limits().exhausted
+
+
+def test_the_names_patched_above_are_those_in_use() -> None:
+    assert executor.NUMERICS_VERSION == session.NUMERICS_VERSION == NUMERICS_VERSION == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import json
 import platform
 import socket
@@ -14,25 +15,28 @@ import torch
 
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.planning import run_spec
-from paperbench.runs.record import DataFacts, Record, RecordError
+from paperbench.runs.record import DataFacts, Divergence, Record, RecordError
 from paperbench.specs.table import Table
-from tests.helpers import a_record, a_spec
+from tests.helpers import a_record, a_session, a_spec
 
 Change = Callable[[dict[str, Any]], object]
 
 
 def edited(change: Change, record: Record | None = None) -> str:
+    """A record with a change, and the checksum that fits: what only somebody who means it would write."""
     value = json.loads((record or a_record()).to_json())
     change(value)
-    return json.dumps(value)
+    value.pop("sha256", None)
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**value, "sha256": hashlib.sha256(canonical.encode()).hexdigest()})
 
 
 @pytest.mark.parametrize(
     "record",
     [
         a_record(),
-        a_record(status="partial", iteration=40, result=None),
-        a_record(status="diverged", iteration=7, result=None),
+        a_record(status="partial"),
+        a_record(status="diverged"),
         a_record(data=DataFacts("Bilder für «Übung»", '/ " \\ \n', True, "ab" * 32)),
     ],
     ids=["finished", "partial", "diverged", "odd text"],
@@ -53,7 +57,7 @@ def test_the_file_is_an_object_with_the_documented_keys() -> None:
     value = json.loads(a_record().to_json())
     assert set(value) == {
         *("schema", "run", "seed", "net", "status", "iteration", "result", "seconds", "sessions", "test_every"),
-        *("data", "spec", "code", "environment"),
+        *("data", "spec", "code", "environment", "divergence", "files", "sha256"),
     }
     assert value["result"]["test_error"] == 6.5
     assert value["spec"]["recipe"]["drops"] == {"at": [50, 65], "factor": 0.1}
@@ -64,7 +68,7 @@ def test_numbers_that_json_lacks_are_never_written() -> None:
         a_record(seconds=float("nan")).to_json()
 
 
-def setting(*path: str, to: Any) -> Change:
+def setting(*path: str | int, to: Any) -> Change:
     def change(value: dict[str, Any]) -> None:
         for key in path[:-1]:
             value = value[key]
@@ -109,9 +113,9 @@ def removing(*path: str) -> Change:
         (setting("spec", "net", to="preact_resnet110"), "record.spec.net is 'preact_resnet110', which is no object"),
         (setting("result", "test_error", to=None), "record.result.test_error is None, which is no number"),
         (setting("code", "commit", to=7), "record.code.commit is 7, which is no text"),
-        (setting("schema", to=2), "has schema 2; this version reads 1"),
-        (setting("schema", to="1"), "has schema '1'; this version reads 1"),
-        (removing("schema"), "has schema None; this version reads 1"),
+        (setting("schema", to=1), "has schema 1; this version reads 2"),
+        (setting("schema", to="1"), "has schema '1'; this version reads 2"),
+        (removing("schema"), "has schema None; this version reads 2"),
         (setting("spec", "precision", to="fp23"), "record.spec.precision is 'fp23'. Did you mean 'fp32'?"),
         (setting("sessions", to=2), "record.sessions is no list"),
         (setting("sessions", to=[{}]), "record.sessions[0] lacks the key 'first'"),
@@ -119,6 +123,19 @@ def removing(*path: str) -> Change:
         (setting("iteration", to=79), "is finished at iteration 79, which is not its recipe's last"),
         (setting("status", to="partial"), "has status 'partial' with a result"),
         (setting("status", to="diverged"), "has status 'diverged' with a result"),
+        (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "status 'finished' with a divergence"),
+        (setting("divergence", to={"phase": "sideways"}), "record.divergence lacks the key 'iteration'"),
+        (setting("seconds", to=-1.0), "has a negative number where no run leaves one"),
+        (setting("test_every", to=0), "has a negative number where no run leaves one"),
+        (setting("net", to="\ud800"), "record.net holds the character '\\ud800', which cannot be printed"),
+        (
+            setting("data", "name", to="\x1b[2J"),
+            "record.data.name holds the character '\\x1b', which cannot be printed",
+        ),
+        (setting("spec", "net", "depth", to=json.loads("[" * 30 + "]" * 30)), "holds more than 20 levels of values"),
+        (setting("sessions", to=[]), "has sessions that do not make up its 80 iterations"),
+        (setting("sessions", 1, "first", to=6), "has sessions that do not make up its 80 iterations"),
+        (setting("sessions", 1, "last", to=79), "has sessions that do not make up its 80 iterations"),
     ],
 )
 def test_what_no_run_leaves_is_refused(change: Change, message: str) -> None:
@@ -149,7 +166,7 @@ def test_data_other_than_the_specs_are_refused() -> None:
         Record.from_json(edited(setting("data", "fingerprint", to="cd" * 32)))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 2}'])
 def test_what_is_no_record_is_refused(text: str) -> None:
     with pytest.raises(RecordError, match=r"is no JSON|has schema None|lacks the key"):
         Record.from_json(text)
@@ -168,6 +185,41 @@ def test_a_whole_number_stands_for_a_number() -> None:
     record = Record.from_json(edited(setting("seconds", to=12)))
     assert record.seconds == 12.0
     assert type(record.seconds) is float
+
+
+@pytest.mark.parametrize("old", ["6.5,", "12.5", "random pixels", '"threads": 2', "0123456789abcdef"])
+def test_an_edited_value_shows(old: str) -> None:
+    text = a_record().to_json()
+    assert old in text
+    new = old.replace("5", "4").replace(": 2", ": 3").replace("random", "nice")
+    with pytest.raises(RecordError, match="not have the values that its sha256 was taken of: it was edited or damaged"):
+        Record.from_json(text.replace(old, new, 1))
+
+
+def test_layout_is_no_edit() -> None:
+    record = a_record()
+    assert Record.from_json(json.dumps(json.loads(record.to_json()), sort_keys=True)) == record
+
+
+def test_a_record_without_its_checksum_is_refused() -> None:
+    value = json.loads(a_record().to_json())
+    del value["sha256"]
+    with pytest.raises(RecordError, match="sha256"):
+        Record.from_json(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("second", "numerics", "is_mixed"),
+    [
+        ({}, (1,), False),
+        ({"numerics": 2}, (1, 2), True),
+        ({"torch": "3.0"}, (1,), True),
+        ({"torch": "2.16"}, (1,), False),
+    ],
+)
+def test_a_run_is_mixed_if_versions_changed_in_it(second: dict[str, Any], numerics: object, is_mixed: bool) -> None:
+    record = a_record(sessions=(a_session(0, 5), a_session(5, 80, **second)))
+    assert (record.numerics, record.is_mixed) == (numerics, is_mixed)
 
 
 def test_a_record_names_no_machine_person_or_path(monkeypatch: pytest.MonkeyPatch) -> None:

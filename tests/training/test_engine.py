@@ -129,6 +129,7 @@ def test_metrics_are_means_over_the_window(recipe: Recipe, small_dataset: ImageD
         trainer.step()
         if iteration == 2:
             first = trainer.window_metrics()
+            trainer.begin_window()
     second = trainer.window_metrics()
     assert first.loss == pytest.approx(sum(losses[:6]) / 6, rel=1e-5)
     assert first.error == pytest.approx(100 * sum(wrong[:6]) / 48)
@@ -144,6 +145,7 @@ def test_bf16_follows_fp32_at_first(recipe: Recipe, small_dataset: ImageDataset)
         for _ in range(20):
             trainer.step()
             losses[precision].append(trainer.window_metrics().loss)
+            trainer.begin_window()
         assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
         assert all(b.dtype == torch.float32 for n, b in trainer.model.named_buffers() if "running" in n)
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
@@ -166,6 +168,7 @@ def test_cuda_follows_the_cpu(recipe: Recipe, small_dataset: ImageDataset, preci
         for _ in range(6):
             trainer.step()
             losses[device].append(trainer.window_metrics().loss)
+            trainer.begin_window()
     early = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 5e-3}[precision]
     late = {"fp32": 3e-3, "tf32": 5e-3, "bf16": 8e-3}[precision]
     assert losses["cuda"][:4] == pytest.approx(losses["cpu"][:4], rel=early)

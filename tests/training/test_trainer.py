@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import CifarResNet
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
-from paperbench.training.checkpoint import load_checkpoint, save_checkpoint
+from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -34,6 +34,10 @@ def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
     return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
 
 
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    return read_checkpoint(checkpoint_bytes("a-run", state), "a-run")[0]
+
+
 def everything(trainer: Trainer) -> dict[str, object]:
     state = trainer.state_dict()
     momentum = {
@@ -52,7 +56,7 @@ def assert_same(ours: dict[str, object], theirs: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("stops", [(1,), (4, 12), (7, 8, 13, 20)])
 def test_a_continued_training_is_the_uninterrupted_one(
-    recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, stops: tuple[int, ...]
+    recipe: Recipe, small_dataset: ImageDataset, stops: tuple[int, ...]
 ) -> None:
     """Stops lie on and beside the end of the warm-up, the drop and the first epoch (iteration 6.25)."""
     whole = new(recipe, small_dataset)
@@ -63,10 +67,10 @@ def test_a_continued_training_is_the_uninterrupted_one(
     for stop in (*stops, 24):
         while part.iteration < stop:
             part.step()
-        save_checkpoint(tmp_path / "checkpoint.pt", "a-run", part.state_dict())
+        saved = through_a_file(part.state_dict())
         torch.manual_seed(99)  # another process would start from other generators
         part = new(recipe, small_dataset)
-        part.load_state_dict(load_checkpoint(tmp_path / "checkpoint.pt", "a-run"))
+        part.load_state_dict(saved)
 
     assert_same(everything(part), everything(whole))
     assert part.window_metrics() == whole.window_metrics()
@@ -176,41 +180,17 @@ def test_the_arithmetic_is_set_before_training(recipe: Recipe, small_dataset: Im
     assert torch.backends.cudnn.conv.fp32_precision == "ieee"
 
 
-class TestCheckpoint:
-    def test_a_damaged_one_is_named(self, tmp_path: Path) -> None:
-        path = tmp_path / "checkpoint.pt"
-        save_checkpoint(path, "a-run", {"x": torch.zeros(1000)})
-        path.write_bytes(path.read_bytes()[:-700])
-        with pytest.raises(PaperbenchError, match=r"checkpoint.pt is damaged .*delete its folder"):
-            load_checkpoint(path, "a-run")
-
-    def test_code_in_one_is_not_run(self, tmp_path: Path) -> None:
-        class Trap:
-            def __reduce__(self) -> tuple[object, ...]:
-                return (Path.write_text, (tmp_path / "sprung", ""))
-
-        torch.save({"format": 1, "run": "a-run", "contents": Trap()}, tmp_path / "checkpoint.pt")
-        with pytest.raises(PaperbenchError, match="is damaged"):
-            load_checkpoint(tmp_path / "checkpoint.pt", "a-run")
-        assert not (tmp_path / "sprung").exists()
-
-    def test_that_of_another_run_is_refused(self, tmp_path: Path) -> None:
-        save_checkpoint(tmp_path / "checkpoint.pt", "a-run", {})
-        with pytest.raises(PaperbenchError, match="for run a-run"):
-            load_checkpoint(tmp_path / "checkpoint.pt", "another-run")
-
-
 @pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_a_training_on_cuda_continues_from_its_checkpoint(
-    recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+    recipe: Recipe, small_dataset: ImageDataset, precision: str
 ) -> None:
     cuda = torch.device("cuda")
-    first = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", cuda)
+    first = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, cuda)
     for _ in range(6):
         first.step()
-    save_checkpoint(tmp_path / "checkpoint.pt", "a-run", first.state_dict())
-    second = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", cuda)
-    second.load_state_dict(load_checkpoint(tmp_path / "checkpoint.pt", "a-run"))
+    second = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, cuda)
+    second.load_state_dict(through_a_file(first.state_dict()))
     for _ in range(5):
         first.step()
         second.step()

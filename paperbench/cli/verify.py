@@ -1,0 +1,132 @@
+"""paperbench verify [RESULTS]: whether the files in a results directory are those that the runs left."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paperbench.cli.arguments import DEFAULT_RESULTS, Subparsers, add_data, add_device, positive_int
+
+if TYPE_CHECKING:
+    import torch
+
+    from paperbench.data.dataset import ImageDataset
+    from paperbench.runs.record import Record
+    from paperbench.runs.rerun import Rerun
+    from paperbench.runs.store import Store
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "verify",
+        help="check a results directory for edited, truncated or mismatching files",
+        description="Recompute digests and hashes of all runs, and check that their files fit together. Exit status: "
+        "0 if all is as the runs left it, 1 if not.",
+    )
+    parser.add_argument(
+        "results", nargs="?", type=Path, default=DEFAULT_RESULTS, metavar="RESULTS", help="default: ./results"
+    )
+    parser.add_argument(
+        "--rerun",
+        type=positive_int,
+        metavar="N",
+        help="also train the first iterations of N runs again, chosen by chance, and compare: bit for bit on the same "
+        "CPU, threads and torch, within 2 %% of the training loss elsewhere",
+    )
+    add_data(parser)
+    add_device(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from paperbench.errors import PaperbenchError
+    from paperbench.runs.store import Store
+    from paperbench.runs.verify import verify
+
+    if not args.results.is_dir():
+        raise PaperbenchError(f"{args.results} is no directory. Name a results directory.")
+    store = Store(args.results)
+    found = verify(store)
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.statuses.items()))
+    print(f"{args.results}: {found.statuses.total()} runs looked at{f': {statuses}' if statuses else ''}.")
+    if found.in_use:
+        print(f"Some process is at these, which were not looked at: {', '.join(found.in_use)}.")
+    for remark in found.remarks:
+        print(f"remark: {remark}")
+    for problem in found.problems:
+        print(f"problem: {problem}")
+    holds = not found.problems
+    if args.rerun:
+        holds &= _rerun(args, store, found.sound)
+    print("All is as the runs left it." if holds else "Not all is as the runs left it.")
+    return 0 if holds else 1
+
+
+def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> bool:
+    """Repeat the beginnings of some runs; whether all that could be repeated hold."""
+    import random
+
+    from paperbench.cli.run import wait_without_spinning
+
+    wait_without_spinning()
+    from paperbench.data.sources import data_directory
+    from paperbench.errors import PaperbenchError
+    from paperbench.runs.rerun import rerun_prefix
+    from paperbench.training.precision import choose_device
+
+    device = choose_device(args.device)
+    chance = random.Random()  # noqa: S311  (which runs, not what they train)
+    candidates = [record for record in records if record.status != "partial"]
+    chance.shuffle(candidates)
+    datasets: dict[str, ImageDataset | None] = {}
+    done: list[Rerun] = []
+    for record in candidates:
+        if len(done) == args.rerun:
+            break
+        try:
+            dataset = _dataset(record, data_directory(args.data), datasets)
+            rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, chance)
+        except PaperbenchError as error:
+            print(f"not repeated: {record.run}: {error}")
+            continue
+        done.append(rerun)
+        print(f"repeated: {_in_words(rerun, device)}")
+    if len(done) < args.rerun:
+        print(f"{len(done)} of {args.rerun} runs were repeated: no others that have ended could be.")
+    return all(rerun.holds for rerun in done)
+
+
+def _dataset(record: Record, directory: Path, loaded: dict[str, ImageDataset | None]) -> ImageDataset:
+    """The data set with the record's fingerprint.
+
+    Args:
+        loaded: By key, what earlier calls found in the directory.
+    """
+    from paperbench.catalogue import DATASETS
+    from paperbench.data.sources import load_dataset
+    from paperbench.errors import PaperbenchError
+
+    for key in DATASETS:
+        if key not in loaded:
+            try:
+                loaded[key] = load_dataset(key, directory)
+            except PaperbenchError:
+                loaded[key] = None
+        dataset = loaded[key]
+        if dataset is not None and dataset.fingerprint == record.data.fingerprint:
+            return dataset
+    raise PaperbenchError(f"{record.data.name} is not in {directory}; `--data DIR` names another folder.")
+
+
+def _in_words(rerun: Rerun, device: torch.device) -> str:
+    from paperbench.runs.rerun import TOLERANCE
+
+    text = f"{rerun.run}, iterations 1 to {rerun.iterations:,} on {device}: "
+    if rerun.is_identical:
+        return text + "every loss and error is the recorded one, bit for bit."
+    text += f"training losses differ from the record by up to {rerun.deviation:.2%}"
+    if rerun.is_same_machine:
+        return text + ", on the same kind of machine with the same torch: the record does not hold."
+    bound = f"the {TOLERANCE:.0%} that other hardware, threads or versions explain"
+    return text + (f", within {bound}." if rerun.holds else f", beyond {bound}: the record does not hold.")

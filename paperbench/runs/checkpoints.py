@@ -1,0 +1,115 @@
+"""The checkpoint files of a run. Nothing here imports torch: what is in them is the trainer's business.
+
+A name holds the iteration and a hash of the contents, `checkpoint-64000-0123456789abcdef.pt`, so that damage shows
+without a second file, and the folders of two stores can be copied over each other without one checkpoint replacing
+another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from paperbench.atomic import unwritable, write_atomically
+from paperbench.errors import RunError
+from paperbench.reading import read_at_most
+
+DAMAGED = ".damaged"
+"""Ending of checkpoints that could not be read; kept, as somebody may know more about the disk."""
+
+_LARGEST = 10_000_000_000
+_NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.pt")
+
+
+class DamagedCheckpointError(RunError):
+    """A checkpoint that is not what was written."""
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """One checkpoint, by its name."""
+
+    path: Path
+    iteration: int
+    digest: str
+
+    def read(self) -> bytes:
+        """Its bytes.
+
+        Raises:
+            DamagedCheckpointError: They are not those that were written.
+            RunError: The file cannot be read.
+        """
+        try:
+            data = read_at_most(self.path, _LARGEST)
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be read: {error.strerror or error}. Mend that, and give the same command again."
+            ) from error
+        if _digest(data) != self.digest:
+            raise DamagedCheckpointError(f"{self.path} does not hold what was written: its hash is another")
+        return data
+
+
+class Checkpoints:
+    """The checkpoints in a run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def newest_first(self) -> list[CheckpointFile]:
+        """All of them, the farthest first."""
+        files = []
+        for path in self.folder.glob("checkpoint-*.pt"):
+            if match := _NAME.fullmatch(path.name):
+                files.append(CheckpointFile(path, int(match[1]), match[2]))
+        return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
+
+    def damaged(self) -> list[Path]:
+        """Those that were set aside."""
+        return sorted(self.folder.glob(f"checkpoint-*{DAMAGED}"))
+
+    def write(self, iteration: int, data: bytes) -> CheckpointFile:
+        """A new checkpoint; those there stay.
+
+        Raises:
+            PaperbenchError: It cannot be written.
+        """
+        digest = _digest(data)
+        file = CheckpointFile(self.folder / f"checkpoint-{iteration}-{digest}.pt", iteration, digest)
+        write_atomically(file.path, data)
+        return file
+
+    def prune(self, newest: CheckpointFile, *, keep_previous: bool) -> None:
+        """Remove all but the newest and, if asked to, the farthest one of an earlier iteration.
+
+        Raises:
+            PaperbenchError: The folder cannot be written.
+        """
+        others = [file for file in self.newest_first() if file.path != newest.path]
+        if keep_previous:
+            previous = next((file for file in others if file.iteration < newest.iteration), None)
+            others = [file for file in others if file is not previous]
+        for file in others:
+            try:
+                file.path.unlink(missing_ok=True)
+            except OSError as error:
+                raise unwritable(file.path, error) from error
+
+    def set_aside(self, file: CheckpointFile) -> Path:
+        """Give a damaged checkpoint a name under which it is not looked for.
+
+        Raises:
+            PaperbenchError: The folder cannot be written.
+        """
+        aside = file.path.with_name(file.path.name + DAMAGED)
+        try:
+            return file.path.replace(aside)
+        except OSError as error:
+            raise unwritable(aside, error) from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,106 @@
+"""Where the values of a training stop being finite: found by repeating its last iterations under observation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from paperbench.training.evaluation import go_on
+from paperbench.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The first value that was not finite.
+
+    Attributes:
+        iteration: Its iteration, counted from 1.
+        phase: In which part of the iteration it came up.
+        module: Name of the module whose output, statistics, gradient or parameter it stood in; "loss" for the loss.
+    """
+
+    iteration: int
+    phase: Literal["forward", "backward", "update", "test"]
+    module: str
+
+
+def is_sound(trainer: Trainer) -> bool:
+    """Whether parameters, statistics and the loss of the present window are finite."""
+    model = trainer.model
+    broken = _owner(model.named_parameters()) or _owner(model.named_buffers())
+    return broken is None and (trainer.is_window_empty or math.isfinite(trainer.window_metrics().loss))
+
+
+def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], None] = go_on) -> Origin | None:
+    """Step until a value is not finite.
+
+    Args:
+        trainer: In a sound state that it had before; the search steps it on.
+        last: The iteration after which to give up.
+        between_steps: Called before each step; may raise to break off.
+
+    Returns:
+        Where it came up; None if everything stayed finite, which only arithmetic that does not repeat itself can do.
+    """
+    with _OutputWatch(trainer.model) as watch:
+        while trainer.iteration < last:
+            between_steps()
+            trainer.step()
+            model = trainer.model
+            if module := watch.first or _owner(model.named_buffers()):
+                return Origin(trainer.iteration, "forward", module)
+            if not math.isfinite(trainer.window_metrics().loss):
+                return Origin(trainer.iteration, "forward", "loss")
+            backwards = reversed(list(model.named_parameters()))
+            if module := _owner((name, p.grad) for name, p in backwards if p.grad is not None):
+                return Origin(trainer.iteration, "backward", module)
+            if module := _owner(model.named_parameters()):
+                return Origin(trainer.iteration, "update", module)
+    return None
+
+
+def find_in_test(trainer: Trainer, between_batches: Callable[[], None] = go_on) -> Origin | None:
+    """Test the trainer's net: where its outputs stop being finite, None if they do not."""
+    with _OutputWatch(trainer.model) as watch:
+        loss = trainer.test(between_batches).loss
+    module = watch.first or (None if math.isfinite(loss) else "loss")
+    return Origin(trainer.iteration, "test", module) if module else None
+
+
+def _owner(values: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Name of the module of the first tensor with a value that is not finite."""
+    for name, value in values:
+        if value.is_floating_point() and not value.isfinite().all():
+            return name.rpartition(".")[0]
+    return None
+
+
+class _OutputWatch:
+    """Notes the first module, in order of computation, whose output is not finite."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.first: str | None = None
+
+    def __enter__(self) -> _OutputWatch:
+        self._hooks = [
+            module.register_forward_hook(self._hook(name)) for name, module in self._model.named_modules() if name
+        ]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _hook(self, name: str) -> Any:
+        def look(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if self.first is None and isinstance(output, Tensor) and not torch.isfinite(output).all():
+                self.first = name
+
+        return look

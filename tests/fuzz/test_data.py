@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from paperbench.data.batch_pickle import read_pickle
+from paperbench.data.dataset import ImageDataset
+from paperbench.data.sources import load_dataset
+from paperbench.errors import PaperbenchError
+from tests.fuzz.strategies import JSON_VALUES, damaged, hundreds, refused
+from tests.helpers import random_images, write_batch
+
+(IMAGES, LABELS) = random_images(3, classes=100)
+ARRAYS = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES[:1], "y_test": LABELS[:1]}
+
+
+def npz(**members: bytes | np.ndarray) -> bytes:
+    """An archive of arrays, or of whatever bytes stand in the place of one."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, member in members.items():
+            if isinstance(member, np.ndarray):
+                buffer = io.BytesIO()
+                np.save(buffer, member, allow_pickle=True)
+                member = buffer.getvalue()
+            archive.writestr(f"{name}.npy", member)
+    return stream.getvalue()
+
+
+def header(text: str, version: tuple[int, int] = (1, 0)) -> bytes:
+    encoded = text.encode("utf-8", "replace")
+    length = len(encoded).to_bytes(2 if version == (1, 0) else 4, "little")
+    return np.lib.format.magic(*version) + length + encoded
+
+
+def loaded(directory: Path) -> None:
+    """Whatever is accepted has the promised form."""
+    dataset = load_dataset("cifar100", directory)
+    assert isinstance(dataset, ImageDataset)
+    for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)):
+        assert (x.dtype, x.shape[1:], y.dtype, y.shape) == (np.uint8, (32, 32, 3), np.int64, (len(x),))
+        assert y.min() >= 0
+        assert y.max() < 100
+    assert len(dataset.fingerprint) == 64
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("npz") / "cifar100.npz"
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("batches") / "cifar-100-python"
+    folder.mkdir()
+    for name in ("train", "test"):
+        write_batch(folder / name, IMAGES, LABELS, key="fine_labels")
+    return folder / "train"
+
+
+HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (3, 32, 32, 3), }"
+HEADER_TOKENS = (
+    *(
+        b"'|O'",
+        b"'<i8'",
+        b"'>u8'",
+        b"'<f4'",
+        b"'|b1'",
+        b"'<U9'",
+        b"'<M8[ns]'",
+        b"'V3072'",
+        b"'|u99'",
+        b"'|u1,|u1'",
+        b"",
+    ),
+    *(b"[('a', '|O')]", b"[('a', '|u1', (9999999, 9999999))]", b"('|u1', (2**9,))", b"True", b"None", b"L", b"1e9"),
+    *(b"()", b"(3,)", b"(-1, 32, 32, 3)", b"(99999999, 32, 32, 3)", b"(%d, 32, 32, 3)" % 10**30, b"(3.0,)", b"'"),
+    *(b"(" * 500, b"-" * 5000, b"[" * 5000, b"__import__('os').system('x')", b"{", b"}", b"\0", b"\n", b"9" * 5000),
+)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@hundreds(1)
+@given(data=st.data())
+def test_a_damaged_archive_of_arrays_is_read_or_refused(archive: Path, save: Any, data: st.DataObject) -> None:
+    stream = io.BytesIO()
+    save(stream, **ARRAYS)
+    archive.write_bytes(data.draw(damaged(stream.getvalue(), (b"PK\x01\x02", b"PK\x05\x06", b"\xff" * 8, b"x_train"))))
+    refused(PaperbenchError, loaded, archive.parent)
+
+
+@pytest.mark.filterwarnings("ignore:Reading .* required additional header parsing")
+@hundreds(2)
+@given(
+    name=st.sampled_from(list(ARRAYS)),
+    text=damaged(HEADER, HEADER_TOKENS),
+    version=st.sampled_from([(1, 0), (1, 0), (2, 0), (3, 0), (9, 9)]),
+    values=st.sampled_from([b"", bytes(3), bytes(3 * 3072), bytes(4 * 3072)]),
+)
+def test_an_array_with_a_damaged_header_is_read_or_refused(
+    archive: Path, name: str, text: bytes, version: tuple[int, int], values: bytes
+) -> None:
+    member = header(text.decode("latin-1"), version) + values
+    archive.write_bytes(npz(**{**ARRAYS, name: member}))
+    refused(PaperbenchError, loaded, archive.parent)
+
+
+KINDS = (
+    hnp.scalar_dtypes()
+    | hnp.array_dtypes()
+    | hnp.nested_dtypes()
+    | st.sampled_from([np.dtype("uint8"), np.dtype("int64"), np.dtype(object)])
+)
+SHAPES = hnp.array_shapes(min_dims=0, min_side=0, max_side=4) | st.sampled_from([(3,), (1,), (3, 32, 32, 3)])
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+@hundreds(1)
+@given(name=st.sampled_from(list(ARRAYS)), kind=KINDS, shape=SHAPES, order=st.sampled_from("CF"), data=st.data())
+def test_an_array_of_any_kind_is_read_or_refused(
+    archive: Path, name: str, kind: np.dtype, shape: tuple[int, ...], order: Any, data: st.DataObject
+) -> None:
+    array = np.zeros(shape, kind, order)[:: data.draw(st.sampled_from([1, -1]))] if shape else np.zeros(shape, kind)
+    archive.write_bytes(npz(**{**ARRAYS, name: array}))
+    refused(PaperbenchError, loaded, archive.parent)
+
+
+OPERATIONS = (
+    *(bytes([code]) for code in b"(.0120FNIJLMKVUTXSBCRGbcilojtsude}]){pqrhga\x80\x81\x82\x85\x86\x87\x88\x89\x8a\x8b"),
+    *(bytes([code]) for code in b"\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98"),
+    *(
+        b"cos\nsystem\n",
+        b"cbuiltins\neval\n",
+        b"ccopyreg\n_reconstructor\n",
+        b"\x8c\x05numpy\x8c\x07ndarray\x93",
+        b"K\x01",
+    ),
+    *(
+        b"cnumpy\nndarray\n",
+        b"cnumpy\ndtype\n",
+        b"cnumpy.core.multiarray\n_reconstruct\n",
+        b"c_codecs\nencode\n",
+        b"h\x00",
+    ),
+    *(
+        b"r\xff\xff\xff\x7f",
+        b"\x8e" + b"\xff" * 7 + b"\x00",
+        b"X\x04\x00\x00\x00data",
+        b"\x8c\x06latin1",
+        b"\x8c\x02u1",
+        b"q\x00",
+    ),
+)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+@hundreds(1)
+@given(data=st.data())
+def test_a_damaged_batch_is_read_or_refused(batch: Path, protocol: int, data: st.DataObject) -> None:
+    original = pickle.dumps({"data": IMAGES[:1].reshape(1, -1), "fine_labels": [7]}, protocol)
+    head, pixels, tail = original[:200], original[200:-200], original[-200:]
+    if data.draw(st.booleans()):
+        head = data.draw(damaged(head, OPERATIONS))
+    else:
+        tail = data.draw(damaged(tail, OPERATIONS))
+    batch.write_bytes(head + pixels + tail)
+    refused(PaperbenchError, loaded, batch.parents[1])
+
+
+@hundreds(3)
+@given(operations=st.lists(st.sampled_from(OPERATIONS) | st.binary(max_size=3), max_size=30))
+def test_any_sequence_of_pickle_operations_is_refused(batch: Path, operations: list[bytes]) -> None:
+    batch.write_bytes(b"".join(operations) + b".")
+    assert refused(PaperbenchError, loaded, batch.parents[1])
+
+
+VALUES = st.recursive(
+    JSON_VALUES
+    | st.binary()
+    | st.complex_numbers()
+    | st.dates()
+    | st.sampled_from([len, dict, IMAGES, LABELS[0], b""]),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=6,
+)
+
+
+@hundreds(2)
+@given(
+    value=VALUES | st.fixed_dictionaries({"data": VALUES, "fine_labels": VALUES}),
+    protocol=st.integers(0, pickle.HIGHEST_PROTOCOL),
+)
+def test_a_pickle_of_any_value_is_refused(batch: Path, value: Any, protocol: int) -> None:
+    batch.write_bytes(pickle.dumps(value, protocol))
+    assert refused(PaperbenchError, loaded, batch.parents[1])
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@hundreds(1)
+@given(value=PLAIN, protocol=st.integers(0, pickle.HIGHEST_PROTOCOL))
+def test_plain_values_come_back_as_they_were_pickled(value: Any, protocol: int) -> None:
+    assert read_pickle(pickle.dumps(value, protocol)) == value

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paperbench.errors import PaperbenchError
+from paperbench.runs.history import HistoryLine
+from paperbench.runs.record import Record, RecordError, build, parse_json
+from paperbench.runs.store import RunDirectory, Store
+from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, hundreds, refused
+from tests.helpers import a_record
+
+RECORD = a_record().to_json()
+LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25).to_json()
+LATER = LINE.replace("40", "80")
+
+
+def read_back(record_file: Path) -> None:
+    record = RunDirectory(record_file.parent).read_record()
+    if record is not None:
+        assert Record.from_json(record.to_json()) == record
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    directory = Store(tmp_path_factory.mktemp("results")).directory(a_record().run)
+    directory.path.mkdir(parents=True)
+    return directory
+
+
+@hundreds(2)
+@given(content=damaged(RECORD.encode(), JSON_TOKENS) | st.binary() | st.text().map(str.encode))
+def test_a_damaged_record_is_refused(run: RunDirectory, content: bytes) -> None:
+    run.record_file.write_bytes(content)
+    refused(RecordError, read_back, run.record_file)
+
+
+@hundreds(3)
+@given(tree=altered_trees(json.loads(RECORD)) | JSON_VALUES)
+def test_a_record_of_other_values_is_refused(tree: Any) -> None:
+    refused(RecordError, Record.from_json, json.dumps(tree))
+    if isinstance(tree, dict):
+        tree.pop("sha256", None)  # so that the checksum does not hide what is behind it
+    refused(RecordError, build, Record, tree, "record")
+
+
+@hundreds(2)
+@given(line=damaged(LINE.encode(), JSON_TOKENS).map(lambda b: b.decode(errors="replace")))
+def test_a_damaged_line_of_a_history_is_refused(line: str) -> None:
+    refused(RecordError, lambda: build(HistoryLine, parse_json(line), "line"))
+
+
+@hundreds(1)
+@given(tree=altered_trees(json.loads(LINE)) | JSON_VALUES)
+def test_a_history_line_of_other_values_is_refused(tree: Any) -> None:
+    refused(RecordError, build, HistoryLine, tree, "line")
+
+
+@hundreds(2)
+@given(content=damaged((LINE + LATER).encode(), JSON_TOKENS) | st.binary())
+def test_a_damaged_history_is_read_up_to_the_damage_or_refused(run: RunDirectory, content: bytes) -> None:
+    run.history_file.write_bytes(content)
+    refused(PaperbenchError, run.history)
+
+
+@pytest.mark.parametrize("depth", range(20, 1000, 60))
+@pytest.mark.parametrize("part", ["schema", "seed", "spec", "status", "sessions"])
+def test_a_record_with_deeply_nested_values_is_refused(part: str, depth: int) -> None:
+    tree = json.loads(RECORD)
+    tree[part] = {**tree[part], "recipe": {"a": "HERE"}} if part == "spec" else "HERE"
+    text = json.dumps(tree).replace('"HERE"', "[" * depth + "]" * depth)
+    assert refused(RecordError, Record.from_json, text)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paperbench.data.sources import DataDescription, load_dataset
+from paperbench.errors import PaperbenchError
+from paperbench.specs.expected import Expected
+from paperbench.specs.experiment import Experiment
+from paperbench.specs.profile import Profiles
+from paperbench.specs.recipe import Recipe
+from paperbench.specs.strict_yaml import SpecError, bind, read_mapping
+from paperbench.specs.table import load_profiles, load_table
+from tests.fuzz.strategies import damaged, hundreds, refused
+from tests.helpers import ROOT, copy_of_specs
+
+FILES = {
+    "experiments/table2.yaml": Experiment,
+    "experiments/profiles.yaml": Profiles,
+    "experiments/recipes/cifar.yaml": Recipe,
+    "expected/table2.yaml": Expected,
+}
+DESCRIPTION = b"name: CIFAR-10 from JPEG\norigin: a mirror\ncanonical: false\n"
+
+TOKENS = (
+    *(b"&a ", b"*a", b"&a [*a]", b"<<: *a\n", b"? ", b"- ", b": ", b"{", b"}", b"[", b"]", b",", b"|\n", b">-\n", b"#"),
+    *(b"\n", b"\n\n", b"\n  ", b"\t", b"---\n", b"...\n", b"%YAML 1.1\n---\n", b"%TAG ! x:\n", b"'", b'"', b"@", b"`"),
+    *(b"!!int ", b"!!float ", b"!!bool ", b"!!null ", b"!!str ", b"!!map ", b"!!seq ", b"!!set ", b"!!binary ", b"! "),
+    *(b"!!python/object/apply:os.system [ls]", b"!!timestamp 2001-01-01", b"!<tag:yaml.org,2002:int> ", b"!%ff "),
+    *(b"null", b"~", b"true", b"yes", b"1", b"0", b"-1", b"1.5", b".nan", b".inf", b"-.inf", b"1e-4", b"1e999", b"010"),
+    *(b"1:30", b"1_000", b"0x1F", b"0b1", b"2001-01-01", b"9" * 30, b"9" * 400, b"9" * 5000, b"0x" + b"f" * 5000),
+    *(b"1:" * 2000 + b"1", b"1" * 3000 + b"x", b"[" * 60, b"[" * 5000, b"{a: " * 60, b"- " * 200, b"x" * 2000),
+    *(b"\0", b"\xff\xfe", b"\xc3", b"\xc2\x85", b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\x1b", b"\xf0\x9f\x92\xa9"),
+    *(
+        b'"\\UFFFFFFFF"',
+        b'"\\U00110000"',
+        b'"\\ud800"',
+        b'"\\e[2J"',
+        b'"\\0"',
+        b'"\\x8"',
+        b"%YAML " + b"9" * 5000 + b".1\n",
+    ),
+    *(b"name", b"kwargs: {name: x}", b"kwargs: {depth: 1}", b"cells: {}", b"schema: 1", b"a/b", b"table2", b"where: x"),
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_of_specs(tmp_path_factory.mktemp("specs"))
+
+
+@st.composite
+def rearranged(draw: st.DrawFn, original: bytes) -> bytes:
+    """Lines exchanged, repeated, removed or indented, and values replaced by tokens."""
+    lines = original.splitlines(keepends=True)
+    for _ in range(draw(st.integers(1, 3))):
+        one, other = draw(st.integers(0, len(lines) - 1)), draw(st.integers(0, len(lines) - 1))
+        match draw(st.sampled_from(["exchange", "copy", "remove", "indent", "value", "value"])):
+            case "exchange":
+                lines[one], lines[other] = lines[other], lines[one]
+            case "copy":
+                lines.insert(one, lines[other])
+            case "remove" if len(lines) > 1:
+                del lines[one]
+            case "indent":
+                lines[one] = draw(st.sampled_from([b" ", b"  ", b"\t"])) + lines[one]
+            case _:
+                key, colon, _ = lines[one].partition(b": ")
+                lines[one] = key + colon + draw(st.sampled_from(TOKENS)) + b"\n"
+    return b"".join(lines)
+
+
+def use(root: Path) -> None:
+    """Read all and ask for what a run asks."""
+    load_profiles(root)
+    table = load_table("table2", root)
+    for profile in table.profiles.profiles.values():
+        table.recipe_in(profile)
+        for cell in table.cells():
+            cell.net_in(profile)
+            cell.net_name_in(profile)
+
+
+@pytest.mark.parametrize("name", FILES)
+@hundreds(1)
+@given(data=st.data())
+def test_a_damaged_table_is_read_or_refused(root: Path, name: str, data: st.DataObject) -> None:
+    original = (ROOT / name).read_bytes()
+    try:
+        (root / name).write_bytes(data.draw(damaged(original, TOKENS) | rearranged(original)))
+        refused(PaperbenchError, use, root)
+    finally:
+        (root / name).write_bytes(original)
+
+
+@pytest.mark.parametrize("kind", [*FILES.values(), DataDescription, Mapping[str, Any]])
+@hundreds(1)
+@given(content=st.text().map(str.encode) | st.lists(st.sampled_from(TOKENS), max_size=8).map(b"".join) | st.binary())
+def test_any_text_is_bound_or_refused(tmp_path_factory: pytest.TempPathFactory, kind: Any, content: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_bytes(content)
+    refused(SpecError, lambda: bind(read_mapping(file), kind))
+
+
+@hundreds(1)
+@given(content=damaged(DESCRIPTION, TOKENS))
+def test_a_damaged_description_of_data_is_read_or_refused(root: Path, content: bytes) -> None:
+    (root / "dataset.yaml").write_bytes(content)
+    assert refused(PaperbenchError, load_dataset, "cifar10", root)  # at the latest because there are no images

@@ -1,0 +1,138 @@
+"""Tiny runs in a store, for the tests of what writes and survives there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paperbench.catalogue import resolve
+from paperbench.data.dataset import ImageDataset
+from paperbench.runs.executor import Incompatible, work_off
+from paperbench.runs.history import HistoryLine
+from paperbench.runs.limits import Limits
+from paperbench.runs.planning import PlannedRun, run_spec
+from paperbench.runs.record import Files, Record
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
+from paperbench.training.checkpoint import read_checkpoint
+
+CPU = torch.device("cpu")
+
+
+def tiny(paper_recipe: Recipe, **changes: Any) -> Recipe:
+    """20 iterations of 16 images with a warm-up, a drop, and epochs that end within batches (of 100 images)."""
+    recipe = replace(
+        paper_recipe,
+        batch_size=16,
+        iterations=20,
+        warm_up=WarmUp(0.01, 4),
+        drops=Drops((12,), 0.1),
+        batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"),
+        monitoring=Monitoring(log_every=5, test_every=10, checkpoint_every=8, checkpoint_share=1.0),
+    )
+    return replace(recipe, **changes)
+
+
+def planned(recipe: Recipe, dataset: ImageDataset, net_name: str = "preact_resnet20", seed: int = 0) -> PlannedRun:
+    net = resolve(net_name, depth=11 if "164" in net_name else 8)
+    spec = run_spec(net, recipe, dataset.fingerprint, "paper", "fp32")
+    return PlannedRun(spec, seed, net, net_name, recipe, dataset, ("preact/resnet110",))
+
+
+class Log:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.lines: list[HistoryLine] = []
+        self.skips: list[tuple[str, str]] = []
+        self.failures: list[tuple[str, str]] = []
+        self.warnings: list[str] = []
+        self.records: list[Record] = []
+
+    def skipped(self, run: PlannedRun, why: str) -> None:
+        self.skips.append((run.id, why))
+
+    def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None:
+        self.goal = last_iteration
+
+    def stepped(self, iteration: int) -> None:
+        self.steps.append(iteration)
+
+    def logged(self, line: HistoryLine) -> None:
+        self.lines.append(line)
+
+    def finishing(self) -> None:
+        self.finished = True
+
+    def ended(self, record: Record) -> None:
+        self.records.append(record)
+
+    def failed(self, run: PlannedRun, why: str) -> None:
+        self.failures.append((run.id, why))
+
+    def warned(self, run: PlannedRun, text: str) -> None:
+        self.warnings.append(text)
+
+    @property
+    def record(self) -> Record:
+        return self.records[-1]
+
+    @property
+    def failure(self) -> str:
+        ((_, why),) = self.failures
+        return why
+
+
+def go(
+    run: PlannedRun,
+    root: Path,
+    limits: Limits | None = None,
+    log: Log | None = None,
+    incompatible: Incompatible = "refuse",
+    **values: float,
+) -> tuple[RunDirectory, Log]:
+    """Give a run what the command line would: start it, continue it, or see that it is done."""
+    store, log = Store(root), log or Log()
+    work_off([run], store, CPU, limits or Limits(**values), log, incompatible)
+    return store.directory(run.id), log
+
+
+def state(directory: RunDirectory) -> dict[str, Any]:
+    """What the trainer left in the newest checkpoint."""
+    contents, _ = read_checkpoint(directory.checkpoints.newest_first()[0].read(), directory.path.name)
+    return contents["trainer"]
+
+
+def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
+    """Record and history less what tells when, where and in how many pieces."""
+    record = directory.read_record()
+    assert record
+    plain = replace(record, seconds=0.0, sessions=(), files=Files(record.files.history_lines, "", ""))
+    return plain, [replace(line, seconds=0.0) for line in directory.history()]
+
+
+def assert_same(one: RunDirectory, other: RunDirectory) -> None:
+    """Two runs that are bit for bit the same: record, history, parameters, statistics, momentum, noise."""
+    assert without_times(one) == without_times(other)
+    assert_equal(state(one), state(other))
+
+
+def assert_equal(one: Any, other: Any, path: str = "state") -> None:
+    """Two nests of containers with equal tensors, NaN being equal to itself."""
+    if isinstance(one, torch.Tensor):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=path)
+    elif isinstance(one, Mapping):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_equal(one[key], other[key], f"{path}.{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), path
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            assert_equal(*pair, f"{path}[{index}]")
+    else:
+        assert one == other, path

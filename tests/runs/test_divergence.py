@@ -1,0 +1,216 @@
+"""Runs whose numbers stop being finite: kept, with iteration, rate and module where that began."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paperbench.models.residual_unit import ResidualUnit
+from paperbench.runs.limits import Limits
+from paperbench.runs.planning import PlannedRun
+from paperbench.runs.record import Divergence
+from paperbench.specs.recipe import Drops, WarmUp
+from paperbench.training.engine import EagerEngine
+from paperbench.training.optimiser import MomentumSGD
+from paperbench.training.snapshot import Snapshot
+from paperbench.training.trainer import Trainer
+from tests.runs.running import CPU, Log, assert_equal, assert_same, go, planned
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """Lets one tensor become infinite in one iteration (counted from 1) of every training."""
+
+    def arrange(phase: str, iteration: int) -> None:
+        present = [0]
+        step = EagerEngine.step
+
+        def counted(self: EagerEngine, number: int) -> None:
+            present[0] = number + 1
+            step(self, number)
+
+        monkeypatch.setattr(EagerEngine, "step", counted)
+        if phase == "forward":
+            forward = ResidualUnit.forward
+
+            def overflowing(self: ResidualUnit, x: Tensor) -> Tensor:
+                y = forward(self, x)
+                is_place = self.training and x.shape[1] == 32 and y.shape[1] == 64
+                return y * math.inf if is_place and present[0] == iteration else y
+
+            monkeypatch.setattr(ResidualUnit, "forward", overflowing)
+        if phase == "backward":
+            backward = EagerEngine._backward
+
+            def exploding(self: EagerEngine, group: Any) -> None:
+                backward(self, group)
+                if present[0] == iteration:
+                    dict(self._model.named_parameters())["stages.1.0.residual.conv1.weight"].grad[0, 0, 0, 0] = math.nan
+
+            monkeypatch.setattr(EagerEngine, "_backward", exploding)
+        if phase == "update":
+            update = MomentumSGD.step
+
+            def overshooting(self: MomentumSGD) -> None:
+                update(self)
+                if present[0] == iteration:
+                    with torch.no_grad():
+                        self.param_groups[0]["params"][-1].fill_(math.inf)  # the classifier's bias
+
+            monkeypatch.setattr(MomentumSGD, "step", overshooting)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    ("phase", "module"), [("forward", "stages.2.0"), ("backward", "stages.1.0.residual.conv1"), ("update", "fc")]
+)
+@pytest.mark.parametrize(("iteration", "seen_at"), [(1, 5), (9, 10), (10, 10), (14, 15)])
+def test_iteration_rate_phase_and_module_are_found(
+    run: PlannedRun,
+    tmp_path: Path,
+    breaking: Callable[[str, int], None],
+    phase: str,
+    module: str,
+    iteration: int,
+    seen_at: int,
+) -> None:
+    if phase != "forward" and iteration == 10:
+        seen_at = 15  # the loss of an iteration is measured before its update
+    breaking(phase, iteration)
+    directory, log = go(run, tmp_path)
+    rate = 0.01 if iteration <= 4 else 0.1 if iteration <= 12 else pytest.approx(0.01)
+    found = log.record.divergence
+    assert found == Divergence(iteration, rate, phase, module)
+    assert (log.record.status, log.record.iteration, log.record.result) == ("diverged", seen_at, None)
+    assert directory.history()[-1].train_loss is None
+    assert "NaN" not in directory.history_file.read_text()
+    assert log.steps == list(range(1, seen_at + 1)), "the search is not told as progress"
+    assert len(directory.checkpoints.newest_first()) == 1
+
+
+@pytest.fixture
+def hot(run: PlannedRun) -> PlannedRun:
+    return planned(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)
+
+
+def test_a_training_that_overflows_ends_as_diverged_and_is_kept(hot: PlannedRun, tmp_path: Path) -> None:
+    directory, log = go(hot, tmp_path)
+    assert log.record.status == "diverged"
+    assert log.record.iteration == 5
+    # what torch says by itself: after one update of this size the next forward pass overflows in its first BN
+    trainer = Trainer(hot.net, hot.recipe, hot.dataset, 0, "fp32", CPU)
+    trainer.step()
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    trainer.step()
+    assert math.isnan(trainer.window_metrics().loss)
+    assert log.record.divergence
+    assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
+    _, again = go(hot, tmp_path)
+    assert again.skips == [(hot.id, "diverged at iteration 5 already")]
+    # as after a kill between checkpoint and record, or if somebody deletes a damaged record
+    directory.record_file.unlink()
+    directory, again = go(hot, tmp_path)
+    assert again.steps == []
+    assert again.record.divergence == log.record.divergence
+
+
+@pytest.mark.parametrize("stops", [(1,), (2,), (3,), (4,), (1, 2, 3, 4)])
+def test_a_diverging_run_ends_the_same_however_it_was_interrupted(
+    hot: PlannedRun, tmp_path: Path, stops: tuple[int, ...]
+) -> None:
+    """Also if it was paused after its numbers had broken and before anybody looked at them."""
+    for stop in stops:
+        go(hot, tmp_path / "part", stop_at=stop)
+    part, _ = go(hot, tmp_path / "part")
+    assert_same(part, go(hot, tmp_path / "whole")[0])
+
+
+def test_a_signal_during_the_search_loses_nothing(
+    hot: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits()
+    step = Trainer.step
+    steps = []
+
+    def signalled(self: Trainer) -> None:
+        step(self)
+        steps.append(self.iteration)
+        if steps == [1, 2, 3, 4, 5, 1]:
+            limits.signal = signal.SIGTERM
+
+    monkeypatch.setattr(Trainer, "step", signalled)
+    _, log = go(hot, tmp_path / "part", limits)
+    assert (log.record.status, log.record.iteration) == ("partial", 0)
+    monkeypatch.undo()
+    part, _ = go(hot, tmp_path / "part")
+    assert_same(part, go(hot, tmp_path / "whole")[0])
+
+
+def test_a_net_that_only_its_last_update_breaks_has_diverged_too(run: PlannedRun, tmp_path: Path) -> None:
+    broken = planned(
+        replace(run.recipe, learning_rate=1e30, warm_up=WarmUp(0.01, 19), drops=Drops((), 0.1)), run.dataset
+    )
+    _, log = go(broken, tmp_path)
+    assert log.lines[-1].train_loss is not None
+    assert log.record.status == "diverged"
+    assert log.record.result is None
+    assert log.record.divergence
+    assert (log.record.divergence.iteration, log.record.divergence.phase) == (20, "test")
+    assert log.record.divergence.learning_rate == 1e30
+    assert log.record.divergence.module
+
+
+def test_numbers_that_break_once_and_never_again_are_said_not_to_be_found(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As hardware does that computes wrong, or arithmetic that does not repeat itself."""
+    backward = EagerEngine._backward
+    calls = []
+
+    def once(self: EagerEngine, group: Any) -> None:
+        backward(self, group)
+        calls.append(1)
+        if len(calls) == 5:
+            self._loss += math.inf
+
+    monkeypatch.setattr(EagerEngine, "_backward", once)
+    _, log = go(run, tmp_path)
+    assert log.record.divergence == Divergence(5, 0.1, None, None)
+
+
+def test_a_snapshot_does_not_move_with_the_training(run: PlannedRun) -> None:
+    trainer = Trainer(run.net, run.recipe, run.dataset, 0, "fp32", CPU)
+    snapshot = Snapshot(trainer)
+    states = []
+    for _ in range(2):
+        for _ in range(3):
+            trainer.step()
+        snapshot.take(trainer)
+        states.append(snapshot.state())
+        assert_equal(snapshot.state(), trainer.state_dict())
+    kept = snapshot.state()
+    loaded = snapshot.state()
+    trainer.load_state_dict(loaded)
+    trainer.step()
+    assert_equal(snapshot.state(), kept)
+    twin = Trainer(run.net, run.recipe, run.dataset, 0, "fp32", CPU)
+    twin.load_state_dict(kept)
+    twin.step()
+    assert_equal(twin.state_dict(), trainer.state_dict())
+    assert states[0]["iteration"] == 3
+
+
+def test_progress_is_told_of_a_divergence(hot: PlannedRun, tmp_path: Path) -> None:
+    log = Log()
+    go(hot, tmp_path, log=log)
+    assert log.lines[-1].train_loss is None
+    assert log.record.divergence

@@ -1,0 +1,159 @@
+"""Disks that are full or read-only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paperbench.errors import PaperbenchError
+from paperbench.runs.planning import PlannedRun
+from paperbench.runs.room import check_room, checkpoint_size, in_words
+from paperbench.runs.store import Store
+from tests.runs.running import Log, assert_same, go
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB, where one may mount such a thing."""
+    place = tmp_path / "small disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("needs the right to mount a small tmpfs")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def partial(run: PlannedRun, small_disk: Path) -> PlannedRun:
+    """The run at iteration 8, on the small disk, with two checkpoints before it."""
+    go(run, small_disk, stop_at=8)
+    return run
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Write a file that leaves so many bytes."""
+    ballast = disk / "ballast"
+    free = shutil.disk_usage(disk).free
+    ballast.write_bytes(b"\0" * max(0, free - leave))
+    return ballast
+
+
+@pytest.mark.parametrize("leave", [0, 4096, 100_000, 500_000])
+def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
+    partial: PlannedRun, small_disk: Path, tmp_path: Path, leave: int
+) -> None:
+    """It fills up while the run is at work, at iteration 9 of 20; the next checkpoints are due at 16 and 20."""
+
+    class Neighbour(Log):
+        def stepped(self, iteration: int) -> None:
+            if iteration == 9:
+                fill(small_disk, leave)
+
+    size = checkpoint_size(partial.net)
+    with pytest.raises(PaperbenchError, match=r"No space left on device\. Make room or choose another folder"):
+        go(partial, small_disk, log=Neighbour())
+    directory = Store(small_disk).directory(partial.id)
+    record = directory.read_record()
+    assert record
+    assert record.iteration == 8 if leave < size else record.iteration in (8, 16)
+    assert any(file.read() for file in directory.checkpoints.newest_first())
+    assert list((small_disk / "claims").iterdir()) == []
+    (small_disk / "ballast").unlink()
+    directory, log = go(partial, small_disk)
+    assert log.warnings == []
+    assert_same(directory, go(partial, tmp_path / "whole")[0])
+
+
+def test_a_full_disk_is_told_before_anything_is_trained(partial: PlannedRun, small_disk: Path) -> None:
+    ballast = fill(small_disk, 0)
+    log = Log()
+    with pytest.raises(PaperbenchError, match="No space left on device"):
+        go(partial, small_disk, log=log)
+    assert log.steps == []
+    ballast.unlink()
+    assert go(partial, small_disk)[1].record.status == "finished"
+
+
+def test_too_little_room_is_refused_before_the_start(run: PlannedRun, small_disk: Path) -> None:
+    store = Store(small_disk / "results" / "not there yet")
+    needed = check_room([run], store)
+    fill(small_disk, needed - 10_000)
+    with pytest.raises(
+        PaperbenchError, match=r"1 runs need about .* in .*not there yet, which has .* left\. Make room"
+    ):
+        check_room([run], store)
+    (small_disk / "ballast").unlink()
+    fill(small_disk, needed + 50_000)
+    check_room([run], store)
+    go(run, store.root)
+    assert check_room([], store) == 0
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_may_not_be_written_is_told(run: PlannedRun, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir(mode=0o500)
+    with pytest.raises(PaperbenchError, match=r"Permission denied\. Make room or choose another folder"):
+        go(run, tmp_path / "results")
+
+
+def test_a_disk_that_became_read_only_is_told(partial: PlannedRun, small_disk: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()}
+    remount = ["mount", "-o", "remount,{}", "tmpfs", str(small_disk)]
+    subprocess.run([word.format("ro") for word in remount], check=True)
+    try:
+        with pytest.raises(PaperbenchError, match=r"Read-only file system\. Make room or choose another folder"):
+            go(partial, small_disk)
+    finally:
+        subprocess.run([word.format("rw") for word in remount], check=True)
+    assert {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()} == before
+    assert_same(go(partial, small_disk)[0], go(partial, tmp_path / "whole")[0])
+
+
+@pytest.mark.parametrize("stop_at", [8, 13])
+def test_the_prediction_is_just_above_what_a_run_leaves_at_most(run: PlannedRun, tmp_path: Path, stop_at: int) -> None:
+    most = 0
+
+    class Watching(Log):
+        def logged(self, line: object) -> None:
+            self.measure()
+
+        def measure(self) -> None:
+            nonlocal most
+            most = max(most, sum(path.stat().st_size for path in (tmp_path / "runs").rglob("*") if path.is_file()))
+
+    log = Watching()
+    predicted = check_room([run], Store(tmp_path))
+    directory, _ = go(run, tmp_path, log=log, stop_at=stop_at)
+    log.measure()
+    (newest, *_) = directory.checkpoints.newest_first()
+    one = newest.path.stat().st_size
+    assert one <= checkpoint_size(run.net) + 50_000 <= 1.25 * one + 50_000
+    assert most + one <= predicted, "the checkpoint that is being written comes on top"
+    if stop_at == 13:
+        assert predicted <= 1.5 * (most + one)
+
+
+def test_what_is_there_already_is_not_counted_again(run: PlannedRun, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    before = check_room([run], store)
+    directory, _ = go(run, tmp_path, stop_at=8)
+    there = sum(file.path.stat().st_size for file in directory.checkpoints.newest_first())
+    assert check_room([run], store) == before - there
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(900, "1 kB"), (51_200, "51 kB"), (14_000_000, "14.0 MB"), (3e9, "3.0 GB")]
+)
+def test_sizes_in_words(size: int, words: str) -> None:
+    assert in_words(size) == words

@@ -1,0 +1,331 @@
+"""A run that was interrupted, however and however often, ends as the one that was not."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paperbench import atomic
+from paperbench.data.dataset import ImageDataset
+from paperbench.runs.limits import Limits
+from paperbench.runs.planning import PlannedRun
+from paperbench.runs.session import RunSession
+from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
+from paperbench.training import evaluation
+from paperbench.training.trainer import Trainer
+from tests.runs.running import Log, assert_same, go, planned, tiny
+
+
+@pytest.mark.parametrize("stops", [(3,), (5, 10), (8, 9, 19)])
+def test_a_run_paused_and_continued_is_the_uninterrupted_one(
+    run: PlannedRun, tmp_path: Path, stops: tuple[int, ...]
+) -> None:
+    whole, _ = go(run, tmp_path / "whole")
+    for stop in stops:
+        part, log = go(run, tmp_path / "part", stop_at=stop)
+        assert log.record.status == "partial"
+        assert log.record.iteration == stop
+    part, log = go(run, tmp_path / "part")
+    ends = [0, *stops, 20]
+    assert [(s.first, s.last) for s in log.record.sessions] == list(itertools.pairwise(ends))
+    assert sum(s.seconds for s in log.record.sessions) == pytest.approx(log.record.seconds, abs=0.1)
+    assert_same(part, whole)
+
+
+@pytest.mark.parametrize("net", ["resnet164_relu_only_preact", "resnet110_bn_after_addition"])
+def test_random_pauses_of_other_nets_and_recipes_change_nothing(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, net: str
+) -> None:
+    """The pauses hit the warm-up's end (4), the drop (12), ends of epochs (every 6.25) and the middle of windows."""
+    recipe = tiny(
+        paper_recipe,
+        momentum_form="pytorch" if "164" in net else "caffe",
+        batch_norm=BatchNormSettings(16, 1e-5, 0.1, "moving_average"),
+    )
+    run = planned(recipe, small_dataset, net)
+    whole, _ = go(run, tmp_path / "whole")
+    pauses = random.Random(net)
+    for trial in range(2):
+        for stop in sorted(pauses.sample(range(1, 20), 6)):
+            go(run, tmp_path / f"part{trial}", stop_at=stop)
+        part, _ = go(run, tmp_path / f"part{trial}")
+        assert_same(part, whole)
+
+
+class Signalled(Log):
+    """Is hit by a signal the moment something happens for the n-th time."""
+
+    def __init__(self, limits: Limits, happening: str, n: int) -> None:
+        super().__init__()
+        self._limits, self._happening, self._left = limits, happening, n
+
+    def _happens(self, what: str) -> None:
+        if what == self._happening:
+            self._left -= 1
+            if self._left == 0:
+                self._limits.signal = signal.SIGTERM
+
+    def stepped(self, iteration: int) -> None:
+        super().stepped(iteration)
+        self._happens("step")
+
+    def finishing(self) -> None:
+        self._happens("end")
+
+
+@pytest.mark.parametrize(
+    ("happening", "n", "paused_at"),
+    [
+        ("step", 1, 1),
+        ("step", 4, 4),
+        ("step", 5, 5),
+        ("step", 10, 10),
+        ("step", 13, 13),
+        ("step", 20, 20),
+        ("end", 1, 20),
+    ],
+)
+def test_a_signal_never_waits_for_a_test_to_end_and_the_test_is_made_up_for(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happening: str, n: int, paused_at: int
+) -> None:
+    """Iterations 10 and 20 are tested, and after 20 BN is averaged anew: no batch of these may begin any more."""
+    limits = Limits()
+    forward_passes = []
+    evaluate = evaluation.evaluate
+
+    def counting(model: Any, batches: Any, *arguments: Any) -> Any:
+        def counted() -> Any:
+            for batch in batches:
+                yield batch
+                forward_passes.append(limits.signal)
+
+        return evaluate(model, counted(), *arguments)
+
+    monkeypatch.setattr("paperbench.training.trainer.evaluate", counting)
+    part, log = go(run, tmp_path / "part", limits, Signalled(limits, happening, n))
+    assert (log.record.status, log.record.iteration) == ("partial", paused_at)
+    assert signal.SIGTERM not in forward_passes
+    monkeypatch.undo()
+    part, _ = go(run, tmp_path / "part")
+    whole, _ = go(run, tmp_path / "whole")
+    assert_same(part, whole)
+
+
+def test_a_signal_in_the_middle_of_the_last_averaging_leaves_a_run_to_be_finished(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits()
+    passes = Trainer._one_pass_in_bn_groups
+
+    def signalled(self: Trainer) -> Any:
+        for number, images in enumerate(passes(self)):
+            yield images
+            if number == 3:
+                limits.signal = signal.SIGTERM
+
+    monkeypatch.setattr(Trainer, "_one_pass_in_bn_groups", signalled)
+    part, log = go(run, tmp_path / "part", limits)
+    assert (log.record.status, log.record.iteration) == ("partial", 20)
+    monkeypatch.undo()
+    part, log = go(run, tmp_path / "part")
+    assert log.steps == []
+    assert_same(part, go(run, tmp_path / "whole")[0])
+
+
+def test_what_was_written_after_the_last_checkpoint_is_written_anew(run: PlannedRun, tmp_path: Path) -> None:
+    """As after a kill between checkpoints: the history is ahead of the checkpoint, its last line cut short."""
+    directory, _ = go(run, tmp_path / "killed", stop_at=8)
+    with open(directory.history_file, "a") as stream:
+        stream.write(directory.history()[0].to_json().replace('"iteration": 5', '"iteration": 10'))
+        stream.write('{"iteration": 15, "ep')
+    directory, _ = go(run, tmp_path / "killed")
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "unlike"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    run: PlannedRun, tmp_path: Path, damage: str
+) -> None:
+    directory, _ = go(run, tmp_path / "part", stop_at=8)
+    directory, _ = go(run, tmp_path / "part", stop_at=13)
+    newest, before = directory.checkpoints.newest_first()
+    assert (newest.iteration, before.iteration) == (13, 8)
+    data = bytearray(newest.read())
+    if damage == "cut":
+        del data[len(data) // 2 :]
+    elif damage == "flipped":
+        data[len(data) // 2] ^= 1
+    elif damage == "emptied":
+        data.clear()
+    if damage == "unlike":  # bytes as they were written, but not by us
+        newest.path.unlink()
+        newest = directory.checkpoints.write(13, b"PK\3\4 and so on")
+    else:
+        newest.path.write_bytes(data)
+    directory, log = go(run, tmp_path / "part")
+    (warning,) = log.warnings
+    assert warning.startswith(str(newest.path))
+    assert f"It is now {newest.path.name}.damaged; going on from the checkpoint before it." in warning
+    assert log.steps == list(range(9, 21))
+    assert [path.name for path in directory.checkpoints.damaged()] == [f"{newest.path.name}.damaged"]
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew_unasked(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path / "part", stop_at=8)
+    for file in directory.checkpoints.newest_first():
+        file.path.write_bytes(b"")
+    directory.record_file.unlink()  # as if the first checkpoint's record had never been written
+    for _ in range(2):
+        _, log = go(run, tmp_path / "part")
+        assert "has no checkpoint that can be read. Restore one, or start this run again" in log.failure
+        assert log.steps == []
+    directory, log = go(run, tmp_path / "part", incompatible="restart")
+    assert len(list((tmp_path / "part" / "superseded" / f"{run.id}-1").glob("*.damaged"))) == 1
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_a_checkpoint_of_another_run_is_not_gone_on_from(run: PlannedRun, tmp_path: Path) -> None:
+    other, _ = go(replace(run, seed=1), tmp_path, stop_at=8)
+    directory = go(run, tmp_path, stop_at=5)[0]
+    shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
+    directory, log = go(run, tmp_path)
+    assert "is of format 2 for run" in log.warnings[0]
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def kill_at(point: int) -> Callable[[], None]:
+    """Let this process be killed at the n-th of its dealings with the disk; each write and rename has some."""
+    count = 0
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+        if count == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class HalfWriting:
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        def __enter__(self) -> HalfWriting:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._stream.close()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stream, name)
+
+        def write(self, data: bytes) -> None:
+            self._stream.write(data[: len(data) // 2])
+            self._stream.flush()
+            tick()
+            self._stream.write(data[len(data) // 2 :])
+
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **names: Any) -> Any:
+            tick()
+            result = function(*arguments, **names)
+            tick()
+            return result
+
+        return wrapped
+
+    atomic.open = lambda *of: HalfWriting(builtins.open(*of))  # noqa: SIM115
+    os.fsync = around(os.fsync)
+    Path.replace = around(Path.replace)
+    Path.unlink = around(Path.unlink)
+    return tick
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_kill_at_any_point_of_a_save_loses_nothing(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, full: bool
+) -> None:
+    """Checkpoints at 2 and 4, the last at 5, then the result: killed between any two steps of these on the disk."""
+    recipe = tiny(paper_recipe, iterations=5, drops=Drops((4,), 0.1), monitoring=Monitoring(2, 4, 2, 1.0))
+    run = planned(recipe, small_dataset)
+    whole, _ = go(run, tmp_path / "whole")
+    survived = 0
+    for point in itertools.count(1, 1 if full else 6):
+        root = tmp_path / f"killed at {point}"
+        child = os.fork()
+        if child == 0:
+            try:
+                kill_at(point)
+                go(run, root)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        part, log = go(run, root)
+        if not os.WIFSIGNALED(status):
+            break
+        assert log.skips or log.record.status == "finished"
+        assert_same(part, whole)
+        assert not list(part.path.glob("*.tmp"))
+        survived += 1
+    assert survived > 50 / (1 if full else 6)
+
+
+def test_saves_by_iteration_time_and_signal_leave_the_same_state(run: PlannedRun, tmp_path: Path) -> None:
+    """What differs between two savings of one iteration is their sessions and seconds only."""
+    states = []
+    for monitoring in (Monitoring(5, 10, 1, 1.0), Monitoring(5, 10, 20, 1e-9)):
+        varied = replace(run, recipe=replace(run.recipe, monitoring=monitoring))
+        directory, _ = go(varied, tmp_path / str(monitoring.checkpoint_every))
+        states.append(directory)
+    assert_same(*states)
+
+
+def test_the_history_of_a_continued_run_comes_from_its_checkpoint(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path / "part", stop_at=13)
+    directory.history_file.write_text("somebody's notes\n")
+    directory, _ = go(run, tmp_path / "part")
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_files_that_vanish_while_a_run_is_at_work_are_made_again(run: PlannedRun, tmp_path: Path) -> None:
+    class Vandal(Log):
+        def stepped(self, iteration: int) -> None:
+            folder = tmp_path / "part" / "runs" / run.id
+            if iteration == 7:
+                (folder / "history.jsonl").unlink()
+            if iteration == 14:
+                shutil.rmtree(folder)
+
+    part, _ = go(run, tmp_path / "part", log=Vandal())
+    assert_same(part, go(run, tmp_path / "whole")[0])
+
+
+def test_a_session_does_not_depend_on_the_clock_of_the_day(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = itertools.cycle([0.0, 4e9, -1e9])
+    monkeypatch.setattr("time.time", lambda: next(days))
+    directory, log = go(run, tmp_path / "part")
+    assert 0 < log.record.seconds < 600
+    assert all(0 <= line.seconds < 600 for line in directory.history())
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_a_run_session_is_not_begun_over_foreign_files(run: PlannedRun, tmp_path: Path) -> None:
+    """A folder that merely has other files in it is none of our business."""
+    folder = tmp_path / "runs" / run.id
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "checkpoint-best.pt").write_text("mine too")
+    go(run, tmp_path)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "checkpoint-best.pt").read_text() == "mine too"
+    assert RunSession.__doc__

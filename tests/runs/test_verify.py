@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
+from paperbench.runs.planning import PlannedRun, net_and_recipe
+from paperbench.runs.record import Record, Session
+from paperbench.runs.rerun import NotRepeatableError, Rerun, rerun_prefix
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.verify import verify
+from paperbench.specs.recipe import Recipe
+from tests.runs.running import CPU, go, planned, tiny
+
+
+@pytest.fixture(scope="module")
+def finished(
+    paper_recipe: Recipe, small_dataset: object, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PlannedRun, Path]:
+    run, root = planned(tiny(paper_recipe), small_dataset), tmp_path_factory.mktemp("finished")
+    go(run, root)
+    return run, root
+
+
+@pytest.fixture
+def store(finished: tuple[PlannedRun, Path], tmp_path: Path) -> Store:
+    """A store with one finished run, for a test to spoil."""
+    shutil.copytree(finished[1], tmp_path / "results")
+    return Store(tmp_path / "results")
+
+
+@pytest.fixture
+def directory(store: Store) -> RunDirectory:
+    (directory,) = store.directories()
+    return directory
+
+
+def record_of(directory: RunDirectory) -> Record:
+    record = directory.read_record()
+    assert record
+    return record
+
+
+def problem(store: Store) -> str:
+    (text,) = verify(store).problems
+    return text
+
+
+def test_what_a_run_leaves_is_sound(store: Store, directory: RunDirectory) -> None:
+    found = verify(store)
+    assert (found.problems, found.remarks, found.in_use) == ([], [], [])
+    assert found.statuses == {"finished": 1}
+    assert found.sound == [record_of(directory)]
+
+
+@pytest.mark.parametrize("stop_at", [3, 8, 13])
+def test_what_a_paused_run_leaves_is_sound(run: PlannedRun, tmp_path: Path, stop_at: int) -> None:
+    go(run, tmp_path, stop_at=stop_at)
+    assert verify(Store(tmp_path)).problems == []
+
+
+def test_a_diverged_run_is_sound(run: PlannedRun, tmp_path: Path) -> None:
+    hot = planned(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)
+    go(hot, tmp_path)
+    found = verify(Store(tmp_path))
+    assert (found.problems, found.statuses) == ([], {"diverged": 1})
+
+
+def edit_json(path: Path, change: Callable[[dict], object], *, sign: bool) -> None:
+    """Edit a record, with the checksum of the new values or the old one."""
+    value = json.loads(path.read_text())
+    checksum = value.pop("sha256")
+    change(value)
+    if sign:
+        checksum = hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    path.write_text(json.dumps({**value, "sha256": checksum}))
+
+
+def test_an_edited_result_shows(store: Store, directory: RunDirectory) -> None:
+    edit_json(directory.record_file, lambda value: value["result"].update(test_error=6.37), sign=False)
+    assert "does not have the values that its sha256 was taken of: it was edited or damaged" in problem(store)
+
+
+@pytest.mark.parametrize("key", ["moving_average_test_error", "best_test_error"])
+def test_an_edited_and_signed_result_contradicts_the_history(store: Store, directory: RunDirectory, key: str) -> None:
+    edit_json(directory.record_file, lambda value: value["result"].update({key: 6.37}), sign=True)
+    assert "the last test error or the best one is not that of the record's result" in problem(store)
+
+
+def test_an_edited_and_signed_spec_no_longer_gives_the_name(store: Store, directory: RunDirectory) -> None:
+    edit_json(directory.record_file, lambda value: value["spec"]["recipe"].update(momentum=0.8), sign=True)
+    assert "its spec and seed give" in problem(store)
+
+
+def test_a_spec_of_no_recipe_shows(store: Store, directory: RunDirectory) -> None:
+    record = record_of(directory)
+    odd = replace(record.spec, recipe={**record.spec.recipe, "dropout": 0.5})
+    target = store.directory(odd.run_id(0))
+    directory.path.rename(target.path)
+    target.write_record(replace(record, spec=odd, run=odd.run_id(0)))
+    assert "has a spec that no table makes: spec.recipe has an unknown key 'dropout'" in verify(store).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace('"train_loss": 2.', '"train_loss": 1.', 1), "was edited: its first 4 lines are not"),
+        (lambda text: text[: len(text) // 2], "was cut short: it has 2 of the 4 lines"),
+        (lambda text: text[:-1], "was cut short: it has 3 of the 4 lines"),
+        (lambda text: text + text.splitlines()[-1].replace(": 20,", ": 25,", 1) + "\n", "has 1 lines that were added"),
+        (lambda text: text + "{}\n", ":5 is no history line: line lacks the key"),
+        (lambda text: text + text, ":5 goes back to iteration 5 after 20"),
+        (lambda text: "", "was cut short: it has 0 of the 4 lines"),
+    ],
+)
+def test_a_history_that_is_not_the_runs_shows(
+    store: Store, directory: RunDirectory, change: Callable[[str], str], message: str
+) -> None:
+    directory.history_file.write_text(change(directory.history_file.read_text()))
+    assert message in problem(store)
+
+
+def test_a_missing_history_shows(store: Store, directory: RunDirectory) -> None:
+    directory.history_file.unlink()
+    assert "history.jsonl cannot be read: No such file or directory." in problem(store)
+
+
+def rewritten(directory: RunDirectory, lines: list[HistoryLine]) -> None:
+    """Another history, vouched for by the record."""
+    directory.settle_history(lines)
+    record = record_of(directory)
+    digest = history_sha256(history_bytes(lines), len(lines))
+    directory.write_record(
+        replace(record, files=replace(record.files, history_lines=len(lines), history_sha256=digest))
+    )
+
+
+def test_a_history_that_contradicts_recipe_or_record_shows(store: Store, directory: RunDirectory) -> None:
+    lines = directory.history()
+    rewritten(directory, [replace(lines[0], lr=0.2), *lines[1:]])
+    assert ":1 has rate 0.2, and the recipe 0.1." in problem(store)
+    rewritten(directory, [*lines, replace(lines[-1], iteration=21)])
+    assert ":5 is of iteration 21, and the record is at 20." in verify(store).problems[0]
+
+
+def test_a_damaged_checkpoint_shows(store: Store, directory: RunDirectory) -> None:
+    (file,) = directory.checkpoints.newest_first()
+    file.path.write_bytes(file.read()[:-1])
+    assert problem(store) == f"{file.path} does not hold what was written: its hash is another."
+    directory.checkpoints.set_aside(file)
+    assert "was found damaged, and set aside." in problem(store)
+
+
+def test_a_checkpoint_of_another_run_or_iteration_shows(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
+    (file,) = directory.checkpoints.newest_first()
+    directory.checkpoints.write(19, file.read())
+    assert "is not of the iteration in its name." in problem(store)
+    other, _ = go(replace(run, seed=1), store.root, stop_at=2)
+    shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
+    assert any("is of format 2 for run" in text for text in verify(store).problems)
+
+
+def test_weights_of_an_ended_run_need_not_be_there(store: Store, directory: RunDirectory) -> None:
+    """Published results may leave them out."""
+    directory.checkpoints.newest_first()[0].path.unlink()
+    assert verify(store).problems == []
+
+
+def test_a_paused_run_without_its_checkpoint_shows(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    directory.checkpoints.newest_first()[0].path.unlink()
+    assert "is missing: the run cannot go on from where its record is." in problem(Store(tmp_path))
+
+
+def test_a_folder_under_another_name_shows(store: Store, directory: RunDirectory) -> None:
+    shutil.copytree(directory.path, directory.path.with_name("0123456789ab-s0"))
+    assert any("Rename the folder to match." in text for text in verify(store).problems)
+
+
+def test_what_a_killed_process_left_is_remarked(store: Store, directory: RunDirectory) -> None:
+    (directory.path / "record.json.1-2.tmp").touch()
+    found = verify(store)
+    assert found.problems == []
+    assert "is what a killed process was writing" in found.remarks[0]
+
+
+def test_runs_that_a_process_is_at_are_left_alone(store: Store, directory: RunDirectory) -> None:
+    directory.record_file.write_text("half a rec")
+    claim = store.claim(directory.path.name)
+    assert claim.take()
+    with claim.held():
+        found = verify(store)
+    assert (found.in_use, found.problems) == ([directory.path.name], [])
+
+
+def test_a_spec_is_turned_back_into_its_net_and_recipe(finished: tuple[PlannedRun, Path]) -> None:
+    run, _ = finished
+    net, recipe = net_and_recipe(run.spec)
+    assert net == run.net
+    assert recipe.defining_values() == run.recipe.defining_values()
+
+
+def repeated(run: PlannedRun, record: Record, history: list[HistoryLine], seed: int = 0) -> Rerun:
+    return rerun_prefix(record, history, run.dataset, CPU, random.Random(seed))
+
+
+def test_the_beginning_of_a_run_repeats_bit_for_bit(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
+    record, history = record_of(directory), directory.history()
+    lengths = set()
+    for seed in range(8):
+        rerun = repeated(finished[0], record, history, seed)
+        assert (rerun.is_identical, rerun.is_same_machine, rerun.deviation, rerun.holds) == (True, True, 0.0, True)
+        lengths.add(rerun.iterations)
+    assert lengths == {5, 10, 15}
+
+
+@pytest.mark.parametrize("change", [{"train_loss": 1.5}, {"train_error": 1.0}])
+def test_a_record_of_other_numbers_does_not_hold(
+    finished: tuple[PlannedRun, Path], directory: RunDirectory, change: dict[str, float]
+) -> None:
+    history = directory.history()
+    history[0] = replace(history[0], **change)
+    rerun = repeated(finished[0], record_of(directory), history)
+    assert not rerun.is_identical
+    assert not rerun.holds
+
+
+def first_session(record: Record, **changes: object) -> Record:
+    return replace(record, sessions=(replace(record.sessions[0], **changes),))
+
+
+def test_elsewhere_a_little_difference_is_allowed_and_a_large_one_is_not(
+    finished: tuple[PlannedRun, Path], directory: RunDirectory
+) -> None:
+    record = first_session(record_of(directory), device="another CPU")
+    history = directory.history()
+    for factor, holds in ((1.01, True), (1.05, False)):
+        changed = [replace(line, train_loss=line.train_loss * factor) for line in history]
+        rerun = repeated(finished[0], record, changed)
+        assert (rerun.is_same_machine, rerun.is_identical, rerun.holds) == (False, False, holds)
+        assert rerun.deviation == pytest.approx(1 - 1 / factor)
+
+
+def test_threads_are_those_of_the_record(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
+    before = torch.get_num_threads()
+    rerun = repeated(finished[0], first_session(record_of(directory), threads=before + 1), directory.history())
+    assert rerun.is_same_machine
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("session", "message"), [({"numerics": 0}, "has numerics version 0"), ({"last": 4}, "no line of history from its")]
+)
+def test_what_cannot_be_repeated_says_why(
+    finished: tuple[PlannedRun, Path], directory: RunDirectory, session: dict[str, int], message: str
+) -> None:
+    with pytest.raises(NotRepeatableError, match=message):
+        repeated(finished[0], first_session(record_of(directory), **session), directory.history())
+    assert Session.__doc__
