@@ -54,7 +54,8 @@ def _sync_folder(folder: Path) -> None:
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            with suppress(OSError):  # some network file systems do not offer it
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,11 @@ def print_complaints(found: Records) -> None:
     """Say on stderr which records of a store could not be used."""
     for complaint in found.complaints:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
+
+
+def discard_output() -> None:
+    """Write no more to stdout: its reader, such as `head`, has had enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def positive_int(text: str) -> int:

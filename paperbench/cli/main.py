@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import paperbench
 from paperbench.cli import compare, data, list_tables, models, run, show, verify
+from paperbench.cli.arguments import discard_output
 from paperbench.errors import PaperbenchError
 
 SUBCOMMANDS = (list_tables, show, run, compare, verify, models, data)
@@ -54,6 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("paperbench: interrupted; what was checkpointed is kept.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        discard_output()
         return 0

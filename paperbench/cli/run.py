@@ -16,9 +16,9 @@ from paperbench.cli.arguments import (
     add_results,
     add_table,
     add_tables_root,
+    discard_output,
     positive_int,
     positive_seconds,
-    print_complaints,
 )
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "--incompatible",
         choices=("refuse", "restart", "continue"),
         default="refuse",
-        help="runs begun by another numerics version or major version of torch, or with damaged checkpoints: refuse "
-        "them (default); restart them, and keep the old files aside; continue them, marked as mixed",
+        help="what to do with a run by another numerics version or major version of torch, or with no readable "
+        "checkpoint: refuse it (default); restart it, with its old files kept aside; continue it if it can be, marked "
+        "as mixed",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     add_data(parser)
@@ -94,7 +95,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.results.exists() and not args.results.is_dir():
         raise PaperbenchError(f"{args.results} is no directory. Choose another one (`--results DIR`).")
 
-    from paperbench.runs.executor import to_be_done, work_off  # torch, once the names are right
+    from paperbench.runs.executor import Executor, to_be_done  # torch, once the names are right
     from paperbench.runs.room import check_room, in_words
     from paperbench.training.precision import choose_device, choose_precision
 
@@ -115,16 +116,21 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     progress = Progress(to_do, len(runs), sys.stderr)
     with stopping_on_signals(limits):
-        failed, waiting = work_off(runs, store, device, limits, progress, args.incompatible)
-    if waiting:
+        failed = Executor(store, device, limits, progress, args.incompatible).work_off(runs)
+    waiting = to_be_done(runs, store, limits, args.incompatible)
+    if waiting and limits.exhausted:
         why = "stopped by a signal" if limits.signal else f"{limits.max_seconds:g} seconds are over"
-        print(f"paperbench: {why}; still to do: {len(waiting)} runs. The same command goes on.", file=sys.stderr)
+        progress.say(f"paperbench: {why}; runs still to do: {len(waiting)}. The same command goes on.")
     found = store.records()
-    print(render(compare(table, cells, args.profile, found.records), store, "table"))
-    print_complaints(found)
+    try:
+        print(render(compare(table, cells, args.profile, found.records), store, "table"), flush=True)
+    except BrokenPipeError:  # what was trained, and how it ended, stands
+        discard_output()
+    for complaint in found.complaints:
+        progress.say(f"paperbench: left out: {complaint}")
     if failed:
         ids = ", ".join(run.id for run in failed)
-        print(f"paperbench: error: {len(failed)} runs failed, see above: {ids}", file=sys.stderr)
+        progress.say(f"paperbench: error: runs that failed, see above: {ids}")
     return 128 + limits.signal if limits.signal else 2 if failed else 0
 
 

@@ -46,12 +46,12 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.results.is_dir():
         raise PaperbenchError(f"{args.results} is no directory. Name a results directory.")
+    if not (args.results / "runs").is_dir():
+        raise PaperbenchError(f"{args.results} has no folder runs/. Name the results directory around it.")
     store = Store(args.results)
     found = verify(store)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.statuses.items()))
     print(f"{args.results}: {found.statuses.total()} runs looked at{f': {statuses}' if statuses else ''}.")
-    if found.in_use:
-        print(f"Some process is at these, which were not looked at: {', '.join(found.in_use)}.")
     for remark in found.remarks:
         print(f"remark: {remark}")
     for problem in found.problems:
@@ -92,6 +92,8 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> boo
             continue
         done.append(rerun)
         print(f"repeated: {_in_words(rerun, device)}")
+    if not done:
+        raise PaperbenchError("No run that has ended could be repeated, so nothing was shown. `--data DIR` names data.")
     if len(done) < args.rerun:
         print(f"{len(done)} of {args.rerun} runs were repeated: no others that have ended could be.")
     return all(rerun.holds for rerun in done)

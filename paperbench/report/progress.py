@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -16,6 +17,25 @@ from paperbench.runs.record import Record
 SECONDS_BETWEEN_LINES = 10.0
 
 
+class _Stream:
+    """A stream that nobody may be reading any more: a closed terminal must not end a training."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Progress:
     """Prints what the executor reports about one run after another.
 
@@ -26,7 +46,7 @@ class Progress:
     """
 
     def __init__(self, to_do: Iterable[tuple[PlannedRun, int]], runs: int, stream: TextIO) -> None:
-        self._runs, self._stream = runs, stream
+        self._runs, self._stream = runs, _Stream(stream)
         self._lacking = {run.id: iterations for run, iterations in to_do}  # of the runs after the present one
         self._number = self._done = 0
         self._started = time.monotonic()
@@ -39,16 +59,20 @@ class Progress:
     def skipped(self, run: PlannedRun, why: str) -> None:
         """A run that is not worked on: there already, or busy elsewhere; perhaps no longer worked on."""
         self._come_to(run)
-        self._say(f"[{self._number}/{self._runs}] {_title(run)}: {why}")
+        self.say(f"[{self._number}/{self._runs}] {_title(run)}: {why}")
 
     def failed(self, run: PlannedRun, why: str) -> None:
         """A run that cannot go on."""
         self._come_to(run)
-        self._say(f"[{self._number}/{self._runs}] {_title(run)}: error: {why}")
+        self.say(f"[{self._number}/{self._runs}] {_title(run)}: error: {why}")
+
+    def watching(self, runs: int, seconds: float) -> None:
+        """Runs that processes on other machines claim, of which it is not known yet whether they are alive."""
+        self.say(f"waiting up to {seconds:.0f} s for a sign of life of the processes that are at {runs} other runs")
 
     def warned(self, run: PlannedRun, text: str) -> None:
         """Something about a run that changes little."""
-        self._say(f"    {run.id}: {text}")
+        self.say(f"    {run.id}: {text}")
 
     def _come_to(self, run: PlannedRun) -> None:
         self._close_bar()
@@ -65,9 +89,11 @@ class Progress:
         goal = f"{last_iteration:,}"
         if last_iteration < run.recipe.iterations:
             goal += f" of {run.recipe.iterations:,}"
-        self._say(f"[{self._number}/{self._runs}] {_title(run)}: to iteration {goal}{continued}")
+        self.say(f"[{self._number}/{self._runs}] {_title(run)}: to iteration {goal}{continued}")
         if self._stream.isatty():
-            self._bar = tqdm(total=last_iteration, initial=iteration, unit="it", leave=False, file=self._stream)
+            self._bar = tqdm(
+                total=max(last_iteration, iteration), initial=iteration, unit="it", leave=False, file=self._stream
+            )
 
     def stepped(self, iteration: int) -> None:
         self._done += 1
@@ -93,13 +119,13 @@ class Progress:
                 left = (self._last - self._here) * seconds
                 facts.append(f"{self._batch_size / seconds:,.0f} images/s")
                 facts.append(f"{_clock(left)} left, {_clock(self._seconds_left_in_all())} in all")
-            self._say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}")
+            self.say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}")
 
     def finishing(self) -> None:
         if self._bar is not None:
             self._bar.set_postfix_str("averaging BN statistics, testing")
         else:
-            self._say("    averaging BN statistics over the training set, testing")
+            self.say("    averaging BN statistics over the training set, testing")
 
     def ended(self, record: Record) -> None:
         self._close_bar()
@@ -112,7 +138,7 @@ class Progress:
             outcome = f"paused at iteration {record.iteration:,} as asked; a later --stop-at, or none, continues it"
         else:
             outcome = f"paused at iteration {record.iteration:,}; the same command continues it"
-        self._say(f"    {outcome}, {_clock(record.seconds)} in all sessions")
+        self.say(f"    {outcome}, {_clock(record.seconds)} in all sessions")
 
     def _close_bar(self) -> None:
         if self._bar is not None:
@@ -124,10 +150,12 @@ class Progress:
         remaining = self._last - self._here + sum(self._lacking.values())
         return remaining * elapsed / max(self._done, 1)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """A line of text."""
         if self._bar is not None:
             self._bar.clear()
-        print(text, file=self._stream, flush=True)
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
 
 
 def _title(run: PlannedRun) -> str:

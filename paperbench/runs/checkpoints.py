@@ -17,7 +17,7 @@ from paperbench.errors import RunError
 from paperbench.reading import read_at_most
 
 DAMAGED = ".damaged"
-"""Ending of checkpoints that could not be read; kept, as somebody may know more about the disk."""
+"""Ending of files that could not be read; kept, as somebody may know more about the disk."""
 
 _LARGEST = 10_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.pt")
@@ -83,12 +83,14 @@ class Checkpoints:
         return file
 
     def prune(self, newest: CheckpointFile, *, keep_previous: bool) -> None:
-        """Remove all but the newest and, if asked to, the farthest one of an earlier iteration.
+        """Remove those before the newest or, if asked to, all of these but the farthest one of an earlier iteration.
+
+        What is farther than `newest` is not this process's work, and stays.
 
         Raises:
             PaperbenchError: The folder cannot be written.
         """
-        others = [file for file in self.newest_first() if file.path != newest.path]
+        others = [f for f in self.newest_first() if f.path != newest.path and f.iteration <= newest.iteration]
         if keep_previous:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]

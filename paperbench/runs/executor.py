@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, Protocol
 
 import torch
 
 from paperbench.errors import RunError
-from paperbench.runs.claim import Claim, ClaimLostError, take_any
+from paperbench.runs.claim import LEASE_SECONDS, Claim, ClaimLostError, take_any
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import Record, RecordError
+from paperbench.runs.record import OtherSchemaError, Record, RecordError
 from paperbench.runs.session import RunSession, UncontinuableError
-from paperbench.runs.store import Store
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION
 
 Incompatible = Literal["refuse", "restart", "continue"]
@@ -41,15 +43,170 @@ class Observer(Protocol):
 
     def warned(self, run: PlannedRun, text: str) -> None: ...
 
+    def watching(self, runs: int, seconds: float) -> None: ...
+
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits, incompatible: Incompatible = "refuse") -> bool:
     """Whether there is nothing left to do for a run within the limits."""
-    if record is None:
+    if record is None or (incompatible == "restart" and _is_of_other_numerics(record)):
         return False
-    if record.status != "partial":
-        return incompatible != "restart" or record.numerics == (NUMERICS_VERSION,)
     last = limits.last_iteration(run.recipe.iterations)
-    return last < run.recipe.iterations and record.iteration >= last
+    return record.status != "partial" or (last < run.recipe.iterations and record.iteration >= last)
+
+
+def _is_of_other_numerics(record: Record) -> bool:
+    return record.is_mixed or record.numerics != (NUMERICS_VERSION,)
+
+
+class Executor:
+    """Works on the runs of a command, beside other processes on the same store.
+
+    Args:
+        store: Where the runs leave their files.
+        device: Where to train.
+        limits: When to stop early.
+        observer: Told how it goes.
+        incompatible: What to do with runs that this process cannot simply go on with.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: torch.device,
+        limits: Limits,
+        observer: Observer,
+        incompatible: Incompatible = "refuse",
+    ) -> None:
+        self._store, self._device, self._limits = store, device, limits
+        self._observer, self._incompatible = observer, incompatible
+
+    def work_off(self, runs: list[PlannedRun]) -> list[PlannedRun]:
+        """Do what there is to do for each run and no other process is doing, until a limit.
+
+        Runs that others are at come last: by then they are done, alive, or were given up by a process that has died.
+
+        On return, or when a run is left by an error, the store holds a checkpoint of it, the history up to that, and a
+        record that says how far it is. If the process dies, they are those of the last checkpoint.
+
+        Returns:
+            The runs that failed.
+
+        Raises:
+            PaperbenchError: The store cannot be written. What concerns one run only is told to the observer instead.
+        """
+        failed: list[PlannedRun] = []
+        busy: dict[str, tuple[PlannedRun, Claim]] = {}
+        for run in runs:
+            record = self._store.readable_record(run.id)
+            if record and self._is_done(record, run):
+                self._observer.skipped(run, _why_done(record))
+                continue
+            if self._limits.exhausted:
+                return failed
+            claim = self._store.claim(run.id)
+            if not claim.take():
+                busy[run.id] = run, claim
+            elif not self._succeeds(run, claim):
+                failed.append(run)
+        watched = {run_id: claim for run_id, (_, claim) in busy.items() if not claim.shows_life}
+        if watched:
+            self._observer.watching(len(watched), LEASE_SECONDS)
+        while taken := take_any(watched, lambda: self._limits.exhausted):
+            del watched[taken]
+            run, claim = busy.pop(taken)
+            if not self._succeeds(run, claim):
+                failed.append(run)
+        for run_id, (run, _) in busy.items():
+            if run_id not in watched:
+                self._observer.skipped(run, "another process is at it")
+        return failed
+
+    def _is_done(self, record: Record, run: PlannedRun) -> bool:
+        return is_done(record, run, self._limits, self._incompatible)
+
+    def _succeeds(self, run: PlannedRun, claim: Claim) -> bool:
+        """Work on a run and release its claim; tell what concerns it alone. False if it can go on nowhere."""
+        try:
+            with claim.held():
+                self._execute(run, claim)
+            return True
+        except ClaimLostError as error:
+            self._observer.skipped(run, str(error))
+            return True
+        except RunError as error:
+            self._observer.failed(run, str(error))
+        # Past the handler nothing refers to what the run held any more.
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return False
+
+    def _execute(self, run: PlannedRun, claim: Claim) -> None:
+        """Start a run, or continue it from its newest checkpoint, and go on to its end or to a limit.
+
+        Raises:
+            ClaimLostError: Another process has taken the run over.
+            RunError: A file of the run is damaged, missing or of other versions, or there is not enough memory.
+            PaperbenchError: The store cannot be written.
+        """
+        try:
+            session = self._session(run, claim)
+            if session is not None:
+                self._observer.started(
+                    run, session.trainer.iteration, self._limits.last_iteration(run.recipe.iterations)
+                )
+                self._observer.ended(self._train(session, claim))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RunError(_memory_advice(run, self._device)) from error
+
+    def _session(self, run: PlannedRun, claim: Claim) -> RunSession | None:
+        """The work on a run; None if there is nothing to do."""
+        directory = self._store.directory(run.id)
+
+        def warn(text: str) -> None:
+            self._observer.warned(run, text)
+
+        def begin(record: Record | None) -> RunSession:
+            mixes = self._incompatible == "continue"
+            return RunSession(run, directory, self._device, record, mixes=mixes, before_writing=claim.check, warn=warn)
+
+        try:
+            record = _record_or_none(directory, warn)
+            if record and self._is_done(record, run):
+                self._observer.skipped(run, _why_done(record))  # another process has done it meanwhile
+                return None
+            if record and self._incompatible == "restart" and _is_of_other_numerics(record):
+                raise UncontinuableError(f"{run.id} is of other numerics.")
+            return begin(record)
+        except (RecordError, UncontinuableError):
+            if self._incompatible != "restart":
+                raise
+            warn(f"begun anew; what there was of it is now in {self._store.supersede(run.id)}.")
+            return begin(None)
+
+    def _train(self, session: RunSession, claim: Claim) -> Record:
+        limits, observer = self._limits, self._observer
+        last = limits.last_iteration(session.run.recipe.iterations)
+        with suppress(Interrupted):
+            if session.log_is_due():  # the session before was interrupted at its test
+                observer.logged(session.log(limits.raise_if_signalled))
+            while session.trainer.iteration < last and not limits.exhausted and not session.diverged:
+                if claim.is_lost:
+                    claim.check()
+                session.trainer.step()
+                observer.stepped(session.trainer.iteration)
+                if session.log_is_due():
+                    observer.logged(session.log(limits.raise_if_signalled))
+                if session.checkpoint_is_due():
+                    session.save()
+        record = session.save()
+        if session.is_at_its_end:
+            observer.finishing()
+            with suppress(Interrupted):
+                record = session.finish(limits.raise_if_signalled)
+        return record
 
 
 def to_be_done(
@@ -60,145 +217,28 @@ def to_be_done(
     for run in runs:
         record = store.readable_record(run.id)
         if not is_done(record, run, limits, incompatible):
-            done = record.iteration if record and record.status == "partial" else 0
+            begins_anew = record is None or (incompatible == "restart" and _is_of_other_numerics(record))
+            done = 0 if record is None or begins_anew else record.iteration
             lacking.append((run, max(0, limits.last_iteration(run.recipe.iterations) - done)))
     return lacking
 
 
-def work_off(
-    runs: list[PlannedRun],
-    store: Store,
-    device: torch.device,
-    limits: Limits,
-    observer: Observer,
-    incompatible: Incompatible = "refuse",
-) -> tuple[list[PlannedRun], list[PlannedRun]]:
-    """Do what there is to do for each run and no other process is doing, until a limit.
-
-    Runs that others are at come last: by then they are done, alive, or were given up by a process that has died.
-
-    Returns:
-        The runs that failed, and those that a limit left waiting.
+def _record_or_none(directory: RunDirectory, warn: Callable[[str], None]) -> Record | None:
+    """The record; None if there is none, or it is damaged and there are checkpoints to make it again from.
 
     Raises:
-        PaperbenchError: The store cannot be written. What concerns one run only is told to the observer instead.
-    """
-    failed: list[PlannedRun] = []
-    busy: dict[str, tuple[PlannedRun, Claim]] = {}
-
-    def attend(run: PlannedRun, claim: Claim) -> None:
-        try:
-            with claim.held():
-                execute(run, store, claim, device, limits, observer, incompatible)
-        except ClaimLostError as error:
-            observer.skipped(run, str(error))
-        except RunError as error:
-            failed.append(run)
-            observer.failed(run, str(error))
-            gc.collect()  # what the error's traceback kept on the device
-
-    for position, run in enumerate(runs):
-        record = store.readable_record(run.id)
-        if record and is_done(record, run, limits, incompatible):
-            observer.skipped(run, _why_done(record))
-            continue
-        if limits.exhausted:
-            return failed, runs[position:]
-        claim = store.claim(run.id)
-        if claim.take():
-            attend(run, claim)
-        else:
-            busy[run.id] = run, claim
-    watched = {run_id: claim for run_id, (_, claim) in busy.items()}
-    while taken := take_any(watched, lambda: limits.exhausted):
-        del watched[taken]
-        attend(*busy.pop(taken))
-    for run_id, (run, _) in busy.items():
-        if run_id not in watched:
-            observer.skipped(run, "another process is at it")
-    return failed, [busy[run_id][0] for run_id in watched]
-
-
-def execute(
-    run: PlannedRun,
-    store: Store,
-    claim: Claim,
-    device: torch.device,
-    limits: Limits,
-    observer: Observer,
-    incompatible: Incompatible = "refuse",
-) -> None:
-    """Start a run, or continue it from its newest checkpoint, and go on to its end or to a limit.
-
-    On return the store holds a checkpoint of the last iteration, the history up to it, and a record that says how far
-    the run is. If the process dies instead, it holds those of the last checkpoint.
-
-    Args:
-        claim: The run's, which the caller holds.
-
-    Raises:
-        ClaimLostError: Another process has taken the run over.
-        RunError: A file of the run is damaged, missing or of other versions, or there is not enough memory.
-        PaperbenchError: The store cannot be written.
+        RecordError: It cannot be made again, or is of another schema.
     """
     try:
-        session = _session(run, store, device, limits, observer, incompatible)
-        if session is not None:
-            last = limits.last_iteration(run.recipe.iterations)
-            observer.started(run, session.trainer.iteration, last)
-            observer.ended(_train(session, claim, last, limits, observer))
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        return directory.read_record()
+    except OtherSchemaError:
+        raise
+    except RecordError as error:
+        if not directory.checkpoints.newest_first():
             raise
-        raise RunError(_memory_advice(run, device)) from error
-
-
-def _session(
-    run: PlannedRun, store: Store, device: torch.device, limits: Limits, observer: Observer, incompatible: Incompatible
-) -> RunSession | None:
-    """The work on a run; None if there is nothing to do."""
-
-    def warn(text: str) -> None:
-        observer.warned(run, text)
-
-    directory = store.directory(run.id)
-    try:
-        record = directory.read_record()
-        if record and is_done(record, run, limits, incompatible):
-            observer.skipped(run, _why_done(record))  # another process has done it meanwhile
-            return None
-        if record and record.status != "partial":
-            raise UncontinuableError("ended by another numerics version")
-        return RunSession(run, directory, device, record, mixes=incompatible == "continue", warn=warn)
-    except (RecordError, UncontinuableError):
-        if incompatible != "restart":
-            raise
-        warn(f"begun anew; what there was of it is now in {store.supersede(run.id)}.")
-        return RunSession(run, directory, device, None, mixes=False, warn=warn)
-
-
-def _train(session: RunSession, claim: Claim, last: int, limits: Limits, observer: Observer) -> Record:
-    def save() -> Record:
-        claim.check()
-        return session.save()
-
-    with suppress(Interrupted):
-        if session.log_is_due():  # the session before was interrupted at its test
-            observer.logged(session.log(limits.raise_if_signalled))
-        while session.trainer.iteration < last and not limits.exhausted and not session.diverged:
-            claim.check()
-            session.trainer.step()
-            observer.stepped(session.trainer.iteration)
-            if session.log_is_due():
-                observer.logged(session.log(limits.raise_if_signalled))
-            if session.checkpoint_is_due():
-                save()
-    record = save()
-    if session.is_at_its_end:
-        observer.finishing()
-        with suppress(Interrupted):
-            record = session.finish(limits.raise_if_signalled)
-    return record
+        aside = directory.set_record_aside()
+        warn(f"{str(error).rstrip('.')} It is now {aside.name}, and is made again from the checkpoint.")
+        return None
 
 
 def _why_done(record: Record) -> str:
@@ -209,18 +249,12 @@ def _why_done(record: Record) -> str:
     return why
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return "can't allocate memory" in str(error)  # torch's way of saying it on CPUs
-
-
 def _memory_advice(run: PlannedRun, device: torch.device) -> str:
-    precision, group = run.spec.precision, run.recipe.batch_norm.group
+    precision = run.spec.precision
     advice = [f"give {device} more room (end other programs on it)", "take a larger device (`--device`)"]
     if precision != "bf16":
         advice.append("choose `--precision bf16`, which keeps half as much and counts as an experiment of its own")
     return (
-        f"{device} ran out of memory with {group} images at a time in {precision}. The last checkpoint is kept, and "
-        f"the same command goes on from there. Before that, {', or '.join(advice)}."
+        f"{device} ran out of memory with {run.net_name} in {precision}. The last checkpoint is kept, and the same "
+        f"command goes on from there. Before that, {', or '.join(advice)}."
     )

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -66,7 +66,8 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
         if limits.signal is not None:
             raise SystemExit(128 + number)
         limits.signal = number
-        os.write(2, b"\npaperbench: stopping; a second signal ends at once, back to the last checkpoint\n")
+        with suppress(OSError):  # nobody may be reading any more
+            os.write(2, b"\npaperbench: stopping; a second signal ends at once, back to the last checkpoint\n")
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     previous = {number: signal.signal(number, on_signal) for number in numbers}

@@ -24,6 +24,10 @@ class RecordError(RunError):
     """A record that is damaged, or was edited into something no run leaves."""
 
 
+class OtherSchemaError(RecordError):
+    """A record of another version of paperbench."""
+
+
 @dataclass(frozen=True)
 class DataFacts:
     """What the run was trained on; `fingerprint` stands in the spec too."""
@@ -40,14 +44,15 @@ class Result:
 
     Attributes:
         test_error, test_loss: With the BN statistics that the recipe reports with, after the last iteration.
-        moving_average_test_error, moving_average_test_loss: The same net with BN's moving averages.
+        moving_average_test_error, moving_average_test_loss: The same net with BN's moving averages; the loss is None if
+            it is not finite.
         best_test_error: Lowest moving-average error seen along the way. Never the result.
     """
 
     test_error: float
     test_loss: float
     moving_average_test_error: float
-    moving_average_test_loss: float
+    moving_average_test_loss: float | None
     best_test_error: float
 
 
@@ -107,7 +112,8 @@ class Divergence:
     Attributes:
         iteration: The iteration, counted from 1; of a net that only its test shows to be broken, the last.
         learning_rate: Of that iteration.
-        phase: In which part of the iteration; None if a repetition of the last iterations did not show it again.
+        phase: In which part of the iteration; None if repeating the iterations before did not show it again, or there
+            was no sound state left to repeat them from.
         module: Name of the module in the net whose output, gradient or parameter was the first; "loss" for the loss.
     """
 
@@ -184,12 +190,13 @@ class Record:
         """Read a record back.
 
         Raises:
-            RecordError: It is no record of this schema, was edited, or its parts contradict each other.
+            OtherSchemaError: It is of another schema.
+            RecordError: It is no record, was edited, or its parts contradict each other.
         """
         value = parse_json(text)
         schema = value.get("schema") if isinstance(value, dict) else None
         if schema != SCHEMA:
-            raise RecordError(f"has schema {schema!r}; this version reads {SCHEMA}: was it written by another one?")
+            raise OtherSchemaError(f"has schema {schema!r}, and this version of paperbench reads {SCHEMA}")
         checksum = value.pop("sha256", None)
         record: Record = build(cls, value, "record")
         try:

@@ -41,13 +41,13 @@ def check_room(runs: Sequence[PlannedRun], store: Store) -> int:
         lines = -(-run.recipe.iterations // min(run.recipe.monitoring.log_every, run.recipe.monitoring.test_every))
         history = lines * _BYTES_PER_LINE  # as a file, and in the checkpoint
         largest = max(largest, sizes[run.net] + history)
-        there = sum(file.path.stat().st_size for file in store.directory(run.id).checkpoints.newest_first())
+        there = sum(_size(file.path) for file in store.directory(run.id).checkpoints.newest_first())
         needed += max(0, sizes[run.net] + 2 * history + _BYTES_PER_RUN - there)
     needed += 2 * largest  # the run at work has a checkpoint before the newest, and writes the next one beside them
     free = _free_bytes(store.root)
     if runs and needed > free:
         raise PaperbenchError(
-            f"{len(runs)} runs need about {in_words(needed)} in {store.root}, which has {in_words(free)} left. Make "
+            f"The runs to be done need about {in_words(needed)} in {store.root}, which has {in_words(free)} left. Make "
             "room, choose another folder (`--results DIR`), or take fewer cells (`--cells`) or seeds (`--seeds`)."
         )
     return needed
@@ -67,6 +67,13 @@ def in_words(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size / 1e3:.0f} kB"
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0  # another process has just replaced it
 
 
 def _free_bytes(folder: Path) -> int:

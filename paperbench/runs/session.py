@@ -49,6 +49,7 @@ class RunSession:
         device: Where to train.
         record: What the directory's record says, if there is one.
         mixes: Whether to go on from another numerics version or major version of torch.
+        before_writing: Called before anything is written; may raise to prevent it.
         warn: Told what the user should know but need not act on.
 
     Raises:
@@ -64,10 +65,11 @@ class RunSession:
         record: Record | None,
         *,
         mixes: bool,
+        before_writing: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
         self.run, self.directory = run, directory
-        self._device, self._warn = device, warn
+        self._device, self._warn, self._before_writing = device, warn, before_writing
         self._started = self._saved_at = time.monotonic()
         self._save_seconds = 0.0
         self._divergence: Divergence | None = None
@@ -82,6 +84,7 @@ class RunSession:
             self._restore(contents)
         self._first_iteration = self.trainer.iteration
         self._window_start = Snapshot(self.trainer)
+        before_writing()
         directory.clear_leftovers()
         directory.settle_history(self._history)
 
@@ -122,8 +125,7 @@ class RunSession:
         """Write a line of history. A loss that is not finite ends the run: no later iteration can mend it.
 
         Args:
-            between_batches: May raise to break off. The line is still due then, and the trainer perhaps some iterations
-                back, with nothing lost.
+            between_batches: May raise to break off; the line is then still due.
         """
         window = self.trainer.window_metrics()
         is_finite = math.isfinite(window.loss)
@@ -142,6 +144,7 @@ class RunSession:
             test_error=tested.error if tested else None,
             seconds=round(self.seconds, 3),
         )
+        self._before_writing()
         self._history.append(line)
         self.directory.append_history(line)
         self.trainer.begin_window()
@@ -150,31 +153,26 @@ class RunSession:
         return line
 
     def _origin_in_window(self, between_steps: Callable[[], None]) -> Origin | None:
-        """Repeat the last iterations from a sound state, and leave the trainer as it is.
-
-        If that is broken off, the trainer is left in the sound state: it will come here again.
-        """
+        """Repeat the last iterations from a sound state, and leave the trainer as it is."""
+        self._warn("a training loss is not finite; repeating the last iterations to find where that began")
         present = Snapshot(self.trainer)
-        for earlier in self._earlier_states():
-            self.trainer.load_state_dict(earlier)
-            if is_sound(self.trainer):
-                break
-        sound = Snapshot(self.trainer)
         try:
-            origin = find_in_training(self.trainer, present.iteration, between_steps)
-        except BaseException:
-            self.trainer.load_state_dict(sound.state())
-            raise
-        self.trainer.load_state_dict(present.state())
-        return origin
+            for earlier in self._earlier_states(present.iteration):
+                self.trainer.load_state_dict(earlier)
+                if is_sound(self.trainer):
+                    return find_in_training(self.trainer, present.iteration, between_steps)
+            return None
+        finally:
+            self.trainer.load_state_dict(present.state())
 
-    def _earlier_states(self) -> Iterator[dict[str, Any]]:
-        """The window's start, and if this session found the run broken already, what lies before that."""
+    def _earlier_states(self, iteration: int) -> Iterator[dict[str, Any]]:
+        """The window's start, and if this session found the run broken already, what lies not too far before that."""
         yield self._window_start.state()
         for file in self.directory.checkpoints.newest_first():
             with suppress(RunError, CheckpointError):
                 yield read_checkpoint(file.read(), self.run.id)[0]["trainer"]
-        yield self._new_trainer().state_dict()
+        if iteration <= 2 * self.run.recipe.monitoring.checkpoint_every:
+            yield self._new_trainer().state_dict()
 
     def _located(self, origin: Origin | None) -> Divergence:
         iteration = origin.iteration if origin else self.trainer.iteration
@@ -183,6 +181,7 @@ class RunSession:
 
     def save(self) -> Record:
         """Checkpoint, history, then record: the record never claims more than there is."""
+        self._before_writing()
         began = time.monotonic()
         contents = {
             "numerics": NUMERICS_VERSION,
@@ -198,7 +197,8 @@ class RunSession:
         self.directory.settle_history(self._history)
         record = self._record("diverged" if self.diverged else "partial", None)
         self.directory.write_record(record)
-        self.directory.checkpoints.prune(self._checkpoint, keep_previous=not self.diverged)
+        if self.diverged or is_sound(self.trainer):  # else an older one will show where the numbers broke
+            self.directory.checkpoints.prune(self._checkpoint, keep_previous=not self.diverged)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - began
         return record
@@ -211,17 +211,19 @@ class RunSession:
         """
         final = self.trainer.finish(between_batches)
         result = None
-        if math.isfinite(final.reported.loss) and math.isfinite(final.moving_average.loss):
+        if math.isfinite(final.reported.loss):
+            moving = final.moving_average
             result = Result(
                 test_error=final.reported.error,
                 test_loss=final.reported.loss,
-                moving_average_test_error=final.moving_average.error,
-                moving_average_test_loss=final.moving_average.loss,
+                moving_average_test_error=moving.error,
+                moving_average_test_loss=moving.loss if math.isfinite(moving.loss) else None,
                 best_test_error=self._note_test_error(final.moving_average.error),
             )
         else:  # by its last update, which no training loss has seen
             self._divergence = self._located(find_in_test(self.trainer, between_batches))
         record = self._record("finished" if result else "diverged", result)
+        self._before_writing()
         self.directory.write_record(record)
         self.directory.checkpoints.prune(self._checkpoint, keep_previous=False)
         return record
@@ -232,20 +234,31 @@ class RunSession:
         for file in checkpoints.newest_first():
             try:
                 contents, torch_version = read_checkpoint(file.read(), self.run.id)
-            except (DamagedCheckpointError, CheckpointError) as error:
-                reason = str(error).removeprefix(f"{file.path} ")
+            except DamagedCheckpointError as error:
                 aside = checkpoints.set_aside(file)
-                self._warn(f"{file.path} {reason}. It is now {aside.name}; going on from the checkpoint before it.")
+                self._warn(f"{error}. It is now {aside.name}; going on from the checkpoint before it.")
                 continue
+            except CheckpointError as error:  # what was written is there, only not by this version or for this run
+                raise UncontinuableError(
+                    f"{file.path} {error}. Remove it, or start this run again: {_CHOICE}."
+                ) from error
             self._check_versions(file, contents, torch_version, mixes)
             return contents
-        if checkpoints.damaged() or (record and record.iteration):
+        if checkpoints.damaged() or (record and record.iteration) or self._has_whole_history():
             reached = f", while its record speaks of {record.iteration:,} iterations" if record else ""
             raise UncontinuableError(
                 f"{self.directory.path} has no checkpoint that can be read{reached}. Restore one, or start this run "
                 f"again: {_CHOICE}."
             )
         return None
+
+    def _has_whole_history(self) -> bool:
+        """Whether the run was at its end once, and somebody has removed the rest."""
+        try:
+            lines = self.directory.history()
+        except RunError:
+            return False
+        return bool(lines) and lines[-1].iteration >= self.run.recipe.iterations
 
     def _check_versions(self, file: CheckpointFile, contents: dict[str, Any], version: str, mixes: bool) -> None:
         differences = []
@@ -273,6 +286,8 @@ class RunSession:
             self._earlier_sessions = tuple(Session(**session) for session in contents["sessions"])
             self._history = [HistoryLine(**line) for line in contents["history"]]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "loading state_dict" not in str(error):
+                raise  # too little memory, or a fault of the device
             raise UncontinuableError(
                 f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Continue "
                 f"with the version that wrote it, or start this run again: {_CHOICE}."

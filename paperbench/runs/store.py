@@ -3,7 +3,7 @@
     results/runs/<run id>/record.json         what the run is and how far it came; rewritten at every checkpoint
                           history.jsonl       one line a logged iteration
                           checkpoint-*.pt     what it takes to go on: the newest, and the one before
-            claims/<run id>                   which process is at it
+            claims/<run id>.<n>               which process is at it
             superseded/<run id>-<n>/          runs that were begun anew
 
 Nothing here imports torch.
@@ -18,17 +18,16 @@ from pathlib import Path
 from paperbench.atomic import TEMPORARY, sync, unwritable, write_atomically
 from paperbench.errors import RunError
 from paperbench.reading import read_at_most
-from paperbench.runs.checkpoints import Checkpoints
+from paperbench.runs.checkpoints import DAMAGED, Checkpoints
 from paperbench.runs.claim import Claim
 from paperbench.runs.history import HistoryLine, history_bytes, parse_history
-from paperbench.runs.record import Record, RecordError
+from paperbench.runs.record import OtherSchemaError, Record, RecordError
 
 _LARGEST_RECORD = 10_000_000
 LARGEST_HISTORY = 200_000_000
 """Bytes, far beyond what any run leaves."""
 
-_RECORD_REMEDY = "Restore the file, or delete it: the same `paperbench run` then makes it again from the checkpoint."
-_HISTORY_REMEDY = "Restore the file, or delete it: a run that is not finished writes it again as it goes on."
+_REMEDY = "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again."
 
 
 class RunDirectory:
@@ -59,14 +58,29 @@ class RunDirectory:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as error:
-            raise RecordError(f"{self.record_file} cannot be read ({error}). {_RECORD_REMEDY}") from error
+            raise RecordError(f"{self.record_file} cannot be read ({error}). {_REMEDY}") from error
         try:
             return Record.from_json(text)
+        except OtherSchemaError as error:
+            raise OtherSchemaError(
+                f"{self.record_file} {error}. Use the version that wrote it, or another folder."
+            ) from error
         except RecordError as error:
-            raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_RECORD_REMEDY}") from error
+            raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_REMEDY}") from error
 
     def write_record(self, record: Record) -> None:
         write_atomically(self.record_file, record.to_json().encode())
+
+    def set_record_aside(self) -> Path:
+        """Give a damaged record another name.
+
+        Raises:
+            PaperbenchError: The folder cannot be written.
+        """
+        try:
+            return self.record_file.replace(self.record_file.with_name(self.record_file.name + DAMAGED))
+        except OSError as error:
+            raise unwritable(self.record_file, error) from error
 
     def append_history(self, line: HistoryLine) -> None:
         """Add a line, at once readable; `settle_history` makes it safe."""
@@ -107,9 +121,9 @@ class RunDirectory:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise RunError(f"{self.history_file} cannot be read ({error}). {_HISTORY_REMEDY}") from error
+            raise RunError(f"{self.history_file} cannot be read ({error}). {_REMEDY}") from error
         except RecordError as error:
-            raise RunError(f"{self.history_file}:{str(error).rstrip('.')}. {_HISTORY_REMEDY}") from error
+            raise RunError(f"{self.history_file}:{str(error).rstrip('.')}. {_REMEDY}") from error
 
 
 @dataclass(frozen=True)
@@ -142,7 +156,7 @@ class Store:
 
     def claim(self, run_id: str) -> Claim:
         """What a process must hold while it writes to the run's directory."""
-        return Claim(self.root / "claims" / run_id)
+        return Claim(self.root / "claims", run_id)
 
     def supersede(self, run_id: str) -> Path:
         """Move a run's directory out of the way, so that it can be begun anew.

@@ -2,76 +2,97 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from paperbench.atomic import TEMPORARY
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.reading import read_at_most
+from paperbench.runs.checkpoints import DAMAGED
 from paperbench.runs.history import HistoryLine, history_sha256, parse_history
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record, RecordError
 from paperbench.runs.store import LARGEST_HISTORY, RunDirectory, Store
 
+_LOOKS = 3
+_PAUSE_SECONDS = 0.5
+_REMEDY = "Restore it; or move record.json away, and `paperbench run` makes both again from the checkpoint."
 
-@dataclass(frozen=True)
+
+@dataclass
 class Verification:
     """What was found in a store.
 
     Attributes:
         statuses: How many runs of each status there are.
-        in_use: Runs that some process is at, which were not looked at.
         problems: What is not as a run leaves it, one sentence each.
         remarks: What is worth knowing but no fault.
         sound: Records without a problem.
     """
 
     statuses: Counter[str]
-    in_use: list[str]
     problems: list[str]
     remarks: list[str]
     sound: list[Record]
 
 
 def verify(store: Store) -> Verification:
-    """Recompute every digest and hash in a store, and check that records, histories and checkpoints fit together."""
-    found = Verification(Counter(), [], [], [], [])
+    """Recompute every digest and hash in a store, and check that records, histories and checkpoints fit together.
+
+    Writes nothing, and waits for nobody: a run that some process is at is looked at between two of its writings.
+    """
+    found = Verification(Counter(), [], [], [])
     for directory in store.directories():
-        claim = store.claim(directory.path.name)
-        if not claim.path.exists():
-            _verify_run(directory, found)
-        elif claim.take():  # of a process that has died
-            with claim.held():
-                _verify_run(directory, found)
-        else:
-            found.in_use.append(directory.path.name)
+        status, problems, remarks, record = _verified(directory)
+        for _ in range(_LOOKS):
+            if not problems:
+                break
+            before = _content(directory)
+            time.sleep(_PAUSE_SECONDS)
+            status, problems, remarks, record = _verified(directory)
+            if _content(directory) == before:
+                break  # nobody is writing: it is as it is
+        found.statuses[status] += 1
+        found.problems += problems
+        found.remarks += remarks
+        if record and not problems:
+            found.sound.append(record)
     return found
 
 
-def _verify_run(directory: RunDirectory, found: Verification) -> None:
-    leftovers = sorted(directory.path.glob(f"*{TEMPORARY}"))
-    found.remarks.extend(f"{path} is what a killed process was writing; the next run clears it." for path in leftovers)
+def _content(directory: RunDirectory) -> list[tuple[str, int, int]]:
+    """What there is, when it was written, and how large it is."""
+    found = []
+    for path in directory.path.iterdir():
+        with suppress(FileNotFoundError):
+            found.append((path.name, path.stat().st_mtime_ns, path.stat().st_size))
+    return sorted(found)
+
+
+def _verified(directory: RunDirectory) -> tuple[str, list[str], list[str], Record | None]:
+    """A run's status, problems and remarks, and its record if that can be read."""
+    remarks = [
+        f"{path} was set aside when it was found damaged, or is what a killed process left: it can be deleted."
+        for pattern in (f"*{TEMPORARY}", f"*{DAMAGED}")
+        for path in sorted(directory.path.glob(pattern))
+    ]
     try:
         record = directory.read_record()
     except RecordError as error:
-        found.problems.append(str(error))
-        return
+        return "unreadable", [str(error), *_checkpoint_problems(directory, None)], remarks, None
     if record is None:
-        found.statuses["without a record yet"] += 1
-        found.problems.extend(_checkpoint_problems(directory, None))
-        return
-    found.statuses[record.status] += 1
+        return "without a record yet", list(_checkpoint_problems(directory, None)), remarks, None
+    if record.is_mixed:
+        remarks.append(f"{record.run} mixes versions of the numerics or of torch, and is never pooled.")
     problems = [
         *_identity_problems(directory, record),
         *_history_problems(directory, record),
         *_checkpoint_problems(directory, record),
     ]
-    found.problems.extend(problems)
-    if not problems:
-        found.sound.append(record)
-    if record.is_mixed:
-        found.remarks.append(f"{record.run} mixes versions of the numerics or of torch, and is never pooled.")
+    return record.status, problems, remarks, record
 
 
 def _identity_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
@@ -84,25 +105,34 @@ def _identity_problems(directory: RunDirectory, record: Record) -> Iterator[str]
 
 
 def _history_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
-    file, expected = directory.history_file, record.files.history_lines
+    file = directory.history_file
     try:
         data = read_at_most(file, LARGEST_HISTORY)
-    except OSError as error:
-        yield f"{file} cannot be read: {error.strerror or error}."
-        return
-    try:
         lines = parse_history(data)
+    except OSError as error:
+        damage: str | None = f"{file} cannot be read: {error.strerror or error}."
     except RecordError as error:
-        yield f"{file}:{str(error).rstrip('.')}."
-        return
-    if len(lines) < expected:
-        yield f"{file} was cut short: it has {len(lines)} of the {expected} lines that its record was written with."
-    elif history_sha256(data, expected) != record.files.history_sha256:
-        yield f"{file} was edited: its first {expected} lines are not those that its record was written with."
-    elif record.status != "partial" and len(lines) > expected:
-        yield f"{file} has {len(lines) - expected} lines that were added after the run had ended."
+        damage = f"{file}:{str(error).rstrip('.')}."
     else:
-        yield from (f"{file}:{text}" for text in _contradictions(lines[:expected], record))
+        damage = _damage(data, lines, record)
+        damage = damage and f"{file} {damage}"
+        if damage is None:
+            yield from (f"{file}:{text}" for text in _contradictions(lines[: record.files.history_lines], record))
+    if damage:
+        is_restorable = any(found.iteration >= record.iteration for found in directory.checkpoints.newest_first())
+        yield f"{damage} {_REMEDY if is_restorable else 'Restore it.'}"
+
+
+def _damage(data: bytes, lines: list[HistoryLine], record: Record) -> str | None:
+    """What happened to a history after its record was written."""
+    expected = record.files.history_lines
+    if len(lines) < expected:
+        return f"was cut short: it has {len(lines)} of the {expected} lines that its record was written with."
+    if history_sha256(data, expected) != record.files.history_sha256:
+        return f"was edited: its first {expected} lines are not those that its record was written with."
+    if record.status != "partial" and len(lines) > expected:
+        return f"has {len(lines) - expected} lines that were added after the run had ended."
+    return None
 
 
 def _contradictions(lines: list[HistoryLine], record: Record) -> Iterator[str]:
@@ -117,18 +147,19 @@ def _contradictions(lines: list[HistoryLine], record: Record) -> Iterator[str]:
         elif line.lr != recipe.rate_at(line.iteration - 1):
             yield f"{number} has rate {line.lr}, and the recipe {recipe.rate_at(line.iteration - 1)}."
     tested = [line.test_error for line in lines if line.test_error is not None]
-    if record.result and (
+    result = record.result
+    if result and (
         not tested
         or lines[-1].iteration != record.iteration
-        or tested[-1] != record.result.moving_average_test_error
-        or min(tested) != record.result.best_test_error
+        or (lines[-1].test_error, lines[-1].test_loss)
+        != (result.moving_average_test_error, result.moving_average_test_loss)
+        or min(tested) != result.best_test_error
     ):
         yield f"{len(lines)} the last test error or the best one is not that of the record's result."
 
 
 def _checkpoint_problems(directory: RunDirectory, record: Record | None) -> Iterator[str]:
     checkpoints = directory.checkpoints
-    yield from (f"{path} was found damaged, and set aside." for path in checkpoints.damaged())
     files = checkpoints.newest_first()
     for file in files:
         try:

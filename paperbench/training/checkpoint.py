@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from paperbench.errors import PaperbenchError
+from paperbench.training.memory import is_out_of_memory
 
 FORMAT = 2
 
@@ -28,11 +29,14 @@ def read_checkpoint(data: bytes, run_id: str) -> tuple[dict[str, Any], str]:
 
     Raises:
         CheckpointError: The bytes are damaged, of another format, or of another run.
+        MemoryError, RuntimeError: There is too little memory.
     """
     try:
         payload = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         found, run, version, contents = (payload[key] for key in ("format", "run", "torch", "contents"))
     except Exception as error:  # a damaged archive can raise nearly anything, with advice that fits no checkpoint
+        if is_out_of_memory(error):
+            raise
         raise CheckpointError(f"cannot be read ({type(error).__name__})") from error
     if found != FORMAT or run != run_id or not isinstance(contents, dict) or not isinstance(version, str):
         raise CheckpointError(f"is of format {found} for run {run}; format {FORMAT} for {run_id} was expected")

@@ -30,11 +30,13 @@ class Origin:
     module: str
 
 
+@torch.no_grad()
 def is_sound(trainer: Trainer) -> bool:
     """Whether parameters, statistics and the loss of the present window are finite."""
-    model = trainer.model
-    broken = _owner(model.named_parameters()) or _owner(model.named_buffers())
-    return broken is None and (trainer.is_window_empty or math.isfinite(trainer.window_metrics().loss))
+    values = [t.flatten() for t in (*trainer.model.parameters(), *trainer.model.buffers()) if t.is_floating_point()]
+    if not torch.cat(values).isfinite().all():  # all at once: one by one, a GPU would be waited for each time
+        return False
+    return trainer.is_window_empty or math.isfinite(trainer.window_metrics().loss)
 
 
 def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], None] = go_on) -> Origin | None:

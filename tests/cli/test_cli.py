@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -428,26 +429,26 @@ def test_when_the_time_is_over_the_runs_still_to_do_are_counted(run: Run, quick_
     command = ["run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "*/resnet110"]
     code, _, err = run(*command, "--device", "cpu", "--results", tmp_path / "r", "--max-seconds", "0.000001")
     assert code == 0
-    assert "paperbench: 1e-06 seconds are over; still to do: 5 runs. The same command goes on." in err
+    assert "paperbench: 1e-06 seconds are over; runs still to do: 5. The same command goes on." in err
     assert Store(tmp_path / "r").records().records == []
 
 
-def test_a_run_whose_record_was_deleted_goes_on_from_its_checkpoint(
+def test_runs_that_fail_are_named_at_the_end_and_the_others_are_done(
     run: Run, quick_specs: Path, tmp_path: Path
 ) -> None:
-    command = ["run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", *ONE_RUN]
-    run(*command, "--stop-at", 4)
-    record_file = Store(tmp_path / "r").directory(only_record(tmp_path / "r").run).record_file
-    record_file.write_text("{")
-    code, _, err = run(*command)
+    command = ["run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", "--profile", "smoke"]
+    command += ["--cells", "*act/resnet110", "--device", "cpu"]
+    _, plan, _ = run(*command, "--dry-run")
+    ids = [line.split()[0] for line in plan.splitlines()[2:4]]
+    directory = Store(tmp_path / "r").directory(ids[0])
+    directory.path.mkdir(parents=True)
+    directory.record_file.write_text("{")
+    code, out, err = run(*command)
     assert code == 2
-    assert f"{record_file} is no JSON" in err
-    assert "paperbench: error: 1 runs failed, see above: " in err
-    record_file.unlink()
-    code, _, err = run(*command)
-    assert code == 0
-    assert "to iteration 6, continued at 4" in err
-    assert only_record(tmp_path / "r").status == "finished"
+    assert f"error: {directory.record_file} is no JSON" in err
+    assert f"paperbench: error: runs that failed, see above: {ids[0]}" in err
+    assert only_record(tmp_path / "r").run == ids[1]
+    assert "n=1" in out
 
 
 def test_a_run_that_another_process_holds_is_passed_over(run: Run, quick_specs: Path, tmp_path: Path) -> None:
@@ -503,6 +504,26 @@ def test_a_signal_pauses_the_run_and_the_same_command_continues_it(
     assert (again.iteration, len(again.sessions)) == (record.iteration + 2, 2)
 
 
+def test_a_signal_is_obeyed_though_nobody_reads_any_more(quick_specs: Path, tmp_path: Path) -> None:
+    """As after Ctrl-C with `2>&1 | tee log`, which ends tee first, or when a terminal is closed."""
+    edit(quick_specs / "experiments" / "profiles.yaml", "iterations: 6", "iterations: 1000000")
+    edit(quick_specs / "experiments" / "profiles.yaml", "checkpoint_every: 2", "checkpoint_every: 1000000")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "paperbench", "run", "table2", "--tables", str(quick_specs), *ONE_RUN]
+    command += ["--results", str(tmp_path / "r")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        assert any("test error" in line for line in process.stdout)
+        process.stdout.close()
+        time.sleep(0.5)
+        assert process.poll() is None, "it trains on"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 128 + signal.SIGINT
+    assert only_record(tmp_path / "r").iteration > 3
+
+
 def test_verify_of_sound_results_repeats_a_run_and_says_so(run: Run, quick_specs: Path, tmp_path: Path) -> None:
     results = tmp_path / "r"
     run("run", "table2", "--tables", quick_specs, "--results", results, *ONE_RUN)
@@ -531,14 +552,20 @@ def test_verify_names_what_was_edited_and_exits_with_1(run: Run, quick_specs: Pa
 def test_verify_without_the_data_of_a_run_says_that_it_was_not_repeated(run: Run, tmp_path: Path) -> None:
     record = a_record()
     directory = write_record(Store(tmp_path), record)
-    code, out, _ = run("verify", tmp_path, "--rerun", 1)
+    code, out, _ = run("verify", tmp_path)
     assert code == 1
     assert f"problem: {directory.history_file} cannot be read: No such file or directory." in out
-    assert "0 of 1 runs were repeated" in out
+    record_file = directory.record_file
+    record_file.rename(tmp_path / "kept")
+    code, _, err = run("verify", tmp_path, "--rerun", 1)
+    assert code == 2
+    assert "No run that has ended could be repeated, so nothing was shown." in err
 
 
 def test_verify_of_nothing(run: Run, tmp_path: Path) -> None:
-    assert run("verify", tmp_path)[:2] == (0, f"{tmp_path}: 0 runs looked at.\nAll is as the runs left it.\n")
+    code, _, err = run("verify", tmp_path)
+    assert code == 2
+    assert f"{tmp_path} has no folder runs/. Name the results directory around it." in err
     code, _, err = run("verify", tmp_path / "missing")
     assert code == 2
     assert "missing is no directory. Name a results directory." in err

@@ -13,7 +13,10 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
+import traceback
+from pathlib import Path
 
 import torch
 
@@ -21,19 +24,34 @@ from paperbench.cli.main import main
 from paperbench.data.digits import load_digits
 from paperbench.runs import executor, room  # noqa: F401  (loaded once, for all workers)
 
+LOG = f"{tempfile.mkdtemp()}/{{}}.log"
+
 
 def start_worker(arguments: list[str]) -> int:
     child = os.fork()
     if child == 0:
-        silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
+        told = os.open(LOG.format(os.getpid()), os.O_WRONLY | os.O_CREAT)
+        os.dup2(told, 1)
+        os.dup2(told, 2)
         code = 70
         try:
             code = main(arguments)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return child
+
+
+def fetch(worker: int, *, wait: bool = True) -> int | None:
+    """How a worker ended: minus the signal that killed it, or 0; None if it is still at work."""
+    done, status = os.waitpid(worker, 0 if wait else os.WNOHANG)
+    if not done:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    if code > 0:
+        sys.exit(f"a worker failed with {code}:\n{Path(LOG.format(worker)).read_text()}")
+    return code
 
 
 def kill_again_and_again(arguments: list[str], kills: int, workers: int, chance: random.Random) -> tuple[int, int]:
@@ -46,15 +64,13 @@ def kill_again_and_again(arguments: list[str], kills: int, workers: int, chance:
         victim = chance.choice(sorted(alive))
         os.kill(victim, signal.SIGKILL)
         for worker in sorted(alive):
-            done, status = os.waitpid(worker, 0 if worker == victim else os.WNOHANG)
-            if done:
+            code = fetch(worker, wait=worker == victim)
+            if code is not None:
                 alive.discard(worker)
-                killed += os.WIFSIGNALED(status)
-                ended += os.WIFEXITED(status)
-                if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-                    sys.exit(f"a worker failed with {os.WEXITSTATUS(status)}")
+                killed += code < 0
+                ended += code == 0
     for worker in alive:
-        os.waitpid(worker, 0)
+        fetch(worker)
     return killed, ended
 
 
@@ -65,4 +81,4 @@ if __name__ == "__main__":
     command = ["run", "table2", "--profile", "smoke", "--cells", cells, "--device", "cpu"]
     command += ["--tables", tables, "--results", results]
     print(*kill_again_and_again(command, int(kills), int(workers), random.Random(int(seed))))
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(start_worker(command), 0)[1]))
+    fetch(start_worker(command))

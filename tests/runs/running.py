@@ -11,7 +11,7 @@ import torch
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs.executor import Incompatible, work_off
+from paperbench.runs.executor import Executor, Incompatible
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun, run_spec
@@ -75,6 +75,9 @@ class Log:
     def failed(self, run: PlannedRun, why: str) -> None:
         self.failures.append((run.id, why))
 
+    def watching(self, runs: int, seconds: float) -> None:
+        self.watches = runs
+
     def warned(self, run: PlannedRun, text: str) -> None:
         self.warnings.append(text)
 
@@ -98,7 +101,7 @@ def go(
 ) -> tuple[RunDirectory, Log]:
     """Give a run what the command line would: start it, continue it, or see that it is done."""
     store, log = Store(root), log or Log()
-    work_off([run], store, CPU, limits or Limits(**values), log, incompatible)
+    Executor(store, CPU, limits or Limits(**values), log, incompatible).work_off([run])
     return store.directory(run.id), log
 
 

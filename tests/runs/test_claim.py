@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import getpass
+import json
 import os
+import shutil
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,14 +19,18 @@ from paperbench.runs import claim as claim_module
 from paperbench.runs.claim import Claim, ClaimLostError, take_any
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
+from paperbench.training.trainer import Trainer
 from tests.runs.running import Log, assert_same, go
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results" / "claims" / "abc-s0"
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "results" / "claims"
+
+
+RUN = "abc-s0"
 
 
 @pytest.fixture
@@ -39,7 +48,7 @@ def end(process: int) -> None:
 
 
 @pytest.fixture
-def holder(path: Path) -> Iterator[Callable[..., int]]:
+def holder(folder: Path) -> Iterator[Callable[..., int]]:
     """Starts a process that holds the claim until it is killed, here or on what looks like another machine."""
     children = []
 
@@ -49,8 +58,8 @@ def holder(path: Path) -> Iterator[Callable[..., int]]:
         if child == 0:
             try:
                 if elsewhere:
-                    socket.gethostname = lambda: "another-machine"
-                mine = Claim(path)
+                    claim_module._machine = lambda: "another machine"
+                mine = Claim(folder, RUN)
                 os.write(told, b"y" if mine.take() else b"n")
                 time.sleep(100)
             finally:
@@ -64,40 +73,76 @@ def holder(path: Path) -> Iterator[Callable[..., int]]:
         end(child)
 
 
-def test_a_claim_is_held_until_it_is_released(path: Path) -> None:
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_claim_is_held_until_it_is_released(folder: Path) -> None:
     for _ in range(2):
-        mine = Claim(path)
+        mine = Claim(folder, RUN)
         assert mine.take()
         with mine.held():
-            assert path.exists()
+            assert files(folder) == ["abc-s0.1"]
             mine.check()
-        assert not path.exists()
+        assert files(folder) == []
 
 
-def test_a_claim_is_released_whatever_happens(path: Path) -> None:
-    mine = Claim(path)
+def test_a_claim_is_released_whatever_happens(folder: Path) -> None:
+    mine = Claim(folder, RUN)
     mine.take()
     with pytest.raises(KeyboardInterrupt), mine.held():
         raise KeyboardInterrupt
-    assert not path.exists()
+    assert files(folder) == []
+
+
+def test_claims_of_other_runs_are_others(folder: Path) -> None:
+    claims = [Claim(folder, name) for name in ("abc-s1", "abc-s11", "abc-s1.x")]
+    assert all(claim.take() for claim in claims)
+    for claim in claims:
+        with claim.held():
+            claim.check()
+
+
+def test_a_claim_names_no_machine_and_no_person(folder: Path) -> None:
+    mine = Claim(folder, RUN)
+    mine.take()
+    with mine.held():
+        text = (folder / "abc-s0.1").read_text()
+    for private in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(folder)):
+        assert private not in text
 
 
 def test_a_living_process_keeps_its_claim_and_a_dead_ones_is_free_at_once(
-    path: Path, holder: Callable[..., int]
+    folder: Path, holder: Callable[..., int]
 ) -> None:
     process = holder()
-    contender = Claim(path)
+    contender = Claim(folder, RUN)
     assert not contender.take()
-    end(process)
+    assert contender.shows_life
+    os.kill(process, signal.SIGKILL)
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # dead, and not fetched by its parent
+    assert contender.take()
+    with contender.held():
+        assert files(folder) == ["abc-s0.2"]
+
+
+def test_another_process_with_the_number_of_a_dead_one_does_not_hold_its_claim(
+    folder: Path, holder: Callable[..., int]
+) -> None:
+    end(holder())
+    (file,) = folder.iterdir()
+    value = json.loads(file.read_text())
+    file.write_text(json.dumps({**value, "pid": os.getpid()}))
+    contender = Claim(folder, RUN)
     assert contender.take()
     with contender.held():
         pass
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_claim_on_another_machine_lasts_while_it_beats(path: Path, holder: Callable[..., int]) -> None:
+def test_a_claim_on_another_machine_lasts_while_it_beats(folder: Path, holder: Callable[..., int]) -> None:
     holder(elsewhere=True)
-    claims = {"abc-s0": Claim(path)}
+    claims = {RUN: Claim(folder, RUN)}
     began = time.monotonic()
     assert take_any(claims, lambda: False) is None
     assert claims == {}, "it showed a sign of life"
@@ -107,78 +152,136 @@ def test_a_claim_on_another_machine_lasts_while_it_beats(path: Path, holder: Cal
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_claim_on_another_machine_is_taken_once_it_has_not_beaten_for_the_lease(
-    path: Path, holder: Callable[..., int], fate: signal.Signals
+    folder: Path, holder: Callable[..., int], fate: signal.Signals
 ) -> None:
     os.kill(holder(elsewhere=True), fate)
-    contender = Claim(path)
+    contender = Claim(folder, RUN)
     assert not contender.take()
+    assert not contender.shows_life
     began = time.monotonic()
-    assert take_any({"abc-s0": contender}, lambda: False) == "abc-s0"
+    assert take_any({RUN: contender}, lambda: False) == RUN
     assert time.monotonic() - began > 1.0
     with contender.held():
         contender.check()
 
 
 @pytest.mark.usefixtures("impatient")
+def test_of_many_that_wait_for_a_dead_holder_one_gets_the_claim(folder: Path, holder: Callable[..., int]) -> None:
+    end(holder(elsewhere=True))
+    contenders = [Claim(folder, RUN) for _ in range(8)]
+    assert not any(contender.take() for contender in contenders)
+    time.sleep(1.6)
+    barrier = threading.Barrier(8)
+
+    def take(contender: Claim) -> bool:
+        barrier.wait()
+        return contender.take()
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(take, contenders))
+    assert sum(taken) == 1
+    with contenders[taken.index(True)].held():
+        assert files(folder) == ["abc-s0.2"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"machine": 1}'])
+def test_an_unreadable_claim_is_no_dead_end(folder: Path, content: bytes) -> None:
+    """Left by a power cut, or a kill between opening and writing."""
+    folder.mkdir(parents=True)
+    (folder / "abc-s0.7").write_bytes(content)
+    contender = Claim(folder, RUN)
+    assert not contender.take()
+    assert take_any({RUN: contender}, lambda: False) == RUN
+    with contender.held():
+        assert files(folder) == ["abc-s0.8"]
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("jump", [-1e9, 1e9])
 def test_clocks_that_are_wrong_or_jump_neither_free_nor_prolong_a_claim(
-    path: Path, holder: Callable[..., int], jump: float, monkeypatch: pytest.MonkeyPatch
+    folder: Path, holder: Callable[..., int], jump: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = holder(elsewhere=True)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + jump)
-    assert not Claim(path).take()
-    assert take_any({"abc-s0": Claim(path)}, lambda: False) is None
+    assert not Claim(folder, RUN).take()
+    assert take_any({RUN: Claim(folder, RUN)}, lambda: False) is None
     os.kill(process, signal.SIGKILL)
-    os.utime(path, (now + jump, now + jump))
-    contender = Claim(path)
-    assert take_any({"abc-s0": contender}, lambda: False) == "abc-s0"
+    os.utime(folder / "abc-s0.1", (now + jump, now + jump))
+    contender = Claim(folder, RUN)
+    assert take_any({RUN: contender}, lambda: False) == RUN
     with contender.held():
         pass
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_watch_can_be_cancelled(path: Path, holder: Callable[..., int]) -> None:
+def test_a_watch_can_be_cancelled(folder: Path, holder: Callable[..., int]) -> None:
     os.kill(holder(elsewhere=True), signal.SIGSTOP)
-    claims = {"abc-s0": Claim(path)}
+    claims = {RUN: Claim(folder, RUN)}
     assert take_any(claims, lambda: True) is None
-    assert list(claims) == ["abc-s0"], "nothing is known about it"
+    assert list(claims) == [RUN], "nothing is known about it"
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_run_that_was_taken_over_is_left_to_the_other_process(run: PlannedRun, tmp_path: Path) -> None:
-    """This process was suspended for too long; somebody on another machine took its run."""
-    claim_file = tmp_path / "part" / "claims" / run.id
+def test_a_removed_claim_is_made_again_unless_another_was_faster(folder: Path) -> None:
+    mine = Claim(folder, RUN)
+    mine.take()
+    with mine.held():
+        shutil.rmtree(folder)
+        mine.check()
+        assert files(folder) == ["abc-s0.1"]
+        (folder / "abc-s0.1").write_text("another's")
+        with pytest.raises(ClaimLostError, match=r"took this run over, as this one gave no sign of life for 1\.5 s"):
+            mine.check()
+    assert files(folder) == ["abc-s0.1"], "what is another's is not released"
 
-    class Robbed(Log):
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("woken_at", [10, 20])
+def test_a_woken_process_leaves_its_run_to_the_one_that_took_it_over(
+    run: PlannedRun, tmp_path: Path, woken_at: int
+) -> None:
+    """It was suspended at the iteration; meanwhile somebody on another machine has finished its run."""
+    store = Store(tmp_path / "part")
+    directory = store.directory(run.id)
+    finished: dict[str, bytes] = {}
+
+    class Suspended(Log):
         def stepped(self, iteration: int) -> None:
             super().stepped(iteration)
-            if iteration == 10:
-                text = claim_file.read_text()
-                claim_file.unlink()
-                claim_file.write_text(text.replace("token=", "token=0"))
-                self.before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
-            if iteration > 10:
-                time.sleep(0.3)
+            if iteration == woken_at:
+                (store.root / "claims" / f"{run.id}.1").unlink()
+                go(run, store.root)
+                (store.root / "claims" / f"{run.id}.2").write_text("the other's")
+                finished.update({path.name: path.read_bytes() for path in directory.path.iterdir()})
 
-    directory = Store(tmp_path / "part").directory(run.id)
-    _, log = go(run, tmp_path / "part", log=Robbed())
+    _, log = go(run, store.root, log=Suspended())
     ((_, why),) = log.skips
     assert "another process took this run over" in why
-    assert len(log.steps) < 20
-    claim_file.unlink()
-    directory, _ = go(run, tmp_path / "part")
+    assert {path.name: path.read_bytes() for path in directory.path.glob("*.json")}.items() <= finished.items()
+    assert {path.name for path in directory.path.iterdir()} == set(finished)
     assert_same(directory, go(run, tmp_path / "whole")[0])
 
 
-def test_a_lost_claim_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Claim(path)
-    monkeypatch.setattr(type(mine._lease), "compromise", "somebody")
-    with pytest.raises(ClaimLostError, match="no sign of life for 60 s"):
-        mine.check()
+def test_a_run_session_checks_its_claim_before_the_result_is_written(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Trainer.finish
+
+    def robbed(self: Trainer, *arguments: object) -> object:
+        (tmp_path / "claims" / f"{run.id}.2").write_text("another's")
+        return finish(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "finish", robbed)
+    directory, log = go(run, tmp_path)
+    assert "another process took this run over" in log.skips[0][1]
+    record = directory.read_record()
+    assert record
+    assert record.status == "partial"
 
 
 def test_a_place_where_no_claim_can_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PaperbenchError, match=r"cannot be written: Not a directory\. Make room or choose another"):
-        Claim(tmp_path / "file" / "claims" / "abc-s0").take()
+        Claim(tmp_path / "file" / "claims", RUN).take()

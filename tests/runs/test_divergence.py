@@ -17,12 +17,12 @@ from paperbench.models.residual_unit import ResidualUnit
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
-from paperbench.specs.recipe import Drops, WarmUp
+from paperbench.specs.recipe import Drops, Monitoring, WarmUp
 from paperbench.training.engine import EagerEngine
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.snapshot import Snapshot
 from paperbench.training.trainer import Trainer
-from tests.runs.running import CPU, Log, assert_equal, assert_same, go, planned
+from tests.runs.running import CPU, assert_equal, assert_same, go, planned
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_signal_during_the_search_loses_nothing(
 
     monkeypatch.setattr(Trainer, "step", signalled)
     _, log = go(hot, tmp_path / "part", limits)
-    assert (log.record.status, log.record.iteration) == ("partial", 0)
+    assert (log.record.status, log.record.iteration) == ("partial", 5)
     monkeypatch.undo()
     part, _ = go(hot, tmp_path / "part")
     assert_same(part, go(hot, tmp_path / "whole")[0])
@@ -209,8 +209,45 @@ def test_a_snapshot_does_not_move_with_the_training(run: PlannedRun) -> None:
     assert states[0]["iteration"] == 3
 
 
-def test_progress_is_told_of_a_divergence(hot: PlannedRun, tmp_path: Path) -> None:
-    log = Log()
-    go(hot, tmp_path, log=log)
-    assert log.lines[-1].train_loss is None
-    assert log.record.divergence
+def test_a_run_that_broke_long_ago_is_located_from_the_last_sound_checkpoint(
+    run: PlannedRun, tmp_path: Path, breaking: Callable[[str, int], None]
+) -> None:
+    """Paused twice after its numbers had broken and before anybody looked: the checkpoints of that prove nothing."""
+    breaking("update", 16)
+    patient = replace(run, recipe=replace(run.recipe, monitoring=Monitoring(20, 20, 8, 1.0)))
+    for stop in (17, 18, 19):
+        directory, _ = go(patient, tmp_path, stop_at=stop)
+    assert [file.iteration for file in directory.checkpoints.newest_first()] == [19, 18, 17, 16, 8]
+    _, log = go(patient, tmp_path)
+    assert log.record.divergence == Divergence(16, pytest.approx(0.01), "update", "fc")
+    assert [file.iteration for file in directory.checkpoints.newest_first()] == [20]
+
+
+def test_a_run_without_a_sound_state_not_far_back_is_not_searched_for_hours(
+    run: PlannedRun, tmp_path: Path, breaking: Callable[[str, int], None]
+) -> None:
+    breaking("update", 16)
+    often = replace(run, recipe=replace(run.recipe, monitoring=Monitoring(20, 20, 8, 1.0)))
+    directory, _ = go(often, tmp_path, stop_at=19)
+    for file in directory.checkpoints.newest_first()[1:]:
+        file.path.unlink()
+    _, log = go(often, tmp_path)
+    assert log.record.divergence == Divergence(20, pytest.approx(0.01), None, None)
+
+
+def test_moving_averages_that_overflow_spoil_no_result(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reported statistics are averaged anew: only the moving-average loss has no number."""
+    finish = Trainer.finish
+
+    def overflowing(self: Trainer, *arguments: Any) -> Any:
+        final = finish(self, *arguments)
+        return replace(final, moving_average=replace(final.moving_average, loss=math.inf))
+
+    monkeypatch.setattr(Trainer, "finish", overflowing)
+    directory, log = go(run, tmp_path)
+    assert log.record.status == "finished"
+    assert log.record.result
+    assert log.record.result.moving_average_test_loss is None
+    assert directory.read_record() == log.record

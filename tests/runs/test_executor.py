@@ -13,7 +13,7 @@ import torch
 from paperbench.errors import PaperbenchError
 from paperbench.runs import executor, session
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.executor import is_done, to_be_done, work_off
+from paperbench.runs.executor import Executor, is_done, to_be_done
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
@@ -214,6 +214,23 @@ def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
     assert again.steps == []
 
 
+@pytest.mark.parametrize("stop_at", [12, 20])
+def test_a_mixed_run_is_begun_anew_on_request(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    """Whatever mixed it, and although its newest checkpoint is of this version."""
+    version = torch.__version__
+    monkeypatch.setattr(torch, "__version__", "1.13")
+    go(run, tmp_path, stop_at=8)
+    monkeypatch.setattr(torch, "__version__", version)
+    _, mixed = go(run, tmp_path, incompatible="continue", stop_at=stop_at)
+    assert mixed.record.is_mixed
+    assert to_be_done([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
+    _, anew = go(run, tmp_path, incompatible="restart")
+    assert anew.steps == list(range(1, 21))
+    assert not anew.record.is_mixed
+
+
 def test_a_checkpoint_that_does_not_fit_is_told(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
     (file,) = directory.checkpoints.newest_first()
@@ -239,8 +256,10 @@ def test_going_on_elsewhere_is_remarked(run: PlannedRun, tmp_path: Path) -> None
 
 def test_no_time_left_means_no_step_and_the_run_is_left_waiting(run: PlannedRun, tmp_path: Path) -> None:
     log = Log()
-    failed, waiting = work_off([run, replace(run, seed=1)], Store(tmp_path), CPU, Limits(max_seconds=1e-9), log)
-    assert (log.steps, failed, [w.seed for w in waiting]) == ([], [], [0, 1])
+    runs, limits = [run, replace(run, seed=1)], Limits(max_seconds=1e-9)
+    assert Executor(Store(tmp_path), CPU, limits, log).work_off(runs) == []
+    assert log.steps == []
+    assert [waiting.seed for waiting, _ in to_be_done(runs, Store(tmp_path), limits, "refuse")] == [0, 1]
 
 
 def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp_path: Path) -> None:
@@ -248,8 +267,7 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp
     store, log = Store(tmp_path), Log()
     store.directory(run.id).path.mkdir(parents=True)
     store.directory(run.id).record_file.write_text("{")
-    failed, waiting = work_off([run, other], store, CPU, Limits(), log)
-    assert (failed, waiting) == ([run], [])
+    assert Executor(store, CPU, Limits(), log).work_off([run, other]) == [run]
     assert "record.json is no JSON" in log.failure
     assert log.record.run == other.id
     assert store.directory(run.id).record_file.read_text() == "{"
@@ -278,7 +296,7 @@ def test_too_little_memory_is_no_result_and_says_what_to_change(
 
     monkeypatch.setattr(EagerEngine, "step", exhausting)
     directory, log = go(run, tmp_path / "part")
-    assert "cpu ran out of memory with 8 images at a time in fp32." in log.failure
+    assert "cpu ran out of memory with preact_resnet20 in fp32." in log.failure
     assert "`--device`" in log.failure
     assert "`--precision bf16`" in log.failure
     record = directory.read_record()

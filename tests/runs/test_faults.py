@@ -90,7 +90,7 @@ def test_too_little_room_is_refused_before_the_start(run: PlannedRun, small_disk
     needed = check_room([run], store)
     fill(small_disk, needed - 10_000)
     with pytest.raises(
-        PaperbenchError, match=r"1 runs need about .* in .*not there yet, which has .* left\. Make room"
+        PaperbenchError, match=r"The runs to be done need about .* in .*not there yet, which has .* left\. Make room"
     ):
         check_room([run], store)
     (small_disk / "ballast").unlink()
@@ -150,6 +150,17 @@ def test_what_is_there_already_is_not_counted_again(run: PlannedRun, tmp_path: P
     directory, _ = go(run, tmp_path, stop_at=8)
     there = sum(file.path.stat().st_size for file in directory.checkpoints.newest_first())
     assert check_room([run], store) == before - there
+
+
+def test_checkpoints_that_another_process_removes_meanwhile_count_nothing(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = check_room([run], Store(tmp_path))
+    directory, _ = go(run, tmp_path, stop_at=8)
+    files = directory.checkpoints.newest_first()
+    monkeypatch.setattr(type(directory.checkpoints), "newest_first", lambda _: files)
+    files[0].path.unlink()
+    assert check_room([run], Store(tmp_path)) == before
 
 
 @pytest.mark.parametrize(

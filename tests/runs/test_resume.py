@@ -19,7 +19,6 @@ from paperbench import atomic
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.session import RunSession
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
@@ -152,7 +151,7 @@ def test_what_was_written_after_the_last_checkpoint_is_written_anew(run: Planned
     assert_same(directory, go(run, tmp_path / "whole")[0])
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "unlike"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     run: PlannedRun, tmp_path: Path, damage: str
 ) -> None:
@@ -165,13 +164,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
         del data[len(data) // 2 :]
     elif damage == "flipped":
         data[len(data) // 2] ^= 1
-    elif damage == "emptied":
-        data.clear()
-    if damage == "unlike":  # bytes as they were written, but not by us
-        newest.path.unlink()
-        newest = directory.checkpoints.write(13, b"PK\3\4 and so on")
     else:
-        newest.path.write_bytes(data)
+        data.clear()
+    newest.path.write_bytes(data)
     directory, log = go(run, tmp_path / "part")
     (warning,) = log.warnings
     assert warning.startswith(str(newest.path))
@@ -199,9 +194,71 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(run: PlannedRun, tmp_pa
     other, _ = go(replace(run, seed=1), tmp_path, stop_at=8)
     directory = go(run, tmp_path, stop_at=5)[0]
     shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
-    directory, log = go(run, tmp_path)
-    assert "is of format 2 for run" in log.warnings[0]
+    _, log = go(run, tmp_path)
+    assert f"is of format 2 for run {other.path.name}; format 2 for {run.id} was expected. Remove it" in log.failure
+    assert directory.checkpoints.damaged() == [], "it holds what was written"
+    directory, _ = go(run, tmp_path, incompatible="restart")
     assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_a_checkpoint_of_another_format_is_refused_and_kept(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    newer = directory.checkpoints.write(9, b"PK\3\4 of another age")
+    _, log = go(run, tmp_path)
+    assert f"{newer.path} cannot be read (" in log.failure
+    assert "`--incompatible restart` trains it anew" in log.failure
+    assert newer.read()
+
+
+@pytest.mark.parametrize("where", ["paperbench.training.checkpoint.torch.load", "torch.nn.Module.load_state_dict"])
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory")])
+def test_too_little_memory_to_continue_condemns_no_checkpoint(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    directory, _ = go(run, tmp_path / "part", stop_at=8)
+    before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(where, exhausted)
+    for incompatible in ("refuse", "restart"):
+        _, log = go(run, tmp_path / "part", incompatible=incompatible)
+        assert "cpu ran out of memory" in log.failure
+    assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
+    monkeypatch.undo()
+    assert_same(go(run, tmp_path / "part")[0], go(run, tmp_path / "whole")[0])
+
+
+@pytest.mark.parametrize("stop_at", [8, 20])
+def test_a_damaged_record_is_set_aside_and_made_again_from_the_checkpoint(
+    run: PlannedRun, tmp_path: Path, stop_at: int
+) -> None:
+    directory, _ = go(run, tmp_path / "part", stop_at=stop_at)
+    directory.record_file.write_text("{")
+    directory, log = go(run, tmp_path / "part")
+    assert "record.json is no JSON" in log.warnings[0]
+    assert "It is now record.json.damaged, and is made again from the checkpoint." in log.warnings[0]
+    assert (directory.path / "record.json.damaged").read_text() == "{"
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_a_record_of_another_schema_is_left_to_its_version(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    directory.record_file.write_text('{"schema": 1}')
+    _, log = go(run, tmp_path)
+    assert "has schema 1, and this version of paperbench reads 2. Use the version that wrote it" in log.failure
+    assert directory.record_file.read_text() == '{"schema": 1}'
+
+
+def test_a_run_of_which_only_a_whole_history_is_left_is_not_begun_anew_unasked(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path)
+    history = directory.history_file.read_bytes()
+    directory.record_file.unlink()
+    directory.checkpoints.newest_first()[0].path.unlink()
+    _, log = go(run, tmp_path)
+    assert "has no checkpoint that can be read. Restore one" in log.failure
+    assert directory.history_file.read_bytes() == history
 
 
 def kill_at(point: int) -> Callable[[], None]:
@@ -265,11 +322,13 @@ def test_a_kill_at_any_point_of_a_save_loses_nothing(
             try:
                 kill_at(point)
                 go(run, root)
-            finally:
                 os._exit(0)
+            finally:
+                os._exit(1)
         _, status = os.waitpid(child, 0)
         part, log = go(run, root)
         if not os.WIFSIGNALED(status):
+            assert os.WEXITSTATUS(status) == 0
             break
         assert log.skips or log.record.status == "finished"
         assert_same(part, whole)
@@ -278,8 +337,7 @@ def test_a_kill_at_any_point_of_a_save_loses_nothing(
     assert survived > 50 / (1 if full else 6)
 
 
-def test_saves_by_iteration_time_and_signal_leave_the_same_state(run: PlannedRun, tmp_path: Path) -> None:
-    """What differs between two savings of one iteration is their sessions and seconds only."""
+def test_how_often_a_run_is_saved_changes_nothing(run: PlannedRun, tmp_path: Path) -> None:
     states = []
     for monitoring in (Monitoring(5, 10, 1, 1.0), Monitoring(5, 10, 20, 1e-9)):
         varied = replace(run, recipe=replace(run.recipe, monitoring=monitoring))
@@ -328,4 +386,3 @@ def test_a_run_session_is_not_begun_over_foreign_files(run: PlannedRun, tmp_path
     go(run, tmp_path)
     assert (folder / "notes.txt").read_text() == "mine"
     assert (folder / "checkpoint-best.pt").read_text() == "mine too"
-    assert RunSession.__doc__

@@ -13,12 +13,12 @@ import torch
 
 from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
 from paperbench.runs.planning import PlannedRun, net_and_recipe
-from paperbench.runs.record import Record, Session
+from paperbench.runs.record import Record
 from paperbench.runs.rerun import NotRepeatableError, Rerun, rerun_prefix
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import Recipe
-from tests.runs.running import CPU, go, planned, tiny
+from tests.runs.running import CPU, assert_same, go, planned, tiny
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def problem(store: Store) -> str:
 
 def test_what_a_run_leaves_is_sound(store: Store, directory: RunDirectory) -> None:
     found = verify(store)
-    assert (found.problems, found.remarks, found.in_use) == ([], [], [])
+    assert (found.problems, found.remarks) == ([], [])
     assert found.statuses == {"finished": 1}
     assert found.sound == [record_of(directory)]
 
@@ -89,7 +89,7 @@ def test_an_edited_result_shows(store: Store, directory: RunDirectory) -> None:
     assert "does not have the values that its sha256 was taken of: it was edited or damaged" in problem(store)
 
 
-@pytest.mark.parametrize("key", ["moving_average_test_error", "best_test_error"])
+@pytest.mark.parametrize("key", ["moving_average_test_error", "moving_average_test_loss", "best_test_error"])
 def test_an_edited_and_signed_result_contradicts_the_history(store: Store, directory: RunDirectory, key: str) -> None:
     edit_json(directory.record_file, lambda value: value["result"].update({key: 6.37}), sign=True)
     assert "the last test error or the best one is not that of the record's result" in problem(store)
@@ -156,7 +156,9 @@ def test_a_damaged_checkpoint_shows(store: Store, directory: RunDirectory) -> No
     file.path.write_bytes(file.read()[:-1])
     assert problem(store) == f"{file.path} does not hold what was written: its hash is another."
     directory.checkpoints.set_aside(file)
-    assert "was found damaged, and set aside." in problem(store)
+    found = verify(store)
+    assert found.problems == []
+    assert "was set aside when it was found damaged" in found.remarks[0]
 
 
 def test_a_checkpoint_of_another_run_or_iteration_shows(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
@@ -189,16 +191,40 @@ def test_what_a_killed_process_left_is_remarked(store: Store, directory: RunDire
     (directory.path / "record.json.1-2.tmp").touch()
     found = verify(store)
     assert found.problems == []
-    assert "is what a killed process was writing" in found.remarks[0]
+    assert "is what a killed process left: it can be deleted." in found.remarks[0]
 
 
-def test_runs_that_a_process_is_at_are_left_alone(store: Store, directory: RunDirectory) -> None:
-    directory.record_file.write_text("half a rec")
+def test_a_run_that_is_being_written_is_looked_at_again(
+    store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = directory.record_file.read_bytes()
+    directory.record_file.write_bytes(record[:-7])
+    monkeypatch.setattr("paperbench.runs.verify.time.sleep", lambda _: directory.record_file.write_bytes(record))
+    assert verify(store).problems == []
+
+
+def test_a_claim_hides_nothing_and_nothing_is_written(store: Store, directory: RunDirectory) -> None:
+    directory.history_file.write_text("")
     claim = store.claim(directory.path.name)
     assert claim.take()
     with claim.held():
-        found = verify(store)
-    assert (found.in_use, found.problems) == ([directory.path.name], [])
+        before = sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*"))
+        assert "was cut short" in problem(store)
+        assert sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*")) == before
+
+
+def test_the_remedy_for_a_spoilt_history_is_one(
+    finished: tuple[PlannedRun, Path], store: Store, directory: RunDirectory
+) -> None:
+    directory.history_file.unlink()
+    assert "move record.json away, and `paperbench run` makes both again from the checkpoint." in problem(store)
+    directory.record_file.rename(directory.path / "elsewhere.json")
+    go(finished[0], store.root)
+    assert verify(store).problems == []
+    assert_same(directory, Store(finished[1]).directories()[0])
+    directory.history_file.unlink()
+    directory.checkpoints.newest_first()[0].path.unlink()
+    assert problem(store).endswith("No such file or directory. Restore it.")
 
 
 def test_a_spec_is_turned_back_into_its_net_and_recipe(finished: tuple[PlannedRun, Path]) -> None:
@@ -264,4 +290,3 @@ def test_what_cannot_be_repeated_says_why(
 ) -> None:
     with pytest.raises(NotRepeatableError, match=message):
         repeated(finished[0], first_session(record_of(directory), **session), directory.history())
-    assert Session.__doc__
