@@ -1,5 +1,5 @@
 # Sourced by the scripts beside it: makes and enters the one virtual environment that they share.
-# PYTHON chooses the interpreter (3.11 or later); deleting .venv starts afresh.
+# PYTHON chooses the interpreter (3.11.4 or later); deleting .venv starts afresh.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 environment=.venv

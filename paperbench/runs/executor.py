@@ -11,11 +11,12 @@ import torch
 
 from paperbench.errors import RunError
 from paperbench.runs.claim import LEASE_SECONDS, Claim, ClaimLostError, take_any
+from paperbench.runs.continuation import UncontinuableError
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import OtherSchemaError, Record, RecordError
-from paperbench.runs.session import RunSession, UncontinuableError
+from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from paperbench.errors import RunError
-from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
+from paperbench.runs.continuation import RESTART, UncontinuableError, newest_contents
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
 from paperbench.runs.planning import PlannedRun
@@ -25,19 +25,12 @@ from paperbench.runs.record import (
     Result,
     Session,
     Status,
-    major_version,
 )
 from paperbench.runs.store import RunDirectory
 from paperbench.training.checkpoint import CheckpointError, checkpoint_bytes, read_checkpoint
 from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
 from paperbench.training.snapshot import Snapshot
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
-
-_CHOICE = "`--incompatible restart` trains it anew and keeps the old files aside"
-
-
-class UncontinuableError(RunError):
-    """What was trained of a run cannot be gone on from."""
 
 
 class RunSession:
@@ -77,7 +70,7 @@ class RunSession:
         self._seconds_before = 0.0
         self._earlier_sessions: tuple[Session, ...] = ()
         self._history: list[HistoryLine] = []
-        contents = self._newest_contents(record, mixes)
+        contents = newest_contents(run, directory, record, mixes=mixes, warn=warn)
         self.trainer = self._new_trainer()
         self._code, self._environment = code_facts(self.trainer.engine_name), environment_facts(device)
         if contents is not None:
@@ -228,54 +221,6 @@ class RunSession:
         self.directory.checkpoints.prune(self._checkpoint, keep_previous=False)
         return record
 
-    def _newest_contents(self, record: Record | None, mixes: bool) -> dict[str, Any] | None:
-        """What the newest readable checkpoint holds; None for a run that has none yet."""
-        checkpoints = self.directory.checkpoints
-        for file in checkpoints.newest_first():
-            try:
-                contents, torch_version = read_checkpoint(file.read(), self.run.id)
-            except DamagedCheckpointError as error:
-                aside = checkpoints.set_aside(file)
-                self._warn(f"{error}. It is now {aside.name}; going on from the checkpoint before it.")
-                continue
-            except CheckpointError as error:  # what was written is there, only not by this version or for this run
-                raise UncontinuableError(
-                    f"{file.path} {error}. Remove it, or start this run again: {_CHOICE}."
-                ) from error
-            self._check_versions(file, contents, torch_version, mixes)
-            return contents
-        if checkpoints.damaged() or (record and record.iteration) or self._has_whole_history():
-            reached = f", while its record speaks of {record.iteration:,} iterations" if record else ""
-            raise UncontinuableError(
-                f"{self.directory.path} has no checkpoint that can be read{reached}. Restore one, or start this run "
-                f"again: {_CHOICE}."
-            )
-        return None
-
-    def _has_whole_history(self) -> bool:
-        """Whether the run was at its end once, and somebody has removed the rest."""
-        try:
-            lines = self.directory.history()
-        except RunError:
-            return False
-        return bool(lines) and lines[-1].iteration >= self.run.recipe.iterations
-
-    def _check_versions(self, file: CheckpointFile, contents: dict[str, Any], version: str, mixes: bool) -> None:
-        differences = []
-        if contents.get("numerics") != NUMERICS_VERSION:
-            differences.append(f"numerics version {contents.get('numerics')}, and this is {NUMERICS_VERSION}")
-        if major_version(version) != major_version(str(torch.__version__)):
-            differences.append(f"torch {version}, and this is {torch.__version__}")
-        if not differences:
-            return
-        made_by = f"{file.path} was trained by {'; by '.join(differences)}"
-        if not mixes:
-            raise UncontinuableError(
-                f"{made_by}. Going on would mix them. {_CHOICE}; `--incompatible continue` goes on, and marks the run "
-                "as mixed, so that it is never pooled with others."
-            )
-        self._warn(f"{made_by}. The run goes on, and is marked as mixed.")
-
     def _restore(self, contents: dict[str, Any]) -> None:
         try:
             self.trainer.load_state_dict(contents["trainer"])
@@ -290,7 +235,7 @@ class RunSession:
                 raise  # too little memory, or a fault of the device
             raise UncontinuableError(
                 f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Continue "
-                f"with the version that wrote it, or start this run again: {_CHOICE}."
+                f"with the version that wrote it, or start this run again: {RESTART}."
             ) from error
         before, now = self._earlier_sessions[-1], self._this_session()
         facts = [(s.torch, s.device, s.threads) for s in (before, now)]

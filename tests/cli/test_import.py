@@ -81,7 +81,7 @@ ORDER = [
 """Each part of the package may import from those before it, as ARCHITECTURE.md says."""
 
 LOADS_TORCH = {"models", "data.loader", "data.download", "training"} | {
-    f"runs.{module}" for module in ("environment", "executor", "rerun", "room", "session")
+    f"runs.{module}" for module in ("continuation", "environment", "executor", "rerun", "room", "session")
 }
 
 

@@ -201,6 +201,17 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(run: PlannedRun, tmp_pa
     assert_same(directory, go(run, tmp_path / "whole")[0])
 
 
+@pytest.mark.parametrize("stops", [(8, 13), (13, 8), (8, 20), (20, 8)])
+def test_stores_merge_by_copying_in_either_direction(run: PlannedRun, tmp_path: Path, stops: tuple[int, int]) -> None:
+    """Whichever record and history win, as with `cp -r`, the farther checkpoint is gone on from."""
+    for place, stop in zip("ab", stops, strict=True):
+        go(run, tmp_path / place, stop_at=stop)
+    shutil.copytree(tmp_path / "b", tmp_path / "a", dirs_exist_ok=True)
+    directory, log = go(run, tmp_path / "a")
+    assert log.steps == list(range(max(stops) + 1, 21))
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
 def test_a_checkpoint_of_another_format_is_refused_and_kept(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
     newer = directory.checkpoints.write(9, b"PK\3\4 of another age")
