@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +15,17 @@ TEMPORARY = ".tmp"
 """Ending of files that are not complete yet; what a killed process left under such a name is rubbish."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def unguarded() -> None:
+    """The guard of files that nobody else writes."""
+
+
+def write_atomically(path: Path, data: bytes, guard: Callable[[], None] = unguarded) -> None:
     """Replace a file by new contents, once these are on disk and read back as they were written.
 
     Its folder is made if it is not there, or no longer.
+
+    Args:
+        guard: Called in the last moment before the replacement; may raise to prevent it.
 
     Raises:
         PaperbenchError: The disk is full or the folder cannot be written; the old file is untouched.
@@ -31,6 +40,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 os.fsync(stream.fileno())
             if temporary.read_bytes() != data:
                 raise OSError("what was written does not read back the same")
+            guard()
             temporary.replace(path)
             _sync_folder(path.parent)
         finally:
@@ -62,7 +72,8 @@ def _sync_folder(folder: Path) -> None:
 
 def unwritable(path: Path, error: OSError) -> PaperbenchError:
     """What to tell a user whose file cannot be written."""
+    advice = "Make room or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
     return PaperbenchError(
-        f"{path} cannot be written: {error.strerror or error}. Make room or choose another folder (`--results DIR`), "
-        "and give the same command again."
+        f"{path} cannot be written: {error.strerror or error}. {advice} another folder (`--results DIR`), and give the "
+        "same command again."
     )

@@ -51,9 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PaperbenchError as error:
         print(f"paperbench: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("paperbench: interrupted; what was checkpointed is kept.", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         discard_output()
         return 0
+    except OSError as error:  # of a file that nobody thought could fail
+        print(f"paperbench: error: {error}. Mend that, and give the same command again.", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("paperbench: interrupted; what was checkpointed is kept.", file=sys.stderr)
+        return 130

@@ -108,7 +108,7 @@ def execute(args: argparse.Namespace) -> int:
     store = Store(args.results)
     limits = Limits(args.stop_at, args.max_seconds)
     to_do = to_be_done(runs, store, limits, args.incompatible)
-    needed = check_room([run for run, _ in to_do], store)
+    needed = check_room([run for run, _ in to_do], store, begin_anew=args.incompatible == "restart")
     if args.dry_run:
         _print_plan(runs, store, limits)
         iterations = sum(missing for _, missing in to_do)
@@ -121,6 +121,8 @@ def execute(args: argparse.Namespace) -> int:
     if waiting and limits.exhausted:
         why = "stopped by a signal" if limits.signal else f"{limits.max_seconds:g} seconds are over"
         progress.say(f"paperbench: {why}; runs still to do: {len(waiting)}. The same command goes on.")
+    elif len(waiting) > len(failed):
+        progress.say(f"paperbench: runs left to other processes: {len(waiting) - len(failed)}.")
     found = store.records()
     try:
         print(render(compare(table, cells, args.profile, found.records), store, "table"), flush=True)
@@ -140,7 +142,8 @@ def _print_plan(runs: list[PlannedRun], store: Store, limits: Limits) -> None:
     rows = []
     for run in runs:
         record = store.readable_record(run.id)
-        done, status = (record.iteration, record.status) if record else (0, "not started")
+        is_there = store.directory(run.id).path.exists()
+        done, status = (record.iteration, record.status) if record else (0, "no record" if is_there else "not started")
         goal = limits.last_iteration(run.recipe.iterations)
         rows.append((run.id, run.net_name, run.seed, ", ".join(run.cells), status, done, goal))
     print(tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "goal"]))

@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DEFAULT_RESULTS, Subparsers, add_data, add_device, positive_int
+from paperbench.cli.arguments import (
+    DEFAULT_RESULTS,
+    Subparsers,
+    add_data,
+    add_device,
+    discard_output,
+    positive_int,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +32,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "0 if all is as the runs left it, 1 if not.",
     )
     parser.add_argument(
-        "results", nargs="?", type=Path, default=DEFAULT_RESULTS, metavar="RESULTS", help="default: ./results"
+        "positional", nargs="?", type=Path, metavar="RESULTS", help="results directory (default: ./results)"
     )
+    parser.add_argument("--results", type=Path, metavar="DIR", help="the same, as other commands call it")
     parser.add_argument(
         "--rerun",
         type=positive_int,
@@ -44,27 +52,39 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.runs.store import Store
     from paperbench.runs.verify import verify
 
-    if not args.results.is_dir():
-        raise PaperbenchError(f"{args.results} is no directory. Name a results directory.")
-    if not (args.results / "runs").is_dir():
-        raise PaperbenchError(f"{args.results} has no folder runs/. Name the results directory around it.")
-    store = Store(args.results)
+    if args.results and args.positional:
+        raise PaperbenchError(f"Name one results directory, {args.positional} or {args.results}.")
+    results = args.results or args.positional or DEFAULT_RESULTS
+    if not results.is_dir():
+        raise PaperbenchError(f"{results} is no directory. Name a results directory.")
+    if not (results / "runs").is_dir():
+        raise PaperbenchError(f"{results} has no folder runs/. Name the results directory around it.")
+    store = Store(results)
     found = verify(store)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.statuses.items()))
-    print(f"{args.results}: {found.statuses.total()} runs looked at{f': {statuses}' if statuses else ''}.")
+    _say(f"{results}: {found.statuses.total()} runs looked at{f': {statuses}' if statuses else ''}.")
     for remark in found.remarks:
-        print(f"remark: {remark}")
+        _say(f"remark: {remark}")
     for problem in found.problems:
-        print(f"problem: {problem}")
-    holds = not found.problems
-    if args.rerun:
-        holds &= _rerun(args, store, found.sound)
-    print("All is as the runs left it." if holds else "Not all is as the runs left it.")
+        _say(f"problem: {problem}")
+    reruns = _rerun(args, store, found.sound) if args.rerun else []
+    holds = not found.problems and all(rerun.holds for rerun in reruns)
+    _say("All is as the runs left it." if holds else "Not all is as the runs left it.")
+    if args.rerun and not reruns and holds:
+        raise PaperbenchError("Nothing could be repeated, so nothing was shown by that.")
     return 0 if holds else 1
 
 
-def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> bool:
-    """Repeat the beginnings of some runs; whether all that could be repeated hold."""
+def _say(text: str) -> None:
+    """Print a line, to whoever may be reading: the exit status stands by itself."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        discard_output()
+
+
+def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
+    """Repeat the beginnings of some runs, and tell what came of it."""
     import random
 
     from paperbench.cli.run import wait_without_spinning
@@ -88,15 +108,13 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> boo
             dataset = _dataset(record, data_directory(args.data), datasets)
             rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, chance)
         except PaperbenchError as error:
-            print(f"not repeated: {record.run}: {error}")
+            _say(f"not repeated: {record.run}: {error}")
             continue
         done.append(rerun)
-        print(f"repeated: {_in_words(rerun, device)}")
-    if not done:
-        raise PaperbenchError("No run that has ended could be repeated, so nothing was shown. `--data DIR` names data.")
+        _say(f"repeated: {_in_words(rerun, device)}")
     if len(done) < args.rerun:
-        print(f"{len(done)} of {args.rerun} runs were repeated: no others that have ended could be.")
-    return all(rerun.holds for rerun in done)
+        _say(f"{len(done)} of {args.rerun} runs were repeated, of {len(candidates)} sound ones that have ended.")
+    return done
 
 
 def _dataset(record: Record, directory: Path, loaded: dict[str, ImageDataset | None]) -> ImageDataset:

@@ -51,7 +51,7 @@ class Progress:
         self._number = self._done = 0
         self._started = time.monotonic()
         self._run_id = ""
-        self._last = self._here = self._batch_size = 0
+        self._last = self._here = self._iterations = self._batch_size = 0
         self._spoke = self._run_started = 0.0
         self._run_done = 0
         self._bar: Any = None
@@ -83,7 +83,8 @@ class Progress:
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None:
         self._come_to(run)
-        self._here, self._last, self._batch_size = iteration, last_iteration, run.recipe.batch_size
+        self._here, self._last = iteration, last_iteration
+        self._iterations, self._batch_size = run.recipe.iterations, run.recipe.batch_size
         self._run_done, self._run_started, self._spoke = 0, time.monotonic(), time.monotonic()
         continued = f", continued at {iteration:,}" if iteration else ""
         goal = f"{last_iteration:,}"
@@ -134,6 +135,8 @@ class Progress:
             outcome = f"test error {result.test_error:.2f} % (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.divergence:
             outcome = f"diverged: {describe(record.divergence)}"
+        elif record.iteration == self._iterations:
+            outcome = f"stopped after iteration {record.iteration:,}, before its final test; the same command makes it"
         elif record.iteration == self._last:
             outcome = f"paused at iteration {record.iteration:,} as asked; a later --stop-at, or none, continues it"
         else:

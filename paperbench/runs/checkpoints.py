@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paperbench.atomic import unwritable, write_atomically
+from paperbench.atomic import unguarded, unwritable, write_atomically
 from paperbench.errors import RunError
 from paperbench.reading import read_at_most
 
@@ -54,10 +55,15 @@ class CheckpointFile:
 
 
 class Checkpoints:
-    """The checkpoints in a run's folder."""
+    """The checkpoints in a run's folder.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: The run's.
+        guard: Called before anything is written or removed; may raise to prevent it.
+    """
+
+    def __init__(self, folder: Path, guard: Callable[[], None] = unguarded) -> None:
+        self.folder, self._guard = folder, guard
 
     def newest_first(self) -> list[CheckpointFile]:
         """All of them, the farthest first."""
@@ -79,7 +85,7 @@ class Checkpoints:
         """
         digest = _digest(data)
         file = CheckpointFile(self.folder / f"checkpoint-{iteration}-{digest}.pt", iteration, digest)
-        write_atomically(file.path, data)
+        write_atomically(file.path, data, self._guard)
         return file
 
     def prune(self, newest: CheckpointFile, *, keep_previous: bool) -> None:
@@ -95,6 +101,7 @@ class Checkpoints:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]
         for file in others:
+            self._guard()
             try:
                 file.path.unlink(missing_ok=True)
             except OSError as error:
@@ -107,6 +114,7 @@ class Checkpoints:
             PaperbenchError: The folder cannot be written.
         """
         aside = file.path.with_name(file.path.name + DAMAGED)
+        self._guard()
         try:
             return file.path.replace(aside)
         except OSError as error:

@@ -29,11 +29,12 @@ LEASE_SECONDS = 60.0
 """How long a claim lasts without a sign of life."""
 HEARTBEAT_SECONDS = 5.0
 _POLL_SECONDS = 0.2
+_LONGEST_PAUSE = 1.0
 _LARGEST = 1_000
 
 
 class ClaimLostError(RunError):
-    """Another process has taken this run over, as it seemed to be abandoned."""
+    """Another process may be at this run, and this one must write no more."""
 
 
 class Claim:
@@ -48,19 +49,22 @@ class Claim:
         self._folder, self._run_id = folder, run_id
         self._ours: Path | None = None
         self._content = b""
-        self._lost = False
         self._stop = Event()
         self._beats: Thread | None = None
         self._seen: object = None
-        self._seen_at = 0.0
+        self._looked_at = self._silence = 0.0
+        self.is_lost = False
+        """Whether a heartbeat found that the claim is no longer ours. Costs nothing to ask; `check` looks again."""
         self.shows_life = False
         """Whether the process that holds it is known to be alive, as of the last attempt to take it."""
+        self.holder = ""
+        """Who holds it, in words, as of the last attempt to take it."""
 
     def take(self) -> bool:
         """Take the claim if nobody has it, or its holder is known to be dead; whether that worked.
 
         Raises:
-            PaperbenchError: Its file cannot be written.
+            PaperbenchError: Its file cannot be read or written.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -85,61 +89,61 @@ class Claim:
             if self._beats is not None:
                 self._beats.join()
             with suppress(OSError):
-                if self._ours is not None and self._is_ours(self._ours):
+                if self._ours is not None and self._is_ours():
                     self._ours.unlink()
             self._ours = None
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the last heartbeat found that the claim is another's. Costs nothing; `check` looks again."""
-        return self._lost
-
     def check(self) -> None:
-        """Make sure, on disk, that the claim is still ours. What somebody has removed is made again.
+        """Make sure, on disk, that the claim is still ours.
 
         Raises:
-            ClaimLostError: It is another's: this process must write no more.
-            PaperbenchError: The folder of claims cannot be used.
+            ClaimLostError: It is not: this process must write no more.
+            PaperbenchError: The folder of claims cannot be read.
         """
         try:
-            is_ours = not self._lost and self._confirm()
+            is_ours = not self.is_lost and self._is_ours()
         except OSError as error:
             raise unwritable(self._folder / self._run_id, error) from error
         if not is_ours:
             raise ClaimLostError(
-                f"another process took this run over, as this one gave no sign of life for {LEASE_SECONDS:g} s"
+                "this process no longer holds its claim: after a long silence of it another process took the run over, "
+                f"or somebody cleared {self._folder}. What it did since its last checkpoint is left out."
             )
 
-    def _files(self) -> dict[int, Path]:
-        """The claim's files by number."""
-        found = {}
-        for path in self._folder.glob(f"{self._run_id}.*"):
-            number = path.name.removeprefix(f"{self._run_id}.")
-            if number.isascii() and number.isdigit():
-                found[int(number)] = path
-        return found
-
     def _highest(self) -> tuple[int, Path | None]:
-        files = self._files()
-        number = max(files, default=0)
-        return number, files.get(number)
+        """The number of the claim's present file, and that file; 0 and None if there is none."""
+        # Unlike glob, this does not take a folder that cannot be read for an empty one.
+        numbers = [int(tail) for path in self._folder.iterdir() if (tail := self._number_in(path.name))]
+        number = max(numbers, default=0)
+        return number, self._file(number) if number else None
+
+    def _number_in(self, name: str) -> str | None:
+        run_id, _, tail = name.rpartition(".")
+        return tail if run_id == self._run_id and tail.isascii() and tail.isdigit() else None
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{self._run_id}.{number}"
 
     def _create(self, number: int) -> bool:
-        """Create the file of a number, and remove those below it."""
-        path = self._folder / f"{self._run_id}.{number}"
-        content = json.dumps({"token": secrets.token_hex(8), **_this_process()}).encode()
+        """Create the file of a number, and remove the one below it."""
+        path = self._file(number)
         try:
             with open(path, "xb") as stream:
+                inode = os.fstat(stream.fileno()).st_ino
+                content = json.dumps({"token": secrets.token_hex(8), "inode": inode, **_this_process()}).encode()
                 stream.write(content)
         except FileExistsError:
             return False
-        if self._highest()[0] != number:  # another was faster by more than one
-            path.unlink(missing_ok=True)
-            return False
+        except OSError:  # a full disk: an empty claim would keep everybody waiting
+            with suppress(OSError):
+                path.unlink()
+            raise
         self._ours, self._content = path, content
-        for lower, file in self._files().items():
-            if lower < number:
-                file.unlink(missing_ok=True)
+        if not self._is_ours():  # another was faster by more than one
+            path.unlink(missing_ok=True)
+            self._ours = None
+            return False
+        self._file(number - 1).unlink(missing_ok=True)
         return True
 
     def _is_dead(self, file: Path) -> bool:
@@ -150,50 +154,44 @@ class Claim:
         except FileNotFoundError:
             self._seen = None  # it was released in this moment: the next look will take it
             return False
-        is_alive = _is_alive_here(content)
+        self.holder, is_alive = _holder(content, status.st_ino)
         if is_alive is not None:
             self.shows_life = is_alive
             return not is_alive
         now, seen = time.monotonic(), (file, content, status.st_mtime_ns, status.st_ctime_ns)
         if seen != self._seen:
             self.shows_life = self._seen is not None
-            self._seen, self._seen_at = seen, now
-        return now - self._seen_at >= LEASE_SECONDS
+            self._seen, self._silence = seen, 0.0
+        else:
+            # If this process was suspended between two looks, the holder may have been with it, or their network.
+            self._silence += min(now - self._looked_at, _LONGEST_PAUSE)
+        self._looked_at = now
+        return self._silence >= LEASE_SECONDS
 
     def _beat(self) -> None:
         """The heartbeats, on a thread of their own."""
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):  # a server that is away for a moment
-                if not self._confirm():
-                    self._lost = True
+                if self._ours is None or not self._is_ours():
+                    self.is_lost = True
                     return
-                if self._ours is not None:
-                    os.utime(self._ours)
+                os.utime(self._ours)
 
-    def _confirm(self) -> bool:
-        if self._ours is None:
-            return False
-        _, highest = self._highest()
-        if highest is None:  # somebody has cleared the folder; whoever is first to make it again has the run
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError), open(self._ours, "xb") as stream:
-                stream.write(self._content)
-            return self._is_ours(self._ours)
-        return highest == self._ours and self._is_ours(highest)
-
-    def _is_ours(self, path: Path) -> bool:
+    def _is_ours(self) -> bool:
         try:
-            return path.read_bytes() == self._content
+            _, highest = self._highest()
+            return highest is not None and highest == self._ours and highest.read_bytes() == self._content
         except FileNotFoundError:
             return False
 
 
-def take_any(claims: dict[str, Claim], is_cancelled: Callable[[], bool]) -> str | None:
+def take_any(claims: dict[str, Claim], is_cancelled: Callable[[], bool], on_wait: Callable[[int], None]) -> str | None:
     """Watch claims of others until one can be taken.
 
     Args:
         claims: By the names of their runs. Those whose holders show a sign of life are taken out.
         is_cancelled: Asked every moment; ends the watch once it is true.
+        on_wait: Told how many there are to wait for, if there are any.
 
     Returns:
         The name of the run whose claim was taken; None if all holders are alive, or the watch was cancelled.
@@ -201,14 +199,17 @@ def take_any(claims: dict[str, Claim], is_cancelled: Callable[[], bool]) -> str 
     Raises:
         PaperbenchError: No claim can be written.
     """
+    has_waited = False
     while claims and not is_cancelled():
         for name, claim in list(claims.items()):
             if claim.take():
                 return name
             if claim.shows_life:
                 del claims[name]
-        if claims:
-            time.sleep(_POLL_SECONDS)
+        if claims and not has_waited:
+            on_wait(len(claims))
+            has_waited = True
+        time.sleep(_POLL_SECONDS if claims else 0)
     return None
 
 
@@ -217,16 +218,25 @@ def _this_process() -> dict[str, object]:
     return {"machine": _machine(), "pid": os.getpid(), "started": _start_of(os.getpid())}
 
 
-def _is_alive_here(content: bytes) -> bool | None:
-    """Whether a holder on this machine is alive; None for one of another machine, or of an unreadable claim."""
+def _holder(content: bytes, inode: int) -> tuple[str, bool | None]:
+    """Who wrote a claim, in words, and whether that process is alive; None for what cannot be known from here."""
+    unknown = "a process on another machine, or one that this cannot see,"
     try:
-        holder = json.loads(content)
-        machine, pid, started = holder["machine"], holder["pid"], holder["started"]
+        claim = json.loads(content)
+        machine, pid, started, own_inode = (claim[key] for key in ("machine", "pid", "started", "inode"))
     except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if machine is None or machine != _machine() or not isinstance(pid, int):
-        return None
-    return bool(_start_of(pid) == started)
+        return unknown, None
+    if machine is None or machine != _machine() or own_inode != inode or type(pid) is not int:
+        return unknown, None  # another inode: a copy of a claim
+    name = f"process {pid}"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return name, False
+    except (OSError, OverflowError):
+        return name, None  # of another user
+    present = _start_of(pid)
+    return name, None if present is None else present == started
 
 
 @cache
@@ -240,9 +250,9 @@ def _machine() -> str | None:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process started, in ticks since boot; None if there is no such process, or it is dead but not fetched."""
+    """When a process started, in ticks since boot; "dead" if nobody has fetched it yet; None if that is hidden."""
     try:
         facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if facts[0] in "ZX" else facts[19]
+    return "dead" if facts[0] in "ZX" else facts[19]

@@ -42,11 +42,13 @@ def newest_contents(
             contents, torch_version = read_checkpoint(file.read(), run.id)
         except DamagedCheckpointError as error:
             aside = checkpoints.set_aside(file)
-            warn(f"{error}. It is now {aside.name}; going on from the checkpoint before it.")
+            warn(f"{error}. It is kept as {aside.name}.")
             continue
         except CheckpointError as error:  # what was written is there, only not by this version or for this run
             raise UncontinuableError(f"{file.path} {error}. Remove it, or start this run again: {RESTART}.") from error
         _check_versions(file, contents, torch_version, mixes, warn)
+        if checkpoints.damaged():
+            warn(f"going on from {file.path.name}.")
         return contents
     if checkpoints.damaged() or (record and record.iteration) or _has_whole_history(directory, run):
         reached = f", while its record speaks of {record.iteration:,} iterations" if record else ""

@@ -15,7 +15,7 @@ from paperbench.runs.continuation import UncontinuableError
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import OtherSchemaError, Record, RecordError
+from paperbench.runs.record import ForeignRecordError, Record, RecordError
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.memory import is_out_of_memory
@@ -96,7 +96,7 @@ class Executor:
             PaperbenchError: The store cannot be written. What concerns one run only is told to the observer instead.
         """
         failed: list[PlannedRun] = []
-        busy: dict[str, tuple[PlannedRun, Claim]] = {}
+        busy: list[PlannedRun] = []
         for run in runs:
             record = self._store.readable_record(run.id)
             if record and self._is_done(record, run):
@@ -106,21 +106,33 @@ class Executor:
                 return failed
             claim = self._store.claim(run.id)
             if not claim.take():
-                busy[run.id] = run, claim
+                busy.append(run)
             elif not self._succeeds(run, claim):
                 failed.append(run)
-        watched = {run_id: claim for run_id, (_, claim) in busy.items() if not claim.shows_life}
-        if watched:
-            self._observer.watching(len(watched), LEASE_SECONDS)
-        while taken := take_any(watched, lambda: self._limits.exhausted):
-            del watched[taken]
-            run, claim = busy.pop(taken)
+        while taken := self._take_over(busy):
+            run, claim = taken
+            busy.remove(run)
             if not self._succeeds(run, claim):
                 failed.append(run)
-        for run_id, (run, _) in busy.items():
-            if run_id not in watched:
-                self._observer.skipped(run, "another process is at it")
         return failed
+
+    def _take_over(self, busy: list[PlannedRun]) -> tuple[PlannedRun, Claim] | None:
+        """A run that another process was at and is no longer, with its claim; None if there is none.
+
+        Then it has told of each who is at it, or that it is done.
+        """
+        claims = {run.id: self._store.claim(run.id) for run in busy}
+        watched = dict(claims)
+        taken = take_any(
+            watched, lambda: self._limits.exhausted, lambda waiting: self._observer.watching(waiting, LEASE_SECONDS)
+        )
+        for run in busy:
+            if run.id == taken:
+                return run, claims[taken]
+        for run in busy:
+            if run.id not in watched:
+                self._observer.skipped(run, f"{claims[run.id].holder} is at it")
+        return None
 
     def _is_done(self, record: Record, run: PlannedRun) -> bool:
         return is_done(record, run, self._limits, self._incompatible)
@@ -164,14 +176,14 @@ class Executor:
 
     def _session(self, run: PlannedRun, claim: Claim) -> RunSession | None:
         """The work on a run; None if there is nothing to do."""
-        directory = self._store.directory(run.id)
+        directory = self._store.directory(run.id, claim.check)
 
         def warn(text: str) -> None:
             self._observer.warned(run, text)
 
         def begin(record: Record | None) -> RunSession:
             mixes = self._incompatible == "continue"
-            return RunSession(run, directory, self._device, record, mixes=mixes, before_writing=claim.check, warn=warn)
+            return RunSession(run, directory, self._device, record, mixes=mixes, warn=warn)
 
         try:
             record = _record_or_none(directory, warn)
@@ -232,13 +244,14 @@ def _record_or_none(directory: RunDirectory, warn: Callable[[str], None]) -> Rec
     """
     try:
         return directory.read_record()
-    except OtherSchemaError:
+    except ForeignRecordError:
         raise
     except RecordError as error:
         if not directory.checkpoints.newest_first():
             raise
         aside = directory.set_record_aside()
-        warn(f"{str(error).rstrip('.')} It is now {aside.name}, and is made again from the checkpoint.")
+        reason = str(error).split(". ")[0]
+        warn(f"{reason}. It is kept as {aside.name}; a new one is made from the checkpoint.")
         return None
 
 

@@ -24,8 +24,8 @@ class RecordError(RunError):
     """A record that is damaged, or was edited into something no run leaves."""
 
 
-class OtherSchemaError(RecordError):
-    """A record of another version of paperbench."""
+class ForeignRecordError(RecordError):
+    """A record that nothing is wrong with, but of another version of paperbench or another run."""
 
 
 @dataclass(frozen=True)
@@ -190,13 +190,13 @@ class Record:
         """Read a record back.
 
         Raises:
-            OtherSchemaError: It is of another schema.
+            ForeignRecordError: It is of another schema.
             RecordError: It is no record, was edited, or its parts contradict each other.
         """
         value = parse_json(text)
         schema = value.get("schema") if isinstance(value, dict) else None
         if schema != SCHEMA:
-            raise OtherSchemaError(f"has schema {schema!r}, and this version of paperbench reads {SCHEMA}")
+            raise ForeignRecordError(f"has schema {schema!r}, and this version of paperbench reads {SCHEMA}")
         checksum = value.pop("sha256", None)
         record: Record = build(cls, value, "record")
         try:

@@ -73,10 +73,10 @@ def rerun_prefix(
     """
     first = record.sessions[0]
     if first.numerics != NUMERICS_VERSION:
-        raise NotRepeatableError(f"{record.run} has numerics version {first.numerics}, and this is {NUMERICS_VERSION}.")
+        raise NotRepeatableError(f"it has numerics version {first.numerics}, and this is {NUMERICS_VERSION}.")
     lines = [line for line in history[:MOST_LINES] if line.iteration <= first.last]
     if not lines:
-        raise NotRepeatableError(f"{record.run} has no line of history from its first session.")
+        raise NotRepeatableError("its first session wrote no line of history.")
     lines = lines[: chance.randint(1, len(lines))]
     net, recipe = net_and_recipe(record.spec)
     precision = choose_precision(record.spec.precision, device)

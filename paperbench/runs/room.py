@@ -21,11 +21,12 @@ _BYTES_PER_RUN = 50_000
 """States of random generators, sessions, the record."""
 
 
-def check_room(runs: Sequence[PlannedRun], store: Store) -> int:
+def check_room(runs: Sequence[PlannedRun], store: Store, *, begin_anew: bool = False) -> int:
     """Make sure that runs can leave all their files in a store.
 
     Args:
         runs: Those still to be done.
+        begin_anew: Whether some of them may be put aside and begun anew; what they have then frees no room.
 
     Returns:
         The bytes that they will need beyond what is there.
@@ -41,7 +42,8 @@ def check_room(runs: Sequence[PlannedRun], store: Store) -> int:
         lines = -(-run.recipe.iterations // min(run.recipe.monitoring.log_every, run.recipe.monitoring.test_every))
         history = lines * _BYTES_PER_LINE  # as a file, and in the checkpoint
         largest = max(largest, sizes[run.net] + history)
-        there = sum(_size(file.path) for file in store.directory(run.id).checkpoints.newest_first())
+        files = [] if begin_anew else store.directory(run.id).checkpoints.newest_first()
+        there = sum(_size(file.path) for file in files)
         needed += max(0, sizes[run.net] + 2 * history + _BYTES_PER_RUN - there)
     needed += 2 * largest  # the run at work has a checkpoint before the newest, and writes the next one beside them
     free = _free_bytes(store.root)

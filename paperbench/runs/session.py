@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from paperbench.errors import RunError
+from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.continuation import RESTART, UncontinuableError, newest_contents
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
@@ -38,11 +39,10 @@ class RunSession:
 
     Args:
         run: What to train.
-        directory: Where its files are. The caller holds the run's claim.
+        directory: Where its files are, guarded by the run's claim.
         device: Where to train.
         record: What the directory's record says, if there is one.
         mixes: Whether to go on from another numerics version or major version of torch.
-        before_writing: Called before anything is written; may raise to prevent it.
         warn: Told what the user should know but need not act on.
 
     Raises:
@@ -58,11 +58,10 @@ class RunSession:
         record: Record | None,
         *,
         mixes: bool,
-        before_writing: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
         self.run, self.directory = run, directory
-        self._device, self._warn, self._before_writing = device, warn, before_writing
+        self._device, self._warn = device, warn
         self._started = self._saved_at = time.monotonic()
         self._save_seconds = 0.0
         self._divergence: Divergence | None = None
@@ -70,14 +69,13 @@ class RunSession:
         self._seconds_before = 0.0
         self._earlier_sessions: tuple[Session, ...] = ()
         self._history: list[HistoryLine] = []
+        self._checkpoint: CheckpointFile | None = None
         contents = newest_contents(run, directory, record, mixes=mixes, warn=warn)
         self.trainer = self._new_trainer()
         self._code, self._environment = code_facts(self.trainer.engine_name), environment_facts(device)
         if contents is not None:
             self._restore(contents)
-        self._first_iteration = self.trainer.iteration
         self._window_start = Snapshot(self.trainer)
-        before_writing()
         directory.clear_leftovers()
         directory.settle_history(self._history)
 
@@ -137,7 +135,6 @@ class RunSession:
             test_error=tested.error if tested else None,
             seconds=round(self.seconds, 3),
         )
-        self._before_writing()
         self._history.append(line)
         self.directory.append_history(line)
         self.trainer.begin_window()
@@ -174,7 +171,6 @@ class RunSession:
 
     def save(self) -> Record:
         """Checkpoint, history, then record: the record never claims more than there is."""
-        self._before_writing()
         began = time.monotonic()
         contents = {
             "numerics": NUMERICS_VERSION,
@@ -216,9 +212,9 @@ class RunSession:
         else:  # by its last update, which no training loss has seen
             self._divergence = self._located(find_in_test(self.trainer, between_batches))
         record = self._record("finished" if result else "diverged", result)
-        self._before_writing()
         self.directory.write_record(record)
-        self.directory.checkpoints.prune(self._checkpoint, keep_previous=False)
+        if self._checkpoint:
+            self.directory.checkpoints.prune(self._checkpoint, keep_previous=False)
         return record
 
     def _restore(self, contents: dict[str, Any]) -> None:
@@ -286,5 +282,9 @@ class RunSession:
             spec=self.run.spec,
             code=self._code,
             environment=self._environment,
-            files=Files(lines, history_sha256(history_bytes(self._history), lines) or "", self._checkpoint.path.name),
+            files=Files(
+                history_lines=lines,
+                history_sha256=history_sha256(history_bytes(self._history), lines) or "",
+                checkpoint=self._checkpoint.path.name if self._checkpoint else "",
+            ),
         )

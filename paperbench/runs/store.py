@@ -11,37 +11,44 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paperbench.atomic import TEMPORARY, sync, unwritable, write_atomically
-from paperbench.errors import RunError
+from paperbench.atomic import TEMPORARY, sync, unguarded, unwritable, write_atomically
+from paperbench.errors import PaperbenchError, RunError
 from paperbench.reading import read_at_most
 from paperbench.runs.checkpoints import DAMAGED, Checkpoints
 from paperbench.runs.claim import Claim
 from paperbench.runs.history import HistoryLine, history_bytes, parse_history
-from paperbench.runs.record import OtherSchemaError, Record, RecordError
+from paperbench.runs.record import ForeignRecordError, Record, RecordError
 
 _LARGEST_RECORD = 10_000_000
 LARGEST_HISTORY = 200_000_000
 """Bytes, far beyond what any run leaves."""
 
-_REMEDY = "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again."
+_RECORD_REMEDY = "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again."
+HISTORY_REMEDY = "Restore it; or move record.json away, and `paperbench run` makes both again from the checkpoint."
 
 
 class RunDirectory:
-    """The files of one run."""
+    """The files of one run.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: Its folder; the name is the run's id.
+        guard: Called before anything is written or removed; may raise to prevent it.
+    """
+
+    def __init__(self, path: Path, guard: Callable[[], None] = unguarded) -> None:
+        self.path, self._guard = path, guard
         self.record_file = path / "record.json"
         self.history_file = path / "history.jsonl"
-        self.checkpoints = Checkpoints(path)
+        self.checkpoints = Checkpoints(path, guard)
 
     def clear_leftovers(self) -> None:
         """Remove what a process was writing when it was killed. Only for whoever holds the run's claim."""
         for leftover in self.path.glob(f"*{TEMPORARY}"):
+            self._guard()
             try:
                 leftover.unlink(missing_ok=True)
             except OSError as error:
@@ -51,6 +58,7 @@ class RunDirectory:
         """The record, or None if there is none yet.
 
         Raises:
+            ForeignRecordError: It is of another schema or run.
             RecordError: It is damaged.
         """
         try:
@@ -58,18 +66,23 @@ class RunDirectory:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, UnicodeDecodeError) as error:
-            raise RecordError(f"{self.record_file} cannot be read ({error}). {_REMEDY}") from error
+            raise RecordError(f"{self.record_file} cannot be read ({error}). {_RECORD_REMEDY}") from error
         try:
-            return Record.from_json(text)
-        except OtherSchemaError as error:
-            raise OtherSchemaError(
+            record = Record.from_json(text)
+        except ForeignRecordError as error:
+            raise ForeignRecordError(
                 f"{self.record_file} {error}. Use the version that wrote it, or another folder."
             ) from error
         except RecordError as error:
-            raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_REMEDY}") from error
+            raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_RECORD_REMEDY}") from error
+        if record.run != self.path.name:
+            raise ForeignRecordError(
+                f"{self.path} holds the record of run {record.run}. Rename the folder to match, or move it away."
+            )
+        return record
 
     def write_record(self, record: Record) -> None:
-        write_atomically(self.record_file, record.to_json().encode())
+        write_atomically(self.record_file, record.to_json().encode(), self._guard)
 
     def set_record_aside(self) -> Path:
         """Give a damaged record another name.
@@ -77,6 +90,7 @@ class RunDirectory:
         Raises:
             PaperbenchError: The folder cannot be written.
         """
+        self._guard()
         try:
             return self.record_file.replace(self.record_file.with_name(self.record_file.name + DAMAGED))
         except OSError as error:
@@ -84,6 +98,7 @@ class RunDirectory:
 
     def append_history(self, line: HistoryLine) -> None:
         """Add a line, at once readable; `settle_history` makes it safe."""
+        self._guard()
         try:
             with open(self.history_file, "ab") as stream:
                 stream.write(history_bytes([line]))
@@ -108,7 +123,7 @@ class RunDirectory:
         if is_so:
             sync(self.history_file)
         else:
-            write_atomically(self.history_file, data)
+            write_atomically(self.history_file, data, self._guard)
 
     def history(self) -> list[HistoryLine]:
         """All complete lines; one cut short by a killed process is left out.
@@ -121,9 +136,9 @@ class RunDirectory:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise RunError(f"{self.history_file} cannot be read ({error}). {_REMEDY}") from error
+            raise RunError(f"{self.history_file} cannot be read ({error}). {HISTORY_REMEDY}") from error
         except RecordError as error:
-            raise RunError(f"{self.history_file}:{str(error).rstrip('.')}. {_REMEDY}") from error
+            raise RunError(f"{self.history_file}:{str(error).rstrip('.')}. {HISTORY_REMEDY}") from error
 
 
 @dataclass(frozen=True)
@@ -140,8 +155,8 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def directory(self, run_id: str) -> RunDirectory:
-        return RunDirectory(self.root / "runs" / run_id)
+    def directory(self, run_id: str, guard: Callable[[], None] = unguarded) -> RunDirectory:
+        return RunDirectory(self.root / "runs" / run_id, guard)
 
     def readable_record(self, run_id: str) -> Record | None:
         """A run's record; None if there is none, or none that can be read."""
@@ -151,8 +166,18 @@ class Store:
             return None
 
     def directories(self) -> list[RunDirectory]:
-        """Those of all runs there are, by name."""
-        return [RunDirectory(path) for path in sorted((self.root / "runs").glob("*/"))]
+        """Those of all runs there are, by name.
+
+        Raises:
+            PaperbenchError: They cannot be listed.
+        """
+        runs = self.root / "runs"
+        try:
+            return [RunDirectory(path) for path in sorted(runs.iterdir()) if path.is_dir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise PaperbenchError(f"{runs} cannot be read: {error.strerror or error}. Mend that first.") from error
 
     def claim(self, run_id: str) -> Claim:
         """What a process must hold while it writes to the run's directory."""
@@ -185,11 +210,6 @@ class Store:
             except RecordError as error:
                 complaints.append(str(error))
                 continue
-            if record is None:
-                continue
-            name = directory.path.name
-            if record.run != name:
-                complaints.append(f"{directory.path} holds the record of run {record.run}. Rename the folder to match.")
-                continue
-            records.append(record)
+            if record is not None:
+                records.append(record)
         return Records(records, complaints)

@@ -15,11 +15,10 @@ from paperbench.runs.checkpoints import DAMAGED
 from paperbench.runs.history import HistoryLine, history_sha256, parse_history
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record, RecordError
-from paperbench.runs.store import LARGEST_HISTORY, RunDirectory, Store
+from paperbench.runs.store import HISTORY_REMEDY, LARGEST_HISTORY, RunDirectory, Store
 
 _LOOKS = 3
 _PAUSE_SECONDS = 0.5
-_REMEDY = "Restore it; or move record.json away, and `paperbench run` makes both again from the checkpoint."
 
 
 @dataclass
@@ -43,24 +42,39 @@ def verify(store: Store) -> Verification:
     """Recompute every digest and hash in a store, and check that records, histories and checkpoints fit together.
 
     Writes nothing, and waits for nobody: a run that some process is at is looked at between two of its writings.
+
+    Raises:
+        PaperbenchError: The runs of the store cannot be listed.
     """
     found = Verification(Counter(), [], [], [])
     for directory in store.directories():
-        status, problems, remarks, record = _verified(directory)
-        for _ in range(_LOOKS):
-            if not problems:
-                break
-            before = _content(directory)
-            time.sleep(_PAUSE_SECONDS)
-            status, problems, remarks, record = _verified(directory)
-            if _content(directory) == before:
-                break  # nobody is writing: it is as it is
+        try:
+            status, problems, remarks, record = _verified_at_rest(directory)
+        except OSError as error:
+            status, remarks, record = "unreadable", [], None
+            problems = [f"{directory.path} cannot be read: {error.strerror or error}."]
         found.statuses[status] += 1
         found.problems += problems
         found.remarks += remarks
         if record and not problems:
             found.sound.append(record)
     return found
+
+
+_Verified = tuple[str, list[str], list[str], Record | None]
+"""A run's status, problems and remarks, and its record if that can be read."""
+
+
+def _verified_at_rest(directory: RunDirectory) -> _Verified:
+    """Look again at a run with problems, if it has been written to meanwhile."""
+    for _ in range(_LOOKS):
+        verified, before = _verified(directory), _content(directory)
+        if not verified[1]:
+            break
+        time.sleep(_PAUSE_SECONDS)
+        if _content(directory) == before:
+            break
+    return verified
 
 
 def _content(directory: RunDirectory) -> list[tuple[str, int, int]]:
@@ -72,13 +86,12 @@ def _content(directory: RunDirectory) -> list[tuple[str, int, int]]:
     return sorted(found)
 
 
-def _verified(directory: RunDirectory) -> tuple[str, list[str], list[str], Record | None]:
-    """A run's status, problems and remarks, and its record if that can be read."""
+def _verified(directory: RunDirectory) -> _Verified:
     remarks = [
-        f"{path} was set aside when it was found damaged, or is what a killed process left: it can be deleted."
-        for pattern in (f"*{TEMPORARY}", f"*{DAMAGED}")
-        for path in sorted(directory.path.glob(pattern))
+        f"{path} is what a killed process was writing: it can be deleted."
+        for path in sorted(directory.path.glob(f"*{TEMPORARY}"))
     ]
+    remarks += [f"{path} was set aside as damaged." for path in sorted(directory.path.glob(f"*{DAMAGED}"))]
     try:
         record = directory.read_record()
     except RecordError as error:
@@ -88,16 +101,14 @@ def _verified(directory: RunDirectory) -> tuple[str, list[str], list[str], Recor
     if record.is_mixed:
         remarks.append(f"{record.run} mixes versions of the numerics or of torch, and is never pooled.")
     problems = [
-        *_identity_problems(directory, record),
+        *_spec_problems(directory, record),
         *_history_problems(directory, record),
         *_checkpoint_problems(directory, record),
     ]
     return record.status, problems, remarks, record
 
 
-def _identity_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
-    if record.run != directory.path.name:
-        yield f"{directory.path} holds the record of run {record.run}. Rename the folder to match."
+def _spec_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     try:
         net_and_recipe(record.spec)
     except PaperbenchError as error:
@@ -120,7 +131,7 @@ def _history_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
             yield from (f"{file}:{text}" for text in _contradictions(lines[: record.files.history_lines], record))
     if damage:
         is_restorable = any(found.iteration >= record.iteration for found in directory.checkpoints.newest_first())
-        yield f"{damage} {_REMEDY if is_restorable else 'Restore it.'}"
+        yield f"{damage} {HISTORY_REMEDY if is_restorable else 'Restore it.'}"
 
 
 def _damage(data: bytes, lines: list[HistoryLine], record: Record) -> str | None:

@@ -38,6 +38,8 @@ def read_checkpoint(data: bytes, run_id: str) -> tuple[dict[str, Any], str]:
         if is_out_of_memory(error):
             raise
         raise CheckpointError(f"cannot be read ({type(error).__name__})") from error
-    if found != FORMAT or run != run_id or not isinstance(contents, dict) or not isinstance(version, str):
-        raise CheckpointError(f"is of format {found} for run {run}; format {FORMAT} for {run_id} was expected")
+    if found != FORMAT or not isinstance(contents, dict) or not isinstance(version, str):
+        raise CheckpointError(f"has format {found}, and this version of paperbench reads {FORMAT}")
+    if run != run_id:
+        raise CheckpointError(f"belongs to run {run}")
     return contents, version

@@ -69,6 +69,7 @@ def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:
     [
         (40, {"iteration": 40}, "paused at iteration 40 as asked; a later --stop-at, or none, continues it"),
         (80, {"iteration": 40}, "paused at iteration 40; the same command continues it"),
+        (80, {"iteration": 80}, "stopped after iteration 80, before its final test; the same command makes it"),
         (
             80,
             {"iteration": 40, "status": "diverged"},

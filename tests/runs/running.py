@@ -52,6 +52,7 @@ class Log:
         self.skips: list[tuple[str, str]] = []
         self.failures: list[tuple[str, str]] = []
         self.warnings: list[str] = []
+        self.watches: list[int] = []
         self.records: list[Record] = []
 
     def skipped(self, run: PlannedRun, why: str) -> None:
@@ -76,7 +77,7 @@ class Log:
         self.failures.append((run.id, why))
 
     def watching(self, runs: int, seconds: float) -> None:
-        self.watches = runs
+        self.watches.append(runs)
 
     def warned(self, run: PlannedRun, text: str) -> None:
         self.warnings.append(text)

@@ -103,7 +103,7 @@ def test_too_little_room_is_refused_before_the_start(run: PlannedRun, small_disk
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_a_folder_that_may_not_be_written_is_told(run: PlannedRun, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir(mode=0o500)
-    with pytest.raises(PaperbenchError, match=r"Permission denied\. Make room or choose another folder"):
+    with pytest.raises(PaperbenchError, match=r"Permission denied\. Choose another folder"):
         go(run, tmp_path / "results")
 
 
@@ -112,7 +112,7 @@ def test_a_disk_that_became_read_only_is_told(partial: PlannedRun, small_disk: P
     remount = ["mount", "-o", "remount,{}", "tmpfs", str(small_disk)]
     subprocess.run([word.format("ro") for word in remount], check=True)
     try:
-        with pytest.raises(PaperbenchError, match=r"Read-only file system\. Make room or choose another folder"):
+        with pytest.raises(PaperbenchError, match=r"Read-only file system\. Choose another folder"):
             go(partial, small_disk)
     finally:
         subprocess.run([word.format("rw") for word in remount], check=True)

@@ -168,9 +168,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
         data.clear()
     newest.path.write_bytes(data)
     directory, log = go(run, tmp_path / "part")
-    (warning,) = log.warnings
-    assert warning.startswith(str(newest.path))
-    assert f"It is now {newest.path.name}.damaged; going on from the checkpoint before it." in warning
+    assert log.warnings == [
+        f"{newest.path} does not hold what was written: its hash is another. It is kept as {newest.path.name}.damaged.",
+        f"going on from {before.path.name}.",
+    ]
     assert log.steps == list(range(9, 21))
     assert [path.name for path in directory.checkpoints.damaged()] == [f"{newest.path.name}.damaged"]
     assert_same(directory, go(run, tmp_path / "whole")[0])
@@ -195,7 +196,7 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(run: PlannedRun, tmp_pa
     directory = go(run, tmp_path, stop_at=5)[0]
     shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
     _, log = go(run, tmp_path)
-    assert f"is of format 2 for run {other.path.name}; format 2 for {run.id} was expected. Remove it" in log.failure
+    assert f"belongs to run {other.path.name}. Remove it, or start this run again" in log.failure
     assert directory.checkpoints.damaged() == [], "it holds what was written"
     directory, _ = go(run, tmp_path, incompatible="restart")
     assert_same(directory, go(run, tmp_path / "whole")[0])
@@ -249,7 +250,7 @@ def test_a_damaged_record_is_set_aside_and_made_again_from_the_checkpoint(
     directory.record_file.write_text("{")
     directory, log = go(run, tmp_path / "part")
     assert "record.json is no JSON" in log.warnings[0]
-    assert "It is now record.json.damaged, and is made again from the checkpoint." in log.warnings[0]
+    assert log.warnings[0].endswith(". It is kept as record.json.damaged; a new one is made from the checkpoint.")
     assert (directory.path / "record.json.damaged").read_text() == "{"
     assert_same(directory, go(run, tmp_path / "whole")[0])
 

@@ -7,7 +7,7 @@ import pytest
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs.history import HistoryLine, history_bytes
-from paperbench.runs.record import RecordError
+from paperbench.runs.record import ForeignRecordError, RecordError
 from paperbench.runs.store import RunDirectory, Store
 from tests.helpers import a_record, write_record
 
@@ -18,7 +18,7 @@ def line(iteration: int, test_error: float | None = None) -> HistoryLine:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    directory = Store(tmp_path).directory("abc-s0")
+    directory = Store(tmp_path).directory(a_record().run)
     directory.path.mkdir(parents=True)
     return directory
 
@@ -39,13 +39,25 @@ def test_a_record_is_written_and_read_back(run: RunDirectory) -> None:
     assert [p.name for p in run.path.iterdir()] == ["record.json"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"schema": 3}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
 def test_a_damaged_record_is_named_with_what_to_do(run: RunDirectory, content: bytes) -> None:
     run.record_file.write_bytes(content)
     with pytest.raises(RecordError) as caught:
         run.read_record()
     assert str(caught.value).startswith(str(run.record_file))
-    assert "Restore the file, or delete it: the same `paperbench run` then makes it again" in str(caught.value)
+    assert "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again." in str(
+        caught.value
+    )
+
+
+def test_a_record_of_another_schema_or_run_is_not_called_damaged(run: RunDirectory) -> None:
+    run = RunDirectory(run.path.rename(run.path.with_name("abc-s0")))
+    run.record_file.write_text('{"schema": 3}')
+    with pytest.raises(ForeignRecordError, match="has schema 3, .* Use the version that wrote it, or another folder"):
+        run.read_record()
+    run.write_record(a_record())
+    with pytest.raises(ForeignRecordError, match=f"holds the record of run {a_record().run}. Rename the folder"):
+        run.read_record()
 
 
 def test_history_lines_come_back_in_order(run: RunDirectory) -> None:
@@ -84,12 +96,12 @@ def test_a_damaged_line_before_the_last_is_named(run: RunDirectory, damaged: str
         run.history()
     assert str(caught.value).startswith(f"{run.history_file}:2 is no history line: ")
     assert message in str(caught.value)
-    assert "Restore the file, or delete it: a run that is not finished writes it again" in str(caught.value)
+    assert "Restore it; or move record.json away, and `paperbench run` makes both again" in str(caught.value)
 
 
 def test_a_history_of_bytes_that_are_no_text_is_named(run: RunDirectory) -> None:
     run.history_file.write_bytes(b"\xff\xff\n")
-    with pytest.raises(PaperbenchError, match=r"history\.jsonl:1 is no text .*Restore the file"):
+    with pytest.raises(PaperbenchError, match=r"history\.jsonl:1 is no text .*Restore it; or move"):
         run.history()
 
 
@@ -147,7 +159,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     directory = Store(tmp_path / "file").directory("abc-s0")
     assert directory.read_record() is None
-    message = r"cannot be written: Not a directory\. Make room or choose another folder"
+    message = r"cannot be written: Not a directory\. Choose another folder"
     with pytest.raises(PaperbenchError, match=message):
         directory.write_record(a_record())
     with pytest.raises(PaperbenchError, match=message):
@@ -167,6 +179,6 @@ def test_a_store_gives_its_readable_records_and_complains_of_the_others(tmp_path
     found = store.records()
     assert found.records == records
     copied, damaged = found.complaints
-    assert f"copied-s0 holds the record of run {records[0].run}. Rename the folder to match." in copied
+    assert f"copied-s0 holds the record of run {records[0].run}. Rename the folder to match, or move it away." in copied
     assert "damaged-s0" in damaged
     assert "is no JSON" in damaged

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paperbench.errors import PaperbenchError
 from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
 from paperbench.runs.planning import PlannedRun, net_and_recipe
 from paperbench.runs.record import Record
@@ -158,7 +159,7 @@ def test_a_damaged_checkpoint_shows(store: Store, directory: RunDirectory) -> No
     directory.checkpoints.set_aside(file)
     found = verify(store)
     assert found.problems == []
-    assert "was set aside when it was found damaged" in found.remarks[0]
+    assert "was set aside as damaged." in found.remarks[0]
 
 
 def test_a_checkpoint_of_another_run_or_iteration_shows(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
@@ -167,7 +168,7 @@ def test_a_checkpoint_of_another_run_or_iteration_shows(store: Store, directory:
     assert "is not of the iteration in its name." in problem(store)
     other, _ = go(replace(run, seed=1), store.root, stop_at=2)
     shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
-    assert any("is of format 2 for run" in text for text in verify(store).problems)
+    assert any(f"belongs to run {other.path.name}." in text for text in verify(store).problems)
 
 
 def test_weights_of_an_ended_run_need_not_be_there(store: Store, directory: RunDirectory) -> None:
@@ -184,14 +185,42 @@ def test_a_paused_run_without_its_checkpoint_shows(run: PlannedRun, tmp_path: Pa
 
 def test_a_folder_under_another_name_shows(store: Store, directory: RunDirectory) -> None:
     shutil.copytree(directory.path, directory.path.with_name("0123456789ab-s0"))
-    assert any("Rename the folder to match." in text for text in verify(store).problems)
+    assert any("Rename the folder to match, or move it away." in text for text in verify(store).problems)
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(
+    store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = directory.path.parent / "0-s0"
+    locked.mkdir()
+    (locked / "record.json").write_text("{")
+    listing = Path.iterdir
+
+    def forbidden(self: Path) -> object:
+        if self == locked:
+            raise PermissionError(13, "Permission denied")
+        return listing(self)
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    found = verify(store)
+    assert found.problems == [f"{locked} cannot be read: Permission denied."]
+    assert found.sound == [record_of(directory)]
+
+
+def test_runs_that_cannot_be_listed_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(_: Path) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    with pytest.raises(PaperbenchError, match="runs cannot be read: Permission denied. Mend that first"):
+        verify(store)
 
 
 def test_what_a_killed_process_left_is_remarked(store: Store, directory: RunDirectory) -> None:
     (directory.path / "record.json.1-2.tmp").touch()
     found = verify(store)
     assert found.problems == []
-    assert "is what a killed process left: it can be deleted." in found.remarks[0]
+    assert "is what a killed process was writing: it can be deleted." in found.remarks[0]
 
 
 def test_a_run_that_is_being_written_is_looked_at_again(
@@ -283,7 +312,8 @@ def test_threads_are_those_of_the_record(finished: tuple[PlannedRun, Path], dire
 
 
 @pytest.mark.parametrize(
-    ("session", "message"), [({"numerics": 0}, "has numerics version 0"), ({"last": 4}, "no line of history from its")]
+    ("session", "message"),
+    [({"numerics": 0}, "it has numerics version 0"), ({"last": 4}, "its first session wrote no line")],
 )
 def test_what_cannot_be_repeated_says_why(
     finished: tuple[PlannedRun, Path], directory: RunDirectory, session: dict[str, int], message: str
