@@ -2,9 +2,10 @@
 
 A process that has loaded everything forks the workers, so that each has its first iteration within a moment:
 
-    python -m tests.runs.chaos RESULTS TABLES CELLS KILLS WORKERS SEED
+    python -m tests.runs.chaos RESULTS TABLES CELLS KILLS WORKERS SEED LEASE
 
-Prints how many workers were killed and how many ended by themselves. Then one more worker finishes what is left.
+Prints how many workers were killed and how many ended by themselves. Then one more worker finishes what is left. With
+a LEASE of some seconds instead of 0, the workers take each other for processes on other machines.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 
 from paperbench.cli.main import main
 from paperbench.data.digits import load_digits
-from paperbench.runs import executor, room  # noqa: F401  (loaded once, for all workers)
+from paperbench.runs import claim, executor, room  # noqa: F401  (loaded once, for all workers)
 
 LOG = f"{tempfile.mkdtemp()}/{{}}.log"
 
@@ -75,7 +76,10 @@ def kill_again_and_again(arguments: list[str], kills: int, workers: int, chance:
 
 
 if __name__ == "__main__":
-    results, tables, cells, kills, workers, seed = sys.argv[1:]
+    results, tables, cells, kills, workers, seed, lease = sys.argv[1:]
+    if float(lease):
+        claim._machine = lambda: f"machine {os.getpid()}"
+        claim.LEASE_SECONDS, claim.HEARTBEAT_SECONDS = float(lease), float(lease) / 10
     torch.set_num_threads(1)
     load_digits()
     command = ["run", "table2", "--profile", "smoke", "--cells", cells, "--device", "cpu"]
