@@ -496,6 +496,8 @@ def test_a_signal_pauses_the_run_and_the_same_command_continues_it(
     assert record.status == "partial"
     assert record.iteration >= 1
     assert [line.iteration for line in Store(tmp_path / "r").directory(record.run).history()][-1] <= record.iteration
+    if number != signal.SIGTERM:
+        return  # going on is the same whatever the signal was
     goal = str(record.iteration + 2)
     continued = subprocess.run(
         [*command, "--stop-at", goal], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path

@@ -28,7 +28,7 @@ def test_memory_does_not_grow_with_iterations(
         paper_recipe,
         batch_size=4,
         iterations=5_000,
-        batch_norm=BatchNormSettings(2, 1e-5, 0.1, "moving_average"),
+        batch_norm=BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
         monitoring=Monitoring(log_every=10, test_every=200, checkpoint_every=100, checkpoint_share=1.0),
     )
     small = {"x_train": small_dataset.x_train[:, 8:24, 8:24], "x_test": small_dataset.x_test[:, 8:24, 8:24]}
