@@ -18,6 +18,7 @@ from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Files, Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
+from paperbench.specs.run_spec import Precision
 from paperbench.training.checkpoint import read_checkpoint
 
 CPU = torch.device("cpu")
@@ -37,10 +38,12 @@ def tiny(paper_recipe: Recipe, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-def planned(recipe: Recipe, dataset: ImageDataset, net_name: str = "preact_resnet20", seed: int = 0) -> PlannedRun:
+def planned(
+    recipe: Recipe, dataset: ImageDataset, net_name: str = "preact_resnet20", precision: Precision = "fp32"
+) -> PlannedRun:
     net = resolve(net_name, depth=11 if "164" in net_name else 8)
-    spec = run_spec(net, recipe, dataset.fingerprint, "paper", "fp32")
-    return PlannedRun(spec, seed, net, net_name, recipe, dataset, ("preact/resnet110",))
+    spec = run_spec(net, recipe, dataset.fingerprint, "paper", precision)
+    return PlannedRun(spec, 0, net, net_name, recipe, dataset, ("preact/resnet110",))
 
 
 class Log:
@@ -98,11 +101,12 @@ def go(
     limits: Limits | None = None,
     log: Log | None = None,
     incompatible: Incompatible = "refuse",
+    device: torch.device = CPU,
     **values: float,
 ) -> tuple[RunDirectory, Log]:
     """Give a run what the command line would: start it, continue it, or see that it is done."""
     store, log = Store(root), log or Log()
-    Executor(store, CPU, limits or Limits(**values), log, incompatible).work_off([run])
+    Executor(store, device, limits or Limits(**values), log, incompatible).work_off([run])
     return store.directory(run.id), log
 
 

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paperbench import atomic
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
+from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
 from tests.runs.running import Log, assert_same, go, planned, tiny
@@ -59,6 +61,21 @@ def test_random_pauses_of_other_nets_and_recipes_change_nothing(
             go(run, tmp_path / f"part{trial}", stop_at=stop)
         part, _ = go(run, tmp_path / f"part{trial}")
         assert_same(part, whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_a_run_on_a_gpu_paused_and_continued_is_the_uninterrupted_one(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, precision: Precision
+) -> None:
+    """Through its end: BN averaged anew and the final tests included."""
+    run, cuda = planned(tiny(paper_recipe), small_dataset, precision=precision), torch.device("cuda")
+    whole, _ = go(run, tmp_path / "whole", device=cuda)
+    for stop in (3, 10, 13):
+        go(run, tmp_path / "part", device=cuda, stop_at=stop)
+    part, log = go(run, tmp_path / "part", device=cuda)
+    assert len(log.record.sessions) == 4
+    assert_same(part, whole)
 
 
 class Signalled(Log):
