@@ -25,7 +25,7 @@ def write_atomically(path: Path, data: bytes, guard: Callable[[], None] = unguar
     Its folder is made if it is not there, or no longer.
 
     Args:
-        guard: Called in the last moment before the replacement; may raise to prevent it.
+        guard: Called in the last moment before the replacement, and when that fails; may raise to prevent it.
 
     Raises:
         PaperbenchError: The disk is full or the folder cannot be written; the old file is untouched.
@@ -47,6 +47,7 @@ def write_atomically(path: Path, data: bytes, guard: Callable[[], None] = unguar
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except OSError as error:
+        guard()  # whoever has taken over may have cleared the temporary file away: then that is what happened
         raise unwritable(path, error) from error
 
 

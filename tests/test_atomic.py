@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import builtins
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paperbench import atomic
 from paperbench.atomic import write_atomically
 from paperbench.errors import PaperbenchError
+from tests.helpers import HalfWritten
 
 
 def test_a_new_file_is_written_and_nothing_else(tmp_path: Path) -> None:
@@ -29,30 +28,15 @@ def test_a_missing_folder_is_made(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "c" / "a").read_bytes() == b"new"
 
 
-class Failing:
-    """A stream that takes half of what is written to it."""
-
-    def __init__(self, stream: Any, error: BaseException | None) -> None:
-        self._stream, self._error = stream, error
-
-    def __enter__(self) -> Failing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, data: bytes) -> None:
-        self._stream.write(data[: len(data) // 2])
-        self._stream.flush()
-        if self._error:
-            raise self._error
-
-
 def break_writes(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
-    monkeypatch.setattr(atomic, "open", lambda *of: Failing(builtins.open(*of), error), raising=False)  # noqa: SIM115
+    """Let half of every write reach the disk; then comes the error or, without one, a lie."""
+
+    def fail() -> bool:
+        if error:
+            raise error
+        return False
+
+    monkeypatch.setattr(atomic, "open", lambda *of: HalfWritten(open(*of), fail), raising=False)  # noqa: SIM115
 
 
 @pytest.mark.parametrize("error", [RuntimeError("in the middle"), KeyboardInterrupt()])

@@ -4,8 +4,8 @@ A claim is a small file that its holder touches every few seconds. A holder on t
 at once. That of another machine is taken for dead when its file has not changed for a minute of the watcher's own
 steady clock, so that neither wrong clocks nor jumping ones matter.
 
-All that is asked of the file system is that a file can be created exclusively: network file systems can, while they
-lack the locks, and the exchange of names, that libraries for locks build on. To take over is to create the file of the
+All that is asked of the file system is that a file can be created exclusively. Network file systems can do that, while
+they lack the exchange of names that libraries build leases on. To take over is to create the file of the
 next number; the highest number is the holder's. A holder that was suspended for too long finds that out before it
 writes anything.
 """

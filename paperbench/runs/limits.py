@@ -37,7 +37,8 @@ class Limits:
     @property
     def exhausted(self) -> bool:
         """Whether to stop training now, whatever the iteration."""
-        return self.signal is not None or self.seconds_left == 0
+        is_late = self.max_seconds is not None and time.monotonic() - self._started >= self.max_seconds
+        return is_late or self.signal is not None
 
     def raise_if_signalled(self) -> None:
         """Break off what would take longer than a signal should wait.
@@ -47,12 +48,6 @@ class Limits:
         """
         if self.signal is not None:
             raise Interrupted
-
-    @property
-    def seconds_left(self) -> float | None:
-        if self.max_seconds is None:
-            return None
-        return max(0.0, self.max_seconds - (time.monotonic() - self._started))
 
 
 @contextmanager

@@ -473,18 +473,24 @@ def test_a_run_complains_of_damaged_records_of_other_runs(run: Run, quick_specs:
     assert f"paperbench: left out: {directory.record_file} is no JSON" in err
 
 
+ALONE = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def endless_run(specs: Path, results: Path) -> list[str]:
+    """The command for a run that tests its net all the time, and saves itself only when it is stopped."""
+    profiles = specs / "experiments" / "profiles.yaml"
+    edit(profiles, "iterations: 6", "iterations: 1000000")
+    edit(profiles, "test_every: 3, checkpoint_every: 2", "test_every: 1, checkpoint_every: 1000000")
+    command = [sys.executable, "-m", "paperbench", "run", "table2", "--tables", str(specs), *ONE_RUN]
+    return [*command, "--results", str(results)]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_pauses_the_run_and_the_same_command_continues_it(
     quick_specs: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    edit(quick_specs / "experiments" / "profiles.yaml", "iterations: 6", "iterations: 1000000")
-    edit(quick_specs / "experiments" / "profiles.yaml", "test_every: 3", "test_every: 1")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "paperbench", "run", "table2", "--tables", str(quick_specs), *ONE_RUN]
-    command += ["--results", str(tmp_path / "r")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
-    ) as process:
+    command = endless_run(quick_specs, tmp_path / "r")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE) as process:
         assert process.stderr is not None
         assert any("test error" in line for line in process.stderr)
         process.send_signal(number)
@@ -499,9 +505,7 @@ def test_a_signal_pauses_the_run_and_the_same_command_continues_it(
     if number != signal.SIGTERM:
         return  # going on is the same whatever the signal was
     goal = str(record.iteration + 2)
-    continued = subprocess.run(
-        [*command, "--stop-at", goal], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
-    )
+    continued = subprocess.run([*command, "--stop-at", goal], capture_output=True, text=True, check=True, env=ALONE)
     assert f"continued at {record.iteration:,}" in continued.stderr
     again = only_record(tmp_path / "r")
     assert (again.iteration, len(again.sessions)) == (record.iteration + 2, 2)
@@ -509,14 +513,8 @@ def test_a_signal_pauses_the_run_and_the_same_command_continues_it(
 
 def test_a_signal_is_obeyed_though_nobody_reads_any_more(quick_specs: Path, tmp_path: Path) -> None:
     """As after Ctrl-C with `2>&1 | tee log`, which ends tee first, or when a terminal is closed."""
-    edit(quick_specs / "experiments" / "profiles.yaml", "iterations: 6", "iterations: 1000000")
-    edit(quick_specs / "experiments" / "profiles.yaml", "checkpoint_every: 2", "checkpoint_every: 1000000")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "paperbench", "run", "table2", "--tables", str(quick_specs), *ONE_RUN]
-    command += ["--results", str(tmp_path / "r")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=tmp_path
-    ) as process:
+    command = endless_run(quick_specs, tmp_path / "r")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ALONE) as process:
         assert process.stdout is not None
         assert any("test error" in line for line in process.stdout)
         process.stdout.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import itertools
 import os
 import random
@@ -24,6 +23,7 @@ from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
+from tests.helpers import HalfWritten
 from tests.runs.running import Log, assert_same, go, planned, tiny
 
 
@@ -290,34 +290,16 @@ def test_a_run_of_which_only_a_whole_history_is_left_is_not_begun_anew_unasked(r
     assert directory.history_file.read_bytes() == history
 
 
-def kill_at(point: int) -> Callable[[], None]:
+def kill_at(point: int) -> None:
     """Let this process be killed at the n-th of its dealings with the disk; each write and rename has some."""
     count = 0
 
-    def tick() -> None:
+    def tick() -> bool:
         nonlocal count
         count += 1
         if count == point:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    class HalfWriting:
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-
-        def __enter__(self) -> HalfWriting:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self._stream.close()
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._stream, name)
-
-        def write(self, data: bytes) -> None:
-            self._stream.write(data[: len(data) // 2])
-            self._stream.flush()
-            tick()
-            self._stream.write(data[len(data) // 2 :])
+        return True
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **names: Any) -> Any:
@@ -328,11 +310,10 @@ def kill_at(point: int) -> Callable[[], None]:
 
         return wrapped
 
-    atomic.open = lambda *of: HalfWriting(builtins.open(*of))  # noqa: SIM115
+    atomic.open = lambda *of: HalfWritten(open(*of), tick)  # noqa: SIM115
     os.fsync = around(os.fsync)
     Path.replace = around(Path.replace)
     Path.unlink = around(Path.unlink)
-    return tick
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
