@@ -13,6 +13,10 @@ class PaperbenchError(Exception):
     """Something the user can mend: a misspelt name, missing data, a full disk."""
 
 
+class ArgumentError(PaperbenchError, TypeError):
+    """An argument that nothing takes; a TypeError too, as timm expects of its models."""
+
+
 class RunError(PaperbenchError):
     """Something wrong with one run, while the others of a command can go on."""
 

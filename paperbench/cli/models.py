@@ -1,16 +1,35 @@
-"""paperbench models: the nets that timm can build."""
+"""paperbench models: the nets that timm can build, and pictures of them."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import Subparsers, add_tables_root
 
+if TYPE_CHECKING:
+    from paperbench.catalogue import Net
+
+_NOTES = """
+Figures are those of the paper; x: signal, F: residual function, b: initial bias of the gate.
+MACs: multiply-accumulates on one image, of 224 x 224 pixels for nets of four stages, else of 32 x 32.
+`paperbench models NAME --diagram` draws a net."""
+
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("models", help="list the nets registered with timm")
+    parser = subparsers.add_parser("models", help="list the nets registered with timm, or draw one")
     parser.add_argument("pattern", nargs="?", default="*", help="shell pattern of names, such as 'preact_*'")
+    parser.add_argument("--diagram", action="store_true", help="draw the one net that is named, unit by unit")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="with --diagram: an argument of the net, as one would give it to timm, such as depth=20; repeatable",
+    )
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
 
@@ -18,41 +37,96 @@ def add_parser(subparsers: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     from fnmatch import fnmatchcase
 
-    from tabulate import tabulate
-
-    from paperbench.catalogue import NETS, PLACEMENTS
+    from paperbench.catalogue import NETS
     from paperbench.errors import PaperbenchError, nearest
     from paperbench.specs.locate import spec_root
 
     names = [name for name in NETS if fnmatchcase(name, args.pattern)]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
-    tables = _tables_by_net(spec_root(args.tables))
-    rows = []
-    for name in names:
-        net = NETS[name]
-        units = f"3 x {net.units_per_stage} {net.family}"
-        placement = PLACEMENTS[net.placement]
-        rows.append(
-            (name, net.depth, units, f"{placement.title}, Fig. {placement.figure}", _parameters(name), tables.get(name))
+    if args.diagram:
+        print(_diagram(names, args.pattern, args.settings))
+    elif args.settings:
+        raise PaperbenchError(
+            "--set changes what --diagram draws, and the table lists the nets as named. Add --diagram."
         )
-    headers = ["net", "layers", "units", "placement", "parameters", "tables"]
-    print(tabulate(rows, headers, intfmt=","))
+    else:
+        print(_table(names, spec_root(args.tables)))
     return 0
 
 
-def _parameters(name: str) -> int:
-    """Counted on the nets with one and two units a stage; each further unit adds what the second added."""
-    import torch
+def _diagram(names: list[str], pattern: str, settings: Iterable[str]) -> str:
+    from paperbench.catalogue import resolve
+    from paperbench.errors import PaperbenchError
+    from paperbench.report.diagram import diagram
 
-    from paperbench.catalogue import FAMILIES, NETS, resolve
-    from paperbench.models import CifarResNet
+    if len(names) > 1:
+        raise PaperbenchError(
+            f"--diagram draws one net, and {pattern!r} matches {len(names)}. Name one: {_few(names)}."
+        )
+    return diagram(resolve(names[0], **dict(map(_setting, settings))))
 
-    layers_per_n = FAMILIES[NETS[name].family].layers_per_n
-    with torch.device("meta"):
-        small = [CifarResNet(resolve(name, depth=layers_per_n * n + 2)) for n in (1, 2)]
-    one, two = (sum(p.numel() for p in net.parameters()) for net in small)
-    return one + (NETS[name].units_per_stage - 1) * (two - one)
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} or another"
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Key and value of `key=value`; the value is what YAML takes it for."""
+    import yaml
+
+    from paperbench.errors import PaperbenchError
+
+    key, _, value = text.partition("=")
+    wrong = PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
+    if not key or not value:
+        raise wrong
+    try:
+        parsed = yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number too long, a day that no month has
+        raise wrong from error
+    if isinstance(parsed, (list, dict, set)):
+        raise wrong
+    return key, parsed
+
+
+def _table(names: Iterable[str], root: Path) -> str:
+    from tabulate import tabulate
+
+    from paperbench.architecture import macs, parameters
+    from paperbench.catalogue import NETS, PLACEMENTS
+
+    tables = _tables_by_net(root)
+    rows = []
+    for name in names:
+        net = NETS[name]
+        placement = PLACEMENTS[net.placement]
+        size = (net.depth, f"{parameters(net):,}", f"{macs(net) / 1e6:.1f}M")
+        kind = (_units(net), f"{placement.figure} {placement.title}", _shortcut(net))
+        rows.append((name, *kind, *size, tables.get(name)))
+    headers = ["net", "units", "Fig., placement", "Fig., shortcut", "layers", "params", "MACs", "tables"]
+    alignment = ("left", "left", "left", "left", "right", "right", "right", "left")
+    return tabulate(rows, headers, disable_numparse=True, colalign=alignment) + "\n" + _NOTES
+
+
+def _units(net: Net) -> str:
+    """Their number, stage by stage where depth does not say it, and their kind."""
+    from paperbench.catalogue import FAMILIES
+
+    family = FAMILIES[net.family]
+    return f"{'+'.join(map(str, net.units)) if family.depths else sum(net.units)} {family.unit}"
+
+
+def _shortcut(net: Net) -> str:
+    from paperbench.catalogue import SHORTCUTS
+
+    shortcut = SHORTCUTS[net.shortcut]
+    details = ""
+    if net.shortcut_scale is not None:
+        details = f", {net.shortcut_scale:g}x + {'' if net.residual_scale == 1 else f'{net.residual_scale:g}'}F"
+    elif net.gate_bias is not None:
+        details = f", b={net.gate_bias:g}"
+    return f"{shortcut.figure} {shortcut.title}{details}"
 
 
 def _tables_by_net(root: Path) -> dict[str, str]:
@@ -61,5 +135,5 @@ def _tables_by_net(root: Path) -> dict[str, str]:
     tables: dict[str, list[str]] = {}
     for table_id in table_ids(root):
         for cell in load_table(table_id, root).cells():
-            tables.setdefault(cell.reference.model, []).append(table_id)
+            tables.setdefault(cell.reference.name, []).append(table_id.removeprefix("table"))
     return {name: ", ".join(dict.fromkeys(ids)) for name, ids in tables.items()}

@@ -30,7 +30,8 @@ def download(key: str, directory: Path) -> Path:
     if key not in DATASETS:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, FOLDERS)}")
     if key not in FOLDERS:
-        raise PaperbenchError(f"{DATASETS[key].title} come with scikit-learn; there is nothing to download.")
+        remedy = "It comes with scikit-learn." if key == "digits" else "Its owners hand it out themselves."
+        raise PaperbenchError(f"There is nothing to download for {DATASETS[key].title}. {remedy}")
     from torchvision.datasets import CIFAR10, CIFAR100, utils
 
     source = CIFAR10 if key == "cifar10" else CIFAR100

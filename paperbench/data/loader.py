@@ -30,6 +30,7 @@ class InputTransform:
     """Turns bytes into what the net reads: (pixels / 255 - mean) / std, elementwise over (H, W, 3).
 
     Attributes:
+        mean, std: In channels-first order, (3, H, W) and (3, 1, 1).
         scale: 255 * std, (3,).
         shift: mean / std, (H, W, 3).
 
@@ -46,6 +47,8 @@ class InputTransform:
             mean_of_squares = np.array([np.square(images[..., c], dtype=np.float64).mean() for c in range(3)]) / 255**2
             std = np.sqrt(mean_of_squares - mean**2)
             mean_image = np.broadcast_to(mean, mean_image.shape)
+        self.mean = torch.from_numpy(mean_image.astype(np.float32)).permute(2, 0, 1)
+        self.std = torch.from_numpy(std.astype(np.float32)).view(3, 1, 1)
         self.scale = torch.from_numpy((255 * std).astype(np.float32))
         self.shift = torch.from_numpy((mean_image / std).astype(np.float32))
 

@@ -51,6 +51,11 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
     if key == "digits":
         return load_digits()
+    if key not in FOLDERS:
+        raise PaperbenchError(
+            f"paperbench cannot train or test on {DATASETS[key].title} yet: it has no loader for it. Its nets can be "
+            "built (`paperbench models`), and its tables shown."
+        )
     folder, file, description = directory / FOLDERS[key], directory / f"{key}.npz", directory / "dataset.yaml"
     try:
         has_folder, has_file, is_described = folder.is_dir(), file.exists(), description.exists()

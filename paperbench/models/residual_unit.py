@@ -1,12 +1,12 @@
-"""The residual unit of Eqs. (1) and (2), for every placement of BN and ReLU in Fig. 4."""
-
-from __future__ import annotations
+"""The residual unit of Eqs. (1) and (2), for every shortcut of Fig. 2 and every placement of BN and ReLU in Fig. 4."""
 
 from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from paperbench.catalogue import Component, Placement
+from paperbench.architecture import Unit
+from paperbench.catalogue import Component, Net
+from paperbench.models.additions import make_addition
 from paperbench.models.shortcuts import make_shortcut
 
 
@@ -18,67 +18,42 @@ def components(names: Iterable[Component], channels: int) -> nn.Module:
     return parts if len(parts) else nn.Identity()
 
 
-def residual_branch(
-    kernels: tuple[int, ...], placement: Placement, in_channels: int, width: int, out_channels: int, stride: int
-) -> nn.Sequential:
-    """F of Eq. (1), less the pre-activation in front of it.
-
-    The first convolution has the stride: in bottleneck units too, as in v1 and in the authors' code for 1001 layers.
-    No convolution has a bias.
-    """
-    branch = nn.Sequential()
-    channels = in_channels
-    for k, kernel in enumerate(kernels, start=1):
-        is_last = k == len(kernels)
-        outputs = out_channels if is_last else width
-        step = stride if k == 1 else 1
-        branch.add_module(f"conv{k}", nn.Conv2d(channels, outputs, kernel, step, padding=kernel // 2, bias=False))
-        for name in placement.last if is_last else ("bn", "relu"):
-            branch.add_module(f"{name}{k}", nn.BatchNorm2d(outputs) if name == "bn" else nn.ReLU())
-        channels = outputs
-    return branch
+def residual_function(unit: Unit) -> nn.Sequential:
+    """F of Eq. (1), less the pre-activation in front of it. No convolution has a bias."""
+    function = nn.Sequential()
+    for k, layer in enumerate(unit.weight_layers, start=1):
+        padding = layer.kernel // 2
+        conv = nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, padding, bias=False)
+        function.add_module(f"conv{k}", conv)
+        for name in unit.last if k == len(unit.weight_layers) else ("bn", "relu"):
+            function.add_module(f"{name}{k}", nn.BatchNorm2d(layer.outputs) if name == "bn" else nn.ReLU())
+    return function
 
 
 class ResidualUnit(nn.Module):
     """One residual unit.
 
-    The identity shortcut carries the raw signal x. Two kinds of pre-activation unit differ: in the first unit of the
-    net and in units that change dimensions, the pre-activation comes before the split and feeds both paths (Appendix;
-    for option A, on which the paper is silent, as the authors' Torch harness does).
+    The identity shortcut carries the raw signal x. In units with pre-activation that `architecture.units` names, the
+    pre-activation comes before the split and feeds both paths.
 
     Args:
-        kernels: Kernel sizes of the weight layers.
-        placement: Where BN and ReLU stand.
-        shortcut_option: "A" or "B", used where dimensions change.
-        in_channels, width, out_channels: Channels at the input, inside, and at the output.
-        stride: Of the first convolution and of the shortcut.
-        is_first: Whether this is the first unit of the net.
+        net: The net that the unit is of.
+        unit: One of `architecture.units(net)`.
 
     Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
     """
 
-    def __init__(
-        self,
-        kernels: tuple[int, ...],
-        placement: Placement,
-        shortcut_option: str,
-        in_channels: int,
-        width: int,
-        out_channels: int,
-        stride: int,
-        *,
-        is_first: bool,
-    ) -> None:
+    def __init__(self, net: Net, unit: Unit) -> None:
         super().__init__()
-        changes_dimensions = stride != 1 or in_channels != out_channels
-        self.shares_preactivation = is_first or changes_dimensions
-        self.preactivation = components(placement.before, in_channels)
-        self.shortcut = make_shortcut(shortcut_option, placement, in_channels, out_channels, stride)
-        self.residual = residual_branch(kernels, placement, in_channels, width, out_channels, stride)
-        self.after_addition = components(placement.after_addition, out_channels)
+        self.shares_preactivation = unit.shortcut_reads == "activated"
+        self.preactivation = components(unit.before, unit.in_channels)
+        self.shortcut = make_shortcut(unit)
+        self.residual = residual_function(unit)
+        self.addition = make_addition(net, unit)
+        self.after_addition = components(unit.after_addition, unit.out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         activated = self.preactivation(x)
-        shortcut = self.shortcut(activated if self.shares_preactivation else x)
-        y: Tensor = self.after_addition(shortcut + self.residual(activated))
+        read = activated if self.shares_preactivation else x
+        y: Tensor = self.after_addition(self.addition(self.shortcut(read), self.residual(activated), read))
         return y

@@ -1,15 +1,13 @@
-"""Shortcut connections: what h(x) of Eq. (1) is in each residual unit.
+"""What the shortcut does to a signal before the addition: nothing, or a change of dimensions, or a convolution.
 
-Where a unit keeps its dimensions the shortcut is the identity. Where it changes them, v1 (Sec. 3.3) offers option A,
-the strided identity with added zero channels, and option B, a 1x1 projection.
+Where a unit changes dimensions v1 (Sec. 3.3) offers option A, the strided identity with added zero channels, and option
+B, a 1x1 projection; option C is a projection in every unit, Fig. 2(e).
 """
-
-from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paperbench.catalogue import Placement
+from paperbench.architecture import Convolution, Unit
 
 
 class ZeroPadShortcut(nn.Module):
@@ -36,7 +34,7 @@ class ZeroPadShortcut(nn.Module):
 
 
 class Projection(nn.Sequential):
-    """Option B: a 1x1 convolution without bias, and BN where the placement asks for it.
+    """A 1x1 convolution without bias, and BN behind it if so wanted.
 
     Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
     """
@@ -48,10 +46,10 @@ class Projection(nn.Sequential):
             self.add_module("bn", nn.BatchNorm2d(out_channels))
 
 
-def make_shortcut(option: str, placement: Placement, in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """The shortcut of one unit: the identity, or option "A" or "B" where dimensions change."""
-    if stride == 1 and in_channels == out_channels:
+def make_shortcut(unit: Unit) -> nn.Module:
+    """The shortcut of a unit, without what the addition does to it."""
+    if unit.resizing is None:
         return nn.Identity()
-    if option == "A":
-        return ZeroPadShortcut(in_channels, out_channels, stride)
-    return Projection(in_channels, out_channels, stride, bn=placement.projection_bn)
+    if isinstance(unit.resizing, Convolution):
+        return Projection(unit.in_channels, unit.out_channels, unit.stride, bn=unit.resizing_bn)
+    return ZeroPadShortcut(unit.in_channels, unit.out_channels, unit.stride)

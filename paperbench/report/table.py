@@ -75,7 +75,7 @@ def _nets(table: Table, profile_name: str) -> str:
     for cell in table.cells():
         net = cell.net_in(profile)
         rows.append(
-            (cell.id, cell.net_name_in(profile), net.depth, net.family, DATASETS[cell.dataset_in(profile)].title)
+            (cell.id, str(cell.reference_in(profile)), net.depth, net.family, DATASETS[cell.dataset_in(profile)].title)
         )
     heading = f"Nets in profile {profile_name} ({profile.title}); seeds: {table.seeds_in(profile)}\n"
     return heading + tabulate(rows, ["cell", "net", "depth", "family", "data set"])

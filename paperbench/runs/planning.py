@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.record import build
+from paperbench.specs.experiment import NetReference
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision, RunSpec
@@ -19,13 +20,13 @@ class PlannedRun:
 
     Attributes:
         cells: Ids of the cells that it serves.
-        net_name: The net as one would ask timm for it.
+        reference: The net as one would ask timm for it.
     """
 
     spec: RunSpec
     seed: int
     net: Net
-    net_name: str
+    reference: NetReference
     recipe: Recipe
     dataset: ImageDataset
     cells: tuple[str, ...]
@@ -33,6 +34,10 @@ class PlannedRun:
     @property
     def id(self) -> str:
         return self.spec.run_id(self.seed)
+
+    @property
+    def net_name(self) -> str:
+        return str(self.reference)
 
 
 def needed_datasets(cells: list[Cell], profile: Profile) -> list[str]:
@@ -61,9 +66,9 @@ def plan(
             net, dataset = cell.net_in(profile), datasets[cell.dataset_in(profile)]
             spec = run_spec(net, recipe, dataset.fingerprint, profile_name, precision)
             earlier = runs.get(spec.run_id(seed))
-            name = cell.net_name_in(profile)
+            reference = earlier.reference if earlier else cell.reference_in(profile)
             served = (*earlier.cells, cell.id) if earlier else (cell.id,)
-            run = PlannedRun(spec, seed, net, earlier.net_name if earlier else name, recipe, dataset, served)
+            run = PlannedRun(spec, seed, net, reference, recipe, dataset, served)
             runs[run.id] = run
     return list(runs.values())
 

@@ -14,7 +14,7 @@ from paperbench.errors import RunError, nearest
 from paperbench.reading import UNPRINTABLE
 from paperbench.specs.run_spec import RunSpec, canonical_json
 
-SCHEMA = 2
+SCHEMA = 3
 _MOST_LEVELS = 20
 _IN_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "object"}
 Status = Literal["partial", "finished", "diverged"]
@@ -130,11 +130,13 @@ class Files:
     Attributes:
         history_lines, history_sha256: So many lines, and the hash of their bytes.
         checkpoint: Name of the newest checkpoint, which ends in the hash of its bytes.
+        weights_sha256: Hash of the bytes of model.safetensors; only of finished runs.
     """
 
     history_lines: int
     history_sha256: str
     checkpoint: str
+    weights_sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,10 @@ class Record:
             raise RecordError(f"has status {record.status!r} {'with' if record.result else 'without'} a result")
         if record.status == "finished" and record.iteration != record.spec.recipe.get("iterations"):
             raise RecordError(f"is finished at iteration {record.iteration}, which is not its recipe's last")
+        if (record.status == "finished") != (record.files.weights_sha256 is not None):
+            raise RecordError(
+                f"has status {record.status!r} and {record.files.weights_sha256!r} as hash of the weights"
+            )
         if (record.status == "diverged") != (record.divergence is not None):
             raise RecordError(f"has status {record.status!r} {'with' if record.divergence else 'without'} a divergence")
         ends = [0, *(session.last for session in record.sessions)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from paperbench.catalogue import Net
 from paperbench.errors import PaperbenchError
-from paperbench.models import CifarResNet
+from paperbench.models import ResidualNet
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
 
@@ -34,17 +35,15 @@ def check_room(runs: Sequence[PlannedRun], store: Store, *, begin_anew: bool = F
     Raises:
         PaperbenchError: The disk has less room than that.
     """
-    sizes: dict[Net, int] = {}
     needed = largest = 0
     for run in runs:
-        if run.net not in sizes:
-            sizes[run.net] = checkpoint_size(run.net)
+        checkpoint = checkpoint_size(run.net)
         lines = -(-run.recipe.iterations // min(run.recipe.monitoring.log_every, run.recipe.monitoring.test_every))
         history = lines * _BYTES_PER_LINE  # as a file, and in the checkpoint
-        largest = max(largest, sizes[run.net] + history)
+        largest = max(largest, checkpoint + history)
         files = [] if begin_anew else store.directory(run.id).checkpoints.newest_first()
         there = sum(_size(file.path) for file in files)
-        needed += max(0, sizes[run.net] + 2 * history + _BYTES_PER_RUN - there)
+        needed += max(0, checkpoint + weights_size(run.net) + 2 * history + _BYTES_PER_RUN - there)
     needed += 2 * largest  # the run at work has a checkpoint before the newest, and writes the next one beside them
     free = _free_bytes(store.root)
     if runs and needed > free:
@@ -57,10 +56,25 @@ def check_room(runs: Sequence[PlannedRun], store: Store, *, begin_anew: bool = F
 
 def checkpoint_size(net: Net) -> int:
     """Bytes of a checkpoint, without its history: parameters and their momentum, BN's averages."""
+    parameters, buffers = _parameters_and_buffers(net)
+    return 2 * parameters + buffers
+
+
+def weights_size(net: Net) -> int:
+    """Bytes of a trained net as a file: parameters and BN's averages."""
+    return sum(_parameters_and_buffers(net))
+
+
+@cache
+def _parameters_and_buffers(net: Net) -> tuple[int, int]:
+    """Bytes that each take in a file."""
     with torch.device("meta"):
-        model = CifarResNet(net)
-    tensors = [*model.parameters(), *model.parameters(), *model.buffers()]
-    return sum(t.numel() * t.element_size() + _BYTES_PER_TENSOR for t in tensors)
+        model = ResidualNet(net)
+    parameters, buffers = (
+        sum(t.numel() * t.element_size() + _BYTES_PER_TENSOR for t in tensors)
+        for tensors in (model.parameters(), model.buffers())
+    )
+    return parameters, buffers
 
 
 def in_words(size: int) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from paperbench.runs.record import (
     Status,
 )
 from paperbench.runs.store import RunDirectory
+from paperbench.runs.weights import weights_bytes
 from paperbench.training.checkpoint import CheckpointError, checkpoint_bytes, read_checkpoint
 from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
 from paperbench.training.snapshot import Snapshot
@@ -184,7 +186,7 @@ class RunSession:
         data = checkpoint_bytes(self.run.id, contents)
         self._checkpoint = self.directory.checkpoints.write(self.trainer.iteration, data)
         self.directory.settle_history(self._history)
-        record = self._record("diverged" if self.diverged else "partial", None)
+        record = self._record("diverged" if self.diverged else "partial")
         self.directory.write_record(record)
         if self.diverged or is_sound(self.trainer):  # else an older one will show where the numbers broke
             self.directory.checkpoints.prune(self._checkpoint, keep_previous=not self.diverged)
@@ -193,13 +195,13 @@ class RunSession:
         return record
 
     def finish(self, between_batches: Callable[[], None]) -> Record:
-        """Test the trained net, and write the result. For a saved session at its end.
+        """Test the trained net, and write it and the result. For a saved session at its end.
 
         Args:
             between_batches: May raise to break off; the run can be finished by another session then.
         """
         final = self.trainer.finish(between_batches)
-        result = None
+        result, weights_sha256 = None, None
         if math.isfinite(final.reported.loss):
             moving = final.moving_average
             result = Result(
@@ -209,9 +211,12 @@ class RunSession:
                 moving_average_test_loss=moving.loss if math.isfinite(moving.loss) else None,
                 best_test_error=self._note_test_error(final.moving_average.error),
             )
+            weights = weights_bytes(self.run, self.trainer, result)
+            weights_sha256 = sha256(weights).hexdigest()
+            self.directory.write_weights(weights)
         else:  # by its last update, which no training loss has seen
             self._divergence = self._located(find_in_test(self.trainer, between_batches))
-        record = self._record("finished" if result else "diverged", result)
+        record = self._record("finished" if result else "diverged", result, weights_sha256)
         self.directory.write_record(record)
         if self._checkpoint:
             self.directory.checkpoints.prune(self._checkpoint, keep_previous=False)
@@ -264,7 +269,7 @@ class RunSession:
         self._best_test_error = best
         return best
 
-    def _record(self, status: Status, result: Result | None) -> Record:
+    def _record(self, status: Status, result: Result | None = None, weights_sha256: str | None = None) -> Record:
         data, lines = self.run.dataset, len(self._history)
         return Record(
             schema=SCHEMA,
@@ -286,5 +291,6 @@ class RunSession:
                 history_lines=lines,
                 history_sha256=history_sha256(history_bytes(self._history), lines) or "",
                 checkpoint=self._checkpoint.path.name if self._checkpoint else "",
+                weights_sha256=weights_sha256,
             ),
         )

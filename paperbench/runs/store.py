@@ -3,6 +3,7 @@
     results/runs/<run id>/record.json         what the run is and how far it came; rewritten at every checkpoint
                           history.jsonl       one line a logged iteration
                           checkpoint-*.pt     what it takes to go on: the newest, and the one before
+                          model.safetensors   the trained net, once the run has ended
             claims/<run id>.<n>               which process is at it
             superseded/<run id>-<n>/          runs that were begun anew
 
@@ -43,6 +44,7 @@ class RunDirectory:
         self.path, self._guard = path, guard
         self.record_file = path / "record.json"
         self.history_file = path / "history.jsonl"
+        self.weights_file = path / "model.safetensors"
         self.checkpoints = Checkpoints(path, guard)
 
     def clear_leftovers(self) -> None:
@@ -80,6 +82,9 @@ class RunDirectory:
                 f"{self.path} holds the record of run {record.run}. Rename the folder to match, or move it away."
             )
         return record
+
+    def write_weights(self, data: bytes) -> None:
+        write_atomically(self.weights_file, data, self._guard)
 
     def write_record(self, record: Record) -> None:
         write_atomically(self.record_file, record.to_json().encode(), self._guard)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 
 from paperbench.atomic import TEMPORARY
 from paperbench.errors import PaperbenchError, RunError
@@ -104,6 +105,7 @@ def _verified(directory: RunDirectory) -> _Verified:
         *_spec_problems(directory, record),
         *_history_problems(directory, record),
         *_checkpoint_problems(directory, record),
+        *_weights_problems(directory, record),
     ]
     return record.status, problems, remarks, record
 
@@ -181,6 +183,19 @@ def _checkpoint_problems(directory: RunDirectory, record: Record | None) -> Iter
         return
     if record.status == "partial" and not any(file.iteration >= record.iteration for file in files):
         yield f"{directory.path / record.files.checkpoint} is missing: the run cannot go on from where its record is."
+
+
+def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
+    file = directory.weights_file
+    if record.status != "finished" or not file.exists():
+        return  # whoever needs the room may remove it: the result does not rest on it
+    try:
+        digest = sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        yield f"{file} cannot be read: {error.strerror or error}."
+        return
+    if digest != record.files.weights_sha256:
+        yield f"{file} was edited or damaged: it is not the net that was tested. Restore or delete it."
 
 
 def _content_problems(data: bytes, run_id: str, iteration: int, name: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from paperbench.catalogue import DATASETS, resolve
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.strict_yaml import FieldError, SpecError
 
@@ -33,6 +33,39 @@ class NetReference:
                 raise FieldError("kwargs", f"{key} follows from the data set; leave it out.")
         resolve(self.model, **self.kwargs)
 
+    def __str__(self) -> str:
+        listed = ", ".join(f"{key}={value!r}" for key, value in self.kwargs.items())
+        return f"{self.model}({listed})" if listed else self.model
+
+    @property
+    def name(self) -> str:
+        """The net's name without a tag."""
+        return self.model.partition(".")[0]
+
+    def check_size(self, dataset: str) -> None:
+        """Make sure that the net is made for the images of a data set.
+
+        Raises:
+            PaperbenchError: It is made for images of another size.
+        """
+        name = self.name
+        made_for, size = FAMILIES[NETS[name].family].size, DATASETS[dataset].size
+        if made_for != size:
+            raise PaperbenchError(
+                f"{name} is a net for images of {made_for}x{made_for} pixels, and {DATASETS[dataset].title} has "
+                f"{size}x{size}. Take a net of that size (`paperbench models`), or another data set."
+            )
+
+    def check_tag(self, dataset: str) -> None:
+        """Make sure that the net is not tagged for another data set.
+
+        Raises:
+            PaperbenchError: It is.
+        """
+        tag = self.model.partition(".")[2]
+        if tag and tag != dataset:
+            raise PaperbenchError(f"{self.model} is tagged for {tag}, and the data set is {dataset}. Drop the tag.")
+
 
 @dataclass(frozen=True)
 class Column:
@@ -56,6 +89,12 @@ class Row:
     def __post_init__(self) -> None:
         if self.dataset not in DATASETS:
             raise FieldError("dataset", f"unknown data set {self.dataset!r}. {nearest(self.dataset, DATASETS)}")
+        for column, reference in self.cells.items():
+            try:
+                reference.check_size(self.dataset)
+                reference.check_tag(self.dataset)
+            except PaperbenchError as error:
+                raise FieldError("cells", f"{column}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Profile:
             if family not in FAMILIES:
                 raise FieldError("depth", f"unknown family {family!r}. {nearest(family, FAMILIES)}")
             try:
-                FAMILIES[family].units_per_stage(depth)
+                FAMILIES[family].units(depth)
             except PaperbenchError as error:
                 raise FieldError("depth", str(error)) from error
         if self.dataset is not None and self.dataset not in DATASETS:

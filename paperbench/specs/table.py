@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from paperbench.catalogue import DATASETS, Net, resolve
+from paperbench.catalogue import DATASETS, Net, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.expected import Defaults, Disputed, Expected, ExpectedCell, Peer
 from paperbench.specs.experiment import Column, Experiment, NetReference, Row
@@ -42,8 +42,18 @@ class Cell:
         return f"{self.row.id}/{self.column.id}"
 
     def dataset_in(self, profile: Profile) -> str:
-        """Key of the data set that the cell's net is trained on."""
-        return profile.dataset or self.row.dataset
+        """Key of the data set that the cell's net is trained on.
+
+        Raises:
+            PaperbenchError: The profile trains on images that the net is not made for.
+        """
+        if profile.dataset is None:
+            return self.row.dataset
+        try:
+            self.reference.check_size(profile.dataset)
+        except PaperbenchError as error:
+            raise PaperbenchError(f"Cell {self.id} is not for this profile: {error}") from error
+        return profile.dataset
 
     def matches(self, pattern: str) -> bool:
         """Whether a shell pattern names this cell, or, if it has no slash, its row or column."""
@@ -62,14 +72,15 @@ class Cell:
         depth = profile.depth.get(net.family, net.depth)
         return resolve(self.reference.model, **{**self.reference.kwargs, "depth": depth, "num_classes": classes})
 
-    def net_name_in(self, profile: Profile) -> str:
-        """How reports call that net: as one would ask timm for it, since a depth alone does not tell the family."""
-        arguments = dict(self.reference.kwargs)
-        net = resolve(self.reference.model, **arguments)
+    def reference_in(self, profile: Profile) -> NetReference:
+        """That net as one would ask timm for it: a depth alone does not tell the family, nor a name the classes."""
+        name, dataset, arguments = self.reference.name, self.dataset_in(profile), dict(self.reference.kwargs)
+        net = resolve(name, **arguments)
+        if dataset in tags(name)[1:]:
+            name = f"{name}.{dataset}"
         if net.family in profile.depth:
             arguments["depth"] = profile.depth[net.family]
-        listed = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        return f"{self.reference.model}({listed})" if listed else self.reference.model
+        return NetReference(name, arguments)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import EvaluationBatches, InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
-from paperbench.models.cifar_resnet import CifarResNet
+from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
 from paperbench.training.engine import EagerEngine, Engine, WindowMetrics
@@ -53,6 +53,8 @@ class Trainer:
         device: Where.
 
     Attributes:
+        model: The net.
+        input_transform: What it reads of the images.
         iteration: Iterations done so far.
     """
 
@@ -71,11 +73,11 @@ class Trainer:
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = _initialised_model(net, recipe, seed, device)
         self._dataset = dataset
-        self._transform = InputTransform(dataset.x_train, recipe.input)
+        self.input_transform = InputTransform(dataset.x_train, recipe.input)
         batches = self._training_batches(recipe.batch_size, "training")
         self._engine: Engine = EagerEngine(self.model, recipe, batches, precision, device)
         size = EVALUATION_BATCH[device.type]
-        self._test = EvaluationBatches(dataset, self._transform, batch_size=size, device=device)
+        self._test = EvaluationBatches(dataset, self.input_transform, batch_size=size, device=device)
 
     def step(self) -> None:
         """One iteration."""
@@ -135,7 +137,7 @@ class Trainer:
     def _training_batches(self, batch_size: int, purpose: str) -> TrainingBatches:
         return TrainingBatches(
             self._dataset,
-            self._transform,
+            self.input_transform,
             batch_size=batch_size,
             padding=self.recipe.augmentation.padding,
             flip=self.recipe.augmentation.flip,
@@ -163,9 +165,9 @@ class Trainer:
         self.iteration = state["iteration"]
 
 
-def _initialised_model(net: Net, recipe: Recipe, seed: int, device: torch.device) -> CifarResNet:
+def _initialised_model(net: Net, recipe: Recipe, seed: int, device: torch.device) -> ResidualNet:
     """The untrained net, drawn on the CPU so that every device starts from the same."""
-    model = CifarResNet(net)
+    model = ResidualNet(net)
     generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
     model.init_weights(generator, fan=recipe.initialisation)
     model.to(device).to(memory_format=torch.channels_last)

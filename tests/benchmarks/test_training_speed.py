@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.models import CifarResNet
+from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.training.trainer import Trainer
 
@@ -74,7 +74,7 @@ class PlainLoop:
     """Eager, DataLoader, loss.item() every step."""
 
     def __init__(self, dataset: ImageDataset) -> None:
-        self.model = CifarResNet(resolve(NET)).train()
+        self.model = ResidualNet(resolve(NET)).train()
         self.sgd = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         self.loader = DataLoader(
             PilImages(dataset), BATCH, shuffle=True, num_workers=2, drop_last=True, persistent_workers=True

@@ -97,23 +97,6 @@ def test_show_of_a_reduced_profile_names_its_nets_and_data(run: Run) -> None:
     assert "seeds: 1\n" in out
 
 
-def test_models_lists_every_net_with_its_size_and_tables(run: Run) -> None:
-    code, out, _ = run("models")
-    assert code == 0
-    assert len(out.splitlines()) == 2 + 22
-    (line,) = [line for line in out.splitlines() if line.startswith("preact_resnet164 ")]
-    assert "1,703,258" in line
-    assert line.endswith("table2")
-    assert "3 x 18 bottleneck" in line
-    (unused,) = [line for line in out.splitlines() if line.startswith("preact_resnet20 ")]
-    assert "table2" not in unused
-
-
-def test_models_takes_a_pattern(run: Run) -> None:
-    _, out, _ = run("models", "*_resnet110")
-    assert [line.split()[0] for line in out.splitlines()[2:]] == ["original_resnet110", "preact_resnet110"]
-
-
 def test_data_check_says_what_the_digits_are(run: Run) -> None:
     code, out, _ = run("data", "check", "digits")
     assert code == 0

@@ -41,6 +41,8 @@ def test_timm_lists_the_nets_only_once_the_package_is_imported() -> None:
         ["run", "--help"],
         ["--version"],
         ["compare", "table2", "--results", "."],
+        ["models"],
+        ["models", "preact_resnet164", "--diagram", "--set", "depth=20"],
     ],
     ids=" ".join,
 )
@@ -58,7 +60,18 @@ print(code, heavy, file=sys.stderr)
     assert python("-c", program).stderr.endswith("0 []\n")
 
 
-@pytest.mark.parametrize("module", ["specs.table", "runs.store", "compare.comparison", "report.comparison", "cli.main"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "architecture",
+        "specs.table",
+        "runs.store",
+        "compare.comparison",
+        "report.comparison",
+        "report.diagram",
+        "cli.main",
+    ],
+)
 def test_specs_store_and_comparison_do_without_torch(module: str) -> None:
     found = python("-c", f"import sys, paperbench.{module}; print('torch' in sys.modules)")
     assert found.stdout == "False\n", found.stderr
@@ -67,6 +80,7 @@ def test_specs_store_and_comparison_do_without_torch(module: str) -> None:
 ORDER = [
     "errors",
     "catalogue",
+    "architecture",
     "seeds",
     "atomic",
     "reading",
@@ -81,7 +95,7 @@ ORDER = [
 """Each part of the package may import from those before it, as ARCHITECTURE.md says."""
 
 LOADS_TORCH = {"models", "data.loader", "data.download", "training"} | {
-    f"runs.{module}" for module in ("continuation", "environment", "executor", "rerun", "room", "session")
+    f"runs.{module}" for module in ("continuation", "environment", "executor", "rerun", "room", "session", "weights")
 }
 
 

@@ -83,7 +83,7 @@ def use(root: Path) -> None:
         table.recipe_in(profile)
         for cell in table.cells():
             cell.net_in(profile)
-            cell.net_name_in(profile)
+            str(cell.reference_in(profile))
 
 
 @pytest.mark.parametrize("name", FILES)

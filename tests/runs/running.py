@@ -17,6 +17,7 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Files, Record
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
 from paperbench.specs.run_spec import Precision
 from paperbench.training.checkpoint import read_checkpoint
@@ -41,9 +42,10 @@ def tiny(paper_recipe: Recipe, **changes: Any) -> Recipe:
 def planned(
     recipe: Recipe, dataset: ImageDataset, net_name: str = "preact_resnet20", precision: Precision = "fp32"
 ) -> PlannedRun:
-    net = resolve(net_name, depth=11 if "164" in net_name else 8)
+    reference = NetReference(net_name, {"depth": 11 if "164" in net_name else 8})
+    net = resolve(reference.model, **reference.kwargs)
     spec = run_spec(net, recipe, dataset.fingerprint, "paper", precision)
-    return PlannedRun(spec, 0, net, net_name, recipe, dataset, ("preact/resnet110",))
+    return PlannedRun(spec, 0, net, reference, recipe, dataset, ("preact/resnet110",))
 
 
 class Log:
@@ -120,7 +122,9 @@ def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
     """Record and history less what tells when, where and in how many pieces."""
     record = directory.read_record()
     assert record
-    plain = replace(record, seconds=0.0, sessions=(), files=Files(record.files.history_lines, "", ""))
+    plain = replace(
+        record, seconds=0.0, sessions=(), files=Files(record.files.history_lines, "", "", record.files.weights_sha256)
+    )
     return plain, [replace(line, seconds=0.0) for line in directory.history()]
 
 

@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 from tests.runs.running import CPU, Log, go, state, without_times
 
 
-def test_a_finished_run_leaves_record_history_and_checkpoint(run: PlannedRun, tmp_path: Path) -> None:
+def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: PlannedRun, tmp_path: Path) -> None:
     directory, log = go(run, tmp_path)
     record = directory.read_record()
     assert record == log.record
@@ -40,7 +40,7 @@ def test_a_finished_run_leaves_record_history_and_checkpoint(run: PlannedRun, tm
     assert record.result.best_test_error == min(line.test_error for line in history if line.test_error is not None)
     assert state(directory)["iteration"] == 20
     assert sorted(path.name for path in directory.path.iterdir()) == sorted(
-        [record.files.checkpoint, "history.jsonl", "record.json"]
+        [record.files.checkpoint, "history.jsonl", "model.safetensors", "record.json"]
     )
     assert list((tmp_path / "claims").iterdir()) == []
 
@@ -302,7 +302,7 @@ def test_too_little_memory_is_no_result_and_says_what_to_change(
 
     monkeypatch.setattr(EagerEngine, "step", exhausting)
     directory, log = go(run, tmp_path / "part")
-    assert "cpu ran out of memory with preact_resnet20 in fp32." in log.failure
+    assert "cpu ran out of memory with preact_resnet20(depth=8) in fp32." in log.failure
     assert "`--device`" in log.failure
     assert "`--precision bf16`" in log.failure
     record = directory.read_record()

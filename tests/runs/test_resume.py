@@ -276,7 +276,7 @@ def test_a_record_of_another_schema_is_left_to_its_version(run: PlannedRun, tmp_
     directory, _ = go(run, tmp_path, stop_at=8)
     directory.record_file.write_text('{"schema": 1}')
     _, log = go(run, tmp_path)
-    assert "has schema 1, and this version of paperbench reads 2. Use the version that wrote it" in log.failure
+    assert "has schema 1, and this version of paperbench reads 3. Use the version that wrote it" in log.failure
     assert directory.record_file.read_text() == '{"schema": 1}'
 
 

@@ -72,7 +72,7 @@ def test_each_cell_trains_the_net_of_its_row_and_column(
     assert (net.placement, net.depth, net.family, net.num_classes) == (row, depth, family, 10)
     assert cell.dataset_in(paper) == "cifar10"
     expected = f"{row}_{column}" if row in ("original", "preact") else f"{column}_{row}"
-    assert cell.net_name_in(paper) == expected
+    assert str(cell.reference_in(paper)) == expected
 
 
 def test_the_paper_profile_changes_nothing(table: Table) -> None:
@@ -99,7 +99,7 @@ def test_reduced_profiles_keep_family_and_placement_at_legal_depths(
         assert (net.depth - 2) % {"basic": 6, "bottleneck": 9}[net.family] == 0
         assert (net.family, net.placement, net.shortcut_option) == (full.family, full.placement, full.shortcut_option)
         assert cell.dataset_in(reduced) == dataset
-        assert cell.net_name_in(reduced) == f"{cell.net_name_in(paper)}(depth={net.depth})"
+        assert str(cell.reference_in(reduced)) == f"{cell.reference_in(paper)}(depth={net.depth})"
     assert table.recipe_in(reduced).iterations == iterations
     assert table.seeds_in(reduced) == 1
 
@@ -397,7 +397,7 @@ def test_arguments_of_a_net_show_in_its_name_and_give_way_to_the_profiles_depth(
     )
     table = load_table("table2", specs)
     (cell,) = table.cells("preact/resnet110")
-    named = {name: cell.net_name_in(table.profiles.named(name)) for name in ("paper", "smoke")}
+    named = {name: str(cell.reference_in(table.profiles.named(name))) for name in ("paper", "smoke")}
     assert named == {
         "paper": "preact_resnet110(depth=56, shortcut_option='B')",
         "smoke": "preact_resnet110(depth=14, shortcut_option='B')",

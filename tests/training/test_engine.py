@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
-from paperbench.models import CifarResNet
+from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.training.trainer import Trainer
 from tests.data.test_loader import crops_of, torchvision_batch
@@ -82,7 +82,7 @@ def test_the_gradient_is_the_mean_over_the_batch_with_statistics_of_each_group(
     batch = training_batches(once, small_dataset).batch(0)
     replicas = []
     for half in (slice(0, 8), slice(8, 16)):
-        replica = CifarResNet(resolve("preact_resnet20", depth=8)).train()
+        replica = ResidualNet(resolve("preact_resnet20", depth=8)).train()
         replica.load_state_dict(trainer.model.state_dict())
         F.cross_entropy(replica(batch.images[half]), batch.labels[half]).backward()
         replicas.append(dict(replica.named_parameters()))
@@ -102,7 +102,7 @@ def test_one_group_is_ordinary_batch_norm(recipe: Recipe, small_dataset: ImageDa
         batch_norm=BatchNormSettings(16, 1e-5, 0.1, "reestimated"),
     )
     trainer = Trainer(resolve("preact_resnet20", depth=8), once, small_dataset, 0, "fp32", CPU)
-    whole = CifarResNet(resolve("preact_resnet20", depth=8)).train()
+    whole = ResidualNet(resolve("preact_resnet20", depth=8)).train()
     whole.load_state_dict(trainer.model.state_dict())
     batch = training_batches(once, small_dataset).batch(0)
     F.cross_entropy(whole(batch.images), batch.labels).backward()
@@ -120,7 +120,7 @@ def test_metrics_are_means_over_the_window(recipe: Recipe, small_dataset: ImageD
     for iteration in range(4):
         batch = loader.batch(iteration)
         for half in (slice(0, 8), slice(8, 16)):
-            twin = CifarResNet(trainer.model.net).train()
+            twin = ResidualNet(trainer.model.net).train()
             twin.load_state_dict(trainer.model.state_dict())
             with torch.no_grad():
                 logits = twin(batch.images[half])

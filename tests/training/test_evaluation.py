@@ -8,18 +8,18 @@ from torch import nn
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import EvaluationBatches, InputTransform
-from paperbench.models import CifarResNet
+from paperbench.models import ResidualNet
 from paperbench.training.evaluation import evaluate, reestimate_batch_norm
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def model() -> CifarResNet:
-    return CifarResNet(resolve("preact_resnet20", depth=8)).to(memory_format=torch.channels_last)
+def model() -> ResidualNet:
+    return ResidualNet(resolve("preact_resnet20", depth=8)).to(memory_format=torch.channels_last)
 
 
-def test_error_and_loss_against_numpy(model: CifarResNet, small_dataset: ImageDataset) -> None:
+def test_error_and_loss_against_numpy(model: ResidualNet, small_dataset: ImageDataset) -> None:
     transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
     batches = EvaluationBatches(small_dataset, transform, batch_size=13, device=CPU)
     with torch.no_grad():
@@ -31,7 +31,7 @@ def test_error_and_loss_against_numpy(model: CifarResNet, small_dataset: ImageDa
     assert metrics.loss == pytest.approx(np.mean(log_sum - logits[np.arange(len(right)), right]), rel=1e-6)
 
 
-def test_evaluation_changes_nothing(model: CifarResNet, small_dataset: ImageDataset) -> None:
+def test_evaluation_changes_nothing(model: ResidualNet, small_dataset: ImageDataset) -> None:
     transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
     before = {k: v.clone() for k, v in model.state_dict().items()}
     evaluate(model, EvaluationBatches(small_dataset, transform, batch_size=40, device=CPU), "fp32", CPU)
@@ -63,7 +63,7 @@ def test_reestimated_statistics_are_the_averages_over_groups() -> None:
     assert not stack.training
 
 
-def test_reestimation_leaves_the_parameters(model: CifarResNet) -> None:
+def test_reestimation_leaves_the_parameters(model: ResidualNet) -> None:
     before = {k: v.detach().clone() for k, v in model.named_parameters()}
     reestimate_batch_norm(model, [torch.randn(8, 3, 32, 32)], "fp32", CPU)
     assert all(torch.equal(p, before[k]) for k, p in model.named_parameters())

@@ -10,7 +10,7 @@ from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
-from paperbench.models import CifarResNet
+from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
 from paperbench.training.trainer import Trainer
@@ -107,7 +107,7 @@ def test_the_reported_statistics_are_averages_over_the_training_set_in_groups_of
     trainer = new(recipe, small_dataset)
     for _ in range(3):
         trainer.step()
-    twin = CifarResNet(trainer.model.net)
+    twin = ResidualNet(trainer.model.net)
     twin.load_state_dict(trainer.model.state_dict())
     transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
     stream = TrainingBatches(

@@ -1,0 +1,30 @@
+"""Every net that paperbench knows, by name: what it is made of and where the paper shows it.
+
+This module is read by the specs and by the models alike, so a name means the same net in both. It never imports torch.
+
+The vocabulary is that of He et al., "Identity Mappings in Deep Residual Networks" (ECCV 2016, arXiv:1603.05027), called
+"the paper" below, and of "Deep Residual Learning for Image Recognition" (CVPR 2016, arXiv:1512.03385), called "v1".
+"""
+
+from paperbench.catalogue.datasets import DATASETS, DatasetInfo
+from paperbench.catalogue.families import FAMILIES, Family
+from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, resolve, tags
+from paperbench.catalogue.placements import PLACEMENTS, Component, Placement
+from paperbench.catalogue.shortcuts import SHORTCUTS, Shortcut
+
+__all__ = [
+    "ARGUMENTS",
+    "DATASETS",
+    "FAMILIES",
+    "NETS",
+    "PLACEMENTS",
+    "SHORTCUTS",
+    "Component",
+    "DatasetInfo",
+    "Family",
+    "Net",
+    "Placement",
+    "Shortcut",
+    "resolve",
+    "tags",
+]

@@ -1,0 +1,26 @@
+"""The data sets that specs can name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a data set before it is loaded. Images are `size` x `size` with three channels."""
+
+    title: str
+    num_classes: int
+    size: int
+
+
+DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
+    {
+        "cifar10": DatasetInfo("CIFAR-10", 10, 32),
+        "cifar100": DatasetInfo("CIFAR-100", 100, 32),
+        "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224),
+        "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32),
+    }
+)

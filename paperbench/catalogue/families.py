@@ -1,0 +1,112 @@
+"""Families of nets: units, widths, legal depths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from paperbench.errors import PaperbenchError
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of nets that differ in depth alone.
+
+    Attributes:
+        name: The word used in specs.
+        kernels: Kernel sizes of the weight layers of one unit.
+        widths: Inner width of the units of each stage; the first convolution has the first of them.
+        expansion: Output channels of a unit over its inner width.
+        size: Side of the images that the family is made for, in pixels. Nets for small images begin with a 3x3
+            convolution; those for large ones with a 7x7 convolution and max pooling, each of stride 2.
+        shortcut_option: How a shortcut changes dimensions unless told otherwise (options A and B of v1, Sec. 3.3).
+        source: Where the family is described.
+        layers_per_n: Weight layers that one more unit in every stage adds: depth = layers_per_n * n + 2. None where
+            the stages have different numbers of units.
+        depths: Units of each stage by depth, where they have different numbers.
+    """
+
+    name: str
+    kernels: tuple[int, ...]
+    widths: tuple[int, ...]
+    expansion: int
+    size: int
+    shortcut_option: Literal["A", "B"]
+    source: str
+    layers_per_n: int | None = None
+    depths: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def unit(self) -> str:
+        """The kind of its residual units, in words."""
+        return {1: "one-layer", 2: "basic", 3: "bottleneck"}[len(self.kernels)]
+
+    @property
+    def is_bottleneck(self) -> bool:
+        return len(self.kernels) == 3
+
+    @property
+    def pools_early(self) -> bool:
+        """Whether the net begins with a 7x7 convolution and max pooling."""
+        return self.size > 32
+
+    def units(self, depth: int) -> tuple[int, ...]:
+        """Number of units in each stage of the net of a legal depth.
+
+        Raises:
+            PaperbenchError: The family has no net of this depth; the message names the nearest legal depths.
+        """
+        if self.layers_per_n is None:
+            if depth in self.depths:
+                return self.depths[depth]
+            legal = sorted(self.depths)
+            below, above = [d for d in legal if d < depth][-1:], [d for d in legal if d > depth][:1]
+            rule, neighbours = f"{', '.join(map(str, legal))} alone", below + above
+        else:
+            n, rest = divmod(depth - 2, self.layers_per_n)
+            if n >= 1 and rest == 0:
+                return (n,) * len(self.widths)
+            lower = max(n, 1) * self.layers_per_n + 2
+            rule = f"{self.layers_per_n}n+2"
+            neighbours = [lower] if depth < lower else [lower, lower + self.layers_per_n]
+        raise PaperbenchError(
+            f"A {self.name} net has no depth {depth}: depths are {rule}. Nearest: {' or '.join(map(str, neighbours))}."
+        )
+
+
+_CIFAR_WIDTHS = (16, 32, 64)
+_IMAGENET_WIDTHS = (64, 128, 256, 512)
+_DEPTHS_OF_BOTTLENECK_NETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        f.name: f
+        for f in (
+            Family("basic", (3, 3), _CIFAR_WIDTHS, 1, 32, "A", "v1, Sec. 4.2", layers_per_n=6),
+            Family("bottleneck", (1, 3, 1), _CIFAR_WIDTHS, 4, 32, "B", "the paper, Appendix", layers_per_n=9),
+            Family("one_layer", (3,), _CIFAR_WIDTHS, 1, 32, "A", "the paper, Sec. 4.1", layers_per_n=3),
+            Family(
+                "imagenet_basic",
+                (3, 3),
+                _IMAGENET_WIDTHS,
+                1,
+                224,
+                "B",
+                "v1, Table 1",
+                depths=MappingProxyType({18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}),
+            ),
+            Family(
+                "imagenet_bottleneck",
+                (1, 3, 1),
+                _IMAGENET_WIDTHS,
+                4,
+                224,
+                "B",
+                "v1, Table 1; the paper, footnote 3, for 200 layers",
+                depths=MappingProxyType(_DEPTHS_OF_BOTTLENECK_NETS),
+            ),
+        )
+    }
+)

@@ -1,0 +1,105 @@
+"""How shortcut and residual function are joined: the additions of Fig. 2, with what multiplies each path before them.
+
+All of them take the shortcut's signal h, the residual function's F, both of shape (N, C, H, W), and the signal that the
+shortcut reads, which gates read too; and return (N, C, H, W).
+"""
+
+import torch
+from timm.models import register_notrace_function
+from torch import Tensor, nn
+
+from paperbench.architecture import Unit
+from paperbench.catalogue import Net
+
+
+class Addition(nn.Module):
+    """h + F, Eq. (1)."""
+
+    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002  # the others' signature
+        return shortcut + residual
+
+
+class ScaledAddition(nn.Module):
+    """Constant scaling, Fig. 2(b): `shortcut_scale` h + `residual_scale` F, Eq. (6)."""
+
+    def __init__(self, shortcut_scale: float, residual_scale: float) -> None:
+        super().__init__()
+        self.shortcut_scale, self.residual_scale = shortcut_scale, residual_scale
+
+    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002
+        return self.shortcut_scale * shortcut + self.residual_scale * residual
+
+    def extra_repr(self) -> str:
+        return f"shortcut_scale={self.shortcut_scale}, residual_scale={self.residual_scale}"
+
+
+def gate_value(logits: Tensor) -> Tensor:
+    """Sigmoid, in single precision at least: next to 1 bfloat16 tells no values nearer than 0.004 apart."""
+    if logits.dtype == torch.bfloat16 or logits.dtype == torch.float16:
+        logits = logits.float()
+    return torch.sigmoid(logits)
+
+
+register_notrace_function(gate_value)  # type: ignore[no-untyped-call]  # a symbolic trace does not know the dtype
+
+
+class GatedAddition(nn.Module):
+    """Gating, Fig. 2(c) and (d): (1 - g) h + g F if exclusive, else (1 - g) h + F.
+
+    The gate g is a 1x1 convolution with bias and a sigmoid: one value per output channel and position (Sec. 3.1).
+
+    Args:
+        in_channels, out_channels: Of the signal that the gate reads, and of h and F.
+        stride: Of the unit.
+        bias: Initial b_g.
+        exclusive: Whether the residual function is gated as well.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, bias: float, *, exclusive: bool) -> None:
+        super().__init__()
+        self.initial_bias, self.exclusive = bias, exclusive
+        self.gate = nn.Conv2d(in_channels, out_channels, 1, stride)
+
+    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:
+        gate = gate_value(self.gate(x))
+        gated = gate * residual if self.exclusive else residual
+        joined: Tensor = (1 - gate) * shortcut + gated
+        return joined.to(residual.dtype)
+
+    def extra_repr(self) -> str:
+        return f"exclusive={self.exclusive}, initial_bias={self.initial_bias}"
+
+
+class DropoutAddition(nn.Module):
+    """Dropout of ratio 0.5 on the shortcut, Fig. 2(f), drawn from torch's default generator.
+
+    As the text has it ("statistically imposes a scale of lambda with an expectation of 0.5"): what is kept passes
+    unchanged in training, and everything is halved in testing.
+
+    Args:
+        inverted: Double what is kept in training instead, and halve nothing in testing, as Caffe's layer does.
+    """
+
+    def __init__(self, *, inverted: bool) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+        self.scale = 1.0 if inverted else 0.5  # torch's layer is inverted
+
+    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002
+        kept: Tensor = self.dropout(shortcut)
+        return self.scale * kept + residual
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}"
+
+
+def make_addition(net: Net, unit: Unit) -> nn.Module:
+    """The addition of a unit."""
+    if net.shortcut_scale is not None and net.residual_scale is not None:
+        return ScaledAddition(net.shortcut_scale, net.residual_scale)
+    if net.gate_bias is not None:
+        is_exclusive = net.shortcut == "exclusive_gating"
+        return GatedAddition(unit.in_channels, unit.out_channels, unit.stride, net.gate_bias, exclusive=is_exclusive)
+    if net.inverted is not None:
+        return DropoutAddition(inverted=net.inverted)
+    return Addition()

@@ -1,0 +1,304 @@
+"""The nets of "Identity Mappings in Deep Residual Networks", registered with timm.
+
+Source: He et al., arXiv:1603.05027 (the paper) and arXiv:1512.03385 (v1); where both are silent, the authors' released
+Torch code (github.com/KaimingHe/resnet-1k-layers) and the harness that it plugs into (facebookarchive/fb.resnet.torch).
+README.md and ARCHITECTURE.md list those decisions. `paperbench.catalogue` holds the names, `paperbench.architecture`
+says what each net consists of.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from timm.layers.adaptive_avgmax_pool import SelectAdaptivePool2d
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+
+from paperbench.architecture import num_features, stem, tail, units
+from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, resolve, tags
+from paperbench.errors import PaperbenchError, nearest
+from paperbench.models.residual_unit import ResidualUnit, components
+from paperbench.models.stage import Stage
+
+__all__ = ["ResidualNet"]  # a list: timm's decorator adds the entry points to it
+
+FanMode = Literal["fan_out", "fan_in"]
+OutputFormat = Literal["NCHW", "NHWC"]
+
+
+class ResidualNet(nn.Module):
+    """A residual net: convolution, stages of residual units, global average pooling, classifier.
+
+    Args:
+        net: What to build; see `paperbench.catalogue.resolve`.
+        global_pool: Pooling of the head, by timm's names; the paper averages.
+
+    Attributes:
+        feature_info: The levels of `forward_intermediates`: the stages, and before them what enters the max pooling of
+            nets that have one.
+
+    Shape: (N, net.in_chans, H, W) -> (N, net.num_classes). The paper's images have H = W = 32 (CIFAR), 224 or 320.
+    """
+
+    def __init__(self, net: Net, global_pool: str = "avg") -> None:
+        super().__init__()
+        self.net = net
+        self.num_classes = net.num_classes
+        self.in_chans = net.in_chans
+        self.feature_info: list[dict[str, Any]] = []
+
+        first = stem(net)
+        channels = first.convolution.outputs
+        self.stem = nn.Sequential()
+        kernel, stride = first.convolution.kernel, first.convolution.stride
+        self.stem.add_module("conv", nn.Conv2d(net.in_chans, channels, kernel, stride, kernel // 2, bias=False))
+        for name in first.components:
+            self.stem.add_module(name, nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU())
+        reduction = first.convolution.stride
+        if first.pools:
+            self._add_feature(channels, reduction, f"stem.{first.components[-1]}")
+            self.stem.add_module("pool", nn.MaxPool2d(3, 2, padding=1))
+            reduction *= 2
+
+        self.stages = nn.Sequential()
+        for unit in units(net):
+            if unit.index == 0:
+                stage = Stage()
+                self.stages.append(stage)
+                reduction *= unit.stride
+                self._add_feature(unit.out_channels, reduction, f"stages.{unit.stage}")
+            stage.append(ResidualUnit(net, unit))
+
+        self.num_features = self.head_hidden_size = num_features(net)
+        self.tail = components(tail(net), self.num_features)
+        self.global_pool: nn.Module
+        self.fc: nn.Module
+        self.reset_classifier(net.num_classes, global_pool)
+        self.init_weights()
+
+    def _add_feature(self, channels: int, reduction: int, module: str) -> None:
+        self.feature_info.append({"num_chs": channels, "reduction": reduction, "module": module})
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None, fan: FanMode = "fan_out") -> None:
+        """Draw all parameters anew, and forget BN's averages.
+
+        He normal for convolutions (the paper's [23]; fan-out as in the authors' code), gates included unless
+        `net.gate_init` is "gaussian"; gate biases b_g; BN scale 1 and shift 0. The classifier follows Torch: weights
+        uniform within 1/sqrt(inputs), bias 0.
+
+        Args:
+            generator: Source of randomness; torch's default generator if None.
+            fan: Whether He's variance 2 / fan counts a filter's outputs or its inputs.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                is_gate = module.bias is not None
+                if is_gate and self.net.gate_init == "gaussian":
+                    nn.init.normal_(module.weight, std=0.01, generator=generator)
+                else:
+                    nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
+                if module.bias is not None and self.net.gate_bias is not None:
+                    nn.init.constant_(module.bias, self.net.gate_bias)
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_parameters()
+            elif isinstance(module, nn.Linear):
+                _init_classifier(module, generator)
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Patterns by which timm groups parameters by depth, for layer-wise rates: by unit, or by stage if `coarse`."""
+        units_then_tail = [(r"^stages\.(\d+)\.(\d+)", None), (r"^tail", (99999,))]
+        return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else units_then_tail}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Whether training computes what is inside the residual units twice rather than keep it; see `Stage`."""
+        for module in self.modules():
+            if isinstance(module, Stage):
+                module.grad_checkpointing = enable
+
+    def get_classifier(self) -> nn.Module:
+        return self.fc
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the head: `num_classes` outputs (0: none), and another pooling if one is named ("": none)."""
+        self.num_classes = num_classes
+        self.net = replace(self.net, num_classes=num_classes)
+        if global_pool is not None:
+            pool: Any = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
+            self.global_pool, self.head_hidden_size = pool, self.num_features * pool.feat_mult()
+        self.fc = nn.Identity()
+        if num_classes > 0:
+            like = self.get_parameter("stem.conv.weight")
+            self.fc = nn.Linear(self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype)
+            _init_classifier(self.fc, None)
+        self.global_pool.train(self.training)
+        self.fc.train(self.training)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """(N, in_chans, H, W) -> (N, num_features, h, w), H/4 or H/32 high: all but the head."""
+        y: Tensor = self.tail(self.stages(self.stem(x)))
+        return y
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """(N, num_features, h, w) -> (N, num_classes), or the pooled features if `pre_logits`."""
+        x = self.global_pool(x)
+        return x if pre_logits else self.fc(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: OutputFormat = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """What the net holds at the levels of `feature_info`.
+
+        Args:
+            x: Images (N, in_chans, H, W).
+            indices: Which levels, in this order; the last so many if a number; all if None.
+            norm: Let the last level pass the components behind the last unit (the extra activation of nets with
+                pre-activation).
+            stop_early: Compute nothing behind the last level asked for.
+            output_fmt: "NCHW" or "NHWC", of the levels.
+            intermediates_only: Return the levels alone.
+
+        Returns:
+            The final features, as from `forward_features` unless it stopped early, and the levels.
+
+        Raises:
+            ValueError: Another output format.
+        """
+        if output_fmt not in ("NCHW", "NHWC"):
+            raise ValueError(f"output_fmt must be NCHW or NHWC, not {output_fmt!r}.")
+        wanted, last = self._levels(indices)
+        levels_by_name = {info["module"]: level for level, info in enumerate(self.feature_info)}
+        found: dict[int, Tensor] = {}
+        for part in ("stem", "stages"):
+            for name, layer in getattr(self, part).named_children():
+                if stop_early and last in found:
+                    break
+                x = layer(x)
+                level = levels_by_name.get(f"{part}.{name}")
+                if level is not None:
+                    found[level] = x
+        is_complete = len(self.feature_info) - 1 in found
+        features = self.tail(x) if is_complete else x
+        if norm and is_complete:
+            found[len(self.feature_info) - 1] = features
+        levels = [found[index] for index in wanted]
+        if output_fmt == "NHWC":
+            levels = [one.permute(0, 2, 3, 1) for one in levels]
+        return levels if intermediates_only else (features, levels)
+
+    def _levels(self, indices: int | Sequence[int] | None) -> tuple[list[int], int]:
+        """The levels that such indices mean, and the last of them."""
+        plain = indices if indices is None or isinstance(indices, int) else list(indices)
+        wanted, last = feature_take_indices(len(self.feature_info), plain)
+        return list(wanted), last
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Remove what comes behind the last of the given levels of `feature_info`.
+
+        Args:
+            indices: As in `forward_intermediates`.
+            prune_norm: Remove the components behind the last unit even if the last stage stays.
+            prune_head: Remove pooling and classifier even if the last stage stays.
+
+        Returns:
+            The indices, counted from 0.
+        """
+        wanted, last = self._levels(indices)
+        before_stages = len(self.feature_info) - len(self.net.units)
+        is_cut = last < len(self.feature_info) - 1
+        self.stages = self.stages[: last + 1 - before_stages]
+        if last < before_stages:
+            del self.stem.pool
+        if is_cut:
+            self.num_features = self.head_hidden_size = self.feature_info[last]["num_chs"]
+        if is_cut or prune_norm:
+            self.tail = nn.Identity()
+        if is_cut or prune_head:
+            self.reset_classifier(0, "")
+        return wanted
+
+
+@torch.no_grad()
+def _init_classifier(classifier: nn.Linear, generator: torch.Generator | None) -> None:
+    bound = classifier.in_features**-0.5
+    nn.init.uniform_(classifier.weight, -bound, bound, generator=generator)
+    nn.init.zeros_(classifier.bias)
+
+
+_CHANNEL_MEANS = {
+    "cifar10": (0.4914, 0.4822, 0.4465),
+    "cifar100": (0.5071, 0.4865, 0.4409),
+    "imagenet": (0.485, 0.456, 0.406),
+}
+"""Of the training sets, with pixels in [0, 1]."""
+
+
+def _cfg(tag: str) -> dict[str, Any]:
+    """The data configuration of a tag, as close as timm can say what the paper's recipe feeds the net.
+
+    The recipe subtracts the mean image of the training set; timm knows one mean a channel. Neither divides by a std.
+    """
+    size = DATASETS[tag].size
+    cfg = {
+        "url": "",
+        "num_classes": DATASETS[tag].num_classes,
+        "input_size": (3, size, size),
+        "pool_size": (8, 8) if size == 32 else (7, 7),
+        "crop_pct": 1.0 if size == 32 else 0.875,
+        "interpolation": "bilinear",
+        "mean": _CHANNEL_MEANS[tag],
+        "std": (1.0, 1.0, 1.0),
+        "first_conv": "stem.conv",
+        "classifier": "fc",
+        "paper_name": "Identity Mappings in Deep Residual Networks",
+        "paper_ids": "arXiv:1603.05027",
+    }
+    if size > 32:  # "a single 320x320 crop from s = 320", Sec. 5
+        cfg |= {"test_input_size": (3, 320, 320), "test_crop_pct": 1.0}
+    return cfg
+
+
+default_cfgs = generate_default_cfgs({f"{name}.{tag}": _cfg(tag) for name in NETS for tag in tags(name)})
+
+
+def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    tag = kwargs.get("pretrained_cfg")
+    if isinstance(tag, str) and tag not in tags(name):
+        raise PaperbenchError(f"{name} has no tag {tag!r}. {nearest(tag, tags(name))}")
+
+    def build(global_pool: str = "avg", device: Any = None, dtype: Any = None, **arguments: Any) -> ResidualNet:
+        with torch.device(device) if device is not None else nullcontext():
+            model = ResidualNet(resolve(name, **arguments), global_pool)
+        return model if dtype is None else model.to(dtype)
+
+    levels = tuple(range(5 if FAMILIES[NETS[name].family].pools_early else 3))
+    feature_cfg = {"out_indices": levels, "flatten_sequential": True}
+    model: nn.Module = build_model_with_cfg(build, name, pretrained, feature_cfg=feature_cfg, **kwargs)
+    return model
+
+
+def _entry_point(name: str) -> Callable[..., nn.Module]:
+    def entry_point(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return _create_residual_net(name, pretrained, **kwargs)
+
+    entry_point.__name__ = entry_point.__qualname__ = name
+    entry_point.__doc__ = f"{NETS[name]}. Arguments: {', '.join(ARGUMENTS)}, global_pool."
+    return entry_point
+
+
+for _name in NETS:
+    register_model(_entry_point(_name))

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net, resolve, tags
+from paperbench.errors import ArgumentError, PaperbenchError
+
+
+def test_the_closed_list_is_the_papers_names() -> None:
+    depths = ("20", "32", "44", "56", "110", "1202", "164", "1001", "110_1layer")
+    imagenet_depths = ("18", "34", "50", "101", "152", "200")
+    both_units = {f"{unit}_resnet{d}" for unit in ("original", "preact") for d in (*depths, *imagenet_depths)}
+    placements = ("bn_after_addition", "relu_before_addition", "relu_only_preact")
+    table2 = {f"resnet{depth}_{placement}" for depth in ("110", "164") for placement in placements}
+    shortcuts = ("constant_scaling", "exclusive_gating", "shortcut_only_gating", "conv_shortcut", "dropout_shortcut")
+    table1 = {f"resnet110_{shortcut}" for shortcut in shortcuts}
+    assert set(NETS) == both_units | table2 | table1 | {"resnet101_bn_after_addition"}
+
+
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("original_resnet110", (18, 18, 18)),
+        ("original_resnet1202", (200, 200, 200)),
+        ("original_resnet110_1layer", (36, 36, 36)),
+        ("preact_resnet164", (18, 18, 18)),
+        ("preact_resnet1001", (111, 111, 111)),
+        ("preact_resnet18", (2, 2, 2, 2)),
+        ("preact_resnet34", (3, 4, 6, 3)),
+        ("preact_resnet50", (3, 4, 6, 3)),
+        ("preact_resnet101", (3, 4, 23, 3)),
+        ("preact_resnet152", (3, 8, 36, 3)),
+        ("preact_resnet200", (3, 24, 36, 3)),
+    ],
+)
+def test_units_a_stage(name: str, units: tuple[int, ...]) -> None:
+    assert resolve(name).units == units
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "neighbours"),
+    [
+        ("preact_resnet110", 109, "104 or 110"),
+        ("preact_resnet110", 3, "8"),
+        ("preact_resnet110", -4, "8"),
+        ("preact_resnet164", 110 - 1, "101 or 110"),
+        ("original_resnet1001", 1000, "992 or 1001"),
+        ("original_resnet110_1layer", 21, "20 or 23"),
+        ("preact_resnet50", 110, "101 or 152"),
+        ("preact_resnet50", 18, "50"),
+        ("preact_resnet18", 1000, "34"),
+        ("preact_resnet34", 20, "18 or 34"),
+    ],
+)
+def test_an_illegal_depth_is_refused_with_its_neighbours(name: str, depth: int, neighbours: str) -> None:
+    with pytest.raises(PaperbenchError, match=f"no depth {depth}.*Nearest: {neighbours}\\."):
+        resolve(name, depth=depth)
+
+
+def test_110_layers_are_legal_in_three_families_and_keep_the_names_family() -> None:
+    assert resolve("preact_resnet164", depth=110).family == "bottleneck"
+    assert resolve("preact_resnet110_1layer").family == "one_layer"
+    assert resolve("preact_resnet20", depth=110) == resolve("preact_resnet110")
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "same"),
+    [
+        ("original_resnet110", {"shortcut": "conv"}, "resnet110_conv_shortcut"),
+        ("original_resnet110", {"shortcut": "conv", "shortcut_bn": True}, "resnet110_conv_shortcut"),
+        ("original_resnet110", {"shortcut": "dropout", "inverted": False}, "resnet110_dropout_shortcut"),
+        ("resnet110_conv_shortcut", {"shortcut": "exclusive_gating", "gate_bias": -6}, "resnet110_exclusive_gating"),
+        ("resnet110_exclusive_gating", {"shortcut": "identity"}, "original_resnet110"),
+        ("resnet110_conv_shortcut", {"shortcut": "identity", "placement": "preact"}, "preact_resnet110"),
+        ("original_resnet164", {"placement": "relu_only_preact"}, "resnet164_relu_only_preact"),
+        ("original_resnet101", {"placement": "bn_after_addition"}, "resnet101_bn_after_addition"),
+        ("preact_resnet164.cifar10", {}, "preact_resnet164"),
+        ("preact_resnet164", {"stride_in": "first"}, "preact_resnet164"),
+        ("preact_resnet110", {"transition_shortcut": "activated"}, "preact_resnet110"),
+    ],
+)
+def test_equal_nets_are_equal_whatever_they_were_asked_for_by(name: str, kwargs: dict[str, Any], same: str) -> None:
+    assert resolve(name, **kwargs) == NETS[same]
+    assert resolve(name, **kwargs).canonical() == NETS[same].canonical()
+
+
+def test_every_combination_of_shortcut_and_placement_is_a_net_of_its_own() -> None:
+    pairs = list(itertools.product(SHORTCUTS, PLACEMENTS))
+    nets = [resolve("original_resnet110", shortcut=shortcut, placement=placement) for shortcut, placement in pairs]
+    assert len(pairs) == len(set(nets)) == 30
+    assert [(net.shortcut, net.placement) for net in nets] == pairs
+
+
+def test_what_a_net_is_called_in_digests_has_only_what_makes_it_differ_from_the_first_nets() -> None:
+    first = {"family", "depth", "placement", "shortcut_option", "num_classes", "in_chans"}
+    assert set(resolve("preact_resnet110").canonical()) == first
+    gated = resolve("resnet110_exclusive_gating", gate_bias=-7).canonical()
+    assert {key: gated[key] for key in set(gated) - first} == {
+        "shortcut": "exclusive_gating",
+        "gate_bias": -7.0,
+        "gate_init": "he",
+    }
+    assert resolve("preact_resnet164", stride_in="middle").canonical()["stride_in"] == "middle"
+
+
+def test_tags_set_the_number_of_classes() -> None:
+    assert resolve("preact_resnet164.cifar100").num_classes == DATASETS["cifar100"].num_classes == 100
+    assert resolve("preact_resnet164.cifar100", num_classes=7).num_classes == 7
+    assert resolve("preact_resnet152").num_classes == 1000
+    assert (tags("preact_resnet164"), tags("preact_resnet152")) == (("cifar10", "cifar100"), ("imagenet",))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("preact_resnet11", {}, "Did you mean 'preact_resnet1"),
+        ("preact_resnet110.cifar1000", {}, "has no tag 'cifar1000'. Did you mean 'cifar100'"),
+        ("preact_resnet110.imagenet", {}, "has no tag 'imagenet'. Known: cifar10, cifar100"),
+        ("preact_resnet110", {"depth": "20"}, "must be a whole number"),
+        ("preact_resnet110", {"depth": True}, "must be a whole number"),
+        ("preact_resnet110", {"num_classes": -1}, "must be positive"),
+        ("preact_resnet110", {"in_chans": 0}, "must be positive"),
+        ("preact_resnet110", {"shortcut_option": "C"}, "must be A or B"),
+        ("preact_resnet164", {"shortcut_option": "A"}, "must be B, not 'A': its shortcuts also widen"),
+        ("preact_resnet50", {"shortcut_option": "A"}, "must be B"),
+        ("preact_resnet110", {"placement": ["preact"]}, "must be original or bn_after_addition or"),
+        ("preact_resnet110", {"placement": "bn_only"}, "must be original or bn_after_addition or"),
+        ("preact_resnet110", {"shortcut": "gating"}, "must be identity or constant_scaling or"),
+        ("resnet110_exclusive_gating", {"gate_bias": "-6"}, "must be a number, not '-6'"),
+        ("resnet110_exclusive_gating", {"gate_bias": float("nan")}, "must be a number, not nan"),
+        ("resnet110_exclusive_gating", {"gate_bias": 10**400}, "must be a number"),
+        ("resnet110_exclusive_gating", {"gate_bias": True}, "must be a number, not True"),
+        ("resnet110_exclusive_gating", {"gate_init": "zero"}, "must be he or gaussian"),
+        ("resnet110_constant_scaling", {"shortcut_scale": -0.5}, "must not be negative, as -0.5 is"),
+        ("resnet110_dropout_shortcut", {"inverted": 1}, "must be true or false"),
+        ("resnet110_conv_shortcut", {"shortcut_bn": "yes"}, "must be true or false"),
+        ("preact_resnet164", {"stride_in": "last"}, "must be first or middle"),
+    ],
+)
+def test_bad_requests_are_refused(name: str, kwargs: dict[str, object], message: str) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        resolve(name, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "reason"),
+    [
+        (
+            "original_resnet110",
+            {"gate_bias": -6},
+            "its shortcut is identity, and gate_bias is for exclusive_gating and",
+        ),
+        ("resnet110_exclusive_gating", {"shortcut_scale": 0.5}, "shortcut_scale is for constant_scaling"),
+        ("resnet110_exclusive_gating", {"shortcut": "conv", "gate_bias": -6}, "its shortcut is conv"),
+        ("resnet110_constant_scaling", {"inverted": True}, "inverted is for dropout"),
+        ("resnet110_dropout_shortcut", {"shortcut_bn": True}, "shortcut_bn is for conv"),
+        ("resnet110_conv_shortcut", {"shortcut_option": "A"}, "every shortcut is a convolution"),
+        ("original_resnet110", {"shortcut": "conv", "shortcut_option": "B"}, "every shortcut is a convolution"),
+        ("preact_resnet110", {"stride_in": "first"}, "only bottleneck units have a choice"),
+        ("original_resnet164", {"transition_shortcut": "raw"}, "units of placement original have no pre-activation"),
+        ("preact_resnet164", {"placement": "original", "transition_shortcut": "raw"}, "have no pre-activation"),
+    ],
+)
+def test_arguments_that_a_net_would_ignore_are_refused(name: str, kwargs: dict[str, object], reason: str) -> None:
+    with pytest.raises(PaperbenchError, match=f"{name} would ignore .*{reason}.*Leave it out"):
+        resolve(name, **kwargs)
+
+
+def test_an_unknown_argument_is_a_type_error_too() -> None:
+    with pytest.raises(ArgumentError, match=r"has no argument 'dept'\. Did you mean 'depth'") as caught:
+        resolve("preact_resnet110", dept=20)
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "basics"}, "no family 'basics'. Did you mean 'basic'"),
+        ({"placement": "preactivation"}, "no placement 'preactivation'. Did you mean"),
+        ({"shortcut": "identities"}, "no shortcut 'identities'. Did you mean 'identity'"),
+        ({"depth": 111}, "no depth 111"),
+        ({"gate_bias": -6.0}, "A net with shortcut identity has no gate_bias"),
+        ({"shortcut": "dropout"}, "A net with shortcut dropout needs inverted"),
+    ],
+)
+def test_a_net_cannot_be_made_of_values_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
+    """As they come from an edited record."""
+    values: dict[str, Any] = {**resolve("preact_resnet110").canonical(), **changes}
+    with pytest.raises(PaperbenchError, match=message):
+        Net(**values)
+
+
+def test_every_depth_in_the_list_belongs_to_its_family() -> None:
+    for net in NETS.values():
+        assert len(net.units) == len(FAMILIES[net.family].widths)
+        assert 2 + sum(net.units) * len(FAMILIES[net.family].kernels) == net.depth

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paperbench.catalogue import FAMILIES, NETS, resolve
+from paperbench.cli.main import main
+from paperbench.report.diagram import diagram
+from tests.helpers import copy_of_specs, edit
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`paperbench models` as exit code, stdout and stderr."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main(["models", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    """The cells behind each name; what stands below the table is left out."""
+    lines = out.split("\n\n")[0].splitlines()[2:]
+    cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    return {name: rest for name, *rest in cells}
+
+
+def test_the_table_has_every_net_and_fits_160_columns(run: Run) -> None:
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert list(rows(out)) == list(NETS)
+    assert max(map(len, out.splitlines())) <= 160
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("preact_resnet110", "54 basic|4(e) full pre-activation|2(a) identity|110|1,727,962|252.9M"),
+        ("preact_resnet164", "54 bottleneck|4(e) full pre-activation|2(a) identity|164|1,703,258|244.5M"),
+        ("original_resnet1001", "333 bottleneck|4(a) original Residual Unit|2(a) identity|1001|10,328,602|1487.8M"),
+        ("original_resnet110_1layer", "108 one-layer|4(a) original Residual Unit|2(a) identity|110|1,727,962|252.9M"),
+        ("preact_resnet101", "3+4+23+3 bottleneck|4(e) full pre-activation|2(a) identity|101|44,541,480|7570.2M"),
+    ],
+)
+def test_a_row_says_what_the_net_is_and_costs(run: Run, name: str, cells: str) -> None:
+    assert rows(run(name)[1])[name][:6] == cells.split("|")
+
+
+def test_a_row_says_which_tables_use_the_net(run: Run) -> None:
+    found = rows(run()[1])
+    for name in ("original_resnet110", "preact_resnet164", "resnet110_relu_only_preact"):
+        assert "2" in found[name][6].split(", ")
+    assert len(found["preact_resnet20"]) == 6, "no table has it"
+
+
+@pytest.mark.parametrize(
+    ("name", "shortcut"),
+    [
+        ("resnet110_constant_scaling", "2(b) constant scaling, 0.5x + F"),
+        ("resnet110_exclusive_gating", "2(c) exclusive gating, b=-6"),
+        ("resnet110_shortcut_only_gating", "2(d) shortcut-only gating, b=-6"),
+        ("resnet110_conv_shortcut", "2(e) 1x1 conv shortcut"),
+        ("resnet110_dropout_shortcut", "2(f) dropout shortcut"),
+    ],
+)
+def test_shortcuts_are_named_with_what_is_chosen_in_them(run: Run, name: str, shortcut: str) -> None:
+    assert rows(run(name)[1])[name][2] == shortcut
+
+
+def test_the_sizes_of_images_below_the_table_are_those_of_the_families(run: Run) -> None:
+    _, out, _ = run()
+    assert "of 224 x 224 pixels for nets of four stages, else of 32 x 32." in out
+    assert all(family.size == (224 if len(family.widths) == 4 else 32) for family in FAMILIES.values())
+
+
+def test_a_pattern_chooses_nets(run: Run) -> None:
+    assert list(rows(run("*_resnet110")[1])) == ["original_resnet110", "preact_resnet110"]
+
+
+def test_tables_of_ones_own_are_named_once_each(run: Run, tmp_path: Path) -> None:
+    specs = copy_of_specs(tmp_path)
+    for folder in ("experiments", "expected"):
+        shutil.copy(specs / folder / "table2.yaml", specs / folder / "mine.yaml")
+        edit(specs / folder / "mine.yaml", "table: table2", "table: mine")
+    edit(specs / "experiments" / "mine.yaml", "resnet110: preact_resnet110", "resnet110: original_resnet110")
+    found = rows(run("*_resnet110", "--tables", specs)[1])
+    original, preact = (found[name][6].split(", ") for name in ("original_resnet110", "preact_resnet110"))
+    assert (original.count("mine"), original.count("2")) == (1, 1)
+    assert "mine" not in preact
+
+
+def test_a_net_is_drawn(run: Run) -> None:
+    assert run("preact_resnet164", "--diagram") == (0, diagram(NETS["preact_resnet164"]) + "\n", "")
+    assert run("preact_resnet164*", "--diagram")[1].startswith("preact_resnet164\n"), "a pattern that one name matches"
+
+
+def test_settings_reach_the_net_that_is_drawn(run: Run) -> None:
+    settings = ["--set", "depth=20", "--set", "shortcut=exclusive_gating", "--set", "gate_bias=-5.5"]
+    net = resolve("preact_resnet110", depth=20, shortcut="exclusive_gating", gate_bias=-5.5)
+    assert run("preact_resnet110", "--diagram", *settings) == (0, diagram(net) + "\n", "")
+    settings = ["--set", "shortcut=conv", "--set", "shortcut_bn=true"]
+    net = resolve("preact_resnet110", shortcut="conv", shortcut_bn=True)
+    assert run("preact_resnet110", "--diagram", *settings) == (0, diagram(net) + "\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("preact_resnet11", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
+        ("preact_resnet11 --diagram", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
+        ("--diagram", f"draws one net, and '*' matches {len(NETS)}. Name one: original_resnet20, "),
+        ("*_resnet110 --diagram", "matches 2. Name one: original_resnet110, preact_resnet110."),
+        ("preact_resnet110 --set depth=20", "--set changes what --diagram draws"),
+        ("preact_resnet110 --diagram --set depth=21", "no depth 21: depths are 6n+2. Nearest: 20 or 26."),
+        ("preact_resnet110 --diagram --set dept=20", "no argument 'dept'. Did you mean 'depth'?"),
+        ("preact_resnet110 --diagram --set gate_bias=-6", "would ignore gate_bias"),
+        ("preact_resnet110 --diagram --set depth=deep", "depth of preact_resnet110 must be a whole number, not 'deep'"),
+    ],
+)
+def test_what_cannot_be_shown_is_explained(run: Run, arguments: str, message: str) -> None:
+    code, out, err = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("paperbench: error: ")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("depth", "=20", "depth=", "depth=[", "placement=[preact]", "depth={a: 1}", "depth=2016-13-45", "depth=!x 1"),
+        "depth=" + "9" * 5000,
+    ],
+    ids=lambda setting: setting[:20],
+)
+def test_malformed_settings_are_refused(run: Run, setting: str) -> None:
+    code, out, err = run("preact_resnet110", "--diagram", "--set", setting)
+    assert (code, out) == (2, "")
+    assert err == f"paperbench: error: --set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {setting!r}.\n"

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pickle
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from paperbench.architecture import macs, parameters
+from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, resolve
+from paperbench.models import ResidualNet
+from tests.helpers import ROOT
+
+# Counts published for these nets (osmr/imgclsmob: 164 and 1001; timm and torchvision: ImageNet; v1: 0.27M to 19.4M), or
+# counted by hand from the paper's description.
+PARAMETERS = {
+    ("original_resnet20", 10): 269_722,
+    ("original_resnet32", 10): 464_154,
+    ("original_resnet44", 10): 658_586,
+    ("original_resnet56", 10): 853_018,
+    ("original_resnet110", 10): 1_727_962,
+    ("preact_resnet110", 10): 1_727_962,
+    ("original_resnet110_1layer", 10): 1_727_962,
+    ("preact_resnet110_1layer", 10): 1_727_962,
+    ("resnet110_conv_shortcut", 10): 1_826_202,
+    ("resnet110_exclusive_gating", 10): 1_824_186,
+    ("resnet110_shortcut_only_gating", 10): 1_824_186,
+    ("resnet110_constant_scaling", 10): 1_727_962,
+    ("resnet110_dropout_shortcut", 10): 1_727_962,
+    ("original_resnet1202", 10): 19_421_274,
+    ("original_resnet164", 10): 1_704_154,
+    ("preact_resnet164", 10): 1_703_258,
+    ("original_resnet1001", 10): 10_328_602,
+    ("preact_resnet1001", 10): 10_327_706,
+    ("original_resnet20", 100): 275_572,
+    ("original_resnet32", 100): 470_004,
+    ("original_resnet44", 100): 664_436,
+    ("original_resnet56", 100): 858_868,
+    ("original_resnet110", 100): 1_733_812,
+    ("original_resnet110_1layer", 100): 1_733_812,
+    ("original_resnet1202", 100): 19_427_124,
+    ("original_resnet164", 100): 1_727_284,
+    ("preact_resnet164", 100): 1_726_388,
+    ("original_resnet1001", 100): 10_351_732,
+    ("preact_resnet1001", 100): 10_350_836,
+    ("original_resnet18", 1000): 11_689_512,
+    ("original_resnet34", 1000): 21_797_672,
+    ("original_resnet50", 1000): 25_557_032,
+    ("original_resnet101", 1000): 44_549_160,
+    ("original_resnet152", 1000): 60_192_808,
+    ("original_resnet200", 1000): 64_673_832,
+    ("preact_resnet101", 1000): 44_541_480,
+    ("preact_resnet152", 1000): 60_185_128,
+    ("preact_resnet200", 1000): 64_666_152,
+}
+CONV_WEIGHTS = {
+    "original_resnet20": 267_696,
+    "original_resnet32": 461_232,
+    "original_resnet44": 654_768,
+    "original_resnet56": 848_304,
+    "original_resnet110": 1_719_216,
+    "preact_resnet110": 1_719_216,
+    "original_resnet110_1layer": 1_719_216,
+    "original_resnet1202": 19_330_992,
+    "original_resnet164": 1_676_464,
+    "preact_resnet164": 1_676_464,
+    "original_resnet1001": 10_175_920,
+    "preact_resnet1001": 10_175_920,
+}
+BN_PARAMETERS = {
+    "original_resnet20": 1_376,
+    "original_resnet110": 8_096,
+    "preact_resnet110_1layer": 8_096,
+    "original_resnet1202": 89_632,
+    "original_resnet164": 25_120,
+    "preact_resnet164": 24_224,
+    "original_resnet1001": 150_112,
+    "preact_resnet1001": 149_216,
+}
+CONV_LAYERS = {
+    "original_resnet20": 19,
+    "original_resnet110": 109,
+    "preact_resnet110_1layer": 109,
+    "resnet110_conv_shortcut": 163,
+    "resnet110_exclusive_gating": 109 + 54,
+    "original_resnet1202": 1201,
+    "preact_resnet164": 166,
+    "original_resnet1001": 1003,
+    "preact_resnet101": 104,
+    "original_resnet152": 155,
+    "preact_resnet200": 203,
+}
+MEGA_MACS = {
+    "original_resnet110": 252.9,
+    "original_resnet164": 244.5,
+    "preact_resnet164": 244.5,
+    "original_resnet1001": 1487.8,
+}
+
+
+@cache
+def build(name: str, **kwargs: object) -> ResidualNet:
+    """A net without memory for its values, shared by the tests: none of them may change it."""
+    with torch.device("meta"):
+        return ResidualNet(resolve(name, **kwargs))
+
+
+def count(model: nn.Module, kind: type[nn.Module] = nn.Module) -> int:
+    return sum(p.numel() for m in model.modules() if isinstance(m, kind) for p in m.parameters(recurse=False))
+
+
+def main_path(model: nn.Module) -> list[nn.Module]:
+    return [module for path, module in model.named_modules() if "shortcut" not in path and "gate" not in path]
+
+
+@pytest.mark.parametrize(("name", "classes"), PARAMETERS)
+def test_parameter_counts(name: str, classes: int) -> None:
+    assert count(build(name, num_classes=classes)) == PARAMETERS[name, classes]
+
+
+@pytest.mark.parametrize("name", CONV_WEIGHTS)
+def test_convolution_weights(name: str) -> None:
+    assert count(build(name), nn.Conv2d) == CONV_WEIGHTS[name]
+
+
+@pytest.mark.parametrize("name", BN_PARAMETERS)
+def test_bn_parameters(name: str) -> None:
+    assert count(build(name), nn.BatchNorm2d) == BN_PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", CONV_LAYERS)
+def test_convolution_layers(name: str) -> None:
+    assert sum(isinstance(m, nn.Conv2d) for m in build(name).modules()) == CONV_LAYERS[name]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("original_resnet110", 1_730_714), ("preact_resnet110", 1_730_522)])
+def test_option_b_on_basic_units_adds_two_projections(name: str, expected: int) -> None:
+    model = build(name, shortcut_option="B")
+    assert count(model) == expected
+    assert sum(isinstance(m, nn.Conv2d) for m in model.modules()) == 111
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_weighted_layers_on_the_main_path_are_the_depth_in_the_name(name: str) -> None:
+    layers = [module for module in main_path(build(name)) if isinstance(module, nn.Conv2d | nn.Linear)]
+    assert len(layers) == NETS[name].depth
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_placements_hold_the_same_components(name: str) -> None:
+    """All these units consist of the same components, only the orders differ (Sec. 4): as many BN and ReLU layers."""
+    modules, layers = main_path(build(name)), NETS[name].depth - 1
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in modules) == layers
+    assert sum(isinstance(m, nn.ReLU) for m in modules) == layers
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_no_convolution_but_gates_has_a_bias(name: str) -> None:
+    for path, module in build(name).named_modules():
+        if isinstance(module, nn.Conv2d):
+            assert (module.bias is not None) == path.endswith("gate"), path
+
+
+def test_initial_values() -> None:
+    model = ResidualNet(resolve("preact_resnet164"))
+    model.init_weights(torch.Generator().manual_seed(0))
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] ** 2
+            expected, n = math.sqrt(2 / fan_out), module.weight.numel()
+            # the standard error of a standard deviation is about expected / sqrt(2 n); five of them
+            assert abs(module.weight.std().item() - expected) < 5 * expected / math.sqrt(2 * n), path
+            if n > 1000:  # a uniform distribution of that deviation would end at 1.73 of it
+                assert module.weight.abs().max().item() > 2.5 * expected, path
+        if isinstance(module, nn.BatchNorm2d):
+            assert (module.weight == 1).all()
+            assert (module.bias == 0).all()
+    assert (model.fc.bias == 0).all()
+    assert 0.9 / 16 < model.fc.weight.abs().max() <= 1 / 16  # uniform within 1/sqrt(256)
+
+
+def test_fan_in_initialisation() -> None:
+    model = ResidualNet(resolve("preact_resnet164"))
+    model.init_weights(torch.Generator().manual_seed(0), fan="fan_in")
+    widening = model.stages[2][5].residual.conv3  # 64 -> 256
+    assert widening.weight.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.05)
+
+
+def test_initialisation_follows_its_generator_alone() -> None:
+    model = ResidualNet(resolve("preact_resnet20"))
+    model.init_weights(torch.Generator().manual_seed(5))
+    first = {k: v.clone() for k, v in model.state_dict().items()}
+    torch.manual_seed(123)
+    model.init_weights(torch.Generator().manual_seed(5))
+    assert all(torch.equal(v, first[k]) for k, v in model.state_dict().items())
+    model.init_weights(torch.Generator().manual_seed(6))
+    assert not torch.equal(model.stem.conv.weight, first["stem.conv.weight"])
+
+
+@pytest.mark.parametrize("bias", [0.0, -6.0])
+@pytest.mark.parametrize("shortcut", ["exclusive_gating", "shortcut_only_gating"])
+def test_initial_gates(shortcut: str, bias: float) -> None:
+    he = ResidualNet(resolve("original_resnet110", depth=20, shortcut=shortcut, gate_bias=bias))
+    small = ResidualNet(
+        resolve("original_resnet110", depth=20, shortcut=shortcut, gate_bias=bias, gate_init="gaussian")
+    )
+    for model, expected in ((he, math.sqrt(2 / 64)), (small, 0.01)):
+        model.init_weights(torch.Generator().manual_seed(0))
+        gate = model.stages[2][1].addition.gate
+        assert gate.weight.std().item() == pytest.approx(expected, rel=5 / math.sqrt(2 * 64 * 64))
+        assert (gate.bias == bias).all()
+
+
+def test_initialisation_is_complete_after_memory_that_was_never_written() -> None:
+    """As when a net is built on the meta device and then given memory."""
+    model = copy.deepcopy(build("resnet110_exclusive_gating", depth=8)).to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 77)
+    model.init_weights(torch.Generator().manual_seed(0))
+    fresh = ResidualNet(resolve("resnet110_exclusive_gating", depth=8))
+    fresh.init_weights(torch.Generator().manual_seed(0))
+    for (name, value), expected in zip(model.state_dict().items(), fresh.state_dict().values(), strict=True):
+        assert torch.equal(value, expected), name
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_parameters_and_operations_counted_without_torch_are_those_of_the_module(name: str) -> None:
+    assert parameters(NETS[name]) == count(build(name))
+    if NETS[name].depth > 60 and FAMILIES[NETS[name].family].size > 32:
+        return  # 50 layers show it
+    assert 2 * macs(shallow(name).net) == counted_operations(shallow(name))
+
+
+@cache
+def shallow(name: str) -> ResidualNet:
+    small = {"basic": 14, "bottleneck": 20, "one_layer": 8}.get(NETS[name].family)
+    return build(name, depth=small) if small else build(name)
+
+
+def counted_operations(model: ResidualNet) -> int:
+    """Multiplications and additions of the convolutions and the classifier, as torch counts them."""
+    size = FAMILIES[model.net.family].size
+    with FlopCounterMode(display=False) as counter:
+        model(torch.empty(2, 3, size, size, device="meta"))
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize(("shortcut", "placement"), list(itertools.product(SHORTCUTS, PLACEMENTS)))
+def test_counts_of_every_combination(shortcut: str, placement: str) -> None:
+    for name in ("original_resnet110", "original_resnet164"):
+        kwargs = {"shortcut": shortcut, "placement": placement, "depth": 20}
+        model = build(name, **kwargs)
+        assert parameters(model.net) == count(model)
+        assert 2 * macs(model.net) == counted_operations(model)
+
+
+@pytest.mark.parametrize("name", MEGA_MACS)
+def test_multiply_accumulate_operations(name: str) -> None:
+    assert macs(NETS[name]) / 1e6 == pytest.approx(MEGA_MACS[name], abs=0.05)
+
+
+def test_stride_on_the_middle_convolution_costs_what_is_published_for_it() -> None:
+    assert macs(resolve("preact_resnet164", stride_in="middle")) / 1e6 == pytest.approx(247.6, abs=0.05)
+
+
+def test_resnet200_has_16_more_units_than_resnet152_and_all_on_28_pixels() -> None:
+    """Footnote 3 of the paper."""
+    more = [a - b for a, b in zip(NETS["preact_resnet200"].units, NETS["preact_resnet152"].units, strict=True)]
+    assert more == [0, 16, 0, 0]
+    stages = build("preact_resnet200").stages
+    assert stages[:2](torch.empty(1, 64, 56, 56, device="meta")).shape == (1, 512, 28, 28)
+
+
+@pytest.mark.parametrize("shortcut", SHORTCUTS)
+def test_gates_and_factors_also_work_in_half_precision(shortcut: str) -> None:
+    model = ResidualNet(resolve("original_resnet110", depth=8, shortcut=shortcut)).to(torch.bfloat16)
+    output = model(torch.randn(4, 3, 32, 32, dtype=torch.bfloat16))
+    assert output.dtype == torch.bfloat16
+    output.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.bfloat16 for p in model.parameters())
+
+
+def test_an_all_but_open_shortcut_is_not_rounded_away_in_bfloat16() -> None:
+    """1 - sigmoid(-6) = 0.9975 lies between 0.9961 and 1, which are neighbours in bfloat16."""
+    model = ResidualNet(resolve("resnet110_shortcut_only_gating", depth=8, gate_init="gaussian"))
+    addition = model.stages[0][0].addition
+    nn.init.zeros_(addition.gate.weight)
+    h, nothing = torch.full((1, 16, 4, 4), 0.5), torch.zeros(1, 16, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        joined = addition(h, nothing, h)
+    torch.testing.assert_close(joined, (1 - torch.sigmoid(torch.tensor(-6.0))) * h, rtol=1e-6, atol=0)
+
+
+TRAIN_A_STEP = """
+import resource, sys, torch, torch.nn.functional as F
+from paperbench.catalogue import resolve
+from paperbench.models import ResidualNet
+
+model = ResidualNet(resolve(sys.argv[1]))
+optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+loss = F.cross_entropy(model(torch.randn(8, 3, 32, 32)), torch.arange(8))
+loss.backward()
+optimiser.step()
+assert loss.isfinite()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in other units elsewhere")
+@pytest.mark.parametrize("name", ["preact_resnet1001", "original_resnet1202"])
+def test_a_thousand_layers_train_a_step_of_8_images_in_less_than_4_gb(name: str) -> None:
+    command = [sys.executable, "-c", TRAIN_A_STEP, name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) * 1024 < 4e9
+
+
+@pytest.mark.parametrize("name", ["preact_resnet1001", "original_resnet1202"])
+def test_a_thousand_layers_survive_copying_and_pickling(name: str) -> None:
+    model = build(name)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.net == model.net
+        assert [(k, v.shape) for k, v in twin.state_dict().items()] == [
+            (k, v.shape) for k, v in model.state_dict().items()
+        ]

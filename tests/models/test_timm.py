@@ -1,0 +1,242 @@
+"""Our nets as citizens of timm, where its own tests (tests/models/test_timm_suite.py) leave something open."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models import group_parameters
+from torch import Tensor, nn
+
+from paperbench.catalogue import FAMILIES, NETS, SHORTCUTS, tags
+from paperbench.errors import ArgumentError, PaperbenchError
+from paperbench.models import ResidualNet
+
+
+def created(name: str, **kwargs: Any) -> ResidualNet:
+    torch.manual_seed(0)
+    model = timm.create_model(name, **kwargs)
+    assert isinstance(model, ResidualNet)
+    return model
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_name_is_registered_and_builds_its_net(name: str) -> None:
+    assert timm.is_model(name)
+    with torch.device("meta"):
+        assert created(name).net == NETS[name]
+
+
+def test_listing() -> None:
+    assert set(timm.list_models("preact_*")) == {n for n in NETS if n.startswith("preact_")}
+    listed = set(timm.list_models("preact_*", include_tags=True))
+    assert {"preact_resnet164.cifar10", "preact_resnet164.cifar100", "preact_resnet200.imagenet"} <= listed
+    assert timm.list_pretrained("preact_*") == [], "there are no weights to download"
+
+
+def test_tags_set_classes_and_data() -> None:
+    model = created("preact_resnet164.cifar100", depth=11)
+    assert model.num_classes == 100
+    assert model.pretrained_cfg["tag"] == "cifar100"
+    assert created("preact_resnet164", depth=11).pretrained_cfg["tag"] == "cifar10"
+    with pytest.raises(PaperbenchError, match=r"has no tag 'cifar1'\. Did you mean 'cifar10'"):
+        created("preact_resnet164.cifar1")
+
+
+def test_arguments_reach_the_net() -> None:
+    model = created("preact_resnet164", depth=11, num_classes=7, in_chans=1)
+    assert model(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
+    gated = created("original_resnet110", depth=8, shortcut="exclusive_gating", gate_bias=-3)
+    assert gated.stages[1][0].addition.gate.bias.eq(-3).all()
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(PaperbenchError, match="Nearest: 20 or 26"):
+        created("preact_resnet110", depth=21)
+    with pytest.raises(ArgumentError, match=r"no argument 'gate_bais'\. Did you mean 'gate_bias'"):
+        created("resnet110_exclusive_gating", gate_bais=-3)
+    with pytest.raises(PaperbenchError, match="would ignore gate_bias"):
+        created("original_resnet110", gate_bias=-3)
+
+
+@pytest.mark.parametrize("tag", ["cifar10", "cifar100", "imagenet"])
+def test_data_configuration_is_the_recipes(tag: str) -> None:
+    name = "preact_resnet18" if tag == "imagenet" else "preact_resnet20"
+    with torch.device("meta"):
+        model = created(f"{name}.{tag}")
+    config = timm.data.resolve_model_data_config(model)
+    assert config["std"] == (1.0, 1.0, 1.0)
+    if tag == "imagenet":
+        assert (config["input_size"], config["crop_pct"]) == ((3, 224, 224), 0.875)
+        test = timm.data.resolve_model_data_config(model, use_test_size=True)
+        assert (test["input_size"], test["crop_pct"]) == ((3, 320, 320), 1.0)
+    else:
+        assert (config["input_size"], config["crop_pct"]) == ((3, 32, 32), 1.0)
+
+
+def test_features_logits_and_head() -> None:
+    model = created("original_resnet164", depth=11).eval()
+    images = torch.randn(2, 3, 32, 32)
+    features = model.forward_features(images)
+    assert features.shape == (2, 256, 8, 8)
+    assert model.forward_head(features, pre_logits=True).shape == (2, 256)
+    torch.testing.assert_close(model.forward_head(features), model(images))
+    model.reset_classifier(3)
+    assert model.get_classifier().out_features == model.num_classes == model.net.num_classes == 3
+    assert (model.get_classifier().bias == 0).all()
+    model.reset_classifier(0, "")
+    assert model(images).shape == (2, 256, 8, 8)
+
+
+def test_a_pooling_that_doubles_the_features_has_a_classifier_for_them() -> None:
+    model = created("preact_resnet20", depth=8, global_pool="catavgmax").eval()
+    assert model.get_classifier().in_features == model.head_hidden_size == 128
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "size", "shapes"),
+    [
+        ("preact_resnet110", 8, 32, [(16, 32), (32, 16), (64, 8)]),
+        ("original_resnet164", 11, 32, [(64, 32), (128, 16), (256, 8)]),
+        ("preact_resnet50", 50, 64, [(64, 32), (256, 16), (512, 8), (1024, 4), (2048, 2)]),
+        ("original_resnet18", 18, 64, [(64, 32), (64, 16), (128, 8), (256, 4), (512, 2)]),
+    ],
+)
+def test_features_only(name: str, depth: int, size: int, shapes: list[tuple[int, int]]) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model(name, depth=depth, features_only=True).eval()
+    images = torch.randn(1, 3, size, size)
+    assert [(f.shape[1], f.shape[2]) for f in model(images)] == shapes
+    assert model.feature_info.reduction() == [size // side for _, side in shapes]
+    getter = timm.create_model(name, depth=depth, features_only=True, feature_cls="getter").eval()
+    assert [(f.shape[1], f.shape[2]) for f in getter(images)] == shapes
+
+
+class TestForwardIntermediates:
+    @pytest.fixture
+    def model(self) -> ResidualNet:
+        return created("preact_resnet110", depth=14).eval()
+
+    @pytest.fixture
+    def images(self) -> Tensor:
+        return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+    def test_levels_are_what_leaves_the_stages(self, model: ResidualNet, images: Tensor) -> None:
+        left: list[Tensor] = []
+        for stage in model.stages:
+            stage.register_forward_hook(lambda _m, _i, output: left.append(output))
+        final, levels = model.forward_intermediates(images)
+        assert [torch.equal(level, one) for level, one in zip(levels, left, strict=True)] == [True] * 3
+        assert torch.equal(final, model.forward_features(images))
+
+    def test_indices_in_the_order_asked_for(self, model: ResidualNet, images: Tensor) -> None:
+        everything = model.forward_intermediates(images, intermediates_only=True)
+        for indices, expected in (([2, 0], [2, 0]), (2, [1, 2]), ([-1], [2]), ((1,), [1])):
+            found = model.forward_intermediates(images, indices=indices, intermediates_only=True)
+            assert len(found) == len(expected)
+            assert all(torch.equal(f, everything[e]) for f, e in zip(found, expected, strict=True))
+
+    def test_stopping_early_computes_no_more(self, model: ResidualNet, images: Tensor) -> None:
+        ran: list[int] = []
+        for number, stage in enumerate(model.stages):
+            stage.register_forward_hook(lambda *_, number=number: ran.append(number))
+        final, (level,) = model.forward_intermediates(images, indices=[1], stop_early=True)
+        assert ran == [0, 1]
+        assert torch.equal(final, level)
+
+    def test_norm_is_the_extra_activation_of_the_last_unit(self, model: ResidualNet, images: Tensor) -> None:
+        raw = model.forward_intermediates(images, intermediates_only=True)
+        final, levels = model.forward_intermediates(images, norm=True)
+        assert torch.equal(levels[2], final)
+        assert torch.equal(levels[2], model.tail(raw[2]))
+        assert torch.equal(levels[1], raw[1])
+
+    def test_other_layouts(self, model: ResidualNet, images: Tensor) -> None:
+        usual = model.forward_intermediates(images, intermediates_only=True)
+        other = model.forward_intermediates(images, output_fmt="NHWC", intermediates_only=True)
+        assert all(torch.equal(a.permute(0, 2, 3, 1), b) for a, b in zip(usual, other, strict=True))
+        with pytest.raises(ValueError, match="must be NCHW or NHWC, not 'NLC'"):
+            model.forward_intermediates(images, output_fmt="NLC")  # type: ignore[arg-type]
+
+    def test_a_level_that_is_not_there(self, model: ResidualNet, images: Tensor) -> None:
+        with pytest.raises(AssertionError, match="out of range"):
+            model.forward_intermediates(images, indices=[3])
+
+    def test_pruning_keeps_the_levels(self, model: ResidualNet, images: Tensor) -> None:
+        before = model.forward_intermediates(images, indices=[0, 1], intermediates_only=True)
+        assert model.prune_intermediate_layers([0, 1]) == [0, 1]
+        after = model.forward_intermediates(images, indices=[0, 1], intermediates_only=True)
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert len(model.stages) == 2
+        assert torch.equal(model(images), after[1])
+
+    def test_the_first_level_of_imagenet_nets_enters_the_pooling(self) -> None:
+        model = created("preact_resnet18").eval()
+        entered: list[Tensor] = []
+        model.stem.pool.register_forward_pre_hook(lambda _m, inputs: entered.append(inputs[0]))
+        levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), indices=[0], intermediates_only=True)
+        assert torch.equal(levels[0], entered[0])
+
+
+def test_parameters_are_grouped_by_unit_for_layer_wise_rates() -> None:
+    model = created("preact_resnet110", depth=14)
+    groups = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
+    assert set(groups) == {name for name, _ in model.named_parameters()}
+    assert groups["stem.conv.weight"] == 0
+    assert groups["stages.0.0.residual.conv1.weight"] == 1
+    assert groups["stages.2.1.residual.conv1.weight"] == groups["tail.bn.weight"] == 6
+    assert groups["fc.weight"] == 7
+    coarse = group_parameters(model, model.group_matcher(coarse=True), reverse=True)
+    assert coarse["stages.1.0.residual.conv1.weight"] == coarse["stages.1.1.residual.conv2.weight"] == 2
+
+
+@pytest.mark.parametrize("shortcut", SHORTCUTS)
+@pytest.mark.parametrize("placement", ["original", "preact"])
+def test_checkpointing_recomputes_the_units_and_changes_no_number(placement: str, shortcut: str) -> None:
+    """Not even BN's moving averages, and dropout draws the same the second time."""
+    plain = created("original_resnet110", depth=14, placement=placement, shortcut=shortcut)
+    thrifty = copy.deepcopy(plain)
+    thrifty.set_grad_checkpointing()
+    passes = [0, 0]
+    kept = [0, 0]
+    images = torch.randn(4, 3, 32, 32)
+    for which, model in enumerate((plain, thrifty)):
+
+        def count(*_: object, which: int = which) -> None:
+            passes[which] += 1
+
+        def keep(tensor: Tensor, which: int = which) -> Tensor:
+            kept[which] += tensor.nbytes
+            return tensor
+
+        model.stages[1][1].residual.conv1.register_forward_hook(count)
+        torch.manual_seed(1)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = model(images)
+        output.square().sum().backward()
+    assert passes == [1, 2]
+    assert kept[1] < kept[0] / 4
+    for (name, a), b in zip(plain.named_parameters(), thrifty.parameters(), strict=True):
+        assert a.grad is not None
+        assert torch.equal(a.grad, b.grad), name
+    for (name, a), b in zip(plain.named_buffers(), thrifty.buffers(), strict=True):
+        assert torch.equal(a, b), name
+    assert {m.momentum for m in thrifty.modules() if isinstance(m, nn.BatchNorm2d)} == {0.1}
+    thrifty.set_grad_checkpointing(False)
+    thrifty(images)
+    assert passes == [1, 3]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_configuration_names_layers_and_sizes_of_the_net(name: str) -> None:
+    with torch.device("meta"):
+        model = created(name)
+    size = FAMILIES[NETS[name].family].size
+    assert model.pretrained_cfg["tag"] == tags(name)[0]
+    assert model.pretrained_cfg["input_size"] == (3, size, size)
+    assert model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels == 3
+    assert model.get_submodule(model.pretrained_cfg["classifier"]).out_features == NETS[name].num_classes

@@ -1,0 +1,67 @@
+"""A pytest plugin for timm's own test-suite: of all the nets that timm lists, leave ours alone.
+
+timm's tests take the names of the nets from `timm.list_models` while they are collected. Those of features select by
+the module that defines a net, and know timm's modules only; here every such selection means ours.
+
+With `--shallow` every name is built at a small depth of its family. Without, the nets of over 1,000 layers are shown
+one batch of noise when they are built: as long as BN has seen nothing, every unit adds to the variance of the signal,
+and after 300 units it is infinite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import paperbench  # noqa: F401  # registers the nets
+from paperbench.catalogue import NETS
+
+SHALLOW = {"basic": 8, "bottleneck": 11, "one_layer": 5, "imagenet_basic": 18, "imagenet_bottleneck": 50}
+_list_all, _create = timm.list_models, timm.create_model
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shallow", action="store_true", help="build every net at a small depth of its family")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout, which need not be there")
+    timm.list_models = _list_ours
+    timm.create_model = _create_shallow if config.getoption("--shallow") else _create_with_statistics
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Drop the tests of other nets, which name them one by one."""
+    ours, others = [], []
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        name = str(parameters.get("model_name", "")).partition(".")[0]
+        (ours if name in NETS else others).append(item)
+    items[:] = ours
+    config.hook.pytest_deselected(items=others)
+
+
+def _list_ours(filter: str | list[str] = "", module: str | list[str] = "", **settings: Any) -> list[str]:  # noqa: A002
+    names = _list_all(filter, module="residual_net" if module else "", **settings)
+    return [name for name in names if name.partition(".")[0] in NETS]
+
+
+def _create_shallow(name: str, **kwargs: Any) -> nn.Module:
+    return _create(name, **{"depth": SHALLOW[NETS[name.partition(".")[0]].family], **kwargs})
+
+
+def _create_with_statistics(name: str, **kwargs: Any) -> nn.Module:
+    model: nn.Module = _create(name, **kwargs)
+    if NETS[name.partition(".")[0]].depth > 1000 and next(model.parameters()).device.type != "meta":
+        layers = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+        for layer in layers:
+            layer.momentum = 1.0
+        with torch.no_grad():
+            model.train()(torch.randn(4, 3, 32, 32))
+        for layer in layers:
+            layer.momentum = 0.1
+    return model

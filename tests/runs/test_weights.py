@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from paperbench.data.dataset import ImageDataset
+from paperbench.runs.planning import PlannedRun, run_spec
+from paperbench.runs.record import Record
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.verify import verify
+from paperbench.specs.recipe import BatchNormSettings, Recipe
+from tests.runs.running import go, planned, tiny
+
+
+def metadata(file: Path) -> dict[str, str]:
+    with safe_open(file, "pt") as opened:
+        values: dict[str, str] = opened.metadata()
+    return values
+
+
+def loaded(directory: RunDirectory) -> nn.Module:
+    """As somebody would who has the file alone."""
+    told, file = metadata(directory.weights_file), str(directory.weights_file)
+    name = f"{told['architecture']}.{told['tag']}" if told["tag"] else told["architecture"]
+    arguments = json.loads(told["arguments"])
+    model: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file}, **arguments)
+    return model.eval()
+
+
+def images(dataset: ImageDataset, mean: Any, std: Any) -> Tensor:
+    """Test images (N, 3, 32, 32) as the net reads them."""
+    pixels = torch.from_numpy(dataset.x_test).permute(0, 3, 1, 2) / 255
+    return (pixels - torch.tensor(mean)) / torch.tensor(std)
+
+
+@torch.no_grad()
+def error(model: nn.Module, dataset: ImageDataset, inputs: Tensor) -> float:
+    return 100 * float((model(inputs).argmax(1) != torch.from_numpy(dataset.y_test)).double().mean())
+
+
+def record_of(directory: RunDirectory) -> Record:
+    record = directory.read_record()
+    assert record is not None
+    assert record.result is not None
+    return record
+
+
+@pytest.mark.parametrize("at_test", ["reestimated", "moving_average"])
+@pytest.mark.parametrize("net", ["preact_resnet20", "original_resnet164"])
+def test_timm_loads_the_net_that_the_recorded_error_was_measured_with(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, at_test: Any, net: str
+) -> None:
+    recipe = tiny(paper_recipe, batch_norm=BatchNormSettings(8, 1e-5, 0.1, at_test))
+    directory, _ = go(planned(recipe, small_dataset, net), tmp_path)
+    record, told = record_of(directory), metadata(directory.weights_file)
+    assert json.loads(told["result"]) == dataclasses.asdict(record.result)
+    inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
+    assert error(loaded(directory), small_dataset, inputs) == record.result.test_error
+    assert (told["architecture"], told["tag"], told["run"], told["seed"]) == (net, "cifar10", record.run, "0")
+    assert json.loads(told["arguments"]) == {"depth": 11 if "164" in net else 8}
+    assert told["data"] == small_dataset.name
+    assert told["data_fingerprint"] == small_dataset.fingerprint
+
+
+def test_the_mean_is_that_of_the_training_images_pixel_by_pixel(
+    finished: RunDirectory, small_dataset: ImageDataset
+) -> None:
+    told = metadata(finished.weights_file)
+    mean = np.array(json.loads(told["mean"]))
+    assert mean.shape == (3, 32, 32)
+    expected = small_dataset.x_train.astype(np.float64).mean(axis=0).transpose(2, 0, 1) / 255
+    np.testing.assert_allclose(mean, expected, rtol=1e-7)
+    assert json.loads(told["std"]) == [[[1.0]]] * 3
+
+
+def test_channel_means_and_deviations_are_those_of_the_training_images(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    directory, _ = go(planned(tiny(paper_recipe, input="channel_mean_std"), small_dataset), tmp_path)
+    told, pixels = metadata(directory.weights_file), small_dataset.x_train.astype(np.float64) / 255
+    np.testing.assert_allclose(np.array(json.loads(told["mean"]))[:, 5, 7], pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(np.ravel(json.loads(told["std"])), pixels.std(axis=(0, 1, 2)), rtol=1e-6)
+    inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
+    assert error(loaded(directory), small_dataset, inputs) == record_of(directory).result.test_error  # type: ignore[union-attr]
+
+
+def test_the_same_run_leaves_the_same_bytes(run: PlannedRun, finished: RunDirectory, tmp_path: Path) -> None:
+    again, _ = go(run, tmp_path / "again")
+    assert again.weights_file.read_bytes() == finished.weights_file.read_bytes()
+
+
+def test_a_net_of_a_hundred_classes_carries_the_tag_of_its_data(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    dataset = dataclasses.replace(small_dataset, key="cifar100", y_train=small_dataset.y_train + 90)
+    run = planned(tiny(paper_recipe), dataset)
+    net = dataclasses.replace(run.net, num_classes=100)
+    spec = run_spec(net, run.recipe, dataset.fingerprint, "paper", "fp32")
+    directory, _ = go(dataclasses.replace(run, net=net, spec=spec), tmp_path)
+    assert metadata(directory.weights_file)["tag"] == "cifar100"
+    assert loaded(directory).get_classifier().out_features == 100  # type: ignore[operator]
+
+
+def test_data_that_timm_has_no_tag_for_leave_it_out(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    directory, _ = go(planned(tiny(paper_recipe), dataclasses.replace(small_dataset, key="digits")), tmp_path)
+    assert metadata(directory.weights_file)["tag"] == ""
+    loaded(directory)
+
+
+def test_a_run_that_has_not_ended_leaves_no_weights(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = go(run, tmp_path, stop_at=10)
+    assert not directory.weights_file.exists()
+    assert log.record.files.weights_sha256 is None
+
+
+def test_verify_tells_edited_weights_and_lets_them_be_removed(
+    run: PlannedRun, finished: RunDirectory, tmp_path: Path
+) -> None:
+    store = Store(finished.path.parents[1])
+    assert verify(store).problems == []
+    data = bytearray(finished.weights_file.read_bytes())
+    data[-1] ^= 1
+    finished.weights_file.write_bytes(data)
+    (problem,) = verify(store).problems
+    assert f"{finished.weights_file} was edited or damaged" in problem
+    finished.weights_file.unlink()
+    assert verify(store).problems == []
+
+
+@pytest.fixture
+def finished(run: PlannedRun, tmp_path: Path) -> RunDirectory:
+    return go(run, tmp_path / "finished")[0]
