@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import Subparsers, add_tables_root
+from paperbench.cli.arguments import Subparsers, add_device, add_tables_root, positive_int
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
@@ -16,6 +16,8 @@ _NOTES = """
 Figures are those of the paper; x: signal, F: residual function, b: initial bias of the gate.
 MACs: multiply-accumulates on one image, of 224 x 224 pixels for nets of four stages, else of 32 x 32.
 `paperbench models NAME --diagram` draws a net."""
+
+_COUNTED = "counted from the tensors that a step makes, not measured: kernels need some workspace beside them"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -30,6 +32,14 @@ def add_parser(subparsers: Subparsers) -> None:
         dest="settings",
         help="with --diagram: an argument of the net, as one would give it to timm, such as depth=20; repeatable",
     )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="what a training step takes, with and without recomputing what is inside the residual units (gradient "
+        "checkpointing, `set_grad_checkpointing` of timm's models); measured on a GPU, else counted",
+    )
+    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="with --memory: images (default: 128)")
+    add_device(parser)
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
 
@@ -44,12 +54,16 @@ def execute(args: argparse.Namespace) -> int:
     names = [name for name in NETS if fnmatchcase(name, args.pattern)]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
+    if args.diagram and args.memory:
+        raise PaperbenchError("--diagram and --memory are two answers. Ask for one at a time.")
+    if args.settings and not args.diagram:
+        raise PaperbenchError("--set changes what --diagram draws; tables list the nets as named. Add --diagram.")
+    if args.batch_size and not args.memory:
+        raise PaperbenchError("--batch-size is that of the step that --memory looks at. Add --memory.")
     if args.diagram:
         print(_diagram(names, args.pattern, args.settings))
-    elif args.settings:
-        raise PaperbenchError(
-            "--set changes what --diagram draws, and the table lists the nets as named. Add --diagram."
-        )
+    elif args.memory:
+        print(_memory(names, args.batch_size or 128, args.device))
     else:
         print(_table(names, spec_root(args.tables)))
     return 0
@@ -107,6 +121,32 @@ def _table(names: Iterable[str], root: Path) -> str:
     headers = ["net", "units", "Fig., placement", "Fig., shortcut", "layers", "params", "MACs", "tables"]
     alignment = ("left", "left", "left", "left", "right", "right", "right", "left")
     return tabulate(rows, headers, disable_numparse=True, colalign=alignment) + "\n" + _NOTES
+
+
+def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
+    import torch
+    from tabulate import tabulate
+
+    from paperbench.catalogue import NETS
+    from paperbench.training.footprint import step_footprint
+    from paperbench.training.precision import choose_device
+
+    device = choose_device(wanted_device)
+    rows = []
+    for name in names:
+        row = [name]
+        for precision in ("fp32", "bf16"):
+            for checkpointing in (False, True):
+                try:
+                    size = step_footprint(NETS[name], batch_size, precision, device, grad_checkpointing=checkpointing)
+                    row.append(f"{size / 1e9:.2f}")
+                except torch.OutOfMemoryError:
+                    row.append("too much")
+        rows.append(row)
+    how = f"measured on {torch.cuda.get_device_name(device)}" if device.type == "cuda" else _COUNTED
+    headers = ["net", "fp32", "recomputing", "bf16", "recomputing"]
+    table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *("right",) * 4))
+    return f"{table}\n\nGB for a training step on {batch_size} images at once; {how}."
 
 
 def _units(net: Net) -> str:

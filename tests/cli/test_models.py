@@ -145,3 +145,28 @@ def test_malformed_settings_are_refused(run: Run, setting: str) -> None:
     code, out, err = run("preact_resnet110", "--diagram", "--set", setting)
     assert (code, out) == (2, "")
     assert err == f"paperbench: error: --set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {setting!r}.\n"
+
+
+def test_memory_of_a_step_is_said_to_be_counted_where_there_is_no_gpu(run: Run) -> None:
+    code, out, _ = run("*_resnet20", "--memory", "--batch-size", "256", "--device", "cpu")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()[2:4]]
+    assert [row[0] for row in rows] == ["original_resnet20", "preact_resnet20"]
+    for row in rows:
+        fp32, recomputed, bf16, recomputed_bf16 = map(float, row[1:])
+        assert fp32 > recomputed > recomputed_bf16
+        assert fp32 > bf16 > recomputed_bf16
+    assert "GB for a training step on 256 images at once; counted" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("preact_resnet20 --memory --diagram", "Ask for one at a time"),
+        ("preact_resnet20 --batch-size 8", "Add --memory"),
+    ],
+)
+def test_options_that_contradict_each_other(run: Run, arguments: str, message: str) -> None:
+    code, _, err = run(*arguments.split())
+    assert code == 2
+    assert message in err
