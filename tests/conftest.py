@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from paperbench.data.dataset import ImageDataset
+from paperbench.data.sources import ENVIRONMENT_VARIABLE, load_dataset
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.table import Table, load_table
 
@@ -50,6 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def cifar10() -> ImageDataset:
+    """CIFAR-10, or a copy of it, from where the user has it."""
+    directory = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not directory:
+        pytest.skip(f"needs CIFAR-10 in the folder that {ENVIRONMENT_VARIABLE} names")
+    return load_dataset("cifar10", Path(directory))
 
 
 @pytest.fixture(scope="session")

@@ -456,6 +456,31 @@ def test_a_run_complains_of_damaged_records_of_other_runs(run: Run, quick_specs:
     assert f"paperbench: left out: {directory.record_file} is no JSON" in err
 
 
+def imagenet_cell(specs: Path) -> None:
+    table = specs / "experiments" / "table2.yaml"
+    edit(
+        table,
+        "dataset: cifar10\n    cells: {resnet110: preact_resnet110, resnet164: preact_resnet164}",
+        "dataset: imagenet\n    cells: {resnet110: preact_resnet152, resnet164: preact_resnet200}",
+    )
+
+
+def test_a_table_with_nets_for_large_images_is_shown_but_not_run_yet(
+    run: Run, quick_specs: Path, tmp_path: Path
+) -> None:
+    imagenet_cell(quick_specs)
+    code, out, _ = run("show", "table2", "--tables", quick_specs, "--profile", "paper")
+    assert code == 0
+    assert "preact_resnet152" in out
+    command = ["run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", "--cells", "preact/*"]
+    code, _, err = run(*command)
+    assert code == 2
+    assert "paperbench cannot train or test on ImageNet (ILSVRC 2012) yet: it has no loader for it." in err
+    code, _, err = run(*command, "--profile", "smoke")
+    assert code == 2
+    assert "Cell preact/resnet110 is not for this profile: preact_resnet152 is a net for images of 224x224" in err
+
+
 ALONE = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paperbench.data import sources
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import ENVIRONMENT_VARIABLE, data_directory, load_dataset
 from paperbench.errors import PaperbenchError
@@ -161,11 +159,8 @@ def test_a_folder_that_cannot_be_searched_is_told() -> None:
         load_dataset("cifar10", Path("x" * 300))
 
 
-def test_real_cifar10() -> None:
-    directory = os.environ.get(sources.ENVIRONMENT_VARIABLE)
-    if not directory:
-        pytest.skip("needs CIFAR-10 in the folder that PAPERBENCH_DATA names")
-    dataset = load_dataset("cifar10", Path(directory))
+def test_real_cifar10(cifar10: ImageDataset) -> None:
+    dataset = cifar10
     for images, labels, number in (
         (dataset.x_train, dataset.y_train, 50_000),
         (dataset.x_test, dataset.y_test, 10_000),

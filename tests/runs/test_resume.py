@@ -63,6 +63,23 @@ def test_random_pauses_of_other_nets_and_recipes_change_nothing(
         assert_same(part, whole)
 
 
+@pytest.mark.parametrize(
+    "net",
+    ["resnet110_dropout_shortcut", "resnet110_exclusive_gating", "resnet110_conv_shortcut", "preact_resnet110_1layer"],
+)
+def test_nets_that_draw_their_own_noise_and_others_of_table_1_and_3_go_on_exactly(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, net: str
+) -> None:
+    run = planned(tiny(paper_recipe), small_dataset, net)
+    whole, _ = go(run, tmp_path / "whole")
+    for stop in (7, 13):
+        go(run, tmp_path / "part", stop_at=stop)
+        torch.rand(5)  # what a process draws between two runs is its own affair
+    part, log = go(run, tmp_path / "part")
+    assert log.record.status == "finished"
+    assert_same(part, whole)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_a_run_on_a_gpu_paused_and_continued_is_the_uninterrupted_one(

@@ -17,7 +17,7 @@ from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
-from paperbench.specs.recipe import BatchNormSettings, Recipe
+from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from tests.runs.running import go, planned, tiny
 
 
@@ -136,6 +136,24 @@ def test_verify_tells_edited_weights_and_lets_them_be_removed(
     assert f"{finished.weights_file} was edited or damaged" in problem
     finished.weights_file.unlink()
     assert verify(store).problems == []
+
+
+def test_timms_one_mean_a_channel_costs_next_to_nothing_against_the_mean_image(
+    paper_recipe: Recipe, cifar10: ImageDataset, tmp_path: Path
+) -> None:
+    """timm's data configuration knows no mean image. On a net that has learnt something the two are near each other."""
+    parts = {"x_train": 4000, "y_train": 4000, "x_test": 1000, "y_test": 1000}
+    dataset = dataclasses.replace(cifar10, **{name: getattr(cifar10, name)[:number] for name, number in parts.items()})
+    changes = {"iterations": 60, "drops": Drops((50,), 0.1), "monitoring": Monitoring(60, 60, 60, 1.0)}
+    recipe = tiny(paper_recipe, batch_size=64, batch_norm=BatchNormSettings(64, 1e-5, 0.1, "reestimated"), **changes)
+    directory, _ = go(planned(recipe, dataset), tmp_path)
+    model, told, recorded = loaded(directory), metadata(directory.weights_file), record_of(directory).result
+    assert recorded is not None
+    assert recorded.test_error < 80, "it has learnt something"
+    assert error(model, dataset, images(dataset, json.loads(told["mean"]), 1.0)) == recorded.test_error
+    configured = timm.data.resolve_model_data_config(model)
+    channel_means = np.array(configured["mean"], dtype=np.float32).reshape(3, 1, 1)
+    assert error(model, dataset, images(dataset, channel_means, 1.0)) == pytest.approx(recorded.test_error, abs=1.0)
 
 
 @pytest.fixture

@@ -200,6 +200,42 @@ BROKEN = {
         "resnet110: {model: preact_resnet110, kwargs: {num_classes: 5}}, ",
         "num_classes follows from the data set; leave it out.",
     ),
+    "argument that the net would ignore": (
+        EXPERIMENT,
+        "resnet110: preact_resnet110, ",
+        "resnet110: {model: preact_resnet110, kwargs: {gate_bias: -6}}, ",
+        "preact_resnet110 would ignore gate_bias: its shortcut is identity",
+    ),
+    "argument with a wrong value": (
+        EXPERIMENT,
+        "resnet110: preact_resnet110, ",
+        "resnet110: {model: preact_resnet110, kwargs: {shortcut: constant_scaling, shortcut_scale: '0,5'}}, ",
+        "shortcut_scale of preact_resnet110 must be a number, not '0,5'.",
+    ),
+    "unknown tag": (
+        EXPERIMENT,
+        "resnet110: preact_resnet110, ",
+        "resnet110: preact_resnet110.cifar1, ",
+        "preact_resnet110 has no tag 'cifar1'. Did you mean 'cifar10'?",
+    ),
+    "tag of another data set": (
+        EXPERIMENT,
+        "cells: {resnet110: preact_resnet110, ",
+        "cells: {resnet110: preact_resnet110.cifar100, ",
+        "resnet110: preact_resnet110.cifar100 is tagged for cifar100, and the data set is cifar10. Drop the tag.",
+    ),
+    "net for large images on small ones": (
+        EXPERIMENT,
+        "cells: {resnet110: preact_resnet110, ",
+        "cells: {resnet110: preact_resnet101, ",
+        "preact_resnet101 is a net for images of 224x224 pixels, and CIFAR-10 has 32x32.",
+    ),
+    "net for small images on large ones": (
+        EXPERIMENT,
+        "dataset: cifar10\n    cells: {resnet110: preact_resnet110, ",
+        "dataset: imagenet\n    cells: {resnet110: preact_resnet110, ",
+        "preact_resnet110 is a net for images of 32x32 pixels, and ImageNet (ILSVRC 2012) has 224x224.",
+    ),
     "key of a net misspelt": (
         EXPERIMENT,
         "resnet110: preact_resnet110, ",
