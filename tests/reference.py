@@ -1,106 +1,183 @@
-"""The paper's nets once more, as plain functions, for tests to check the package against.
+"""The paper's nets once more, for tests to check the package against.
 
-Written from Fig. 4 and the Appendix, branch by branch, and deliberately unlike the package: no modules, no table of
-placements. Parameters come in a dictionary with the names of the package's state dict.
+Written from the paper's figures and Appendix, branch by branch, and deliberately unlike the package: plain calls of
+torch.nn.functional, no modules, no table of placements, shortcuts or families. Of the catalogue only the arguments of
+a net are read. Parameters come in a dictionary with the names of the package's state dict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paperbench.catalogue import Net
 
-class ReferenceNet:
-    """Forward pass of one net.
+State = Mapping[str, Tensor]
+
+
+def forward(net: Net, state: State, images: Tensor, *, training: bool) -> Tensor:
+    """Logits of a net, or its pooled features if it has no classes.
 
     Args:
         state: Parameters and buffers by name. Moving averages are updated in place in training.
-        bottleneck: Whether units have three layers (1x1, 3x3, 1x1) or two (3x3, 3x3).
-        placement: One of the five of Fig. 4.
-        n: Units a stage.
+        training: As in torch. Dropout draws from torch's global generator, once a unit, on the shortcut's shape.
     """
+    p = Parameters(state, training)
+    x = _stem(p, net, images)
+    for stage, units in enumerate(units_of_stages(net.family, net.depth)):
+        width = (64 if net.family.startswith("imagenet") else 16) * 2**stage
+        channels = 4 * width if "bottleneck" in net.family else width
+        for u in range(units):
+            unit = Unit(p, net, f"stages.{stage}.{u}", channels, stride=2 if stage > 0 and u == 0 else 1)
+            x = unit(x, first=stage == 0 and u == 0)
+    if net.placement == "preact":
+        x = p.bn("tail.bn", x)
+    if net.placement in ("preact", "relu_only_preact"):
+        x = F.relu(x)
+    x = x.mean((2, 3))
+    return x if net.num_classes == 0 else F.linear(x, state["fc.weight"], state["fc.bias"])
 
-    def __init__(self, state: Mapping[str, Tensor], *, bottleneck: bool, placement: str, n: int) -> None:
-        self.state, self.bottleneck, self.placement, self.n = state, bottleneck, placement, n
-        self.training = True
 
-    def conv(self, name: str, x: Tensor, stride: int = 1) -> Tensor:
+def units_of_stages(family: str, depth: int) -> tuple[int, ...]:
+    """Number of units in each stage."""
+    if family == "imagenet_basic":
+        return {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}[depth]
+    if family == "imagenet_bottleneck":
+        return {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}[depth]
+    n, rest = divmod(depth - 2, {"basic": 6, "bottleneck": 9, "one_layer": 3}[family])
+    assert rest == 0
+    return (n, n, n)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The layers that have parameters, by name."""
+
+    state: State
+    training: bool
+
+    def conv(self, name: str, x: Tensor, side: int, channels: int, stride: int = 1, *, bias: bool = False) -> Tensor:
         weight = self.state[f"{name}.weight"]
-        return F.conv2d(x, weight, None, stride, weight.shape[-1] // 2)
+        assert weight.shape == (channels, x.shape[1], side, side), name
+        return F.conv2d(x, weight, self.state[f"{name}.bias"] if bias else None, stride, side // 2)
 
     def bn(self, name: str, x: Tensor) -> Tensor:
-        s = self.state
-        return F.batch_norm(
-            x,
-            s[f"{name}.running_mean"],
-            s[f"{name}.running_var"],
-            s[f"{name}.weight"],
-            s[f"{name}.bias"],
-            training=self.training,
-            momentum=0.1,
-            eps=1e-5,
+        mean, var, scale, shift = (
+            self.state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")
         )
+        return F.batch_norm(x, mean, var, scale, shift, training=self.training, momentum=0.1, eps=1e-5)
 
-    def change_dimensions(self, unit: str, x: Tensor, channels: int, stride: int) -> Tensor:
-        if not self.bottleneck:  # option A
-            shape = (len(x), channels, (x.shape[2] + 1) // 2, (x.shape[3] + 1) // 2)
-            widened = torch.zeros(shape, dtype=x.dtype).contiguous(memory_format=torch.channels_last)
-            widened[:, : x.shape[1]] = x[:, :, ::stride, ::stride]
-            return widened
-        projected = self.conv(f"{unit}.shortcut.conv", x, stride)
-        if self.placement in ("original", "relu_before_addition", "relu_only_preact"):
-            projected = self.bn(f"{unit}.shortcut.bn", projected)
-        return projected
 
-    def unit(self, name: str, x: Tensor, channels: int, stride: int, *, first: bool) -> Tensor:
-        layers = 3 if self.bottleneck else 2
-        changes = stride == 2 or channels != x.shape[1]
-        r = f"{name}.residual"
+def _stem(p: Parameters, net: Net, images: Tensor) -> Tensor:
+    if net.family.startswith("imagenet"):  # pre-activated or not, BN and ReLU stand right behind conv1
+        x = F.relu(p.bn("stem.bn", p.conv("stem.conv", images, 7, 64, 2)))
+        return F.max_pool2d(x, 3, stride=2, padding=1)
+    x = p.conv("stem.conv", images, 3, 16)
+    if net.placement == "preact":
+        return x
+    x = p.bn("stem.bn", x)
+    return x if net.placement == "relu_only_preact" else F.relu(x)
 
-        def weight_layers(y: Tensor) -> Tensor:
-            """W - BN - ReLU - W (- BN - ReLU - W)."""
-            for k in range(1, layers):
-                y = self.conv(f"{r}.conv{k}", y, stride if k == 1 else 1)
-                y = F.relu(self.bn(f"{r}.bn{k}", y))
-            return self.conv(f"{r}.conv{layers}", y)
 
-        if self.placement == "preact":
-            a = F.relu(self.bn(f"{name}.preactivation.bn", x))
-            h = a if first else x
-            if changes:
-                h = self.change_dimensions(name, a, channels, stride)
-            return h + weight_layers(a)
-        if self.placement == "relu_only_preact":
-            a = F.relu(x)
-            h = a if first else x
-            if changes:
-                h = self.change_dimensions(name, a, channels, stride)
-            return h + self.bn(f"{r}.bn{layers}", weight_layers(a))
-        h = self.change_dimensions(name, x, channels, stride) if changes else x
-        if self.placement == "original":
-            return F.relu(h + self.bn(f"{r}.bn{layers}", weight_layers(x)))
-        if self.placement == "bn_after_addition":
-            return F.relu(self.bn(f"{name}.after_addition.bn", h + weight_layers(x)))
-        if self.placement == "relu_before_addition":
-            return h + F.relu(self.bn(f"{r}.bn{layers}", weight_layers(x)))
-        raise AssertionError(self.placement)
+@dataclass(frozen=True)
+class Unit:
+    """One residual unit.
 
-    def __call__(self, x: Tensor) -> Tensor:
-        y = self.conv("stem.conv", x)
-        if self.placement != "preact":
-            y = self.bn("stem.bn", y)
-        if self.placement not in ("preact", "relu_only_preact"):
-            y = F.relu(y)
-        for stage in range(3):
-            channels = (64, 128, 256)[stage] if self.bottleneck else (16, 32, 64)[stage]
-            for u in range(self.n):
-                stride = 2 if stage and not u else 1
-                y = self.unit(f"stages.{stage}.{u}", y, channels, stride, first=stage == u == 0)
-        if self.placement == "preact":
-            y = self.bn("tail.bn", y)
-        if self.placement in ("preact", "relu_only_preact"):
-            y = F.relu(y)
-        return F.linear(F.adaptive_avg_pool2d(y, 1).flatten(1), self.state["fc.weight"], self.state["fc.bias"])
+    Attributes:
+        name: Where its parameters are.
+        channels, stride: Of its output.
+    """
+
+    p: Parameters
+    net: Net
+    name: str
+    channels: int
+    stride: int
+
+    def __call__(self, x: Tensor, *, first: bool) -> Tensor:
+        """The unit's output; `first`: of the whole net."""
+        p, name, net = self.p, self.name, self.net
+        last_bn = f"{name}.residual.bn{self.layers}"
+        if net.placement == "original":  # Fig. 4(a)
+            return F.relu(self.add(x, p.bn(last_bn, self.weights(x))))
+        if net.placement == "bn_after_addition":  # (b)
+            return F.relu(p.bn(f"{name}.after_addition.bn", self.add(x, self.weights(x))))
+        if net.placement == "relu_before_addition":  # (c)
+            return self.add(x, F.relu(p.bn(last_bn, self.weights(x))))
+        changes = self.changes_dimensions(x)
+        shares = first or (changes and net.transition_shortcut == "activated")
+        activated = self.activation(x, first=first)
+        read = activated if shares else x
+        if net.placement == "relu_only_preact":  # (d)
+            return self.add(read, p.bn(last_bn, self.weights(activated)))
+        if net.placement == "preact":  # (e)
+            return self.add(read, self.weights(activated))
+        raise AssertionError(net.placement)
+
+    @property
+    def layers(self) -> int:
+        return 3 if "bottleneck" in self.net.family else 1 if self.net.family == "one_layer" else 2
+
+    def changes_dimensions(self, x: Tensor) -> bool:
+        return self.stride != 1 or x.shape[1] != self.channels
+
+    def activation(self, x: Tensor, *, first: bool) -> Tensor:
+        """What the residual function of a unit with pre-activation reads."""
+        if first and self.net.family.startswith("imagenet"):
+            return x  # done before the pooling
+        if self.net.placement == "preact":
+            x = self.p.bn(f"{self.name}.preactivation.bn", x)
+        return F.relu(x)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """From the first weight layer to the last one: W - BN - ReLU - W, with one W less or more."""
+        strided = 2 if self.net.stride_in == "middle" else 1
+        r = f"{self.name}.residual"
+        for k in range(1, self.layers + 1):
+            if k > 1:
+                x = F.relu(self.p.bn(f"{r}.bn{k - 1}", x))
+            side = 1 if self.layers == 3 and k != 2 else 3
+            channels = self.channels // 4 if self.layers == 3 and k != 3 else self.channels
+            x = self.p.conv(f"{r}.conv{k}", x, side, channels, self.stride if k == strided else 1)
+        return x
+
+    def shortcut(self, read: Tensor) -> Tensor:
+        """What Fig. 2 draws on the left, before any factor."""
+        net, own = self.net, f"{self.name}.shortcut"
+        bn = net.placement in ("original", "relu_before_addition", "relu_only_preact")
+        if net.shortcut == "conv":
+            bn = bn if net.shortcut_bn is None else net.shortcut_bn
+        elif not self.changes_dimensions(read):
+            return read
+        elif net.shortcut_option == "A":  # the even rows and columns, as the first channels
+            chosen = torch.eye(self.channels, read.shape[1], dtype=read.dtype, device=read.device)
+            return F.conv2d(read, chosen[:, :, None, None], stride=self.stride)
+        x = self.p.conv(f"{own}.conv", read, 1, self.channels, self.stride)
+        return self.p.bn(f"{own}.bn", x) if bn else x
+
+    def add(self, read: Tensor, f: Tensor) -> Tensor:
+        """The addition, with the factors of Fig. 2 in front of it.
+
+        Args:
+            read: What the shortcut, and its gate if it has one, begin with.
+            f: The residual function's output.
+        """
+        net, h = self.net, self.shortcut(read)
+        if net.shortcut == "constant_scaling":
+            assert net.shortcut_scale is not None
+            assert net.residual_scale is not None
+            return h * net.shortcut_scale + f * net.residual_scale
+        if net.shortcut in ("exclusive_gating", "shortcut_only_gating"):
+            g = torch.sigmoid(self.p.conv(f"{self.name}.addition.gate", read, 1, self.channels, self.stride, bias=True))
+            return h - g * h + (g * f if net.shortcut == "exclusive_gating" else f)
+        if net.shortcut == "dropout":
+            if self.p.training:
+                h = h * (F.dropout(torch.ones_like(h), 0.5) > 0)
+                return f + (2 * h if net.inverted else h)
+            return f + (h if net.inverted else h / 2)
+        assert net.shortcut in ("identity", "conv")
+        return h + f

@@ -5,7 +5,6 @@ shortcut reads, which gates read too; and return (N, C, H, W).
 """
 
 import torch
-from timm.models import register_notrace_function
 from torch import Tensor, nn
 
 from paperbench.architecture import Unit
@@ -33,41 +32,29 @@ class ScaledAddition(nn.Module):
         return f"shortcut_scale={self.shortcut_scale}, residual_scale={self.residual_scale}"
 
 
-def gate_value(logits: Tensor) -> Tensor:
-    """Sigmoid, in single precision at least: next to 1 bfloat16 tells no values nearer than 0.004 apart."""
-    if logits.dtype == torch.bfloat16 or logits.dtype == torch.float16:
-        logits = logits.float()
-    return torch.sigmoid(logits)
-
-
-register_notrace_function(gate_value)  # type: ignore[no-untyped-call]  # a symbolic trace does not know the dtype
-
-
 class GatedAddition(nn.Module):
     """Gating, Fig. 2(c) and (d): (1 - g) h + g F if exclusive, else (1 - g) h + F.
 
-    The gate g is a 1x1 convolution with bias and a sigmoid: one value per output channel and position (Sec. 3.1).
+    The gate g is a 1x1 convolution with bias b_g and a sigmoid: one value per output channel and position (Sec. 3.1).
 
     Args:
         in_channels, out_channels: Of the signal that the gate reads, and of h and F.
         stride: Of the unit.
-        bias: Initial b_g.
         exclusive: Whether the residual function is gated as well.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, bias: float, *, exclusive: bool) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int, *, exclusive: bool) -> None:
         super().__init__()
-        self.initial_bias, self.exclusive = bias, exclusive
+        self.exclusive = exclusive
         self.gate = nn.Conv2d(in_channels, out_channels, 1, stride)
 
     def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:
-        gate = gate_value(self.gate(x))
-        gated = gate * residual if self.exclusive else residual
-        joined: Tensor = (1 - gate) * shortcut + gated
-        return joined.to(residual.dtype)
+        gate = torch.sigmoid(self.gate(x))
+        kept = shortcut - gate * shortcut  # in bfloat16 1 - g itself would be rounded: next to 1 its steps are 0.004
+        return kept + (gate * residual if self.exclusive else residual)
 
     def extra_repr(self) -> str:
-        return f"exclusive={self.exclusive}, initial_bias={self.initial_bias}"
+        return f"exclusive={self.exclusive}"
 
 
 class DropoutAddition(nn.Module):
@@ -99,7 +86,7 @@ def make_addition(net: Net, unit: Unit) -> nn.Module:
         return ScaledAddition(net.shortcut_scale, net.residual_scale)
     if net.gate_bias is not None:
         is_exclusive = net.shortcut == "exclusive_gating"
-        return GatedAddition(unit.in_channels, unit.out_channels, unit.stride, net.gate_bias, exclusive=is_exclusive)
+        return GatedAddition(unit.in_channels, unit.out_channels, unit.stride, exclusive=is_exclusive)
     if net.inverted is not None:
         return DropoutAddition(inverted=net.inverted)
     return Addition()

@@ -13,7 +13,7 @@ from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.training.trainer import Trainer
 from tests.data.test_loader import crops_of, torchvision_batch
-from tests.reference import ReferenceNet
+from tests.reference import forward
 
 CPU = torch.device("cpu")
 STEPS = 200
@@ -37,7 +37,6 @@ def test_200_steps_of_resnet20_equal_a_plain_loop(recipe: Recipe, small_dataset:
     trainer = Trainer(resolve("original_resnet20"), recipe, small_dataset, seed=4, precision="fp32", device=CPU)
     state = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
     trainable = [state[k].requires_grad_() for k, _ in trainer.model.named_parameters()]
-    net = ReferenceNet(state, bottleneck=False, placement="original", n=3)
     # Fused as in the engine: torch's other forms round differently, and such differences grow fast at these rates.
     sgd = torch.optim.SGD(trainable, lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
     loader = training_batches(recipe, small_dataset, seed=4)
@@ -53,7 +52,8 @@ def test_200_steps_of_resnet20_equal_a_plain_loop(recipe: Recipe, small_dataset:
         labels = torch.tensor([small_dataset.y_train[index] for index, *_ in crops])
         sgd.zero_grad()
         for half in (slice(0, 8), slice(8, 16)):
-            (F.cross_entropy(net(images[half]), labels[half], reduction="sum") / 16).backward()
+            logits = forward(trainer.model.net, state, images[half], training=True)
+            (F.cross_entropy(logits, labels[half], reduction="sum") / 16).backward()
         sgd.step()
         trainer.step()
 

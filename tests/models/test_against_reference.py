@@ -1,0 +1,329 @@
+"""Outputs, gradients and averages of the package's nets against independent implementations, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, nn
+
+from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net, resolve
+from paperbench.models import ResidualNet
+from tests.reference import Parameters, forward, units_of_stages
+
+# Two units a stage, so that each has one that keeps dimensions, or the smallest net that there is.
+SMALL = {"basic": 14, "bottleneck": 20, "one_layer": 8, "imagenet_basic": 18, "imagenet_bottleneck": 50}
+OF_FAMILY = {
+    "basic": "original_resnet110",
+    "bottleneck": "original_resnet164",
+    "one_layer": "original_resnet110_1layer",
+}
+GATED = ("exclusive_gating", "shortcut_only_gating")
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images_for(net: Net) -> Tensor:
+    """Two images: not square, and of an odd side where the net allows, so that no mix-up of positions can hide."""
+    height, width = (64, 48) if FAMILIES[net.family].pools_early else (13, 10)
+    return torch.randn(2, net.in_chans, height, width, dtype=torch.float64, generator=generator(2))
+
+
+def randomised(net: Net, *, seed: int = 1) -> ResidualNet:
+    """A net in float64 with scales, shifts, biases and averages away from their first values: mistakes could hide."""
+    model, source = ResidualNet(net), generator(seed)
+    model.init_weights(generator(seed))
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor, low in ((module.weight, 0.5), (module.bias, -0.5), (module.running_var, 0.5)):
+                assert tensor is not None
+                tensor.data.uniform_(low, low + 1, generator=source)
+            assert module.running_mean is not None
+            module.running_mean.uniform_(-0.5, 0.5, generator=source)
+        elif isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+            module.bias.data.uniform_(-2, 0.5, generator=source)
+    return model.double()
+
+
+class ReadState(dict[str, Tensor]):
+    """A copy of a state that notes which of its tensors were asked for."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        super().__init__({k: v.detach().clone().requires_grad_(v.requires_grad) for k, v in state.items()})
+        self.unread = {key for key in self if not key.endswith("num_batches_tracked")}
+
+    def __getitem__(self, key: str) -> Tensor:
+        self.unread.discard(key)
+        return super().__getitem__(key)
+
+
+def assert_equals_reference(model: ResidualNet, images: Tensor) -> None:
+    for training in (True, False):
+        state = ReadState(model.state_dict(keep_vars=True))
+        model.train(training)
+        model.zero_grad()
+        torch.manual_seed(3)  # dropout
+        ours = model(images)
+        torch.manual_seed(3)
+        theirs = forward(model.net, state, images, training=training)
+        assert not state.unread
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+        cotangent = torch.linspace(-1, 1, ours.numel(), dtype=ours.dtype).view_as(ours)
+        ours.backward(cotangent)
+        theirs.backward(cotangent)
+        for key, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.grad, state[key].grad, rtol=1e-7, atol=1e-9, msg=key)
+        for key, buffer in model.named_buffers():
+            if "running" in key:
+                torch.testing.assert_close(buffer, state[key], rtol=1e-9, atol=1e-9, msg=key)
+
+
+def small(name: str, **kwargs: Any) -> Net:
+    return resolve(name, depth=SMALL[NETS[name].family], **kwargs)
+
+
+# Names that are one net at the same depth are computed once.
+SMALL_NETS = {small(name): name for name in reversed(list(NETS))}
+
+
+@pytest.mark.parametrize("net", SMALL_NETS, ids=SMALL_NETS.values())
+def test_every_name_at_a_small_depth(net: Net) -> None:
+    assert_equals_reference(randomised(net), images_for(net))
+
+
+def combinations() -> Iterator[tuple[str, dict[str, Any]]]:
+    """All shortcuts in all placements, with what else may be chosen there."""
+    for family, name in OF_FAMILY.items():
+        for shortcut in SHORTCUTS:
+            for placement in PLACEMENTS:
+                both = {"shortcut": shortcut, "placement": placement}
+                yield name, both
+                if family != "bottleneck" and shortcut != "conv":
+                    yield name, {**both, "shortcut_option": "B"}
+                if family != "one_layer" and "preact" in placement:
+                    yield name, {**both, "transition_shortcut": "raw"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"), [pytest.param(n, k, id="-".join([n, *k.values()])) for n, k in combinations()]
+)
+def test_shortcuts_in_placements(name: str, kwargs: dict[str, Any]) -> None:
+    net = small(name, **kwargs)
+    assert_equals_reference(randomised(net), images_for(net))
+
+
+LARGE: list[tuple[str, dict[str, Any]]] = [
+    *(
+        (name, {"placement": p})
+        for name in ("original_resnet18", "original_resnet50")
+        for p in PLACEMENTS
+        if p != "original"
+    ),
+    *((name, {"shortcut": s}) for name in ("original_resnet18", "preact_resnet50") for s in (GATED[0], "conv")),
+    ("original_resnet50", {"stride_in": "middle"}),
+    ("preact_resnet50", {"stride_in": "middle", "transition_shortcut": "raw"}),
+    ("original_resnet50", {"shortcut": "exclusive_gating", "placement": "relu_only_preact"}),
+]
+
+
+@pytest.mark.parametrize(("name", "kwargs"), LARGE, ids=[f"{n}-{k}" for n, k in LARGE])
+def test_outputs_of_nets_for_large_images(name: str, kwargs: dict[str, Any]) -> None:
+    """Without gradients, which take most of the time in these nets."""
+    net = small(name, **kwargs)
+    model, images = randomised(net).eval(), images_for(net)
+    with torch.no_grad():
+        expected = forward(net, model.state_dict(), images, training=False)
+        torch.testing.assert_close(model(images), expected, rtol=1e-9, atol=1e-9)
+
+
+ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
+    ("preact_resnet110", {"num_classes": 7}),
+    ("preact_resnet110", {"num_classes": 0}),
+    ("preact_resnet110", {"in_chans": 1}),
+    ("original_resnet110_1layer", {"in_chans": 1, "num_classes": 3}),
+    ("resnet110_constant_scaling", {"shortcut_scale": 0.0}),
+    ("resnet110_constant_scaling", {"shortcut_scale": 0.7, "residual_scale": 0.4}),
+    ("resnet110_constant_scaling", {"residual_scale": 0.5, "placement": "bn_after_addition"}),
+    ("resnet110_dropout_shortcut", {"inverted": True}),
+    ("resnet110_dropout_shortcut", {"inverted": True, "placement": "preact", "transition_shortcut": "raw"}),
+    *(
+        (name, {"shortcut": "conv", "shortcut_bn": bn, "placement": placement})
+        for name in ("original_resnet110", "original_resnet164")
+        for placement in PLACEMENTS
+        for bn in (True, False)
+    ),
+    *(("original_resnet164", {"stride_in": "middle", "placement": placement}) for placement in PLACEMENTS),
+    ("original_resnet164", {"stride_in": "middle", "shortcut": "exclusive_gating"}),
+    ("original_resnet18", {"shortcut_option": "A"}),
+    ("preact_resnet18", {"shortcut_option": "A", "transition_shortcut": "raw"}),
+]
+
+
+@pytest.mark.parametrize(("name", "kwargs"), ARGUMENTS, ids=[f"{n}-{k}" for n, k in ARGUMENTS])
+def test_arguments(name: str, kwargs: dict[str, Any]) -> None:
+    net = small(name, **kwargs)
+    assert_equals_reference(randomised(net), images_for(net))
+
+
+@pytest.mark.parametrize("shortcut", GATED)
+@pytest.mark.parametrize("kwargs", [{}, {"gate_bias": -3.0}, {"gate_init": "gaussian"}])
+def test_gates_before_training(shortcut: str, kwargs: dict[str, Any]) -> None:
+    """Freshly initialised: the other tests move gate biases away from where they begin."""
+    net = small("original_resnet110", shortcut=shortcut, **kwargs)
+    model = ResidualNet(net)
+    model.init_weights(generator(4))
+    gates = {key: value for key, value in model.state_dict().items() if "addition.gate" in key}
+    assert len(gates) == 2 * 6
+    for key, value in gates.items():
+        if key.endswith("bias"):
+            assert (value == kwargs.get("gate_bias", -6.0)).all()
+        else:
+            std = 0.01 if "gate_init" in kwargs else math.sqrt(2 / len(value))
+            assert abs(value.std().item() / std - 1) < 5 / math.sqrt(2 * value.numel()), key
+    assert_equals_reference(model.double(), images_for(net))
+
+
+@pytest.mark.parametrize("name", [name for name, net in NETS.items() if net.depth <= 200])
+def test_names_and_shapes_of_all_parameters_at_full_depth(name: str) -> None:
+    """All zeros: the reference finds every parameter it asks for, they fit together, and none is left over."""
+    with torch.device("meta"):
+        model = ResidualNet(resolve(name))
+    state = ReadState({key: torch.zeros_like(value, device="cpu") for key, value in model.state_dict().items()})
+    with torch.no_grad():
+        out = forward(model.net, state, torch.zeros(1, 3, 16, 16), training=False)
+    assert out.shape == (1, model.net.num_classes)
+    assert not state.unread
+
+
+@pytest.mark.parametrize("name", ["original_resnet110", "preact_resnet110", "original_resnet164", "preact_resnet164"])
+def test_outputs_at_full_depth(name: str) -> None:
+    model = randomised(resolve(name)).eval()
+    images = torch.randn(1, 3, 32, 32, dtype=torch.float64, generator=generator(3))
+    with torch.no_grad():
+        expected = forward(model.net, model.state_dict(), images, training=False)
+        torch.testing.assert_close(model(images), expected, rtol=1e-8, atol=1e-8)
+
+
+def name_in_torchvision(key: str) -> str:
+    for ours, theirs in (
+        ("stem.", ""),
+        ("residual.", ""),
+        ("shortcut.conv", "downsample.0"),
+        ("shortcut.bn", "downsample.1"),
+    ):
+        key = key.replace(ours, theirs)
+    if key.startswith("stages."):
+        _, stage, rest = key.split(".", 2)
+        return f"layer{int(stage) + 1}.{rest}"
+    return key if key.startswith("fc") else key.replace("conv.", "conv1.").replace("bn.", "bn1.")
+
+
+@pytest.mark.parametrize("depth", [18, 34, 50, 101])
+def test_original_nets_equal_torchvisions(depth: int) -> None:
+    """Torchvision has the stride of a bottleneck unit in the 3x3 convolution."""
+    kwargs = {"stride_in": "middle"} if depth >= 50 else {}
+    model = randomised(resolve(f"original_resnet{depth}", **kwargs))
+    with torch.device("meta"):
+        theirs = getattr(torchvision.models, f"resnet{depth}")()
+    theirs.load_state_dict({name_in_torchvision(k): v.clone() for k, v in model.state_dict().items()}, assign=True)
+    images = images_for(model.net)
+    with torch.no_grad():
+        for training in (True, False):  # the second with the averages that the first has moved
+            model.train(training)
+            theirs.train(training)
+            torch.testing.assert_close(model(images), theirs(images), rtol=1e-9, atol=1e-9)
+    averages = theirs.state_dict()
+    for key, buffer in model.named_buffers():
+        torch.testing.assert_close(buffer, averages[name_in_torchvision(key)], rtol=1e-9, atol=1e-9, msg=key)
+
+
+def asymmetric_after_addition(net: Net, state: dict[str, Tensor], images: Tensor, *, training: bool) -> Tensor:
+    """Fig. 5(b): the activation f behind an addition acts on what the next residual function reads, not its shortcut.
+
+    The f at the end of one unit is the "pre-activation" of the next one in `state`, that of the last unit the tail's.
+    """
+    p, units = Parameters(state, training), units_of_stages(net.family, net.depth)
+    names = [f"stages.{stage}.{u}" for stage, n in enumerate(units) for u in range(n)]
+    f_of = [*(f"{name}.preactivation.bn" for name in names), "tail.bn"]
+
+    x = p.conv("stem.conv", images, 3, 16)
+    x = activated = F.relu(p.bn(f_of[0], x))  # conv1's own f is symmetric: it stands before the split
+    for name, f in zip(names, f_of[1:], strict=True):
+        stage, u = map(int, name.split(".")[1:])
+        width, stride = 16 * 2**stage, 2 if stage > 0 and u == 0 else 1
+        y = p.conv(f"{name}.residual.conv1", activated, 1, width, stride)
+        y = p.conv(f"{name}.residual.conv2", F.relu(p.bn(f"{name}.residual.bn1", y)), 3, width)
+        y = p.conv(f"{name}.residual.conv3", F.relu(p.bn(f"{name}.residual.bn2", y)), 1, 4 * width)
+        if u == 0:  # a projection: both paths of such a unit begin with what f gives
+            x = p.conv(f"{name}.shortcut.conv", activated, 1, 4 * width, stride)
+        x = x + y
+        activated = F.relu(p.bn(f, x))
+    return F.linear(activated.mean((2, 3)), state["fc.weight"], state["fc.bias"])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_asymmetric_activation_after_the_addition_is_pre_activation_of_the_next_unit(training: bool) -> None:
+    net = resolve("preact_resnet164", depth=29)
+    model, images = randomised(net).train(training), images_for(net)
+    state = ReadState(model.state_dict())
+    expected = asymmetric_after_addition(net, state, images, training=training)
+    assert not state.unread
+    torch.testing.assert_close(model(images), expected, rtol=1e-9, atol=1e-9)
+
+
+class TestDropoutInTraining:
+    DRAWS = 400
+
+    @pytest.fixture(params=[False, True], ids=["not inverted", "inverted"])
+    def inverted(self, request: pytest.FixtureRequest) -> bool:
+        return bool(request.param)
+
+    @pytest.fixture
+    def unit(self, inverted: bool) -> nn.Module:
+        """A unit of the original placement whose residual function is zero: relu(h(x)) is what comes out."""
+        model = ResidualNet(resolve("resnet110_dropout_shortcut", depth=14, inverted=inverted))
+        unit = model.get_submodule("stages.0.1")
+        nn.init.zeros_(unit.get_parameter("residual.bn2.weight"))
+        nn.init.zeros_(unit.get_parameter("residual.bn2.bias"))
+        return unit
+
+    @pytest.fixture
+    def x(self) -> Tensor:
+        """Positive, so that the ReLU behind the addition passes it."""
+        return 0.5 + torch.rand(2, 16, 8, 8, generator=generator(5))
+
+    def test_what_is_kept_passes_unscaled_or_doubled(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
+        torch.manual_seed(6)
+        x.requires_grad_()
+        out = unit(x)
+        factors = out.detach() / x.detach()
+        assert set(factors.unique().tolist()) == {0.0, 2.0 if inverted else 1.0}
+        out.sum().backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad, factors)  # the same elements are dropped on the way back
+        assert not torch.equal(unit(x) > 0, factors > 0)
+
+    def test_about_half_is_dropped_element_by_element(self, unit: nn.Module, x: Tensor) -> None:
+        torch.manual_seed(7)
+        kept = torch.stack([unit(x).detach() > 0 for _ in range(self.DRAWS)]).double()
+        assert abs(kept.mean().item() - 0.5) < 5 * 0.5 / math.sqrt(kept.numel())
+        for axes in ((2,), (3, 4), (2, 3, 4)):  # no whole channels, maps or images
+            share = kept.mean(axes)
+            n = kept.numel() / share.numel()
+            assert share.std().item() == pytest.approx(0.5 / math.sqrt(n), rel=0.1), axes
+
+    def test_mean_of_draws_is_what_evaluation_computes(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
+        torch.manual_seed(8)
+        mean = torch.stack([unit(x).detach() for _ in range(self.DRAWS)]).double().mean(0)
+        expected = x.double() * (1.0 if inverted else 0.5)
+        # Six standard errors: one of 2048 elements is outside four or five of them now and then.
+        assert (mean / expected - 1).abs().max().item() < 6 / math.sqrt(self.DRAWS)
+        assert mean.sum().item() == pytest.approx(expected.sum().item(), rel=5 / math.sqrt(self.DRAWS * x.numel()))
+        torch.testing.assert_close(unit.eval()(x).double(), expected)
