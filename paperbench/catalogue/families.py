@@ -9,6 +9,9 @@ from typing import Literal
 
 from paperbench.errors import PaperbenchError
 
+MOST_LAYERS = 10_000
+"""Deeper nets than the paper's 1,202 layers can be asked for, within reason."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -58,6 +61,8 @@ class Family:
         Raises:
             PaperbenchError: The family has no net of this depth; the message names the nearest legal depths.
         """
+        if depth > MOST_LAYERS:
+            raise PaperbenchError(f"No {self.name} net has {depth} layers here: {MOST_LAYERS:,} are the most.")
         if self.layers_per_n is None:
             if depth in self.depths:
                 return self.depths[depth]
@@ -71,8 +76,10 @@ class Family:
             lower = max(n, 1) * self.layers_per_n + 2
             rule = f"{self.layers_per_n}n+2"
             neighbours = [lower] if depth < lower else [lower, lower + self.layers_per_n]
+        article = "An" if self.name[0] in "aeiou" else "A"
         raise PaperbenchError(
-            f"A {self.name} net has no depth {depth}: depths are {rule}. Nearest: {' or '.join(map(str, neighbours))}."
+            f"{article} {self.name} net has no depth {depth}: depths are {rule}. "
+            f"Nearest: {' or '.join(map(str, neighbours))}."
         )
 
 

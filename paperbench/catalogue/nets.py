@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from paperbench.catalogue.arguments import ARGUMENTS, checked
 from paperbench.catalogue.datasets import DATASETS
-from paperbench.catalogue.families import FAMILIES
+from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.placements import PLACEMENTS
 from paperbench.catalogue.shortcuts import SHORTCUTS
-from paperbench.errors import ArgumentError, PaperbenchError, nearest
-
-GateInit = Literal["he", "gaussian"]
+from paperbench.errors import PaperbenchError, nearest
 
 
 @dataclass(frozen=True)
@@ -50,33 +48,39 @@ class Net:
     shortcut_scale: float | None = None
     residual_scale: float | None = None
     gate_bias: float | None = None
-    gate_init: GateInit | None = None
+    gate_init: Literal["he", "gaussian"] | None = None
     shortcut_bn: bool | None = None
     inverted: bool | None = None
     stride_in: Literal["first", "middle"] = "first"
     transition_shortcut: Literal["activated", "raw"] = "activated"
 
     def __post_init__(self) -> None:
-        for key, known in (("family", FAMILIES), ("placement", PLACEMENTS), ("shortcut", SHORTCUTS)):
-            if getattr(self, key) not in known:
-                raise PaperbenchError(f"There is no {key} {getattr(self, key)!r}. {nearest(getattr(self, key), known)}")
-        FAMILIES[self.family].units(self.depth)
-        for shortcut in SHORTCUTS.values():
-            for key, default in shortcut.defaults.items():
-                is_used, is_given = key in SHORTCUTS[self.shortcut].defaults, getattr(self, key) is not None
-                if is_given > is_used or (is_used > is_given and default is not None):
-                    raise PaperbenchError(
-                        f"A net with shortcut {self.shortcut} {'needs' if is_used else 'has no'} {key}."
-                    )
+        if self.family not in FAMILIES:
+            raise PaperbenchError(f"There is no family {self.family!r}. {nearest(self.family, FAMILIES)}")
+        given = {key: getattr(self, key) for key in ARGUMENTS if getattr(self, key) is not None}
+        for key, value in given.items():
+            checked("a net", key, value)
+        family = FAMILIES[self.family]
+        family.units(self.depth)
+        used = {*SHORTCUTS[self.shortcut].defaults, *(() if self.shortcut == "conv" else ("shortcut_option",))}
+        for key in ("shortcut_option", *(key for s in SHORTCUTS.values() for key in s.defaults)):
+            if key in given and key not in used:
+                raise PaperbenchError(f"A net with shortcut {self.shortcut} has no {key}.")
+            if key in used and key not in given and key != "shortcut_bn":
+                raise PaperbenchError(f"A net with shortcut {self.shortcut} needs {key}.")
+        for key, default in (("stride_in", "first"), ("transition_shortcut", "activated")):
+            if given[key] != default:
+                _check_use("A net", key, family, self.shortcut, self.placement)
 
     def canonical(self) -> dict[str, Any]:
         """The fields as plain JSON values, for specs and digests.
 
-        Fields later than the first six are left out at their default, so that the nets that were there before them
-        kept their digests, and with these the names of their runs. So must be whatever is added one day.
+        All but the first fields there were are left out at their default, so that the nets from before them kept their
+        digests, and with these the names of their runs. So must be whatever is added one day.
         """
-        later = {f.name: f.default for f in fields(self)[6:]}
-        return {key: value for key, value in asdict(self).items() if key not in later or value != later[key]}
+        first = ("family", "depth", "placement", "shortcut_option", "num_classes", "in_chans")
+        defaults = {f.name: f.default for f in fields(self) if f.name not in first}
+        return {key: value for key, value in asdict(self).items() if key in first or value != defaults[key]}
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -129,23 +133,6 @@ def _closed_list() -> dict[str, Net]:
 NETS: Mapping[str, Net] = MappingProxyType(_closed_list())
 """All registered names. A closed list: depth alone does not tell the family (110 is both 6n+2 and 9n+2)."""
 
-ARGUMENTS: tuple[str, ...] = tuple(f.name for f in fields(Net) if f.name != "family")
-"""Arguments of `resolve`, and so of `timm.create_model`, that change what a name builds."""
-
-_CHOICES: Mapping[str, Collection[str]] = MappingProxyType(
-    {
-        "placement": PLACEMENTS,
-        "shortcut": SHORTCUTS,
-        "shortcut_option": get_args(Literal["A", "B"]),
-        "gate_init": get_args(GateInit),
-        "stride_in": ("first", "middle"),
-        "transition_shortcut": ("activated", "raw"),
-    }
-)
-_SMALLEST = {"depth": None, "num_classes": 0, "in_chans": 1}
-_NUMBERS = {"shortcut_scale": 0.0, "residual_scale": 0.0, "gate_bias": -math.inf}
-_FLAGS = ("shortcut_bn", "inverted")
-
 
 def resolve(name: str, /, **kwargs: Any) -> Net:
     """The canonical net behind a name and its arguments.
@@ -158,75 +145,48 @@ def resolve(name: str, /, **kwargs: Any) -> Net:
         ArgumentError: There is no such argument.
         PaperbenchError: Unknown name or tag, an illegal value, or an argument that the net would ignore.
     """
-    name, _, tag = name.partition(".")
+    name, dot, tag = str(name).partition(".")
     if name not in NETS:
         raise PaperbenchError(f"Unknown net {name!r}. {nearest(name, NETS)} `paperbench models` lists all.")
     net = NETS[name]
-    if tag:
+    if dot:
         if tag not in tags(name):
             raise PaperbenchError(f"{name} has no tag {tag!r}. {nearest(tag, tags(name))}")
         net = replace(net, num_classes=DATASETS[tag].num_classes)
-    for key, value in kwargs.items():
-        _check_argument(name, key, value)
-    shortcut = SHORTCUTS[kwargs.get("shortcut", net.shortcut)]
-    if shortcut.name != net.shortcut:
-        option = None if shortcut.name == "conv" else FAMILIES[net.family].shortcut_option
+    values = {key: checked(name, key, value) for key, value in kwargs.items()}
+    shortcut, placement = values.get("shortcut", net.shortcut), values.get("placement", net.placement)
+    for key in values:
+        _check_use(name, key, FAMILIES[net.family], shortcut, placement)
+    if shortcut != net.shortcut:
         others = dict.fromkeys(SHORTCUTS[net.shortcut].defaults)
-        net = replace(net, shortcut=shortcut.name, shortcut_option=option, **{**others, **shortcut.defaults})
-    for key, value in kwargs.items():
-        _check_use(name, replace(net, placement=kwargs.get("placement", net.placement)), key, value)
-    values: dict[str, Any] = {key: float(value) if key in _NUMBERS else value for key, value in kwargs.items()}
-    net = replace(net, **values)
-    if net.shortcut_bn == PLACEMENTS[net.placement].projection_bn:
-        net = replace(net, shortcut_bn=None)
-    return net
+        option = None if shortcut == "conv" else FAMILIES[net.family].shortcut_option
+        values = {**others, "shortcut_option": option, **SHORTCUTS[shortcut].defaults, **values}
+    return _canonical(replace(net, **values))
 
 
-def _check_argument(name: str, key: str, value: Any) -> None:
-    """Whether there is such an argument, and it can have such a value in some net."""
-    if key not in ARGUMENTS:
-        raise ArgumentError(f"{name} has no argument {key!r}. {nearest(key, ARGUMENTS)}")
-    if key in _CHOICES:
-        if not isinstance(value, str) or value not in _CHOICES[key]:
-            raise PaperbenchError(f"{key} of {name} must be {' or '.join(_CHOICES[key])}, not {value!r}.")
-    elif key in _FLAGS:
-        if not isinstance(value, bool):
-            raise PaperbenchError(f"{key} of {name} must be true or false, not {value!r}.")
-    elif key in _NUMBERS:
-        if not _is_finite_number(value):
-            raise PaperbenchError(f"{key} of {name} must be a number, not {value!r}.")
-        if value < _NUMBERS[key]:
-            raise PaperbenchError(f"{key} of {name} must not be negative, as {value} is.")
-    elif not isinstance(value, int) or isinstance(value, bool):
-        raise PaperbenchError(f"{key} of {name} must be a whole number, not {value!r}.")
-    elif (smallest := _SMALLEST[key]) is not None and value < smallest:
-        raise PaperbenchError(f"{key} of {name} must be positive, not {value}.")
-
-
-def _is_finite_number(value: Any) -> bool:
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _check_use(name: str, net: Net, key: str, value: Any) -> None:
-    """Whether a net of this shortcut and placement makes use of an argument, and can have the value given."""
+def _check_use(name: str, key: str, family: Family, shortcut: str, placement: str) -> None:
+    """Whether a net of that family, shortcut and placement makes use of an argument."""
     takers = [s.name for s in SHORTCUTS.values() if key in s.defaults]
-    family = FAMILIES[net.family]
-    if takers and net.shortcut not in takers:
-        reason = f"its shortcut is {net.shortcut}, and {key} is for {' and '.join(takers)}"
-    elif key == "shortcut_option" and net.shortcut == "conv":
+    if takers and shortcut not in takers:
+        reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(takers)}"
+    elif key == "shortcut_option" and shortcut == "conv":
         reason = "every shortcut is a convolution, those that change dimensions too"
-    elif key == "shortcut_option" and value == "A" and family.is_bottleneck:
-        raise PaperbenchError(f"shortcut_option of {name} must be B, not 'A': its shortcuts also widen at stride 1.")
     elif key == "stride_in" and not family.is_bottleneck:
         reason = "only bottleneck units have a choice"
-    elif key == "transition_shortcut" and not PLACEMENTS[net.placement].before:
-        reason = f"units of placement {net.placement} have no pre-activation"
+    elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
+        reason = f"units of placement {placement} have no pre-activation"
     else:
         return
     raise PaperbenchError(f"{name} would ignore {key}: {reason}. Leave it out.")
+
+
+def _canonical(net: Net) -> Net:
+    """The one way to write a net that can be written in two."""
+    if (net.shortcut_scale, net.residual_scale) == (1.0, 1.0):
+        net = replace(net, shortcut="identity", shortcut_scale=None, residual_scale=None)
+    if net.shortcut_bn == PLACEMENTS[net.placement].projection_bn:
+        net = replace(net, shortcut_bn=None)
+    return net
 
 
 def tags(name: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from paperbench.cli.arguments import Subparsers, add_device, add_tables_root, po
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
+    from paperbench.specs.run_spec import Precision
 
 _NOTES = """
 Figures are those of the paper; x: signal, F: residual function, b: initial bias of the gate.
@@ -47,11 +48,14 @@ def add_parser(subparsers: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     from fnmatch import fnmatchcase
 
-    from paperbench.catalogue import NETS
+    from paperbench.catalogue import NETS, resolve
     from paperbench.errors import PaperbenchError, nearest
     from paperbench.specs.locate import spec_root
 
     names = [name for name in NETS if fnmatchcase(name, args.pattern)]
+    if args.pattern.partition(".")[0] in NETS and not names:
+        resolve(args.pattern)  # a name with a tag
+        names = [args.pattern]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
     if args.diagram and args.memory:
@@ -78,7 +82,12 @@ def _diagram(names: list[str], pattern: str, settings: Iterable[str]) -> str:
         raise PaperbenchError(
             f"--diagram draws one net, and {pattern!r} matches {len(names)}. Name one: {_few(names)}."
         )
-    return diagram(resolve(names[0], **dict(map(_setting, settings))))
+    arguments: dict[str, Any] = {}
+    for key, value in map(_setting, settings):
+        if key in arguments:
+            raise PaperbenchError(f"--set gives {key} twice. Give it once.")
+        arguments[key] = value
+    return diagram(resolve(names[0], **arguments))
 
 
 def _few(names: list[str]) -> str:
@@ -86,38 +95,34 @@ def _few(names: list[str]) -> str:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Key and value of `key=value`; the value is what YAML takes it for."""
-    import yaml
+    """Key and value of `key=value`; the value is what JSON takes it for, else a text."""
+    import json
 
     from paperbench.errors import PaperbenchError
 
     key, _, value = text.partition("=")
-    wrong = PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
     if not key or not value:
-        raise wrong
+        raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
     try:
-        parsed = yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number too long, a day that no month has
-        raise wrong from error
-    if isinstance(parsed, (list, dict, set)):
-        raise wrong
-    return key, parsed
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        return key, value
 
 
 def _table(names: Iterable[str], root: Path) -> str:
     from tabulate import tabulate
 
     from paperbench.architecture import macs, parameters
-    from paperbench.catalogue import NETS, PLACEMENTS
+    from paperbench.catalogue import PLACEMENTS, resolve
 
     tables = _tables_by_net(root)
     rows = []
     for name in names:
-        net = NETS[name]
+        net = resolve(name)
         placement = PLACEMENTS[net.placement]
         size = (net.depth, f"{parameters(net):,}", f"{macs(net) / 1e6:.1f}M")
         kind = (_units(net), f"{placement.figure} {placement.title}", _shortcut(net))
-        rows.append((name, *kind, *size, tables.get(name)))
+        rows.append((name, *kind, *size, tables.get(name.partition(".")[0])))
     headers = ["net", "units", "Fig., placement", "Fig., shortcut", "layers", "params", "MACs", "tables"]
     alignment = ("left", "left", "left", "left", "right", "right", "right", "left")
     return tabulate(rows, headers, disable_numparse=True, colalign=alignment) + "\n" + _NOTES
@@ -127,21 +132,21 @@ def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
     import torch
     from tabulate import tabulate
 
-    from paperbench.catalogue import NETS
+    from paperbench.catalogue import resolve
     from paperbench.training.footprint import step_footprint
     from paperbench.training.precision import choose_device
 
     device = choose_device(wanted_device)
+    variants: list[tuple[Precision, bool]] = [("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)]
     rows = []
     for name in names:
         row = [name]
-        for precision in ("fp32", "bf16"):
-            for checkpointing in (False, True):
-                try:
-                    size = step_footprint(NETS[name], batch_size, precision, device, grad_checkpointing=checkpointing)
-                    row.append(f"{size / 1e9:.2f}")
-                except torch.OutOfMemoryError:
-                    row.append("too much")
+        for precision, checkpointing in variants:
+            try:
+                size = step_footprint(resolve(name), batch_size, precision, device, grad_checkpointing=checkpointing)
+                row.append(f"{size / 1e9:.2f}")
+            except torch.OutOfMemoryError:
+                row.append("too much")
         rows.append(row)
     how = f"measured on {torch.cuda.get_device_name(device)}" if device.type == "cuda" else _COUNTED
     headers = ["net", "fp32", "recomputing", "bf16", "recomputing"]

@@ -30,7 +30,7 @@ def download(key: str, directory: Path) -> Path:
     if key not in DATASETS:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, FOLDERS)}")
     if key not in FOLDERS:
-        remedy = "It comes with scikit-learn." if key == "digits" else "Its owners hand it out themselves."
+        remedy = "It comes with scikit-learn." if key == "digits" else "Its owners hand it out at image-net.org."
         raise PaperbenchError(f"There is nothing to download for {DATASETS[key].title}. {remedy}")
     from torchvision.datasets import CIFAR10, CIFAR100, utils
 

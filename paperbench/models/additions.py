@@ -1,7 +1,7 @@
 """How shortcut and residual function are joined: the additions of Fig. 2, with what multiplies each path before them.
 
-All of them take the shortcut's signal h, the residual function's F, both of shape (N, C, H, W), and the signal that the
-shortcut reads, which gates read too; and return (N, C, H, W).
+All of them take the shortcut's signal h, the residual function's F, both of shape (N, C, H, W), and `read`, the signal
+that the shortcut reads, which gates read too; and return (N, C, H, W).
 """
 
 import torch
@@ -14,7 +14,7 @@ from paperbench.catalogue import Net
 class Addition(nn.Module):
     """h + F, Eq. (1)."""
 
-    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002  # the others' signature
+    def forward(self, shortcut: Tensor, residual: Tensor, read: Tensor) -> Tensor:  # noqa: ARG002  # the others' signature
         return shortcut + residual
 
 
@@ -25,7 +25,7 @@ class ScaledAddition(nn.Module):
         super().__init__()
         self.shortcut_scale, self.residual_scale = shortcut_scale, residual_scale
 
-    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002
+    def forward(self, shortcut: Tensor, residual: Tensor, read: Tensor) -> Tensor:  # noqa: ARG002
         return self.shortcut_scale * shortcut + self.residual_scale * residual
 
     def extra_repr(self) -> str:
@@ -40,21 +40,30 @@ class GatedAddition(nn.Module):
     Args:
         in_channels, out_channels: Of the signal that the gate reads, and of h and F.
         stride: Of the unit.
+        initial_bias: Initial b_g.
         exclusive: Whether the residual function is gated as well.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, *, exclusive: bool) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, stride: int, initial_bias: float, *, exclusive: bool
+    ) -> None:
         super().__init__()
-        self.exclusive = exclusive
+        self.exclusive, self.initial_bias = exclusive, initial_bias
         self.gate = nn.Conv2d(in_channels, out_channels, 1, stride)
+        self.reset_bias()
 
-    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.gate(x))
+    def reset_bias(self) -> None:
+        """Set the gate's bias to its initial value."""
+        assert self.gate.bias is not None  # noqa: S101
+        nn.init.constant_(self.gate.bias, self.initial_bias)
+
+    def forward(self, shortcut: Tensor, residual: Tensor, read: Tensor) -> Tensor:
+        gate = torch.sigmoid(self.gate(read))
         kept = shortcut - gate * shortcut  # in bfloat16 1 - g itself would be rounded: next to 1 its steps are 0.004
         return kept + (gate * residual if self.exclusive else residual)
 
     def extra_repr(self) -> str:
-        return f"exclusive={self.exclusive}"
+        return f"exclusive={self.exclusive}, initial_bias={self.initial_bias}"
 
 
 class DropoutAddition(nn.Module):
@@ -72,7 +81,7 @@ class DropoutAddition(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.scale = 1.0 if inverted else 0.5  # torch's layer is inverted
 
-    def forward(self, shortcut: Tensor, residual: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002
+    def forward(self, shortcut: Tensor, residual: Tensor, read: Tensor) -> Tensor:  # noqa: ARG002
         kept: Tensor = self.dropout(shortcut)
         return self.scale * kept + residual
 
@@ -82,11 +91,15 @@ class DropoutAddition(nn.Module):
 
 def make_addition(net: Net, unit: Unit) -> nn.Module:
     """The addition of a unit."""
-    if net.shortcut_scale is not None and net.residual_scale is not None:
-        return ScaledAddition(net.shortcut_scale, net.residual_scale)
-    if net.gate_bias is not None:
-        is_exclusive = net.shortcut == "exclusive_gating"
-        return GatedAddition(unit.in_channels, unit.out_channels, unit.stride, exclusive=is_exclusive)
-    if net.inverted is not None:
-        return DropoutAddition(inverted=net.inverted)
-    return Addition()
+    shape = (unit.in_channels, unit.out_channels, unit.stride)
+    match net.shortcut, net.shortcut_scale, net.residual_scale, net.gate_bias, net.inverted:
+        case "constant_scaling", float(shortcut_scale), float(residual_scale), _, _:
+            return ScaledAddition(shortcut_scale, residual_scale)
+        case "exclusive_gating", _, _, float(bias), _:
+            return GatedAddition(*shape, bias, exclusive=True)
+        case "shortcut_only_gating", _, _, float(bias), _:
+            return GatedAddition(*shape, bias, exclusive=False)
+        case "dropout", _, _, _, bool(inverted):
+            return DropoutAddition(inverted=inverted)
+        case _:
+            return Addition()

@@ -6,10 +6,11 @@ README.md and ARCHITECTURE.md list those decisions. `paperbench.catalogue` holds
 says what each net consists of.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Optional, Union
 
 import torch
 from timm.layers.adaptive_avgmax_pool import SelectAdaptivePool2d
@@ -18,15 +19,16 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from paperbench.architecture import num_features, stem, tail, units
-from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, resolve, tags
+from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.models.additions import GatedAddition
 from paperbench.models.residual_unit import ResidualUnit, components
 from paperbench.models.stage import Stage
+from paperbench.models.weights_file import check_holds
 
 __all__ = ["ResidualNet"]  # a list: timm's decorator adds the entry points to it
 
 FanMode = Literal["fan_out", "fan_in"]
-OutputFormat = Literal["NCHW", "NHWC"]
 
 
 class ResidualNet(nn.Module):
@@ -58,11 +60,14 @@ class ResidualNet(nn.Module):
         for name in first.components:
             self.stem.add_module(name, nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU())
         reduction = first.convolution.stride
+        self.stem_level = -1  # which layer of the stem is the first level of features
         if first.pools:
             self._add_feature(channels, reduction, f"stem.{first.components[-1]}")
+            self.stem_level = len(self.stem) - 1
             self.stem.add_module("pool", nn.MaxPool2d(3, 2, padding=1))
             reduction *= 2
 
+        self.first_stage_level = len(self.feature_info)
         self.stages = nn.Sequential()
         for unit in units(net):
             if unit.index == 0:
@@ -72,6 +77,7 @@ class ResidualNet(nn.Module):
                 self._add_feature(unit.out_channels, reduction, f"stages.{unit.stage}")
             stage.append(ResidualUnit(net, unit))
 
+        self.num_levels = len(self.feature_info)
         self.num_features = self.head_hidden_size = num_features(net)
         self.tail = components(tail(net), self.num_features)
         self.global_pool: nn.Module
@@ -94,15 +100,16 @@ class ResidualNet(nn.Module):
             generator: Source of randomness; torch's default generator if None.
             fan: Whether He's variance 2 / fan counts a filter's outputs or its inputs.
         """
+        gates = set()
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                is_gate = module.bias is not None
-                if is_gate and self.net.gate_init == "gaussian":
+            if isinstance(module, GatedAddition):
+                module.reset_bias()
+                gates.add(module.gate)
+            elif isinstance(module, nn.Conv2d):
+                if module in gates and self.net.gate_init == "gaussian":
                     nn.init.normal_(module.weight, std=0.01, generator=generator)
                 else:
                     nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
-                if module.bias is not None and self.net.gate_bias is not None:
-                    nn.init.constant_(module.bias, self.net.gate_bias)
             elif isinstance(module, nn.BatchNorm2d):
                 module.reset_parameters()
             elif isinstance(module, nn.Linear):
@@ -123,8 +130,12 @@ class ResidualNet(nn.Module):
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head: `num_classes` outputs (0: none), and another pooling if one is named ("": none)."""
-        self.num_classes = num_classes
+        """Replace the head: `num_classes` outputs (0: none), and another pooling if one is named ("": none).
+
+        Raises:
+            PaperbenchError: The number of classes is none.
+        """
+        self.num_classes = num_classes = checked("a net", "num_classes", num_classes)
         self.net = replace(self.net, num_classes=num_classes)
         if global_pool is not None:
             pool: Any = SelectAdaptivePool2d(pool_type=global_pool, flatten=bool(global_pool))
@@ -153,12 +164,12 @@ class ResidualNet(nn.Module):
     def forward_intermediates(
         self,
         x: Tensor,
-        indices: int | Sequence[int] | None = None,
+        indices: Optional[Union[int, list[int]]] = None,  # noqa: UP007, UP045  # TorchScript
         norm: bool = False,
         stop_early: bool = False,
-        output_fmt: OutputFormat = "NCHW",
+        output_fmt: str = "NCHW",
         intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+    ) -> Union[list[Tensor], tuple[Tensor, list[Tensor]]]:  # noqa: UP007
         """What the net holds at the levels of `feature_info`.
 
         Args:
@@ -176,36 +187,35 @@ class ResidualNet(nn.Module):
         Raises:
             ValueError: Another output format.
         """
-        if output_fmt not in ("NCHW", "NHWC"):
-            raise ValueError(f"output_fmt must be NCHW or NHWC, not {output_fmt!r}.")
-        wanted, last = self._levels(indices)
-        levels_by_name = {info["module"]: level for level, info in enumerate(self.feature_info)}
+        if output_fmt != "NCHW" and output_fmt != "NHWC":
+            raise ValueError(f"output_fmt must be NCHW or NHWC, not {output_fmt}.")
+        wanted, last = feature_take_indices(self.num_levels, indices)
         found: dict[int, Tensor] = {}
-        for part in ("stem", "stages"):
-            for name, layer in getattr(self, part).named_children():
-                if stop_early and last in found:
-                    break
+        for position, layer in enumerate(self.stem):
+            if not (stop_early and last in found):
                 x = layer(x)
-                level = levels_by_name.get(f"{part}.{name}")
-                if level is not None:
-                    found[level] = x
-        is_complete = len(self.feature_info) - 1 in found
-        features = self.tail(x) if is_complete else x
-        if norm and is_complete:
-            found[len(self.feature_info) - 1] = features
-        levels = [found[index] for index in wanted]
-        if output_fmt == "NHWC":
-            levels = [one.permute(0, 2, 3, 1) for one in levels]
-        return levels if intermediates_only else (features, levels)
-
-    def _levels(self, indices: int | Sequence[int] | None) -> tuple[list[int], int]:
-        """The levels that such indices mean, and the last of them."""
-        plain = indices if indices is None or isinstance(indices, int) else list(indices)
-        wanted, last = feature_take_indices(len(self.feature_info), plain)
-        return list(wanted), last
+                if position == self.stem_level:
+                    found[0] = x
+        for level, stage in enumerate(self.stages, self.first_stage_level):
+            if not (stop_early and last in found):
+                x = stage(x)
+                found[level] = x
+        features = x
+        if self.num_levels - 1 in found:
+            features = self.tail(x)
+            if norm:
+                found[self.num_levels - 1] = features
+        levels: list[Tensor] = []
+        for level in wanted:
+            if level in found:  # a pruned net has lost some
+                one = found[level]
+                levels.append(one if output_fmt == "NCHW" else one.permute(0, 2, 3, 1))
+        if intermediates_only:
+            return levels
+        return features, levels
 
     def prune_intermediate_layers(
-        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Remove what comes behind the last of the given levels of `feature_info`.
 
@@ -217,11 +227,10 @@ class ResidualNet(nn.Module):
         Returns:
             The indices, counted from 0.
         """
-        wanted, last = self._levels(indices)
-        before_stages = len(self.feature_info) - len(self.net.units)
-        is_cut = last < len(self.feature_info) - 1
-        self.stages = self.stages[: last + 1 - before_stages]
-        if last < before_stages:
+        wanted, last = feature_take_indices(self.num_levels, indices)
+        is_cut = last < self.num_levels - 1
+        self.stages = self.stages[: last + 1 - self.first_stage_level]
+        if last < self.first_stage_level:
             del self.stem.pool
         if is_cut:
             self.num_features = self.head_hidden_size = self.feature_info[last]["num_chs"]
@@ -279,14 +288,32 @@ def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> 
     tag = kwargs.get("pretrained_cfg")
     if isinstance(tag, str) and tag not in tags(name):
         raise PaperbenchError(f"{name} has no tag {tag!r}. {nearest(tag, tags(name))}")
+    file = (kwargs.get("pretrained_cfg_overlay") or {}).get("file") if pretrained else None
 
-    def build(global_pool: str = "avg", device: Any = None, dtype: Any = None, **arguments: Any) -> ResidualNet:
+    def build(
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device: Any = None,
+        dtype: Any = None,
+        **arguments: Any,
+    ) -> ResidualNet:
+        if drop_rate or drop_path_rate:  # timm's own scripts always give them
+            raise PaperbenchError(
+                "drop_rate and drop_path_rate must be 0: the paper's nets drop neither features nor units. For dropout "
+                "on the shortcuts, Fig. 2(f), say shortcut='dropout'."
+            )
+        net = resolve(name, **arguments)
+        if net.num_classes and not global_pool:
+            raise PaperbenchError("A classifier needs pooled features: with global_pool='' say num_classes=0.")
+        if file and str(file).endswith(".safetensors"):
+            check_holds(Path(file), net)
         with torch.device(device) if device is not None else nullcontext():
-            model = ResidualNet(resolve(name, **arguments), global_pool)
+            model = ResidualNet(net, global_pool)
         return model if dtype is None else model.to(dtype)
 
     levels = tuple(range(5 if FAMILIES[NETS[name].family].pools_early else 3))
-    feature_cfg = {"out_indices": levels, "flatten_sequential": True}
+    feature_cfg = {"out_indices": levels, "flatten_sequential": True, "feature_cls": "getter"}
     model: nn.Module = build_model_with_cfg(build, name, pretrained, feature_cfg=feature_cfg, **kwargs)
     return model
 
@@ -301,4 +328,4 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
 
 
 for _name in NETS:
-    register_model(_entry_point(_name))
+    globals()[_name] = register_model(_entry_point(_name))

@@ -1,7 +1,7 @@
 """A stage of residual units, which can trade time for memory."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -31,23 +31,35 @@ class Stage(nn.Sequential):
 
     def _forward_checkpointed(self, x: Tensor) -> Tensor:
         for unit in self:
+            if torch.compiler.is_compiling():  # the compiler recomputes values alone, and cannot trace our context
+                x = checkpoint(unit, x, use_reentrant=False)
+                continue
 
             def contexts(unit: nn.Module = unit) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-                return nullcontext(), moving_averages_kept(unit)
+                return nullcontext(), MovingAveragesKept(unit)
 
             x = checkpoint(unit, x, use_reentrant=False, context_fn=contexts)
         return x
 
 
-@contextmanager
-def moving_averages_kept(module: nn.Module) -> Iterator[None]:
-    """Let BN normalise as in training without taking the batch into its moving averages, which have had it already."""
-    layers = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-    before = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
-    for layer in layers:
-        layer.momentum, layer.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for layer, (momentum, counter) in zip(layers, before, strict=True):
+class MovingAveragesKept(AbstractContextManager[None]):
+    """Lets BN normalise as in training without taking the batch into its moving averages: they have had it already.
+
+    torch's checkpointing alone would let a batch count twice. It enters this context once for every backward pass.
+    While one thread is inside, no other may train the same module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._layers = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+        self._before: list[list[tuple[float | None, Tensor | None]]] = []
+
+    def __enter__(self) -> None:
+        self._before.append([(layer.momentum, layer.num_batches_tracked) for layer in self._layers])
+        for layer in self._layers:
+            counter = layer.num_batches_tracked
+            layer.momentum = 0.0
+            layer.num_batches_tracked = None if counter is None else counter.clone()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for layer, (momentum, counter) in zip(self._layers, self._before.pop(), strict=True):
             layer.momentum, layer.num_batches_tracked = momentum, counter

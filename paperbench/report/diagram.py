@@ -119,7 +119,8 @@ def _on_shortcut(unit: Unit) -> Iterator[str]:
         if unit.resizing_bn:
             yield "BN"
     elif unit.resizing == "zero_pad":
-        yield "every 2nd pixel"
+        if unit.stride == 2:
+            yield "every 2nd pixel"
         yield f"+ {unit.out_channels - unit.in_channels} zero channels"
 
 

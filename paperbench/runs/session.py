@@ -186,6 +186,8 @@ class RunSession:
         data = checkpoint_bytes(self.run.id, contents)
         self._checkpoint = self.directory.checkpoints.write(self.trainer.iteration, data)
         self.directory.settle_history(self._history)
+        if self.diverged:
+            self.directory.remove_weights()
         record = self._record("diverged" if self.diverged else "partial")
         self.directory.write_record(record)
         if self.diverged or is_sound(self.trainer):  # else an older one will show where the numbers broke
@@ -216,6 +218,7 @@ class RunSession:
             self.directory.write_weights(weights)
         else:  # by its last update, which no training loss has seen
             self._divergence = self._located(find_in_test(self.trainer, between_batches))
+            self.directory.remove_weights()
         record = self._record("finished" if result else "diverged", result, weights_sha256)
         self.directory.write_record(record)
         if self._checkpoint:

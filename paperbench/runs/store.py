@@ -26,9 +26,13 @@ from paperbench.runs.record import ForeignRecordError, Record, RecordError
 
 _LARGEST_RECORD = 10_000_000
 LARGEST_HISTORY = 200_000_000
+LARGEST_WEIGHTS = 4_000_000_000
 """Bytes, far beyond what any run leaves."""
 
 _RECORD_REMEDY = "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again."
+WEIGHTS_REMEDY = (
+    "Restore or delete it; if record.json is moved away too, `paperbench run` makes both again from the checkpoint."
+)
 HISTORY_REMEDY = "Restore it; or move record.json away, and `paperbench run` makes both again from the checkpoint."
 
 
@@ -73,7 +77,8 @@ class RunDirectory:
             record = Record.from_json(text)
         except ForeignRecordError as error:
             raise ForeignRecordError(
-                f"{self.record_file} {error}. Use the version that wrote it, or another folder."
+                f"{self.record_file} {error}. Use the version that wrote it, or another folder; or move the file away: "
+                "`paperbench run` makes it again from the run's checkpoint."
             ) from error
         except RecordError as error:
             raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_RECORD_REMEDY}") from error
@@ -85,6 +90,14 @@ class RunDirectory:
 
     def write_weights(self, data: bytes) -> None:
         write_atomically(self.weights_file, data, self._guard)
+
+    def remove_weights(self) -> None:
+        """Remove the trained net, if another attempt at the run has left one."""
+        self._guard()
+        try:
+            self.weights_file.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(self.weights_file, error) from error
 
     def write_record(self, record: Record) -> None:
         write_atomically(self.record_file, record.to_json().encode(), self._guard)

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest
 
 from paperbench.atomic import TEMPORARY
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.reading import read_at_most
+from paperbench.reading import check_size, read_at_most
 from paperbench.runs.checkpoints import DAMAGED
 from paperbench.runs.history import HistoryLine, history_sha256, parse_history
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record, RecordError
-from paperbench.runs.store import HISTORY_REMEDY, LARGEST_HISTORY, RunDirectory, Store
+from paperbench.runs.store import HISTORY_REMEDY, LARGEST_HISTORY, LARGEST_WEIGHTS, WEIGHTS_REMEDY, RunDirectory, Store
 
 _LOOKS = 3
 _PAUSE_SECONDS = 0.5
@@ -187,15 +187,23 @@ def _checkpoint_problems(directory: RunDirectory, record: Record | None) -> Iter
 
 def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     file = directory.weights_file
-    if record.status != "finished" or not file.exists():
-        return  # whoever needs the room may remove it: the result does not rest on it
+    if record.status != "finished":
+        if file.exists() and record.status == "diverged":
+            yield f"{file} belongs to no result: the run diverged. Delete it."
+        return
     try:
-        digest = sha256(file.read_bytes()).hexdigest()
+        check_size(file, LARGEST_WEIGHTS)
+        with open(file, "rb") as stream:
+            digest = file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        if file.is_symlink():
+            yield f"{file} leads nowhere. {WEIGHTS_REMEDY}"
+        return  # whoever needs the room may remove it: the result does not rest on it
     except OSError as error:
-        yield f"{file} cannot be read: {error.strerror or error}."
+        yield f"{file} cannot be read: {error.strerror or error}. {WEIGHTS_REMEDY}"
         return
     if digest != record.files.weights_sha256:
-        yield f"{file} was edited or damaged: it is not the net that was tested. Restore or delete it."
+        yield f"{file} was edited or damaged: it is not the net that was tested. {WEIGHTS_REMEDY}"
 
 
 def _content_problems(data: bytes, run_id: str, iteration: int, name: str) -> Iterator[str]:

@@ -52,7 +52,10 @@ class Cell:
         try:
             self.reference.check_size(profile.dataset)
         except PaperbenchError as error:
-            raise PaperbenchError(f"Cell {self.id} is not for this profile: {error}") from error
+            raise PaperbenchError(
+                f"Cell {self.id} is not for the profile at {profile.where}, which trains on {profile.dataset}: "
+                f"{self.reference.name} is made for other images. Choose another profile (`--profile`)."
+            ) from error
         return profile.dataset
 
     def matches(self, pattern: str) -> bool:

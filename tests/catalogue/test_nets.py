@@ -3,10 +3,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 
+from paperbench.architecture import parameters, units
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net, resolve, tags
 from paperbench.errors import ArgumentError, PaperbenchError
+from paperbench.specs.run_spec import canonical_json
 
 
 def test_the_closed_list_is_the_papers_names() -> None:
@@ -80,6 +83,9 @@ def test_110_layers_are_legal_in_three_families_and_keep_the_names_family() -> N
         ("preact_resnet164.cifar10", {}, "preact_resnet164"),
         ("preact_resnet164", {"stride_in": "first"}, "preact_resnet164"),
         ("preact_resnet110", {"transition_shortcut": "activated"}, "preact_resnet110"),
+        ("resnet110_constant_scaling", {"shortcut_scale": 1, "residual_scale": 1}, "original_resnet110"),
+        ("preact_resnet110", {"depth": np.int64(20), "num_classes": np.uint8(10)}, "preact_resnet20"),
+        ("resnet110_exclusive_gating", {"gate_bias": np.float32(-6)}, "resnet110_exclusive_gating"),
     ],
 )
 def test_equal_nets_are_equal_whatever_they_were_asked_for_by(name: str, kwargs: dict[str, Any], same: str) -> None:
@@ -106,6 +112,21 @@ def test_what_a_net_is_called_in_digests_has_only_what_makes_it_differ_from_the_
     assert resolve("preact_resnet164", stride_in="middle").canonical()["stride_in"] == "middle"
 
 
+def test_what_is_the_same_number_is_the_same_text_in_digests() -> None:
+    texts = [
+        resolve("resnet110_exclusive_gating", gate_bias=zero).canonical() for zero in (0, 0.0, -0.0, np.float32(0))
+    ]
+    assert len({canonical_json(text) for text in texts}) == 1
+
+
+def test_option_a_also_widens_bottleneck_nets() -> None:
+    net = resolve("preact_resnet164", shortcut_option="A")
+    first, second = (next(unit for unit in units(net) if unit.stage == stage) for stage in (0, 1))
+    assert (first.resizing, first.stride) == ("zero_pad", 1)
+    assert (second.resizing, second.stride) == ("zero_pad", 2)
+    assert parameters(net) == parameters(resolve("preact_resnet164")) - 16 * 64 - 64 * 128 - 128 * 256
+
+
 def test_tags_set_the_number_of_classes() -> None:
     assert resolve("preact_resnet164.cifar100").num_classes == DATASETS["cifar100"].num_classes == 100
     assert resolve("preact_resnet164.cifar100", num_classes=7).num_classes == 7
@@ -121,11 +142,12 @@ def test_tags_set_the_number_of_classes() -> None:
         ("preact_resnet110.imagenet", {}, "has no tag 'imagenet'. Known: cifar10, cifar100"),
         ("preact_resnet110", {"depth": "20"}, "must be a whole number"),
         ("preact_resnet110", {"depth": True}, "must be a whole number"),
-        ("preact_resnet110", {"num_classes": -1}, "must be positive"),
-        ("preact_resnet110", {"in_chans": 0}, "must be positive"),
+        ("preact_resnet110", {"num_classes": -1}, "must be at least 0, not -1"),
+        ("preact_resnet110", {"in_chans": 0}, "must be at least 1, not 0"),
         ("preact_resnet110", {"shortcut_option": "C"}, "must be A or B"),
-        ("preact_resnet164", {"shortcut_option": "A"}, "must be B, not 'A': its shortcuts also widen"),
-        ("preact_resnet50", {"shortcut_option": "A"}, "must be B"),
+        ("preact_resnet110", {"depth": 6_000_002}, "No basic net has 6000002 layers here: 10,000 are the most"),
+        ("preact_resnet110.", {}, "has no tag ''"),
+        ("preact_resnet110.cifar10.x", {}, "has no tag 'cifar10.x'. Did you mean 'cifar10'"),
         ("preact_resnet110", {"placement": ["preact"]}, "must be original or bn_after_addition or"),
         ("preact_resnet110", {"placement": "bn_only"}, "must be original or bn_after_addition or"),
         ("preact_resnet110", {"shortcut": "gating"}, "must be identity or constant_scaling or"),
@@ -179,8 +201,13 @@ def test_an_unknown_argument_is_a_type_error_too() -> None:
     ("changes", "message"),
     [
         ({"family": "basics"}, "no family 'basics'. Did you mean 'basic'"),
-        ({"placement": "preactivation"}, "no placement 'preactivation'. Did you mean"),
-        ({"shortcut": "identities"}, "no shortcut 'identities'. Did you mean 'identity'"),
+        ({"placement": "preactivation"}, "placement of a net must be original or"),
+        ({"shortcut": "identities"}, "shortcut of a net must be identity or"),
+        ({"shortcut_option": None}, "A net with shortcut identity needs shortcut_option"),
+        ({"shortcut_option": "C"}, "shortcut_option of a net must be A or B"),
+        ({"shortcut": "conv"}, "A net with shortcut conv has no shortcut_option"),
+        ({"stride_in": "middle"}, "A net would ignore stride_in: only bottleneck units have a choice"),
+        ({"placement": "original", "transition_shortcut": "raw"}, "A net would ignore transition_shortcut"),
         ({"depth": 111}, "no depth 111"),
         ({"gate_bias": -6.0}, "A net with shortcut identity has no gate_bias"),
         ({"shortcut": "dropout"}, "A net with shortcut dropout needs inverted"),

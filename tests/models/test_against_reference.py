@@ -162,6 +162,8 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     *(("original_resnet164", {"stride_in": "middle", "placement": placement}) for placement in PLACEMENTS),
     ("original_resnet164", {"stride_in": "middle", "shortcut": "exclusive_gating"}),
     ("original_resnet18", {"shortcut_option": "A"}),
+    ("original_resnet164", {"shortcut_option": "A"}),
+    ("preact_resnet164", {"shortcut_option": "A"}),
     ("preact_resnet18", {"shortcut_option": "A", "transition_shortcut": "raw"}),
 ]
 

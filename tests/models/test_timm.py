@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ import torch
 from timm.models import group_parameters
 from torch import Tensor, nn
 
+from paperbench.architecture import units
 from paperbench.catalogue import FAMILIES, NETS, SHORTCUTS, tags
 from paperbench.errors import ArgumentError, PaperbenchError
-from paperbench.models import ResidualNet
+from paperbench.models import ResidualNet, ResidualUnit
 
 
 def created(name: str, **kwargs: Any) -> ResidualNet:
@@ -159,7 +162,7 @@ class TestForwardIntermediates:
         usual = model.forward_intermediates(images, intermediates_only=True)
         other = model.forward_intermediates(images, output_fmt="NHWC", intermediates_only=True)
         assert all(torch.equal(a.permute(0, 2, 3, 1), b) for a, b in zip(usual, other, strict=True))
-        with pytest.raises(ValueError, match="must be NCHW or NHWC, not 'NLC'"):
+        with pytest.raises(ValueError, match="must be NCHW or NHWC, not NLC"):
             model.forward_intermediates(images, output_fmt="NLC")  # type: ignore[arg-type]
 
     def test_a_level_that_is_not_there(self, model: ResidualNet, images: Tensor) -> None:
@@ -240,3 +243,102 @@ def test_configuration_names_layers_and_sizes_of_the_net(name: str) -> None:
     assert model.pretrained_cfg["input_size"] == (3, size, size)
     assert model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels == 3
     assert model.get_submodule(model.pretrained_cfg["classifier"]).out_features == NETS[name].num_classes
+
+
+def gradients(model: ResidualNet) -> list[Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def test_checkpointing_allows_a_second_backward_pass_through_the_same_graph() -> None:
+    plain = created("preact_resnet20", depth=8)
+    thrifty = copy.deepcopy(plain)
+    thrifty.set_grad_checkpointing()
+    images = torch.randn(4, 3, 32, 32)
+    for model in (plain, thrifty):
+        loss = model(images).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    assert all(torch.equal(a, b) for a, b in zip(gradients(plain), gradients(thrifty), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), thrifty.buffers(), strict=True))
+
+
+def test_checkpointing_allows_gradients_of_gradients() -> None:
+    plain = created("preact_resnet20", depth=8).double()
+    thrifty = copy.deepcopy(plain)
+    thrifty.set_grad_checkpointing()
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    for model in (plain, thrifty):
+        weights = list(model.parameters())
+        first = torch.autograd.grad(model(images).square().sum(), weights, create_graph=True)
+        torch.stack([g.square().sum() for g in first]).sum().backward()
+    for a, b in zip(gradients(plain), gradients(thrifty), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_checkpointing_and_compilation_go_together() -> None:
+    """With the traces taken but no code generated, which would need a compiler."""
+    plain = created("preact_resnet20", depth=8)
+    thrifty = copy.deepcopy(plain)
+    thrifty.set_grad_checkpointing()
+    images = torch.randn(4, 3, 32, 32)
+    plain(images).square().sum().backward()
+    torch.compile(thrifty, backend="aot_eager")(images).square().sum().backward()
+    for a, b in zip(gradients(plain), gradients(thrifty), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert {int(b) for name, b in thrifty.named_buffers() if name.endswith("num_batches_tracked")} == {1}
+
+
+@pytest.mark.parametrize("name", ["preact_resnet110", "original_resnet18"])
+def test_checkpointed_features_count_a_batch_once(name: str) -> None:
+    model = timm.create_model(name, depth=18 if "18" in name else 8, features_only=True).train()
+    model.model.set_grad_checkpointing()
+    torch.stack([level.sum() for level in model(torch.randn(2, 3, 64, 64))]).sum().backward()
+    assert {int(b) for name, b in model.named_buffers() if name.endswith("num_batches_tracked")} == {1}
+
+
+def test_features_come_in_the_order_asked_for() -> None:
+    model = timm.create_model("preact_resnet20", depth=8, features_only=True, out_indices=(2, 0)).eval()
+    assert [level.shape[1] for level in model(torch.zeros(1, 3, 32, 32))] == model.feature_info.channels() == [64, 16]
+
+
+def test_what_timms_scripts_always_give_is_taken_and_what_it_would_mean_is_refused() -> None:
+    created("preact_resnet20", depth=8, drop_rate=0.0, drop_path_rate=0.0)
+    with pytest.raises(PaperbenchError, match=r"must be 0: .* say shortcut='dropout'"):
+        created("preact_resnet20", drop_rate=0.1)
+
+
+def test_a_classifier_without_pooling_is_refused() -> None:
+    with pytest.raises(PaperbenchError, match="with global_pool='' say num_classes=0"):
+        created("preact_resnet20", depth=8, global_pool="")
+    with pytest.raises(PaperbenchError, match="num_classes of a net must be at least 0, not -1"):
+        created("preact_resnet20", depth=8).reset_classifier(-1)
+
+
+def test_entry_points_can_be_imported_and_pickled() -> None:
+    import paperbench.models.residual_net as module
+
+    assert set(NETS) < set(module.__all__)
+    assert all(callable(getattr(module, name)) for name in module.__all__)
+    assert pickle.loads(pickle.dumps(timm.models.model_entrypoint("preact_resnet20"))) is module.preact_resnet20
+
+
+def test_a_unit_alone_has_its_gate_as_the_net_would() -> None:
+    net = NETS["resnet110_exclusive_gating"]
+    unit = ResidualUnit(net, next(units(net)))
+    assert unit.addition.gate.bias.eq(-6).all()  # type: ignore[union-attr, operator]
+
+
+def test_a_pruned_net_gives_the_levels_that_it_has() -> None:
+    model = created("preact_resnet18").eval()
+    model.prune_intermediate_layers([2])
+    levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), intermediates_only=True)
+    assert [level.shape[1] for level in levels] == [64, 64, 128]
+
+
+def test_features_can_be_scripted() -> None:
+    model = timm.create_model("preact_resnet18", features_only=True).eval()
+    images = torch.randn(1, 3, 64, 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch prefers export now
+        scripted = torch.jit.script(model)
+    assert all(torch.equal(a, b) for a, b in zip(scripted(images), model(images), strict=True))

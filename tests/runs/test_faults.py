@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,14 @@ from tests.runs.running import Log, assert_same, go
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB, where one may mount such a thing."""
+    """A file system of 3 MB, where one may mount such a thing."""
     place = tmp_path / "small disk"
     place.mkdir()
     mount = shutil.which("mount")
     if (
         mount is None
         or subprocess.run(
-            [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False
+            [mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True, check=False
         ).returncode
     ):
         pytest.skip("needs the right to mount a small tmpfs")
@@ -142,6 +143,15 @@ def test_the_prediction_is_just_above_what_a_run_leaves_at_most(run: PlannedRun,
     assert most + one <= predicted, "the checkpoint that is being written comes on top"
     if stop_at == 13:
         assert predicted <= 1.5 * (most + one)
+
+
+def test_what_several_runs_leave_is_foreseen_closely(run: PlannedRun, tmp_path: Path) -> None:
+    """Beside the checkpoints that only the run at work has."""
+    runs = [replace(run, seed=seed) for seed in range(3)]
+    store = Store(tmp_path)
+    foreseen = check_room(runs, store) - check_room(runs[:1], store)
+    left = [sum(file.stat().st_size for file in go(one, tmp_path)[0].path.iterdir()) for one in runs[1:]]
+    assert sum(left) <= foreseen <= 1.15 * sum(left)
 
 
 def test_what_is_there_already_is_not_counted_again(run: PlannedRun, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.planning import needed_datasets, plan, run_spec
-from paperbench.specs.table import Table
+from paperbench.specs.table import Table, load_table
+from tests.helpers import copy_of_specs, edit
 
 IDS = {
     "original/resnet110": "fac5ccbeabef-s0",
@@ -37,6 +40,38 @@ def test_cells_that_need_the_same_training_share_it(table2: Table, small_dataset
     (cell,) = table2.cells("preact/resnet110")
     runs = plan(table2, [cell, cell], "paper", "fp32", 1, {"cifar10": small_dataset})
     assert [run.cells for run in runs] == [(cell.id, cell.id)]
+
+
+def test_a_shared_training_is_called_by_the_name_that_the_first_cell_gives_it(
+    small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    specs = copy_of_specs(tmp_path)
+    other = "{model: preact_resnet110, kwargs: {placement: original}}"
+    edit(specs / "experiments" / "table2.yaml", "resnet110: resnet110_bn_after_addition", f"resnet110: {other}")
+    table = load_table("table2", specs)
+    cells = table.cells("original/resnet110") + table.cells("bn_after_addition/resnet110")
+    (shared,) = plan(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset})
+    assert shared.cells == ("original/resnet110", "bn_after_addition/resnet110")
+    assert shared.net_name == "original_resnet110"
+
+
+def test_a_net_on_cifar100_has_its_classes_and_its_tag(small_dataset: ImageDataset, tmp_path: Path) -> None:
+    specs = copy_of_specs(tmp_path)
+    edit(
+        specs / "experiments" / "table2.yaml",
+        "figure: 4(e)\n    dataset: cifar10",
+        "figure: 4(e)\n    dataset: cifar100",
+    )
+    table = load_table("table2", specs)
+    runs = plan(table, table.cells("preact/*"), "paper", "fp32", 1, {"cifar100": small_dataset})
+    assert [(run.net_name, run.net.num_classes) for run in runs] == [
+        ("preact_resnet110.cifar100", 100),
+        ("preact_resnet164.cifar100", 100),
+    ]
+    (small,) = plan(table, table.cells("preact/resnet110"), "shallow", "fp32", 1, {"cifar100": small_dataset})
+    assert small.net_name == "preact_resnet110.cifar100(depth=20)"
+    (digits,) = plan(table, table.cells("preact/resnet110"), "smoke", "fp32", 1, {"digits": small_dataset})
+    assert (digits.net_name, digits.net.num_classes) == ("preact_resnet110(depth=14)", 10)
 
 
 @pytest.mark.parametrize(("profile", "dataset"), [("paper", "cifar10"), ("shallow", "cifar10"), ("smoke", "digits")])

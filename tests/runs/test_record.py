@@ -123,6 +123,7 @@ def removing(*path: str) -> Change:
         (setting("iteration", to=79), "is finished at iteration 79, which is not its recipe's last"),
         (setting("status", to="partial"), "has status 'partial' with a result"),
         (setting("status", to="diverged"), "has status 'diverged' with a result"),
+        (setting("files", "weights_sha256", to=None), "has status 'finished' and None as hash of the weights"),
         (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "status 'finished' with a divergence"),
         (setting("divergence", to={"phase": "sideways"}), "record.divergence lacks the key 'iteration'"),
         (setting("seconds", to=-1.0), "has a negative number where no run leaves one"),

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,19 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
 from paperbench.data.dataset import ImageDataset
+from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
+from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.trainer import FinalMetrics, Trainer
 from tests.runs.running import go, planned, tiny
 
 
@@ -47,6 +53,13 @@ def error(model: nn.Module, dataset: ImageDataset, inputs: Tensor) -> float:
     return 100 * float((model(inputs).argmax(1) != torch.from_numpy(dataset.y_test)).double().mean())
 
 
+@torch.no_grad()
+def loss(model: nn.Module, dataset: ImageDataset, inputs: Tensor, *, bf16: bool = False) -> float:
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
+        logits = model(inputs.contiguous(memory_format=torch.channels_last))
+    return float(F.cross_entropy(logits.double(), torch.from_numpy(dataset.y_test)))
+
+
 def record_of(directory: RunDirectory) -> Record:
     record = directory.read_record()
     assert record is not None
@@ -65,10 +78,27 @@ def test_timm_loads_the_net_that_the_recorded_error_was_measured_with(
     assert json.loads(told["result"]) == dataclasses.asdict(record.result)
     inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
     assert error(loaded(directory), small_dataset, inputs) == record.result.test_error
+    found = loss(loaded(directory), small_dataset, inputs)
+    assert found == pytest.approx(record.result.test_loss, rel=1e-5)
+    if at_test == "reestimated":
+        assert found != pytest.approx(record.result.moving_average_test_loss, rel=1e-2), "the test can tell them apart"
     assert (told["architecture"], told["tag"], told["run"], told["seed"]) == (net, "cifar10", record.run, "0")
     assert json.loads(told["arguments"]) == {"depth": 11 if "164" in net else 8}
     assert told["data"] == small_dataset.name
     assert told["data_fingerprint"] == small_dataset.fingerprint
+
+
+def test_a_run_in_bfloat16_is_tested_in_bfloat16(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    directory, _ = go(planned(tiny(paper_recipe), small_dataset, precision="bf16"), tmp_path)
+    told, result = metadata(directory.weights_file), record_of(directory).result
+    assert result is not None
+    assert told["precision"] == "bf16"
+    model = loaded(directory).to(memory_format=torch.channels_last)
+    inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
+    assert loss(model, small_dataset, inputs, bf16=True) == pytest.approx(result.test_loss, rel=1e-6)
+    assert loss(model, small_dataset, inputs) != pytest.approx(result.test_loss, rel=1e-6)
 
 
 def test_the_mean_is_that_of_the_training_images_pixel_by_pixel(
@@ -136,6 +166,61 @@ def test_verify_tells_edited_weights_and_lets_them_be_removed(
     assert f"{finished.weights_file} was edited or damaged" in problem
     finished.weights_file.unlink()
     assert verify(store).problems == []
+    finished.weights_file.symlink_to("nowhere")
+    (problem,) = verify(store).problems
+    assert "leads nowhere" in problem
+    finished.weights_file.unlink()
+    os.mkfifo(finished.weights_file)
+    (problem,) = verify(store).problems
+    assert "it is no ordinary file" in problem
+    finished.weights_file.unlink()
+    with open(finished.weights_file, "wb") as stream:
+        stream.truncate(400 * 10**9)
+    (problem,) = verify(store).problems
+    assert "are more than the" in problem
+    finished.weights_file.unlink()
+
+
+def test_weights_that_were_removed_are_made_again_from_the_checkpoint(run: PlannedRun, finished: RunDirectory) -> None:
+    weights = finished.weights_file.read_bytes()
+    finished.weights_file.unlink()
+    finished.record_file.unlink()
+    _, log = go(run, finished.path.parents[1])
+    assert log.steps == []
+    assert finished.weights_file.read_bytes() == weights
+
+
+def test_a_diverged_run_keeps_no_weights_of_another_attempt(
+    paper_recipe: Recipe, run: PlannedRun, finished: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a session was killed behind the weights, and the next one's final test is not finite."""
+    store = Store(finished.path.parents[1])
+    finished.record_file.unlink()
+    broken = EvaluationMetrics(math.nan, 90.0)
+    monkeypatch.setattr(Trainer, "finish", lambda *_: FinalMetrics(broken, broken))
+    _, log = go(run, store.root)
+    assert log.record.status == "diverged"
+    assert not finished.weights_file.exists()
+    finished.weights_file.write_bytes(b"from elsewhere")
+    (problem,) = verify(store).problems
+    assert "belongs to no result: the run diverged" in problem
+
+
+def test_timm_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: Path) -> None:
+    """Both have parameters of the same names and shapes."""
+    overlay = {"file": str(finished.weights_file)}
+    with pytest.raises(PaperbenchError, match=r"holds another net .* Ask for 'preact_resnet20', depth=8, or"):
+        timm.create_model(
+            "preact_resnet20", depth=8, transition_shortcut="raw", pretrained=True, pretrained_cfg_overlay=overlay
+        )
+    with pytest.raises(PaperbenchError, match="holds another net"):
+        timm.create_model("preact_resnet20", pretrained=True, pretrained_cfg_overlay=overlay)
+    more = timm.create_model("preact_resnet20", depth=8, num_classes=7, pretrained=True, pretrained_cfg_overlay=overlay)
+    assert more(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+    torn = tmp_path / "torn.safetensors"
+    torn.write_bytes(finished.weights_file.read_bytes()[:1000])
+    with pytest.raises(PaperbenchError, match="cannot be read as weights"):
+        timm.create_model("preact_resnet20", depth=8, pretrained=True, pretrained_cfg_overlay={"file": str(torn)})
 
 
 def test_timms_one_mean_a_channel_costs_next_to_nothing_against_the_mean_image(
