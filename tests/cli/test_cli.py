@@ -198,7 +198,7 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run: Run, tmp_p
     assert len(rows) == 20
     assert rows[0].split()[1:4] == ["original_resnet110(depth=14)", "0", "original/resnet110"]
     assert [row.split()[2] for row in rows] == ["0"] * 10 + ["1"] * 10
-    assert "\n20 runs, 1,600 iterations to do, about 3" in out
+    assert "\n20 runs, 1,600 iterations to do, about 5" in out
     assert out.endswith(" MB of disk to be filled.\n")
     assert list(tmp_path.iterdir()) == []
     _, out, _ = run("run", "table2", "--profile", "smoke", "--dry-run", "--cells", "preact", "--stop-at", 30)
