@@ -17,7 +17,9 @@ from paperbench.errors import PaperbenchError, nearest
 
 @dataclass(frozen=True)
 class Net:
-    """One net, canonically: two equal nets have equal fields, whatever name and arguments they were asked for by.
+    """One net. As `resolve` makes them, equal nets have equal fields, whatever they were asked for by.
+
+    Values that make no net are refused, with a `PaperbenchError`.
 
     Attributes:
         family: A key of `FAMILIES`.
@@ -57,19 +59,21 @@ class Net:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise PaperbenchError(f"There is no family {self.family!r}. {nearest(self.family, FAMILIES)}")
-        given = {key: getattr(self, key) for key in ARGUMENTS if getattr(self, key) is not None}
-        for key, value in given.items():
-            checked("a net", key, value)
+        of_shortcuts = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
+        for key in ARGUMENTS:
+            if getattr(self, key) is not None or key not in of_shortcuts:
+                checked("a net", key, getattr(self, key))
         family = FAMILIES[self.family]
         family.units(self.depth)
         used = {*SHORTCUTS[self.shortcut].defaults, *(() if self.shortcut == "conv" else ("shortcut_option",))}
-        for key in ("shortcut_option", *(key for s in SHORTCUTS.values() for key in s.defaults)):
-            if key in given and key not in used:
+        for key in of_shortcuts:
+            is_given = getattr(self, key) is not None
+            if is_given and key not in used:
                 raise PaperbenchError(f"A net with shortcut {self.shortcut} has no {key}.")
-            if key in used and key not in given and key != "shortcut_bn":
+            if key in used and not is_given and key != "shortcut_bn":
                 raise PaperbenchError(f"A net with shortcut {self.shortcut} needs {key}.")
         for key, default in (("stride_in", "first"), ("transition_shortcut", "activated")):
-            if given[key] != default:
+            if getattr(self, key) != default:
                 _check_use("A net", key, family, self.shortcut, self.placement)
 
     def canonical(self) -> dict[str, Any]:

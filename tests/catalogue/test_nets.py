@@ -203,6 +203,8 @@ def test_an_unknown_argument_is_a_type_error_too() -> None:
         ({"family": "basics"}, "no family 'basics'. Did you mean 'basic'"),
         ({"placement": "preactivation"}, "placement of a net must be original or"),
         ({"shortcut": "identities"}, "shortcut of a net must be identity or"),
+        ({"placement": None}, "placement of a net must be original or .* not None"),
+        ({"stride_in": None}, "stride_in of a net must be first or middle, not None"),
         ({"shortcut_option": None}, "A net with shortcut identity needs shortcut_option"),
         ({"shortcut_option": "C"}, "shortcut_option of a net must be A or B"),
         ({"shortcut": "conv"}, "A net with shortcut conv has no shortcut_option"),
