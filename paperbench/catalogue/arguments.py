@@ -7,11 +7,16 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from numbers import Real
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from paperbench.catalogue.placements import PLACEMENTS
 from paperbench.catalogue.shortcuts import SHORTCUTS
 from paperbench.errors import ArgumentError, PaperbenchError, nearest
+
+ShortcutOption = Literal["A", "B"]
+GateInit = Literal["he", "gaussian"]
+StrideIn = Literal["first", "middle"]
+TransitionShortcut = Literal["activated", "raw"]
 
 
 def _one_of(known: Collection[str]) -> Callable[[Any], str]:
@@ -23,7 +28,7 @@ def _one_of(known: Collection[str]) -> Callable[[Any], str]:
     return check
 
 
-def _whole_number(least: int) -> Callable[[Any], int]:
+def _whole_number(least: int | None = None) -> Callable[[Any], int]:
     def check(value: Any) -> int:
         try:
             number = operator.index(value)
@@ -31,7 +36,7 @@ def _whole_number(least: int) -> Callable[[Any], int]:
             number = None
         if number is None or isinstance(value, bool):
             raise ValueError(f"must be a whole number, not {value!r}")
-        if number < least:
+        if least is not None and number < least:
             raise ValueError(f"must be at least {least}, not {number}")
         return number
 
@@ -61,20 +66,20 @@ def _flag(value: Any) -> bool:
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
-        "depth": _whole_number(-(10**9)),  # the family says which there are
+        "depth": _whole_number(),  # the family says which there are
         "num_classes": _whole_number(0),
         "in_chans": _whole_number(1),
         "placement": _one_of(PLACEMENTS),
         "shortcut": _one_of(SHORTCUTS),
-        "shortcut_option": _one_of(("A", "B")),
+        "shortcut_option": _one_of(get_args(ShortcutOption)),
         "shortcut_scale": _number(0.0),
         "residual_scale": _number(0.0),
         "gate_bias": _number(-math.inf),
-        "gate_init": _one_of(("he", "gaussian")),
+        "gate_init": _one_of(get_args(GateInit)),
         "shortcut_bn": _flag,
         "inverted": _flag,
-        "stride_in": _one_of(("first", "middle")),
-        "transition_shortcut": _one_of(("activated", "raw")),
+        "stride_in": _one_of(get_args(StrideIn)),
+        "transition_shortcut": _one_of(get_args(TransitionShortcut)),
     }
 )
 

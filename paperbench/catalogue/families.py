@@ -25,7 +25,6 @@ class Family:
         size: Side of the images that the family is made for, in pixels. Nets for small images begin with a 3x3
             convolution; those for large ones with a 7x7 convolution and max pooling, each of stride 2.
         shortcut_option: How a shortcut changes dimensions unless told otherwise (options A and B of v1, Sec. 3.3).
-        source: Where the family is described.
         layers_per_n: Weight layers that one more unit in every stage adds: depth = layers_per_n * n + 2. None where
             the stages have different numbers of units.
         depths: Units of each stage by depth, where they have different numbers.
@@ -37,7 +36,6 @@ class Family:
     expansion: int
     size: int
     shortcut_option: Literal["A", "B"]
-    source: str
     layers_per_n: int | None = None
     depths: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -85,35 +83,22 @@ class Family:
 
 _CIFAR_WIDTHS = (16, 32, 64)
 _IMAGENET_WIDTHS = (64, 128, 256, 512)
-_DEPTHS_OF_BOTTLENECK_NETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+_BASIC_DEPTHS = MappingProxyType({18: (2, 2, 2, 2), 34: (3, 4, 6, 3)})
+_BOTTLENECK_DEPTHS = MappingProxyType({50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)})
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         f.name: f
         for f in (
-            Family("basic", (3, 3), _CIFAR_WIDTHS, 1, 32, "A", "v1, Sec. 4.2", layers_per_n=6),
-            Family("bottleneck", (1, 3, 1), _CIFAR_WIDTHS, 4, 32, "B", "the paper, Appendix", layers_per_n=9),
-            Family("one_layer", (3,), _CIFAR_WIDTHS, 1, 32, "A", "the paper, Sec. 4.1", layers_per_n=3),
-            Family(
-                "imagenet_basic",
-                (3, 3),
-                _IMAGENET_WIDTHS,
-                1,
-                224,
-                "B",
-                "v1, Table 1",
-                depths=MappingProxyType({18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}),
-            ),
-            Family(
-                "imagenet_bottleneck",
-                (1, 3, 1),
-                _IMAGENET_WIDTHS,
-                4,
-                224,
-                "B",
-                "v1, Table 1; the paper, footnote 3, for 200 layers",
-                depths=MappingProxyType(_DEPTHS_OF_BOTTLENECK_NETS),
-            ),
+            # v1, Sec. 4.2
+            Family("basic", (3, 3), _CIFAR_WIDTHS, 1, 32, "A", layers_per_n=6),
+            # the paper, Appendix
+            Family("bottleneck", (1, 3, 1), _CIFAR_WIDTHS, 4, 32, "B", layers_per_n=9),
+            # the paper, Sec. 4.1, "each shortcut skips only 1 layer"
+            Family("one_layer", (3,), _CIFAR_WIDTHS, 1, 32, "A", layers_per_n=3),
+            # v1, Table 1; the paper, footnote 3, for 200 layers
+            Family("imagenet_basic", (3, 3), _IMAGENET_WIDTHS, 1, 224, "B", depths=_BASIC_DEPTHS),
+            Family("imagenet_bottleneck", (1, 3, 1), _IMAGENET_WIDTHS, 4, 224, "B", depths=_BOTTLENECK_DEPTHS),
         )
     }
 )

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-from paperbench.catalogue.arguments import ARGUMENTS, checked
+from paperbench.catalogue.arguments import (
+    ARGUMENTS,
+    GateInit,
+    ShortcutOption,
+    StrideIn,
+    TransitionShortcut,
+    checked,
+)
 from paperbench.catalogue.datasets import DATASETS
 from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.placements import PLACEMENTS
@@ -43,18 +50,18 @@ class Net:
     family: str
     depth: int
     placement: str
-    shortcut_option: Literal["A", "B"] | None
+    shortcut_option: ShortcutOption | None
     num_classes: int = 10
     in_chans: int = 3
     shortcut: str = "identity"
     shortcut_scale: float | None = None
     residual_scale: float | None = None
     gate_bias: float | None = None
-    gate_init: Literal["he", "gaussian"] | None = None
+    gate_init: GateInit | None = None
     shortcut_bn: bool | None = None
     inverted: bool | None = None
-    stride_in: Literal["first", "middle"] = "first"
-    transition_shortcut: Literal["activated", "raw"] = "activated"
+    stride_in: StrideIn = "first"
+    transition_shortcut: TransitionShortcut = "activated"
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:

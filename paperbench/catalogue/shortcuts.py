@@ -16,18 +16,16 @@ class Shortcut:
         name: The value of the argument `shortcut`.
         figure: The drawing in the paper.
         title: What Table 1 calls it.
-        on_shortcut, on_residual: What each path is multiplied by or goes through, in Table 1's words; None if nothing.
         defaults: The arguments that it takes, with the values they have unless told otherwise.
     """
 
     name: str
     figure: str
     title: str
-    on_shortcut: str | None = None
-    on_residual: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
+_SCALES = MappingProxyType({"shortcut_scale": 0.5, "residual_scale": 1.0})
 _GATE = MappingProxyType({"gate_bias": -6.0, "gate_init": "he"})
 
 SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType(
@@ -35,18 +33,11 @@ SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType(
         s.name: s
         for s in (
             Shortcut("identity", "2(a)", "identity"),
-            Shortcut(
-                "constant_scaling",
-                "2(b)",
-                "constant scaling",
-                "shortcut_scale",
-                "residual_scale",
-                MappingProxyType({"shortcut_scale": 0.5, "residual_scale": 1.0}),
-            ),
-            Shortcut("exclusive_gating", "2(c)", "exclusive gating", "1 - g(x)", "g(x)", _GATE),
-            Shortcut("shortcut_only_gating", "2(d)", "shortcut-only gating", "1 - g(x)", None, _GATE),
-            Shortcut("conv", "2(e)", "1x1 conv shortcut", "1x1 conv", None, MappingProxyType({"shortcut_bn": None})),
-            Shortcut("dropout", "2(f)", "dropout shortcut", "dropout 0.5", None, MappingProxyType({"inverted": False})),
+            Shortcut("constant_scaling", "2(b)", "constant scaling", _SCALES),
+            Shortcut("exclusive_gating", "2(c)", "exclusive gating", _GATE),
+            Shortcut("shortcut_only_gating", "2(d)", "shortcut-only gating", _GATE),
+            Shortcut("conv", "2(e)", "1x1 conv shortcut", MappingProxyType({"shortcut_bn": None})),
+            Shortcut("dropout", "2(f)", "dropout shortcut", MappingProxyType({"inverted": False})),
         )
     }
 )

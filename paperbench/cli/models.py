@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import Subparsers, add_device, add_tables_root, positive_int
+from paperbench.cli.arguments import Subparsers, add_tables_root, positive_int
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
@@ -40,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "checkpointing, `set_grad_checkpointing` of timm's models); measured on a GPU, else counted",
     )
     parser.add_argument("--batch-size", type=positive_int, metavar="N", help="with --memory: images (default: 128)")
-    add_device(parser)
+    parser.add_argument("--device", metavar="D", help="with --memory: auto (default), cpu, cuda or cuda:N")
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
 
@@ -62,12 +62,14 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError("--diagram and --memory are two answers. Ask for one at a time.")
     if args.settings and not args.diagram:
         raise PaperbenchError("--set changes what --diagram draws; tables list the nets as named. Add --diagram.")
-    if args.batch_size and not args.memory:
-        raise PaperbenchError("--batch-size is that of the step that --memory looks at. Add --memory.")
+    if (args.batch_size or args.device) and not args.memory:
+        raise PaperbenchError("--batch-size and --device are of the step that --memory looks at. Add --memory.")
+    if args.tables and (args.diagram or args.memory):
+        raise PaperbenchError("--tables is for the list of nets, which names the tables that use them. Leave it out.")
     if args.diagram:
         print(_diagram(names, args.pattern, args.settings))
     elif args.memory:
-        print(_memory(names, args.batch_size or 128, args.device))
+        print(_memory(names, args.batch_size or 128, args.device or "auto"))
     else:
         print(_table(names, spec_root(args.tables)))
     return 0

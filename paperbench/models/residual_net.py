@@ -22,7 +22,7 @@ from paperbench.architecture import num_features, stem, tail, units
 from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.models.additions import GatedAddition
-from paperbench.models.residual_unit import ResidualUnit, components
+from paperbench.models.residual_unit import ResidualUnit, component, components
 from paperbench.models.stage import Stage
 from paperbench.models.weights_file import check_holds
 
@@ -58,16 +58,16 @@ class ResidualNet(nn.Module):
         kernel, stride = first.convolution.kernel, first.convolution.stride
         self.stem.add_module("conv", nn.Conv2d(net.in_chans, channels, kernel, stride, kernel // 2, bias=False))
         for name in first.components:
-            self.stem.add_module(name, nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU())
+            self.stem.add_module(name, component(name, channels))
         reduction = first.convolution.stride
-        self.stem_level = -1  # which layer of the stem is the first level of features
+        self._stem_level = -1  # which layer of the stem is the first level of features
         if first.pools:
             self._add_feature(channels, reduction, f"stem.{first.components[-1]}")
-            self.stem_level = len(self.stem) - 1
+            self._stem_level = len(self.stem) - 1
             self.stem.add_module("pool", nn.MaxPool2d(3, 2, padding=1))
             reduction *= 2
 
-        self.first_stage_level = len(self.feature_info)
+        self._first_stage_level = len(self.feature_info)
         self.stages = nn.Sequential()
         for unit in units(net):
             if unit.index == 0:
@@ -77,7 +77,7 @@ class ResidualNet(nn.Module):
                 self._add_feature(unit.out_channels, reduction, f"stages.{unit.stage}")
             stage.append(ResidualUnit(net, unit))
 
-        self.num_levels = len(self.feature_info)
+        self._num_levels = len(self.feature_info)
         self.num_features = self.head_hidden_size = num_features(net)
         self.tail = components(tail(net), self.num_features)
         self.global_pool: nn.Module
@@ -133,7 +133,7 @@ class ResidualNet(nn.Module):
         """Replace the head: `num_classes` outputs (0: none), and another pooling if one is named ("": none).
 
         Raises:
-            PaperbenchError: The number of classes is none.
+            PaperbenchError: The number of classes is negative, or no whole number.
         """
         self.num_classes = num_classes = checked("a net", "num_classes", num_classes)
         self.net = replace(self.net, num_classes=num_classes)
@@ -189,22 +189,22 @@ class ResidualNet(nn.Module):
         """
         if output_fmt != "NCHW" and output_fmt != "NHWC":
             raise ValueError(f"output_fmt must be NCHW or NHWC, not {output_fmt}.")
-        wanted, last = feature_take_indices(self.num_levels, indices)
+        wanted, last = feature_take_indices(self._num_levels, indices)
         found: dict[int, Tensor] = {}
         for position, layer in enumerate(self.stem):
             if not (stop_early and last in found):
                 x = layer(x)
-                if position == self.stem_level:
+                if position == self._stem_level:
                     found[0] = x
-        for level, stage in enumerate(self.stages, self.first_stage_level):
+        for level, stage in enumerate(self.stages, self._first_stage_level):
             if not (stop_early and last in found):
                 x = stage(x)
                 found[level] = x
         features = x
-        if self.num_levels - 1 in found:
+        if self._num_levels - 1 in found:
             features = self.tail(x)
             if norm:
-                found[self.num_levels - 1] = features
+                found[self._num_levels - 1] = features
         levels: list[Tensor] = []
         for level in wanted:
             if level in found:  # a pruned net has lost some
@@ -227,10 +227,10 @@ class ResidualNet(nn.Module):
         Returns:
             The indices, counted from 0.
         """
-        wanted, last = feature_take_indices(self.num_levels, indices)
-        is_cut = last < self.num_levels - 1
-        self.stages = self.stages[: last + 1 - self.first_stage_level]
-        if last < self.first_stage_level:
+        wanted, last = feature_take_indices(self._num_levels, indices)
+        is_cut = last < self._num_levels - 1
+        self.stages = self.stages[: last + 1 - self._first_stage_level]
+        if last < self._first_stage_level:
             del self.stem.pool
         if is_cut:
             self.num_features = self.head_hidden_size = self.feature_info[last]["num_chs"]
@@ -253,7 +253,7 @@ _CHANNEL_MEANS = {
     "cifar100": (0.5071, 0.4865, 0.4409),
     "imagenet": (0.485, 0.456, 0.406),
 }
-"""Of the training sets, with pixels in [0, 1]."""
+"""Of the training sets, with pixels in [0, 1], as commonly published; a test holds CIFAR-10's to the images."""
 
 
 def _cfg(tag: str) -> dict[str, Any]:
@@ -288,7 +288,8 @@ def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> 
     tag = kwargs.get("pretrained_cfg")
     if isinstance(tag, str) and tag not in tags(name):
         raise PaperbenchError(f"{name} has no tag {tag!r}. {nearest(tag, tags(name))}")
-    file = (kwargs.get("pretrained_cfg_overlay") or {}).get("file") if pretrained else None
+    given = {**(tag if isinstance(tag, dict) else {}), **(kwargs.get("pretrained_cfg_overlay") or {})}
+    file = given.get("file") if pretrained else None
 
     def build(
         global_pool: str = "avg",

@@ -10,11 +10,16 @@ from paperbench.models.additions import make_addition
 from paperbench.models.shortcuts import make_shortcut
 
 
+def component(name: Component, channels: int) -> nn.Module:
+    """BN or ReLU for so many channels."""
+    return nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU()
+
+
 def components(names: Iterable[Component], channels: int) -> nn.Module:
     """BN and ReLU in the given order; the identity if there are none."""
     parts = nn.Sequential()
     for name in names:
-        parts.add_module(name, nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU())
+        parts.add_module(name, component(name, channels))
     return parts if len(parts) else nn.Identity()
 
 
@@ -25,8 +30,9 @@ def residual_function(unit: Unit) -> nn.Sequential:
         padding = layer.kernel // 2
         conv = nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, padding, bias=False)
         function.add_module(f"conv{k}", conv)
-        for name in unit.last if k == len(unit.weight_layers) else ("bn", "relu"):
-            function.add_module(f"{name}{k}", nn.BatchNorm2d(layer.outputs) if name == "bn" else nn.ReLU())
+        between: tuple[Component, ...] = ("bn", "relu")
+        for name in unit.last if k == len(unit.weight_layers) else between:
+            function.add_module(f"{name}{k}", component(name, layer.outputs))
     return function
 
 

@@ -31,8 +31,11 @@ def check_holds(file: Path, net: Net) -> None:
         ) from error
     if "architecture" not in told:
         return
-    arguments = json.loads(told.get("arguments", "{}"))
-    held = resolve(told["architecture"], **arguments)
+    try:
+        arguments = dict(json.loads(told.get("arguments", "{}")))
+        held = resolve(told["architecture"], **arguments)
+    except (ValueError, TypeError, PaperbenchError) as error:
+        raise PaperbenchError(f"{file} holds a net that paperbench does not know: {error}") from error
     if replace(held, num_classes=net.num_classes, in_chans=net.in_chans) != net:
         listed = "".join(f", {key}={value!r}" for key, value in arguments.items())
         raise PaperbenchError(

@@ -202,6 +202,9 @@ def test_memory_of_a_step_is_said_to_be_counted_where_there_is_no_gpu(run: Run) 
     [
         ("preact_resnet20 --memory --diagram", "Ask for one at a time"),
         ("preact_resnet20 --batch-size 8", "Add --memory"),
+        ("preact_resnet20 --device cpu", "Add --memory"),
+        ("preact_resnet20 --diagram --tables .", "Leave it out"),
+        ("preact_resnet20 --memory --tables .", "Leave it out"),
     ],
 )
 def test_options_that_contradict_each_other(run: Run, arguments: str, message: str) -> None:

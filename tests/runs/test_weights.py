@@ -13,6 +13,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from paperbench.data.dataset import ImageDataset
@@ -217,6 +218,11 @@ def test_timm_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: P
         timm.create_model("preact_resnet20", pretrained=True, pretrained_cfg_overlay=overlay)
     more = timm.create_model("preact_resnet20", depth=8, num_classes=7, pretrained=True, pretrained_cfg_overlay=overlay)
     assert more(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+    for told in ({"architecture": "resnet50"}, {"architecture": "preact_resnet20", "arguments": "[7]"}):
+        foreign = tmp_path / "foreign.safetensors"
+        save_file({"x": torch.zeros(1)}, foreign, told)
+        with pytest.raises(PaperbenchError, match="holds a net that paperbench does not know"):
+            timm.create_model("preact_resnet20", pretrained=True, pretrained_cfg_overlay={"file": str(foreign)})
     torn = tmp_path / "torn.safetensors"
     torn.write_bytes(finished.weights_file.read_bytes()[:1000])
     with pytest.raises(PaperbenchError, match="cannot be read as weights"):
@@ -237,6 +243,8 @@ def test_timms_one_mean_a_channel_costs_next_to_nothing_against_the_mean_image(
     assert recorded.test_error < 80, "it has learnt something"
     assert error(model, dataset, images(dataset, json.loads(told["mean"]), 1.0)) == recorded.test_error
     configured = timm.data.resolve_model_data_config(model)
+    measured = cifar10.x_train.mean(axis=(0, 1, 2), dtype=np.float64) / 255
+    np.testing.assert_allclose(configured["mean"], measured, atol=0.002)
     channel_means = np.array(configured["mean"], dtype=np.float32).reshape(3, 1, 1)
     assert error(model, dataset, images(dataset, channel_means, 1.0)) == pytest.approx(recorded.test_error, abs=1.0)
 
