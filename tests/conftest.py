@@ -64,8 +64,14 @@ def cifar10() -> ImageDataset:
 
 
 @pytest.fixture(scope="session")
-def table2() -> Table:
-    return load_table("table2", ROOT)
+def tables() -> dict[str, Table]:
+    """The paper's five tables by id."""
+    return {table: load_table(table, ROOT) for table in ("table1", "table2", "table3", "table4", "table5")}
+
+
+@pytest.fixture(scope="session")
+def table2(tables: dict[str, Table]) -> Table:
+    return tables["table2"]
 
 
 @pytest.fixture(scope="session")

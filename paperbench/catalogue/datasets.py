@@ -9,18 +9,23 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set before it is loaded. Images are `size` x `size` with three channels."""
+    """What is known of a data set before it is loaded. Images are `size` x `size` with three channels.
+
+    Attributes:
+        test_images: How many its test errors are measured on.
+    """
 
     title: str
     num_classes: int
     size: int
+    test_images: int
 
 
 DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
     {
-        "cifar10": DatasetInfo("CIFAR-10", 10, 32),
-        "cifar100": DatasetInfo("CIFAR-100", 100, 32),
-        "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224),
-        "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32),
+        "cifar10": DatasetInfo("CIFAR-10", 10, 32, 10_000),
+        "cifar100": DatasetInfo("CIFAR-100", 100, 32, 10_000),
+        "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224, 50_000),
+        "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32, 360),
     }
 )

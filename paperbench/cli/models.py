@@ -181,6 +181,6 @@ def _tables_by_net(root: Path) -> dict[str, str]:
 
     tables: dict[str, list[str]] = {}
     for table_id in table_ids(root):
-        for cell in load_table(table_id, root).cells():
-            tables.setdefault(cell.reference.name, []).append(table_id.removeprefix("table"))
+        for cell in load_table(table_id, root).all_cells:
+            tables.setdefault(cell.settings[0].reference.name, []).append(table_id.removeprefix("table"))
     return {name: ", ".join(dict.fromkeys(ids)) for name, ids in tables.items()}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
+from paperbench.errors import PaperbenchError
 from paperbench.runs.record import build
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.profile import Profile
@@ -53,23 +54,32 @@ def plan(
     seeds: int,
     datasets: dict[str, ImageDataset],
 ) -> list[PlannedRun]:
-    """The runs for the given cells: the first seed of every cell, then the second, and so on.
+    """The runs for the given cells: the first seed of every net, then the second, and so on.
 
     Args:
         datasets: What `needed_datasets` names, loaded.
+
+    Raises:
+        PaperbenchError: A recipe asks for something that cannot be trained yet.
     """
     profile = table.profiles.named(profile_name)
-    recipe = table.recipe_in(profile)
     runs: dict[str, PlannedRun] = {}
     for seed in range(seeds):
         for cell in cells:
-            net, dataset = cell.net_in(profile), datasets[cell.dataset_in(profile)]
-            spec = run_spec(net, recipe, dataset.fingerprint, profile_name, precision)
-            earlier = runs.get(spec.run_id(seed))
-            reference = earlier.reference if earlier else cell.reference_in(profile)
-            served = (*earlier.cells, cell.id) if earlier else (cell.id,)
-            run = PlannedRun(spec, seed, net, reference, recipe, dataset, served)
-            runs[run.id] = run
+            recipe, dataset = table.recipe_in(profile, cell.recipe), datasets[cell.dataset_in(profile)]
+            if recipe.augmentation.is_for_large_images:
+                raise PaperbenchError(
+                    f"Cell {cell.id}: paperbench cannot train by recipe {recipe.recipe} yet: it has no augmentation "
+                    "for large images. Choose other cells (`--cells`)."
+                )
+            for setting in cell.settings:
+                net = cell.net_in(profile, setting)
+                spec = run_spec(net, recipe, dataset.fingerprint, profile_name, precision)
+                earlier = runs.get(spec.run_id(seed))
+                reference = earlier.reference if earlier else cell.reference_in(profile, setting)
+                served = (*earlier.cells, cell.id) if earlier else (cell.id,)
+                run = PlannedRun(spec, seed, net, reference, recipe, dataset, served)
+                runs[run.id] = run
     return list(runs.values())
 
 
@@ -90,6 +100,8 @@ def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
         "recipe": "of a record",
         "source": "a record",
         "monitoring": {"log_every": 1, "test_every": 1, "checkpoint_every": 1, "checkpoint_share": 1.0},
+        "authors": {"framework": "of a record", "images_per_gpu": 1, "precision": "fp32"},
+        "silent": [],
     }
     recipe: Recipe = build(Recipe, {**spec.recipe, **unknown}, "spec.recipe")
     return net, recipe

@@ -1,4 +1,4 @@
-"""What to run for one table of the paper: rows, columns, and the net in each cell."""
+"""What to run for one table of the paper: rows, columns, and the nets in each cell."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.specs.run_spec import Precision
 from paperbench.specs.strict_yaml import FieldError, SpecError
 
 _ID = re.compile("[a-z0-9_]+")
@@ -16,16 +17,10 @@ _ID = re.compile("[a-z0-9_]+")
 
 @dataclass(frozen=True)
 class NetReference:
-    """A net in a cell: a name of the catalogue, with arguments if need be."""
+    """A net: a name of the catalogue, with arguments if need be."""
 
     model: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_scalar(cls, value: Any) -> NetReference:
-        if not isinstance(value, str):
-            raise PaperbenchError("must be the name of a net. `paperbench models` lists all.")
-        return cls(value)
 
     def __post_init__(self) -> None:
         for key in ("num_classes", "in_chans"):
@@ -68,33 +63,143 @@ class NetReference:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """One of the nets of a cell; most cells have just one.
+
+    Attributes:
+        label: What sets it apart from the cell's others, such as "gate_bias=-3"; empty if there are none.
+    """
+
+    label: str
+    reference: NetReference
+
+
+@dataclass(frozen=True)
+class CellNets:
+    """What a cell trains: a net, or one for each value of an argument if the paper gives one result for them all.
+
+    Attributes:
+        sweep: The argument, with its values.
+    """
+
+    model: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def from_scalar(cls, value: Any) -> CellNets:
+        if not isinstance(value, str):
+            raise PaperbenchError("must be the name of a net. `paperbench models` lists all.")
+        return cls(value)
+
+    def __post_init__(self) -> None:
+        if len(self.sweep) > 1:
+            raise FieldError("sweep", "a sweep is over one argument.")
+        for argument, values in self.sweep.items():
+            if argument in self.kwargs:
+                raise FieldError("sweep", f"{argument} is among kwargs too.")
+            if len(values) < 2 or any(values.count(value) > 1 for value in values):
+                raise FieldError("sweep", f"{argument} needs two values or more, each different.")
+        _ = self.settings  # makes every net once, so that what is wrong with one is found here
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """The nets, in the order of the sweep."""
+        if not self.sweep:
+            return (Setting("", NetReference(self.model, self.kwargs)),)
+        ((argument, values),) = self.sweep.items()
+        return tuple(
+            Setting(f"{argument}={value}", NetReference(self.model, {**self.kwargs, argument: value}))
+            for value in values
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a trained net is tested: on one central crop of an image whose shorter side was brought to `scale`.
+
+    No part of a run: one training can be tested in several ways. Both are in pixels.
+    """
+
+    crop: int
+    scale: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= self.scale:
+            raise FieldError("crop", f"a crop of {self.crop} pixels does not fit an image of {self.scale}.")
+
+    def __str__(self) -> str:
+        return f"{self.crop}x{self.crop} crop of a shorter side of {self.scale}"
+
+
+Metric = Literal["top1", "top5"]
+
+
+@dataclass(frozen=True)
 class Column:
-    """A column of results; the error of a run stands in it."""
+    """A column of results.
+
+    Attributes:
+        metric: Which error of a run stands in it.
+        dataset: What its nets train on, in tables where that is the same down a column.
+    """
 
     id: str
     title: str
+    metric: Metric = "top1"
+    dataset: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dataset is not None:
+            _check_dataset(self.dataset)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table; every cell trains on `dataset`."""
+    """A row of the table.
+
+    Attributes:
+        figure: The paper's figure that draws the unit.
+        labels: The paper's further columns: heading to text.
+        dataset: What its nets train on, unless the column says so.
+        recipe: Name of a recipe, if it is not the table's.
+        evaluation: How its nets are tested; None: on the whole image.
+        on_request: Whether it is run only if it is named: too costly, or no part of the printed table.
+    """
 
     id: str
     title: str
-    figure: str
-    dataset: str
-    cells: Mapping[str, NetReference]
+    cells: Mapping[str, CellNets]
+    figure: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    dataset: str | None = None
+    recipe: str | None = None
+    evaluation: Evaluation | None = None
+    on_request: bool = False
     where: str = ""
 
     def __post_init__(self) -> None:
-        if self.dataset not in DATASETS:
-            raise FieldError("dataset", f"unknown data set {self.dataset!r}. {nearest(self.dataset, DATASETS)}")
-        for column, reference in self.cells.items():
-            try:
-                reference.check_size(self.dataset)
-                reference.check_tag(self.dataset)
-            except PaperbenchError as error:
-                raise FieldError("cells", f"{column}: {error}") from error
+        if not self.cells:
+            raise FieldError("cells", "a row needs cells.")
+        if self.dataset is not None:
+            _check_dataset(self.dataset)
+            for column, nets in self.cells.items():
+                _check_fit(column, nets, self.dataset)
+
+
+def _check_dataset(dataset: str) -> None:
+    if dataset not in DATASETS:
+        raise FieldError("dataset", f"unknown data set {dataset!r}. {nearest(dataset, DATASETS)}")
+
+
+def _check_fit(column: str, nets: CellNets, dataset: str) -> None:
+    """Make sure that all nets of a cell are for the images of its data set."""
+    for setting in nets.settings:
+        try:
+            setting.reference.check_size(dataset)
+            setting.reference.check_tag(dataset)
+        except PaperbenchError as error:
+            raise FieldError("cells", f"{column}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -103,7 +208,10 @@ class Experiment:
 
     Attributes:
         recipe: Name of a file in experiments/recipes/.
-        seeds: Runs a cell, fixed before the first.
+        seeds: Runs a cell, fixed before the first; one extension to twice as many is allowed.
+        case: What the paper calls the things in the rows.
+        labels: Headings of the paper's further columns, with where they stand beside the results.
+        precision: What runs are trained in unless the user chooses; None leaves it to the device.
     """
 
     schema: Literal[1]
@@ -113,6 +221,9 @@ class Experiment:
     seeds: int
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    case: str = "case"
+    labels: Mapping[str, Literal["before", "after"]] = field(default_factory=dict)
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -120,17 +231,39 @@ class Experiment:
         for name in ("columns", "rows"):
             if not getattr(self, name):
                 raise FieldError(name, f"a table needs {name}.")
-        columns = [column.id for column in self.columns]
-        rows = [row.id for row in self.rows]
-        for name, ids in (("columns", columns), ("rows", rows)):
-            for one in ids:
-                if not _ID.fullmatch(one):
-                    raise FieldError(name, f"the id {one!r} must be made of small letters, digits and underscores.")
-                if ids.count(one) > 1:
-                    raise FieldError(name, f"the id {one!r} stands twice in {name}.")
+        self._check_ids("columns", [column.id for column in self.columns])
+        self._check_ids("rows", [row.id for row in self.rows])
         for row in self.rows:
-            for column in row.cells:
-                if column not in columns:
-                    raise SpecError(
-                        f"{row.where}: row {row.id!r}: unknown column {column!r}. {nearest(column, columns)}"
-                    )
+            self._check_row(row)
+
+    def dataset_of(self, row: Row, column: Column) -> str:
+        """Key of the data set that a cell's nets train on."""
+        return row.dataset or column.dataset or ""
+
+    @staticmethod
+    def _check_ids(name: str, ids: list[str]) -> None:
+        for one in ids:
+            if not _ID.fullmatch(one):
+                raise FieldError(name, f"the id {one!r} must be made of small letters, digits and underscores.")
+            if ids.count(one) > 1:
+                raise FieldError(name, f"the id {one!r} stands twice in {name}.")
+
+    def _check_row(self, row: Row) -> None:
+        columns = {column.id: column for column in self.columns}
+        for label in row.labels:
+            if label not in self.labels:
+                raise SpecError(f"{row.where}: row {row.id!r}: unknown label {label!r}. {nearest(label, self.labels)}")
+        for name, nets in row.cells.items():
+            if name not in columns:
+                raise SpecError(f"{row.where}: row {row.id!r}: unknown column {name!r}. {nearest(name, columns)}")
+            if (row.dataset is None) == (columns[name].dataset is None):
+                which = "neither does" if row.dataset is None else "both do"
+                raise SpecError(
+                    f"{row.where}: {row.id}/{name}: the data set must be given by the row or the column; {which}."
+                )
+            dataset = columns[name].dataset
+            if dataset is not None:
+                try:
+                    _check_fit(name, nets, dataset)
+                except PaperbenchError as error:
+                    raise SpecError(f"{row.where}: row {row.id!r}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from paperbench.specs.run_spec import Precision
 from paperbench.specs.strict_yaml import FieldError
 
 
@@ -44,10 +45,70 @@ class BatchNormSettings:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random crop after zero padding of `padding` pixels a side; mirrored with probability 0.5 if `flip`."""
+    """Random crop after zero padding of `padding` pixels a side; mirrored with probability 0.5 if `flip`.
+
+    The rest is for large images, which are brought to one size first. This version cannot train on them yet.
+
+    Attributes:
+        shorter_side: Least and greatest length of the shorter side, in pixels, drawn anew for each image.
+        crop: Side of the square that is cut out, in pixels.
+        area: Least and greatest share of the image that a crop covers.
+        aspect_ratio: Least and greatest ratio of a crop's sides.
+        jitter: Greatest change of brightness, contrast and saturation.
+        lighting: Standard deviation of the noise along the principal components of the colours.
+    """
 
     padding: int
     flip: bool
+    shorter_side: tuple[int, ...] | None = None
+    crop: int | None = None
+    area: tuple[float, ...] | None = None
+    aspect_ratio: tuple[float, ...] | None = None
+    jitter: float | None = None
+    lighting: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise FieldError("padding", f"padding must not be negative, as {self.padding} is.")
+        for name in ("shorter_side", "area", "aspect_ratio"):
+            bounds = getattr(self, name)
+            if bounds is not None and (len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]):
+                raise FieldError(name, f"{name} must be two positive numbers, the lesser first.")
+        if self.area and self.area[1] > 1:
+            raise FieldError("area", f"area is a share of the image, at most 1, not {self.area[1]}.")
+        for name in ("crop", "jitter", "lighting"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise FieldError(name, f"{name} must be positive, not {value}.")
+        if self.padding and self.is_for_large_images:
+            raise FieldError("padding", "padding is for small images that are not resized; write 0 here.")
+
+    @property
+    def is_for_large_images(self) -> bool:
+        """Whether images are resized or recoloured."""
+        return any(getattr(self, name) is not None for name in _FOR_LARGE_IMAGES)
+
+
+_FOR_LARGE_IMAGES = ("shorter_side", "crop", "area", "aspect_ratio", "jitter", "lighting")
+
+
+@dataclass(frozen=True)
+class Authors:
+    """What those whose numbers are published trained with.
+
+    Attributes:
+        framework: Its name.
+        images_per_gpu: Images that shared batch-norm statistics.
+        precision: Arithmetic.
+    """
+
+    framework: str
+    images_per_gpu: int
+    precision: Precision
+
+    def __post_init__(self) -> None:
+        if self.images_per_gpu < 1:
+            raise FieldError("images_per_gpu", f"images_per_gpu must be at least 1, not {self.images_per_gpu}.")
 
 
 @dataclass(frozen=True)
@@ -87,6 +148,8 @@ class Recipe:
         initialisation: Whether He's normal counts a filter's outputs or inputs.
         input: "per_pixel_mean": pixels/255 minus the mean image of the training set (v1, Sec. 4.2).
             "channel_mean_std": each channel brought to mean 0 and standard deviation 1 over the training set.
+        authors: What the published numbers were computed with.
+        silent: Names of values, dotted within groups, that the sources do not give and that are therefore ours.
     """
 
     schema: Literal[1]
@@ -105,8 +168,12 @@ class Recipe:
     augmentation: Augmentation
     batch_norm: BatchNormSettings
     monitoring: Monitoring
+    authors: Authors
+    silent: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        for name in self.silent:
+            _ = self.value_of(name)
         for name in ("batch_size", "iterations"):
             if getattr(self, name) < 1:
                 raise FieldError(name, f"{name} must be at least 1, not {getattr(self, name)}.")
@@ -136,8 +203,6 @@ class Recipe:
             raise FieldError("drops", f"the first drop must not come before the warm-up ends, at {warm_up_end}.")
         if self.warm_up and (self.warm_up.iterations < 1 or self.warm_up.learning_rate <= 0):
             raise FieldError("warm_up", "iterations and learning_rate must be positive; leave out warm-up by `null`.")
-        if self.augmentation.padding < 0:
-            raise FieldError("augmentation", f"padding must not be negative, as {self.augmentation.padding} is.")
 
     def rate_at(self, iteration: int) -> float:
         """Learning rate of an iteration, counted from 0."""
@@ -149,7 +214,37 @@ class Recipe:
     def defining_values(self) -> dict[str, Any]:
         """What enters a digest, as plain JSON values: all but names, sources and monitoring."""
         values = asdict(self)
-        for key in ("schema", "recipe", "source", "monitoring"):
+        for key in ("schema", "recipe", "source", "monitoring", "authors", "silent"):
             del values[key]
         values["drops"]["at"] = list(self.drops.at)
+        augmentation = values["augmentation"]
+        for key in _FOR_LARGE_IMAGES:  # younger than the digests of CIFAR runs, which must not change
+            if augmentation[key] is None:
+                del augmentation[key]
+            elif isinstance(augmentation[key], tuple):
+                augmentation[key] = list(augmentation[key])
         return values
+
+    def value_of(self, name: str) -> Any:
+        """A defining value by its dotted name.
+
+        Raises:
+            FieldError: There is no such value.
+        """
+        value: Any = self.defining_values()
+        for part in name.split("."):
+            if not isinstance(value, dict) or part not in value:
+                raise FieldError("silent", f"a recipe has no value {name!r}.")
+            value = value[part]
+        return value
+
+
+def in_words(value: Any) -> str:
+    """A recipe's value as text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {in_words(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return " and ".join(in_words(item) for item in value) or "none"
+    return "none" if value is None else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -29,7 +29,7 @@ class RunSpec:
     precision: Precision
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
     @property
     def digest(self) -> str:

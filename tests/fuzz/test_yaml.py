@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paperbench.data.sources import DataDescription, load_dataset
@@ -24,6 +24,13 @@ FILES = {
     "experiments/profiles.yaml": Profiles,
     "experiments/recipes/cifar.yaml": Recipe,
     "expected/table2.yaml": Expected,
+}
+OTHERS = {  # with the table that reads them: sweeps, references, rows of others, footnotes, crops
+    "experiments/table1.yaml": "table1",
+    "expected/table3.yaml": "table3",
+    "expected/table4.yaml": "table4",
+    "experiments/table5.yaml": "table5",
+    "experiments/recipes/imagenet_torch.yaml": "table5",
 }
 DESCRIPTION = b"name: CIFAR-10 from JPEG\norigin: a mirror\ncanonical: false\n"
 
@@ -45,6 +52,8 @@ TOKENS = (
         b'"\\x8"',
         b"%YAML " + b"9" * 5000 + b".1\n",
     ),
+    *(b"same_as: table2/original/resnet110", b"same_as: a/b/c", b"sweep: {depth: [8, 14]}", b"sweep: {}", b"fail"),
+    *(b"literature: [{id: a, title: b, cells: {}}]", b"footnotes: {a: b}", b"on_request: true", b"kind: close"),
     *(b"name", b"kwargs: {name: x}", b"kwargs: {depth: 1}", b"cells: {}", b"schema: 1", b"a/b", b"table2", b"where: x"),
 )
 
@@ -75,27 +84,43 @@ def rearranged(draw: st.DrawFn, original: bytes) -> bytes:
     return b"".join(lines)
 
 
-def use(root: Path) -> None:
+def use(root: Path, name: str = "table2") -> None:
     """Read all and ask for what a run asks."""
     load_profiles(root)
-    table = load_table("table2", root)
+    table = load_table(name, root)
     for profile in table.profiles.profiles.values():
-        table.recipe_in(profile)
-        for cell in table.cells():
-            cell.net_in(profile)
-            str(cell.reference_in(profile))
+        for cell in table.all_cells:
+            if cell.is_in(profile):
+                table.recipe_in(profile, cell.recipe)
+                for setting in cell.settings:
+                    cell.net_in(profile, setting)
+                    str(cell.reference_in(profile, setting))
+    for cell in table.all_cells:
+        for setting in cell.settings:
+            table.experiment_digest(cell, setting)
+
+
+def check_damaged(root: Path, name: str, table: str, data: st.DataObject) -> None:
+    original = (ROOT / name).read_bytes()
+    try:
+        (root / name).write_bytes(data.draw(damaged(original, TOKENS) | rearranged(original)))
+        refused(PaperbenchError, use, root, table)
+    finally:
+        (root / name).write_bytes(original)
 
 
 @pytest.mark.parametrize("name", FILES)
 @hundreds(1)
 @given(data=st.data())
 def test_a_damaged_table_is_read_or_refused(root: Path, name: str, data: st.DataObject) -> None:
-    original = (ROOT / name).read_bytes()
-    try:
-        (root / name).write_bytes(data.draw(damaged(original, TOKENS) | rearranged(original)))
-        refused(PaperbenchError, use, root)
-    finally:
-        (root / name).write_bytes(original)
+    check_damaged(root, name, "table2", data)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@settings(max_examples=settings.default.max_examples // 4)
+@given(data=st.data())
+def test_a_damaged_table_that_refers_to_others_is_read_or_refused(root: Path, name: str, data: st.DataObject) -> None:
+    check_damaged(root, name, OTHERS[name], data)
 
 
 @pytest.mark.parametrize("kind", [*FILES.values(), DataDescription, Mapping[str, Any]])

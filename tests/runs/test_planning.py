@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs.planning import needed_datasets, plan, run_spec
+from paperbench.errors import PaperbenchError
+from paperbench.runs.planning import needed_datasets, net_and_recipe, plan, run_spec
+from paperbench.specs.experiment import Evaluation
 from paperbench.specs.table import Table, load_table
 from tests.helpers import copy_of_specs, edit
 
@@ -21,6 +25,56 @@ IDS = {
     "relu_only_preact/resnet164": "d4c31656fae2-s0",
     "preact/resnet164": "132445bad1eb-s0",
 }
+
+IDS_OF_OTHER_TABLES = {
+    "table1": {
+        "original/resnet110": "fac5ccbeabef-s0",
+        "plain/resnet110": "cb8ecbf62746-s0",
+        "constant_scaling_unscaled/resnet110": "ed818708aad1-s0",
+        "constant_scaling/resnet110": "7061ec3f68f4-s0",
+        "exclusive_gating_0_to_5/resnet110 gate_bias=0": "7ce2fccb26ad-s0",
+        "exclusive_gating_0_to_5/resnet110 gate_bias=-5": "41a4c75ceec4-s0",
+        "exclusive_gating_6/resnet110": "5d17ffb51f0b-s0",
+        "shortcut_only_gating_6/resnet110": "822c443ed291-s0",
+        "conv_shortcut/resnet110": "a43fe7a7dcf1-s0",
+        "dropout_shortcut/resnet110": "47977600415a-s0",
+    },
+    "table3": {
+        "cifar10_resnet110_1layer/original": "d7e8c2a23a1b-s0",
+        "cifar10_resnet110_1layer/preact": "c27b711781c4-s0",
+        "cifar10_resnet110/preact": "b1d0990844eb-s0",
+        "cifar10_resnet1001/original": "a2d9accf3038-s0",
+        "cifar10_resnet1001/preact": "d02690f14d9a-s0",
+        "cifar100_resnet164/preact": "2434e50b1223-s0",
+        "cifar10_resnet164_no_warm_up/preact": "6ee2f52167ef-s0",
+    },
+    "table4": {
+        "preact_resnet164/cifar10": "132445bad1eb-s0",
+        "resnet1202/cifar10": "1739364c9a5e-s0",
+        "resnet1001/cifar100": "c874783f5abd-s0",
+        "preact_resnet1001_batch64/cifar10": "a036c1e990db-s0",
+    },
+}
+
+EXPERIMENTS = {
+    ("table1", "original/resnet110"): "f90564069b40",
+    ("table2", "preact/resnet164"): "3f4309c28bba",
+    ("table3", "cifar100_resnet1001/preact"): "0a93a0c9b2e4",
+    ("table4", "preact_resnet1001_batch64/cifar10"): "ad3a652d9daf",
+    ("table5", "preact_resnet200_aspect/top5"): "24794bbe7995",
+}
+
+
+def ids_of(table: Table, profile: str = "paper") -> dict[str, str]:
+    """Ids of the runs of every cell, and net in it, on pixels whose fingerprint is all zeros."""
+    chosen = table.profiles.named(profile)
+    return {
+        f"{cell.id} {setting.label}".strip(): run_spec(
+            cell.net_in(chosen, setting), table.recipe_in(chosen, cell.recipe), "0" * 64, profile, "fp32"
+        ).run_id(0)
+        for cell in table.all_cells
+        for setting in cell.settings
+    }
 
 
 def planned(table: Table, dataset: ImageDataset, profile: str, seeds: int, pattern: str = "*") -> list[tuple[str, int]]:
@@ -84,9 +138,215 @@ def test_run_ids_of_the_paper_never_change(table2: Table) -> None:
 
     These ids are pinned, not derived: that they follow from the spec is tested with the spec.
     """
-    profile = table2.profiles.named("paper")
-    recipe = table2.recipe_in(profile)
-    ids = {
-        cell.id: run_spec(cell.net_in(profile), recipe, "0" * 64, "paper", "fp32").run_id(0) for cell in table2.cells()
+    assert ids_of(table2) == IDS
+
+
+@pytest.mark.parametrize("table", IDS_OF_OTHER_TABLES)
+def test_run_ids_of_the_other_tables_never_change_either(tables: dict[str, Table], table: str) -> None:
+    """Pinned as those of Table 2 are. They were taken when the tables were made, before any of these runs was begun."""
+    found, pinned = ids_of(tables[table]), IDS_OF_OTHER_TABLES[table]
+    assert {name: found[name] for name in pinned} == pinned
+
+
+def test_cells_of_several_tables_share_a_run_if_they_print_the_same_number(tables: dict[str, Table]) -> None:
+    homes: dict[str, set[str]] = {}
+    for name in ("table1", "table2", "table3", "table4"):
+        ids = ids_of(tables[name])
+        for cell in tables[name].all_cells:
+            if len(cell.settings) == 1:
+                homes.setdefault(ids[cell.id], set()).add(cell.home)
+    assert all(len(cells) == 1 for cells in homes.values())
+    assert len({home for cells in homes.values() for home in cells}) == len(homes) == 30
+
+
+def test_the_two_crops_and_both_errors_of_resnet152_are_of_one_training(tables: dict[str, Table]) -> None:
+    ids = ids_of(tables["table5"])
+    names = [f"original_resnet152{crop}/{error}" for crop in ("_224", "") for error in ("top1", "top5")]
+    assert len({ids[name] for name in names}) == 1
+    assert len(set(ids.values())) == 12, "13 rows, of which two are one net"
+
+
+def test_a_sweep_is_a_run_for_each_value_seed_by_seed(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
+    table = tables["table1"]
+    cells = table.cells("exclusive_gating*")
+    runs = plan(table, cells, "paper", "fp32", 2, {"cifar10": small_dataset})
+    assert [(run.seed, run.net.gate_bias) for run in runs] == [
+        (seed, bias) for seed in (0, 1) for bias in (0, -1, -2, -3, -4, -5, -6, -7)
+    ]
+    assert [run.cells[0] for run in runs[:8]] == [
+        *["exclusive_gating_0_to_5/resnet110"] * 6,
+        "exclusive_gating_6/resnet110",
+        "exclusive_gating_7/resnet110",
+    ]
+    assert runs[5].net_name == "resnet110_exclusive_gating(gate_bias=-5)"
+    assert len({run.id for run in runs}) == 16
+
+
+def test_a_setting_of_a_sweep_that_another_cell_trains_too_is_one_run(
+    small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    specs = copy_of_specs(tmp_path)
+    edit(specs / "experiments" / "table1.yaml", "kwargs: {gate_bias: -7}", "kwargs: {gate_bias: -3}")
+    table = load_table("table1", specs)
+    runs = plan(table, table.cells("exclusive_gating*"), "paper", "fp32", 1, {"cifar10": small_dataset})
+    assert len(runs) == 7
+    assert {run.net.gate_bias: run.cells for run in runs}[-3] == (
+        "exclusive_gating_0_to_5/resnet110",
+        "exclusive_gating_7/resnet110",
+    )
+
+
+def test_each_cell_is_trained_by_its_own_recipe_on_its_own_images(
+    tables: dict[str, Table], small_dataset: ImageDataset
+) -> None:
+    table = tables["table4"]
+    cells = table.cells("preact_*")
+    paper = table.profiles.named("paper")
+    assert needed_datasets(cells, paper) == ["cifar10", "cifar100"]
+    other = replace(small_dataset, key="cifar100", x_train=small_dataset.x_train[::-1].copy())
+    runs = plan(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset, "cifar100": other})
+    assert {run.cells[0]: (run.recipe.recipe, run.dataset.key, run.spec.data) for run in runs} == {
+        "preact_resnet164/cifar10": ("cifar", "cifar10", small_dataset.fingerprint),
+        "preact_resnet1001/cifar10": ("cifar", "cifar10", small_dataset.fingerprint),
+        "preact_resnet1001_batch64/cifar10": ("cifar_torch", "cifar10", small_dataset.fingerprint),
+        "preact_resnet164/cifar100": ("cifar", "cifar100", other.fingerprint),
+        "preact_resnet1001/cifar100": ("cifar", "cifar100", other.fingerprint),
     }
-    assert ids == IDS
+    assert small_dataset.fingerprint != other.fingerprint
+    for run in runs:
+        assert run.spec.recipe == run.recipe.defining_values()
+
+
+def test_a_recipe_for_large_images_cannot_be_trained_by_yet(
+    tables: dict[str, Table], small_dataset: ImageDataset
+) -> None:
+    table = tables["table5"]
+    told = "Cell original_resnet152_224/top1: paperbench cannot train by recipe imagenet yet"
+    with pytest.raises(PaperbenchError, match=told):
+        plan(table, table.cells(), "paper", "fp32", 1, {"imagenet": small_dataset})
+
+
+def test_a_net_and_a_recipe_can_be_made_again_from_the_spec_of_a_run(tables: dict[str, Table]) -> None:
+    for table in tables.values():
+        paper = table.profiles.named("paper")
+        for cell in table.all_cells:
+            for setting in cell.settings:
+                net, recipe = cell.net_in(paper, setting), table.recipe_in(paper, cell.recipe)
+                spec = run_spec(net, recipe, "0" * 64, "paper", "fp32")
+                read = replace(spec, net=json.loads(json.dumps(spec.net)), recipe=json.loads(json.dumps(spec.recipe)))
+                again = net_and_recipe(read)
+                assert again[0] == net
+                assert again[1].defining_values() == recipe.defining_values()
+                assert run_spec(*again, "0" * 64, "paper", "fp32").digest == spec.digest
+
+
+def digests(table: Table) -> dict[str, str]:
+    return {
+        f"{cell.id} {setting.label}".strip(): table.experiment_digest(cell, setting)
+        for cell in table.all_cells
+        for setting in cell.settings
+    }
+
+
+def test_cells_have_one_experiment_digest_if_and_only_if_they_print_one_number(tables: dict[str, Table]) -> None:
+    homes: dict[str, set[str]] = {}
+    of_home: dict[str, set[str]] = {}
+    for table in tables.values():
+        for cell in table.all_cells:
+            for setting in cell.settings:
+                digest = table.experiment_digest(cell, setting)
+                homes.setdefault(digest, set()).add(f"{cell.home} {setting.label}")
+                of_home.setdefault(f"{cell.home} {setting.label}", set()).add(digest)
+    assert all(len(cells) == 1 for cells in homes.values())
+    assert all(len(found) == 1 for found in of_home.values())
+
+
+def test_experiment_digests_never_change(tables: dict[str, Table]) -> None:
+    """They name results from elsewhere. Pinned when they were made, as the ids of runs are."""
+    found = {(table, cell): digests(tables[table])[cell][:12] for table, cell in EXPERIMENTS}
+    assert found == EXPERIMENTS
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("experiments/table4.yaml", "cells: {cifar10: original_resnet1202}", "cells: {cifar10: preact_resnet1202}"),
+        (
+            "experiments/table4.yaml",
+            "cells: {cifar10: original_resnet1202}",
+            "cells: {cifar10: {model: original_resnet1202, kwargs: {depth: 110}}}",
+        ),
+        (
+            "experiments/table4.yaml",
+            "cells: {cifar10: original_resnet1202}",
+            "cells: {cifar10: {model: original_resnet1202, kwargs: {shortcut_option: B}}}",
+        ),
+        (
+            "experiments/table4.yaml",
+            "    cells: {cifar10: original_resnet1202}",
+            "    recipe: cifar_torch\n    cells: {cifar10: original_resnet1202}",
+        ),
+        (
+            "experiments/table4.yaml",
+            "    cells: {cifar10: original_resnet1202}",
+            "    evaluation: {crop: 28, scale: 32}\n    cells: {cifar10: original_resnet1202}",
+        ),
+        ("experiments/recipes/cifar.yaml", "weight_decay: 0.0001", "weight_decay: 0.0002"),
+        ("experiments/recipes/cifar.yaml", "group: 64 ", "group: 32 "),
+        ("experiments/recipes/cifar.yaml", "at: [32000, 48000]", "at: [32000, 48001]"),
+    ],
+)
+def test_another_net_recipe_or_test_is_another_experiment(
+    tables: dict[str, Table], tmp_path: Path, file: str, old: str, new: str
+) -> None:
+    specs = copy_of_specs(tmp_path)
+    edit(specs / file, old, new)
+    name = "resnet1202/cifar10"
+    assert digests(load_table("table4", specs))[name] != digests(tables["table4"])[name]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("experiments/table4.yaml", "title: ResNet-1202, original unit", "title: another title"),
+        ("experiments/table4.yaml", "seeds: 5 ", "seeds: 7 "),
+        ("expected/table4.yaml", "value: 7.93", "value: 7.94"),
+        ("experiments/recipes/cifar.yaml", "test_every: 1000,", "test_every: 10,"),
+        ("experiments/recipes/cifar.yaml", "framework: Caffe,", "framework: Caffe2,"),
+        (
+            "experiments/table4.yaml",
+            "cells: {cifar10: original_resnet1202}",
+            "cells: {cifar10: {model: original_resnet110, kwargs: {depth: 1202}}}",
+        ),
+        (
+            "experiments/profiles.yaml",
+            "depth: {basic: 14, bottleneck: 20, one_layer: 14}",
+            "depth: {basic: 20, bottleneck: 20, one_layer: 14}",
+        ),
+    ],
+)
+def test_what_is_said_about_an_experiment_does_not_change_it(
+    tables: dict[str, Table], tmp_path: Path, file: str, old: str, new: str
+) -> None:
+    specs = copy_of_specs(tmp_path)
+    edit(specs / file, old, new)
+    assert digests(load_table("table4", specs)) == digests(tables["table4"])
+
+
+def test_another_data_set_metric_or_test_crop_is_another_experiment_though_the_net_is_one(
+    tables: dict[str, Table],
+) -> None:
+    """ResNet-164 of 100 outputs differs by its net too; so this changes one value alone."""
+    of5 = digests(tables["table5"])
+    names = [f"original_resnet152{crop}/{error}" for crop in ("_224", "") for error in ("top1", "top5")]
+    assert len({of5[name] for name in names}) == 4
+    table = tables["table4"]
+    cell = table.cell("preact_resnet164/cifar10")
+    (setting,) = cell.settings
+    for other in (
+        replace(cell, dataset="digits"),
+        replace(cell, column=replace(cell.column, metric="top5")),
+        replace(cell, row=replace(cell.row, evaluation=Evaluation(32, 32))),
+        replace(cell, recipe="cifar_torch"),
+    ):
+        assert table.experiment_digest(other, setting) != table.experiment_digest(cell, setting)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from paperbench.specs.recipe import Recipe
+from paperbench.errors import PaperbenchError
+from paperbench.specs.recipe import Augmentation, Recipe
 from paperbench.specs.strict_yaml import SpecError, bind, read_mapping
 from tests.helpers import ROOT
 
@@ -104,10 +105,44 @@ def changed(tmp_path: Path, **changes: Any) -> Path:
         ({"drops": {"at": [32000, 64000]}}, "drops:", "the drop at 64000 comes after the last of 64000 iterations"),
         ({"warm_up": {"iterations": 0}}, "warm_up:", "iterations and learning_rate must be positive"),
         ({"warm_up": {"learning_rate": 0}}, "warm_up:", "iterations and learning_rate must be positive"),
-        ({"augmentation": {"padding": -1}}, "augmentation:", "padding must not be negative"),
+        ({"augmentation": {"padding": -1}}, "padding:", "padding must not be negative"),
         ({"monitoring": {"log_every": 0}}, "log_every:", "log_every must be at least 1, not 0"),
         ({"monitoring": {"test_every": -3}}, "test_every:", "test_every must be at least 1"),
         ({"monitoring": {"checkpoint_every": 0}}, "checkpoint_every:", "checkpoint_every must be at least 1"),
+        ({"augmentation": {"shorter_side": [256, 480], "crop": 224}}, "padding:", "padding is for small images"),
+        ({"augmentation": {"crop": 28}}, "padding:", "padding is for small images that are not resized; write 0 here."),
+        ({"augmentation": {"jitter": 0.4}}, "padding:", "padding is for small images"),
+        ({"augmentation": {"padding": 0, "shorter_side": [480, 256]}}, "shorter_side:", "the lesser first"),
+        ({"augmentation": {"padding": 0, "shorter_side": [256]}}, "shorter_side:", "must be two positive numbers"),
+        ({"augmentation": {"padding": 0, "shorter_side": [0, 480]}}, "shorter_side:", "must be two positive numbers"),
+        ({"augmentation": {"padding": 0, "shorter_side": [256.5, 480]}}, "- 256.5", "must be a whole number"),
+        (
+            {"augmentation": {"padding": 0, "area": [1.0, 0.08]}},
+            "area:",
+            "area must be two positive numbers, the lesser",
+        ),
+        ({"augmentation": {"padding": 0, "area": [0, 1.0]}}, "area:", "area must be two positive numbers"),
+        ({"augmentation": {"padding": 0, "area": [8, 100]}}, "area:", "a share of the image, at most 1, not 100.0."),
+        ({"augmentation": {"padding": 0, "aspect_ratio": [1.33, 0.75]}}, "aspect_ratio:", "the lesser first"),
+        ({"augmentation": {"padding": 0, "aspect_ratio": [0.7, 1, 1.3]}}, "aspect_ratio:", "must be two positive"),
+        ({"augmentation": {"padding": 0, "crop": 0}}, "crop:", "crop must be positive, not 0."),
+        ({"augmentation": {"padding": 0, "jitter": -0.4}}, "jitter:", "jitter must be positive, not -0.4."),
+        ({"augmentation": {"padding": 0, "lighting": 0}}, "lighting:", "lighting must be positive, not 0.0."),
+        (
+            {"augmentation": {"padding": 0, "shortest_side": [256, 480]}},
+            "shortest_side:",
+            "Did you mean 'shorter_side'?",
+        ),
+        ({"silent": ["momentum_form", "momentun"]}, "silent:", "a recipe has no value 'momentun'."),
+        ({"silent": ["batch_norm.epsilon"]}, "silent:", "a recipe has no value 'batch_norm.epsilon'."),
+        ({"silent": ["momentum.form"]}, "silent:", "a recipe has no value 'momentum.form'."),
+        ({"silent": ["monitoring.log_every"]}, "silent:", "a recipe has no value 'monitoring.log_every'."),
+        ({"silent": ["augmentation.crop"]}, "silent:", "a recipe has no value 'augmentation.crop'."),
+        ({"silent": ["silent"]}, "silent:", "a recipe has no value 'silent'."),
+        ({"silent": "momentum_form"}, "silent:", "must be a list"),
+        ({"authors": {"precision": "fp23"}}, "precision:", "'fp23' is not allowed here. Did you mean 'fp32'?"),
+        ({"authors": {"images_per_gpu": 0}}, "images_per_gpu:", "images_per_gpu must be at least 1, not 0."),
+        ({"authors": {"frame_work": "Caffe"}}, "frame_work:", "unknown key 'frame_work'. Did you mean 'framework'?"),
         ({"momentun": 0.9}, "momentun:", "unknown key 'momentun'. Did you mean 'momentum'?"),
     ],
 )
@@ -136,21 +171,27 @@ def test_values_that_make_no_sense_are_refused_at_their_line(
         {"batch_norm": {"group": 128}},
         {"batch_norm": {"at_test": "moving_average"}},
         {"augmentation": {"padding": 0, "flip": False}},
+        {"augmentation": {"padding": 0, "shorter_side": [256, 256], "crop": 224}},
+        {"augmentation": {"padding": 0, "crop": 224, "area": [0.08, 1.0], "aspect_ratio": [0.75, 1.3333]}},
+        {"augmentation": {"padding": 0, "jitter": 0.4, "lighting": 0.1}},
+        {"silent": []},
+        {"silent": ["batch_norm", "warm_up.iterations", "input"]},
     ],
 )
 def test_legal_changes_are_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
     bind(read_mapping(changed(tmp_path, **changes)), Recipe)
 
 
-def test_what_defines_a_run_is_all_but_names_sources_and_monitoring(recipe: Recipe) -> None:
+def test_what_defines_a_run_is_all_but_names_sources_remarks_and_monitoring(recipe: Recipe) -> None:
     written = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
-    for key in ("schema", "recipe", "source", "monitoring"):
+    for key in ("schema", "recipe", "source", "monitoring", "authors", "silent"):
         del written[key]
     assert recipe.defining_values() == written
 
 
-def test_monitoring_names_and_sources_do_not_define_a_run(recipe: Recipe, tmp_path: Path) -> None:
-    file = changed(tmp_path, recipe="mine", source="me", monitoring={"log_every": 7, "test_every": 9})
+def test_monitoring_names_sources_and_remarks_do_not_define_a_run(recipe: Recipe, tmp_path: Path) -> None:
+    others = {"silent": ["momentum"], "authors": {"framework": "mine", "images_per_gpu": 2, "precision": "bf16"}}
+    file = changed(tmp_path, recipe="mine", source="me", monitoring={"log_every": 7, "test_every": 9}, **others)
     assert bind(read_mapping(file), Recipe).defining_values() == recipe.defining_values()
 
 
@@ -168,7 +209,11 @@ def test_monitoring_names_and_sources_do_not_define_a_run(recipe: Recipe, tmp_pa
         {"initialisation": "fan_in"},
         {"input": "channel_mean_std"},
         {"augmentation": {"flip": False}},
+        {"augmentation": {"padding": 0}},
+        {"augmentation": {"padding": 0, "crop": 224}},
         {"batch_norm": {"group": 32}},
+        {"batch_norm": {"at_test": "moving_average"}},
+        {"batch_norm": {"moving_average": 0.2}},
         {"batch_norm": {"eps": 0.001}},
     ],
 )
@@ -177,3 +222,52 @@ def test_every_value_that_changes_the_training_defines_the_run(
 ) -> None:
     other = bind(read_mapping(changed(tmp_path, **changes)), Recipe)
     assert other.defining_values() != recipe.defining_values()
+
+
+@pytest.mark.parametrize("key", ["authors", "silent"])
+def test_what_is_known_of_the_authors_must_be_said(tmp_path: Path, key: str) -> None:
+    values = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+    del values[key]
+    file = tmp_path / "cifar.yaml"
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    with pytest.raises(SpecError, match=f":1: the key '{key}' is missing."):
+        bind(read_mapping(file), Recipe)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("momentum", 0.9),
+        ("batch_norm.eps", 1e-5),
+        ("warm_up.iterations", 400),
+        ("drops.at", [32_000, 48_000]),
+        ("augmentation", {"padding": 4, "flip": True}),
+    ],
+)
+def test_a_value_can_be_asked_for_by_its_dotted_name(recipe: Recipe, name: str, value: Any) -> None:
+    assert recipe.value_of(name) == value
+
+
+@pytest.mark.parametrize("name", ["recipe", "source", "schema", "authors.framework", "monitoring", "", "drops.at.0"])
+def test_what_defines_no_run_has_no_such_name(recipe: Recipe, name: str) -> None:
+    with pytest.raises(PaperbenchError, match=f"a recipe has no value '{name}'"):
+        recipe.value_of(name)
+
+
+def test_each_value_for_large_images_defines_a_run_and_none_is_there_for_small_ones(recipe: Recipe) -> None:
+    """Digests of runs on CIFAR are older than these fields, and must not change by them."""
+    large = {
+        "shorter_side": (256, 480),
+        "crop": 224,
+        "area": (0.08, 1.0),
+        "aspect_ratio": (0.75, 1.3333),
+        "jitter": 0.4,
+        "lighting": 0.1,
+    }
+    assert recipe.defining_values()["augmentation"] == {"padding": 4, "flip": True}
+    for name, value in large.items():
+        augmentation = Augmentation(padding=0, flip=True, **{name: value})
+        assert augmentation.is_for_large_images
+        values = replace(recipe, augmentation=augmentation).defining_values()["augmentation"]
+        assert values == {"padding": 0, "flip": True, name: list(value) if isinstance(value, tuple) else value}
+    assert not recipe.augmentation.is_for_large_images

@@ -1,0 +1,344 @@
+"""The claims: those of paper.md 4.3 are there, about cells that there are; a broken one is refused at its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paperbench.specs.table import Table, load_table
+from tests.helpers import line_of
+from tests.specs.conftest import Complaint, replace_once
+
+FILE = "expected/table3.yaml"
+PLACE = "claims:\n  # One a row"
+A, B, C = "cifar10_resnet110/preact", "cifar10_resnet110/original", "cifar10_resnet164/preact"
+GIVEN = {
+    "cells": f"[{A}, {B}]",
+    "pairs": f"[[{B}, {A}], [{B}, {C}]]",
+    "measure": "train_loss",
+    "within": "0.5",
+    "iteration": "8000",
+}
+KEYS = {
+    "lower": ("cells", "measure"),
+    "close": ("cells", "measure", "within"),
+    "diverges": ("cells",),
+    "largest_gain": ("pairs", "measure"),
+    "higher_loss_lower_error": ("cells",),
+    "early": ("cells", "measure", "iteration"),
+}
+
+
+def claim_of(kind: str, /, **changes: str) -> dict[str, str]:
+    given = {key: GIVEN[key] for key in KEYS[kind]}
+    return {"id": "mine", "says": "it is so", "section": "Sec. 9", "kind": kind, **given, **changes}
+
+
+def written(claim: dict[str, str]) -> list[tuple[str, str]]:
+    """The claim as the first of Table 3's, each key in a line of its own."""
+    lines = "\n    ".join(f"{key}: {value}" for key, value in claim.items())
+    return [(PLACE, f"claims:\n  - {lines}\n  # One a row")]
+
+
+def line_of_key(specs: Path, claim: dict[str, str], key: str) -> int:
+    return line_of(specs / FILE, "id: mine") + list(claim).index(key)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_claim_of_each_kind_is_read(specs: Path, kind: str) -> None:
+    replace_once(specs / FILE, written(claim_of(kind)))
+    claim = load_table("table3", specs).expected.claims[0]
+    assert (claim.id, claim.kind, claim.where) == ("mine", kind, f"{specs / FILE}:{line_of(specs / FILE, 'id: mine')}")
+    assert claim.all_cells == ((B, A, C) if kind == "largest_gain" else (A, B))
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in KEYS.items() for key in keys])
+def test_a_claim_that_lacks_a_key_of_its_kind_is_refused_at_its_kind(
+    complaint: Complaint, specs: Path, kind: str, key: str
+) -> None:
+    claim = claim_of(kind)
+    del claim[key]
+    where, message = complaint("table3", {FILE: written(claim)})
+    assert where == f"{FILE}:{line_of_key(specs, claim, 'kind')}"
+    assert message == f"a claim of kind {kind} needs {key}."
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind in KEYS for key in GIVEN if key not in KEYS[kind]])
+def test_a_claim_with_a_key_of_another_kind_is_refused_at_that_key(
+    complaint: Complaint, specs: Path, kind: str, key: str
+) -> None:
+    claim = claim_of(kind, **{key: GIVEN[key]})
+    where, message = complaint("table3", {FILE: written(claim)})
+    assert where == f"{FILE}:{line_of_key(specs, claim, key)}"
+    assert message == f"a claim of kind {kind} has no use for {key}."
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "message"),
+    [
+        ("lower", "kind", "lowest", "'lowest' is not allowed here. Did you mean 'lower'?"),
+        ("lower", "measure", "test_eror", "'test_eror' is not allowed here. Did you mean 'test_error'?"),
+        ("lower", "cells", f"[{A}]", "a claim of kind lower is not about 1 cells."),
+        ("lower", "cells", f"[{A}, {B}, {A}]", "a cell stands twice."),
+        ("close", "cells", f"[{A}]", "a claim of kind close is not about 1 cells."),
+        ("close", "within", "0", "within must be positive, not 0.0."),
+        ("close", "within", "-0.5", "within must be positive, not -0.5."),
+        ("early", "cells", f"[{A}]", "a claim of kind early is not about 1 cells."),
+        ("early", "iteration", "0", "iteration must be at least 1, not 0."),
+        ("early", "iteration", "8000.5", "must be a whole number"),
+        (
+            "early",
+            "measure",
+            "test_error",
+            "early claims are about train_loss or train_error; a prefix has no test error.",
+        ),
+        ("higher_loss_lower_error", "cells", f"[{A}]", "is not about 1 cells."),
+        ("higher_loss_lower_error", "cells", f"[{A}, {B}, {C}]", "is not about 3 cells."),
+        ("largest_gain", "pairs", f"[[{B}, {A}]]", "a largest gain needs two pairs of two cells or more."),
+        ("largest_gain", "pairs", f"[[{B}, {A}], [{B}]]", "a largest gain needs two pairs of two cells or more."),
+        ("largest_gain", "pairs", f"[[{B}, {A}], [{B}, {A}, {C}]]", "a largest gain needs two pairs of two cells"),
+        ("largest_gain", "pairs", f"[{B}, {A}]", "must be a list"),
+    ],
+)
+def test_a_value_that_makes_no_claim_is_refused_at_its_line(
+    complaint: Complaint, specs: Path, kind: str, key: str, value: str, message: str
+) -> None:
+    claim = claim_of(kind, **{key: value})
+    where, told = complaint("table3", {FILE: written(claim)})
+    assert where == f"{FILE}:{line_of_key(specs, claim, key)}"
+    assert message in told
+
+
+@pytest.mark.parametrize(("key", "message"), [("says", "the key 'says' is missing."), ("kind", "the key 'kind' is")])
+def test_a_claim_says_something_of_some_kind(complaint: Complaint, specs: Path, key: str, message: str) -> None:
+    claim = claim_of("lower")
+    del claim[key]
+    where, told = complaint("table3", {FILE: written(claim)})
+    assert where == f"{FILE}:{line_of(specs / FILE, 'id: mine')}"
+    assert told.startswith(message)
+
+
+def test_a_misspelt_key_of_a_claim_gets_the_nearest_one(complaint: Complaint, specs: Path) -> None:
+    claim = claim_of("early", iterations="8000")
+    where, told = complaint("table3", {FILE: written(claim)})
+    assert where == f"{FILE}:{line_of_key(specs, claim, 'iterations')}"
+    assert told == "unknown key 'iterations'. Did you mean 'iteration'?"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "told"),
+    [
+        (
+            "lower",
+            "cells",
+            f"[cifar10_resnet11/preact, {B}]",
+            f"unknown cell 'cifar10_resnet11/preact'. Did you mean '{A}'?",
+        ),
+        (
+            "close",
+            "cells",
+            f"[{B}, cifar10_resnet110/preac]",
+            f"unknown cell 'cifar10_resnet110/preac'. Did you mean '{A}'?",
+        ),
+        ("diverges", "cells", "[original/resnet110]", "unknown cell 'original/resnet110'. "),
+        ("largest_gain", "pairs", f"[[{B}, {A}], [{B}, nowhere]]", "unknown cell 'nowhere'. Known: cifar100_"),
+    ],
+)
+def test_a_claim_about_a_cell_that_there_is_not_is_refused(
+    complaint: Complaint, specs: Path, kind: str, key: str, value: str, told: str
+) -> None:
+    where, message = complaint("table3", {FILE: written(claim_of(kind, **{key: value}))})
+    assert where == f"{FILE}:{line_of(specs / FILE, 'id: mine')}"
+    assert message.startswith(f"claim 'mine': {told}")
+
+
+def test_two_claims_of_one_id_are_refused(complaint: Complaint, specs: Path) -> None:
+    claim = claim_of("lower", id="warm_up_not_necessary")
+    where, message = complaint("table3", {FILE: written(claim)})
+    assert where == f"{FILE}:{line_of(specs / FILE, PLACE.splitlines()[0])}"
+    assert message == "the id 'warm_up_not_necessary' stands twice in claims."
+
+
+OF_TABLE4 = ("expected/table4.yaml", "    cells: [preact_resnet1001_batch64/cifar10, preact_resnet1001/cifar10]")
+
+
+@pytest.mark.parametrize(
+    ("cells", "measure"),
+    [
+        ("[elu/cifar10, preact_resnet1001/cifar10]", "test_error"),
+        ("[preact_resnet1001/cifar10, elu/cifar10]", "train_loss"),
+        ("[preact_resnet1001/cifar10, elu/cifar11]", "test_error"),
+    ],
+)
+def test_only_the_test_errors_of_others_can_be_beaten(complaint: Complaint, cells: str, measure: str) -> None:
+    name, old = OF_TABLE4
+    changes = [(old, f"    cells: {cells}"), ("    measure: test_error", f"    measure: {measure}")]
+    where, message = complaint("table4", {name: changes})
+    assert where.startswith("expected/table4.yaml:")
+    assert message.startswith("claim 'batch_64_slightly_better': unknown cell 'elu/cifar1")
+
+
+def test_a_claim_may_be_about_the_number_of_others(specs: Path) -> None:
+    name, old = OF_TABLE4
+    replace_once(specs / name, [(old, "    cells: [preact_resnet1001/cifar10, elu/cifar10]")])
+    assert load_table("table4", specs).expected.claims[0].cells == ("preact_resnet1001/cifar10", "elu/cifar10")
+
+
+def test_only_a_failure_can_be_claimed_of_several_nets_at_once(complaint: Complaint, specs: Path) -> None:
+    old = "    cells: [exclusive_gating_6/resnet110, exclusive_gating_7/resnet110]"
+    new = "    cells: [exclusive_gating_6/resnet110, exclusive_gating_0_to_5/resnet110]"
+    where, message = complaint("table1", {"expected/table1.yaml": [(old, new)]})
+    line = line_of(specs / "expected/table1.yaml", "id: exclusive_gating_6_best")
+    assert where == f"expected/table1.yaml:{line}"
+    assert message == "claim 'exclusive_gating_6_best': exclusive_gating_0_to_5/resnet110 stands for several nets."
+
+
+CLAIMS = {  # by kind; what paper.md 4.3 numbers 11 to 31
+    "table1": {
+        "lower": {
+            "identity_lowest_error",
+            "identity_lowest_training_loss",
+            "frozen_gating_converges",
+            "frozen_gating_worse",
+            "frozen_gating_higher_training_loss",
+            "exclusive_gating_6_best",
+            "exclusive_gating_far_behind",
+            "shortcut_only_gating_0_poor",
+            "shortcut_only_gating_0_higher_training_loss",
+            "shortcut_only_gating_bias_matters",
+            "conv_shortcut_poorer",
+            "conv_shortcut_higher_training_loss",
+            "more_parameters_higher_training_error",
+        },
+        "early": {"identity_fastest_error_reduction"},
+        "diverges": {
+            "plain_fails",
+            "constant_scaling_unscaled_fails",
+            "exclusive_gating_0_to_5_fails",
+            "dropout_fails",
+        },
+        "close": {"shortcut_only_gating_6_near_baseline"},
+    },
+    "table2": {
+        "lower": {
+            "bn_after_addition_worse_110",
+            "bn_after_addition_worse_164",
+            "relu_before_addition_worse_110",
+            "relu_before_addition_worse_164",
+            "preact_lowest_110",
+            "preact_lowest_164",
+        },
+        "early": {"bn_after_addition_slow_start_110", "original_slightly_slower_start_164"},
+        "close": {"relu_only_preact_close_110", "relu_only_preact_close_164"},
+    },
+    "table3": {
+        "lower": {
+            "preact_better_cifar10_resnet110_1layer",
+            "preact_better_cifar10_resnet110",
+            "preact_better_cifar10_resnet164",
+            "preact_better_cifar10_resnet1001",
+            "preact_better_cifar100_resnet164",
+            "preact_better_cifar100_resnet1001",
+            "preact_1001_lowest_training_loss",
+            "original_1001_worse_than_164_cifar10",
+            "original_1001_worse_than_110_cifar10",
+            "original_1001_worse_than_164_cifar100",
+        },
+        "largest_gain": {"largest_gain_at_1001_cifar10", "largest_gain_at_1001_cifar100"},
+        "early": {"original_1001_slow_start"},
+        "higher_loss_lower_error": {
+            "regularised_cifar10_resnet110_1layer",
+            "regularised_cifar10_resnet110",
+            "regularised_cifar10_resnet164",
+            "regularised_cifar100_resnet164",
+        },
+        "close": {"warm_up_not_necessary"},
+    },
+    "table4": {"lower": {"batch_64_slightly_better"}},
+    "table5": {
+        "early": {
+            "constant_scaling_higher_training_error_101",
+            "exclusive_gating_higher_training_error_101",
+            "shortcut_only_gating_higher_training_error_101",
+            "conv_shortcut_higher_training_error_101",
+            "dropout_shortcut_higher_training_error_101",
+        },
+        "lower": {
+            "bn_after_addition_worse_101_top1",
+            "bn_after_addition_worse_101_top5",
+            "bn_after_addition_higher_training_loss_101",
+            "original_200_worse_than_152",
+            "original_200_lower_training_error",
+            "preact_200_better_than_original_200",
+            "preact_200_better_than_152",
+            "aspect_200_better_than_inception_v3_top1",
+            "aspect_200_better_than_inception_v3_top5",
+        },
+        "close": {"preact_152_gain_small_top1", "preact_152_gain_small_top5"},
+    },
+}
+
+
+@pytest.mark.parametrize("table", CLAIMS)
+def test_every_claim_of_the_paper_is_there_and_of_the_right_kind(tables: dict[str, Table], table: str) -> None:
+    found: dict[str, set[str]] = {}
+    for claim in tables[table].expected.claims:
+        found.setdefault(claim.kind, set()).add(claim.id)
+    assert found == CLAIMS[table]
+
+
+@pytest.mark.parametrize("table", CLAIMS)
+def test_the_papers_own_numbers_bear_out_its_claims(tables: dict[str, Table], table: str) -> None:
+    """A claim that its own table contradicts has its cells in the wrong order, or is about the wrong ones."""
+    expected = tables[table].expected
+    numbers = {cell.id: cell.number for cell in tables[table].all_cells}
+    numbers |= {f"{row.id}/{column}": number for row in expected.literature for column, number in row.cells.items()}
+    failing = {cell.id for cell in tables[table].all_cells if cell.expected.value == "fail"}
+    for claim in expected.claims:
+        printed = [numbers[cell] or (100.0 if cell in failing else None) for cell in claim.cells]
+        first, *others = printed or [None]
+        if claim.kind == "diverges":
+            assert set(claim.cells) <= failing, claim.id
+        elif claim.kind == "lower" and claim.measure == "test_error":
+            assert all(first < other for other in others if first and other), claim.id
+        elif claim.kind == "close":
+            assert all(abs(first - other) <= (claim.within or 0) for other in others if first and other), claim.id
+        elif claim.kind == "higher_loss_lower_error":
+            assert (first or 100) < (others[0] or 0), claim.id
+        elif claim.kind == "largest_gain":
+            gains = [(numbers[before] or 0) - (numbers[after] or 0) for before, after in claim.pairs]
+            assert all(gains[0] > gain for gain in gains[1:]), claim.id
+
+
+@pytest.mark.parametrize(
+    ("table", "cells"),
+    [
+        ("table1", {"constant_scaling/resnet110", "shortcut_only_gating_0/resnet110", "conv_shortcut/resnet110"}),
+        ("table2", {"original/resnet164", "relu_only_preact/resnet164"}),
+    ],
+)
+def test_no_claim_is_about_an_order_within_the_noise(tables: dict[str, Table], table: str, cells: set[str]) -> None:
+    """12.22 < 12.35 < 12.86 and 5.91 < 5.93 are orders that the paper prints and does not speak of."""
+    for claim in tables[table].expected.claims:
+        if claim.kind == "lower" and claim.cells[0] in cells:
+            assert not cells & set(claim.cells[1:]), claim.id
+
+
+def test_early_claims_are_about_the_time_before_the_first_drop_of_the_rate(tables: dict[str, Table]) -> None:
+    for table in tables.values():
+        first_drop = table.recipe_in(table.profiles.named("paper")).drops.at[0]
+        iterations = [claim.iteration for claim in table.expected.claims if claim.kind == "early"]
+        assert all(iteration is not None and iteration < first_drop for iteration in iterations)
+
+
+def test_claims_compare_runs_of_one_data_set_and_for_losses_of_one_recipe(tables: dict[str, Table]) -> None:
+    """But for the two that are about another recipe."""
+    of_recipes = {"warm_up_not_necessary", "batch_64_slightly_better"}
+    for table in tables.values():
+        cells = {cell.id: cell for cell in table.all_cells}
+        for claim in table.expected.claims:
+            about = [cells[cell] for cell in claim.all_cells if cell in cells]
+            assert len({cell.dataset for cell in about}) == 1, claim.id
+            assert len({cell.column.metric for cell in about}) == 1, claim.id
+            assert len({cell.recipe for cell in about}) == (2 if claim.id in of_recipes else 1), claim.id

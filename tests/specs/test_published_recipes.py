@@ -1,0 +1,122 @@
+"""The recipes against what the paper, and the code that its authors released, say of the training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
+from paperbench.specs.strict_yaml import bind
+from paperbench.specs.table import Table, read_recipe, recipe_names
+from tests.helpers import ROOT
+
+CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
+
+
+@pytest.fixture(scope="module")
+def recipes() -> dict[str, Recipe]:
+    return {name: bind(read_recipe(name, ROOT), Recipe) for name in recipe_names(ROOT)}
+
+
+def epochs(recipe: Recipe, iterations: int, images: int) -> float:
+    return iterations * recipe.batch_size / images
+
+
+def test_every_recipe_is_used_by_a_table(recipes: dict[str, Recipe], tables: dict[str, Table]) -> None:
+    used = {table.experiment.recipe for table in tables.values()}
+    used |= {cell.recipe for table in tables.values() for cell in table.all_cells}
+    assert used == set(recipes)
+
+
+@pytest.mark.parametrize("name", ["cifar", "cifar_no_warm_up", "cifar_torch", "imagenet", "imagenet_torch"])
+def test_what_all_recipes_have_in_common(recipes: dict[str, Recipe], name: str) -> None:
+    recipe = recipes[name]
+    assert (recipe.learning_rate, recipe.drops.factor, len(recipe.drops.at)) == (0.1, 0.1, 2)
+    assert (recipe.momentum, recipe.weight_decay, recipe.initialisation) == (0.9, 1e-4, "fan_out")
+    assert (recipe.augmentation.flip, recipe.batch_norm.eps, recipe.batch_norm.moving_average) == (True, 1e-5, 0.1)
+    assert recipe.authors.precision == "fp32"
+    assert recipe.batch_norm.group == recipe.authors.images_per_gpu
+
+
+def test_without_warm_up_all_else_is_the_recipe_of_the_paper(recipes: dict[str, Recipe]) -> None:
+    assert recipes["cifar"].warm_up == WarmUp(0.01, 400)
+    assert recipes["cifar_no_warm_up"] == replace(recipes["cifar"], recipe="cifar_no_warm_up", warm_up=None)
+
+
+def test_the_dagger_of_table4_is_the_released_code_of_batches_of_64(recipes: dict[str, Recipe]) -> None:
+    """KaimingHe/resnet-1k-layers and fb.resnet.torch: paper.md, 2.2."""
+    recipe = recipes["cifar_torch"]
+    assert recipe.batch_size == 64
+    assert recipe.batch_norm.group == 32, "64 images on 2 GPUs"
+    assert epochs(recipe, recipe.iterations, CIFAR_IMAGES) == 200
+    assert recipe.warm_up is None
+    assert recipe.momentum_form == "nesterov"
+    assert recipe.input == "channel_mean_std"
+    assert recipe.batch_norm.at_test == "moving_average"
+    assert recipe.augmentation == Augmentation(padding=4, flip=True)
+    assert recipe.authors.framework == "Torch7"
+
+
+def test_the_dagger_of_table4_drops_its_rate_after_epochs_80_and_121(recipes: dict[str, Recipe]) -> None:
+    """`epoch >= 122 and 2 or epoch >= 81 and 1 or 0`, of 781.25 iterations an epoch."""
+    recipe = recipes["cifar_torch"]
+    whole = [epochs(recipe, at, CIFAR_IMAGES) for at in recipe.drops.at]
+    assert whole == pytest.approx([80, 121], abs=0.001)
+    first, second = recipe.drops.at
+    rates = [recipe.rate_at(i) for i in (0, first - 1, first, second - 1, second, recipe.iterations - 1)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
+def test_imagenet_is_trained_as_the_appendix_says(recipes: dict[str, Recipe]) -> None:
+    recipe = recipes["imagenet"]
+    assert (recipe.batch_size, recipe.batch_norm.group) == (256, 32), "8 GPUs, 32 each"
+    assert recipe.warm_up is None, '"no warming up"'
+    assert [epochs(recipe, at, IMAGENET_IMAGES) for at in recipe.drops.at] == pytest.approx([30, 60], abs=0.001)
+    assert recipe.iterations == 600_000, "v1"
+    assert (recipe.momentum_form, recipe.input, recipe.batch_norm.at_test) == (
+        "caffe",
+        "per_pixel_mean",
+        "reestimated",
+    )
+    assert recipe.augmentation == Augmentation(0, True, shorter_side=(256, 480), crop=224, lighting=0.1)
+
+
+def test_the_dagger_of_table5_is_the_released_code_with_scale_and_aspect_ratio(recipes: dict[str, Recipe]) -> None:
+    recipe = recipes["imagenet_torch"]
+    assert (recipe.batch_size, recipe.batch_norm.group, recipe.warm_up) == (256, 32, None)
+    assert [epochs(recipe, at, IMAGENET_IMAGES) for at in recipe.drops.at] == pytest.approx([30, 60], abs=0.001)
+    assert epochs(recipe, recipe.iterations, IMAGENET_IMAGES) == pytest.approx(90, abs=0.001)
+    assert (recipe.momentum_form, recipe.input) == ("nesterov", "channel_mean_std")
+    found = recipe.augmentation
+    assert (found.shorter_side, found.crop, found.area) == (None, 224, (0.08, 1.0))
+    assert found.aspect_ratio == pytest.approx((3 / 4, 4 / 3), abs=1e-4)
+    assert (found.jitter, found.lighting) == (0.4, 0.1)
+
+
+def test_the_framework_of_the_paper_is_caffe_but_for_the_two_daggers(recipes: dict[str, Recipe]) -> None:
+    assert {name: recipe.authors.framework for name, recipe in recipes.items()} == {
+        "cifar": "Caffe",
+        "cifar_no_warm_up": "Caffe",
+        "cifar_torch": "Torch7",
+        "imagenet": "Caffe",
+        "imagenet_torch": "Torch7",
+    }
+
+
+def test_what_the_paper_is_silent_about_is_told_and_released_code_is_silent_about_nothing_but_its_length(
+    recipes: dict[str, Recipe],
+) -> None:
+    ours = {"momentum_form", "initialisation", "batch_norm.eps", "batch_norm.moving_average", "batch_norm.at_test"}
+    assert {name: set(recipe.silent) for name, recipe in recipes.items()} == {
+        "cifar": ours,
+        "cifar_no_warm_up": ours,
+        "cifar_torch": set(),
+        "imagenet": ours,
+        "imagenet_torch": {"iterations"},
+    }
+
+
+def test_only_recipes_for_imagenet_resize_and_recolour(recipes: dict[str, Recipe]) -> None:
+    large = {name for name, recipe in recipes.items() if recipe.augmentation.is_for_large_images}
+    assert large == {"imagenet", "imagenet_torch"}
