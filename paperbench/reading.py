@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
+import sys
 from pathlib import Path
 
-UNPRINTABLE = re.compile("[^\\t\\n -~\\xa0-\\ud7ff\\ue000-\\U0010ffff]")
+UNPRINTABLE = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 """A character that a terminal would obey, or that no file can be written with."""
 
 
@@ -21,6 +23,18 @@ def read_at_most(path: Path, limit: int) -> bytes:
     """
     check_size(path, limit)
     return path.read_bytes()
+
+
+def read_end(path: Path, size: int) -> bytes:
+    """The last bytes of a regular file that has more than `size`; as `read_at_most`.
+
+    Raises:
+        OSError: It cannot be read, is no larger, or is a pipe or device.
+    """
+    check_size(path, sys.maxsize)
+    with open(path, "rb") as stream:
+        stream.seek(-size - 1, os.SEEK_END)
+        return stream.read()
 
 
 def check_size(path: Path, limit: int) -> None:

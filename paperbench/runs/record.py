@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from paperbench.errors import RunError, nearest
@@ -18,6 +19,7 @@ SCHEMA = 3
 _MOST_LEVELS = 20
 _IN_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "object"}
 Status = Literal["partial", "finished", "diverged"]
+_Reader = Callable[[Any, str], Any]
 
 
 class RecordError(RunError):
@@ -184,8 +186,7 @@ class Record:
 
     def to_json(self) -> str:
         """One JSON object, with the sha256 of all its other values as the last."""
-        values = asdict(self)
-        return json.dumps({**values, "sha256": _checksum(values)}, indent=1, allow_nan=False) + "\n"
+        return signed(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Record:
@@ -195,19 +196,8 @@ class Record:
             ForeignRecordError: It is of another schema.
             RecordError: It is no record, was edited, or its parts contradict each other.
         """
-        value = parse_json(text)
-        schema = value.get("schema") if isinstance(value, dict) else None
-        if schema != SCHEMA:
-            raise ForeignRecordError(f"has schema {schema!r}, and this version of paperbench reads {SCHEMA}")
-        checksum = value.pop("sha256", None)
-        record: Record = build(cls, value, "record")
-        try:
-            is_as_written = checksum == _checksum(value)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"holds values that no run leaves ({error})") from error
-        if not is_as_written:
-            raise RecordError("does not have the values that its sha256 was taken of: it was edited or damaged")
-        if min(record.seed, record.seconds) < 0 or record.test_every < 1:
+        record: Record = read_signed(cls, text, SCHEMA, "record")
+        if min(record.seed, record.seconds, record.files.history_lines) < 0 or record.test_every < 1:
             raise RecordError("has a negative number where no run leaves one")
         expected = record.spec.run_id(record.seed)
         if record.run != expected:
@@ -235,6 +225,36 @@ def major_version(version: str) -> str:
     return version.split(".")[0]
 
 
+def signed(values: dict[str, Any]) -> str:
+    """A file's text: one JSON object, with the sha256 of all its other values as the last."""
+    return json.dumps({**values, "sha256": _checksum(values)}, indent=1, allow_nan=False) + "\n"
+
+
+def read_signed(kind: Any, text: str, schema: int, path: str) -> Any:
+    """Read back what `signed` wrote of an object of a dataclass.
+
+    Args:
+        path: What messages call the object.
+
+    Raises:
+        ForeignRecordError: It is of another schema.
+        RecordError: It is no such object, or was edited.
+    """
+    value = parse_json(text)
+    found = value.get("schema") if isinstance(value, dict) else None
+    if found != schema:
+        raise ForeignRecordError(f"has schema {found!r}, and this version of paperbench reads {schema}")
+    checksum = value.pop("sha256", None)
+    read = build(kind, value, path)
+    try:
+        is_as_written = checksum == _checksum(value)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"holds values that no run leaves ({error})") from error
+    if not is_as_written:
+        raise RecordError("does not have the values that its sha256 was taken of: it was edited or damaged")
+    return read
+
+
 def _checksum(values: dict[str, Any]) -> str:
     return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
@@ -246,21 +266,17 @@ def parse_json(text: str) -> Any:
         RecordError: The text is something else, or nested deeper than anything of ours.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"is no JSON ({error})") from error
-    level, values = 0, [value]
-    while values := [part for outer in values for part in _parts(outer)]:
+    level, outer = 0, [value] if isinstance(value, (dict, list)) else []
+    while outer:
         level += 1
         if level > _MOST_LEVELS:
             raise RecordError(f"holds more than {_MOST_LEVELS} levels of values in each other")
+        parts = (part.values() if isinstance(part, dict) else part for part in outer)
+        outer = [part for inner in parts for part in inner if isinstance(part, (dict, list))]
     return value
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -272,42 +288,89 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _refuse_constant(text)
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
 def build(kind: Any, value: Any, path: str) -> Any:
     """`value` as a dataclass or plain type, strictly: every key known, none missing, every type right.
 
     Raises:
         RecordError: It does not fit; the message says what is wrong with which part of it.
     """
+    return _reader(kind)(value, path)
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    """What makes a value of a kind. Kept, as to look at the kind takes far longer than to look at the value."""
     if is_dataclass(kind):
+        return _object_reader(kind)
+    if get_origin(kind) is tuple:
+        return _list_reader(_reader(get_args(kind)[0]))
+    if get_origin(kind) in (types.UnionType, Union):
+        read = _reader(get_args(kind)[0])
+        return _optional_reader(read) if type(None) in get_args(kind) else read
+    if get_origin(kind) is Literal:
+        return _choice_reader(get_args(kind))
+    return _plain_reader(get_origin(kind) or kind)
+
+
+def _object_reader(kind: Any) -> _Reader:
+    hints = get_type_hints(kind)
+    parts = {f.name: (_reader(hints[f.name]), f".{f.name}") for f in fields(kind)}
+    required = [f.name for f in fields(kind) if f.default is MISSING]
+
+    def read(value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             raise RecordError(f"{path} is no object")
-        keys = {f.name: f.default is MISSING for f in fields(kind)}
         for key in value:
-            if key not in keys:
-                raise RecordError(f"{path} has an unknown key {key!r}. {nearest(key, keys)}")
-        for key, required in keys.items():
-            if required and key not in value:
+            if key not in parts:
+                raise RecordError(f"{path} has an unknown key {key!r}. {nearest(key, parts)}")
+        for key in required:
+            if key not in value:
                 raise RecordError(f"{path} lacks the key {key!r}")
-        hints = get_type_hints(kind)
-        return kind(**{key: build(hints[key], item, f"{path}.{key}") for key, item in value.items()})  # type: ignore[operator]
-    if get_origin(kind) is tuple:
+        read_values = {}
+        for key, item in value.items():
+            read_part, name = parts[key]
+            read_values[key] = read_part(item, path + name)
+        return kind(**read_values)
+
+    return read
+
+
+def _list_reader(read_item: _Reader) -> _Reader:
+    def read(value: Any, path: str) -> Any:
         if not isinstance(value, list):
             raise RecordError(f"{path} is no list")
-        return tuple(build(get_args(kind)[0], item, f"{path}[{index}]") for index, item in enumerate(value))
-    if get_origin(kind) in (types.UnionType, Union):
-        members = get_args(kind)
-        return None if value is None and type(None) in members else build(members[0], value, path)
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise RecordError(f"{path} is {value!r}. {nearest(str(value), get_args(kind))}")
+        return tuple(read_item(item, f"{path}[{index}]") for index, item in enumerate(value))
+
+    return read
+
+
+def _optional_reader(read: _Reader) -> _Reader:
+    return lambda value, path: None if value is None else read(value, path)
+
+
+def _choice_reader(choices: tuple[Any, ...]) -> _Reader:
+    def read(value: Any, path: str) -> Any:
+        if value not in choices:
+            raise RecordError(f"{path} is {value!r}. {nearest(str(value), choices)}")
         return value
-    wanted = get_origin(kind) or kind
-    fits = isinstance(value, (int, float) if wanted is float else wanted)
-    if not fits or (isinstance(value, bool) and wanted is not bool):
-        raise RecordError(f"{path} is {value!r}, which is no {_IN_WORDS.get(wanted, wanted.__name__)}")
-    if wanted is str and (unprintable := UNPRINTABLE.search(value)):
-        raise RecordError(f"{path} holds the character {unprintable.group()!r}, which cannot be printed")
-    try:
-        return float(value) if wanted is float else value
-    except OverflowError as error:
-        raise RecordError(f"{path} is too large a number") from error
+
+    return read
+
+
+def _plain_reader(wanted: Any) -> _Reader:
+    taken: Any = (int, float) if wanted is float else wanted
+
+    def read(value: Any, path: str) -> Any:
+        if not isinstance(value, taken) or (isinstance(value, bool) and wanted is not bool):
+            raise RecordError(f"{path} is {value!r}, which is no {_IN_WORDS.get(wanted, wanted.__name__)}")
+        if wanted is str and not value.isprintable() and (unprintable := UNPRINTABLE.search(value)):
+            raise RecordError(f"{path} holds the character {unprintable.group()!r}, which cannot be printed")
+        try:
+            return float(value) if wanted is float else value
+        except OverflowError as error:
+            raise RecordError(f"{path} is too large a number") from error
+
+    return read

@@ -12,19 +12,34 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from paperbench.atomic import TEMPORARY, sync, unguarded, unwritable, write_atomically
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.reading import read_at_most
+from paperbench.reading import read_at_most, read_end
 from paperbench.runs.checkpoints import DAMAGED, Checkpoints
 from paperbench.runs.claim import Claim
-from paperbench.runs.history import HistoryLine, history_bytes, parse_history
+from paperbench.runs.history import (
+    HistoryLine,
+    Measure,
+    Newest,
+    history_bytes,
+    history_damage,
+    lines_up_to,
+    newest_values,
+    parse_history,
+    window_mean,
+)
 from paperbench.runs.record import ForeignRecordError, Record, RecordError
 
+_T = TypeVar("_T")
 _LARGEST_RECORD = 10_000_000
+_END_OF_HISTORY = 8_192
 LARGEST_HISTORY = 200_000_000
 LARGEST_WEIGHTS = 4_000_000_000
 """Bytes, far beyond what any run leaves."""
@@ -149,14 +164,65 @@ class RunDirectory:
         Raises:
             RunError: The file cannot be read, or a line is no history line.
         """
+        return self._of_history(parse_history)
+
+    def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
+        """Mean of a measure over the history lines with after < iteration <= upto that the record vouches for.
+
+        Returns:
+            Infinity if the run diverged before `upto`; None if it is not there yet, or has no line in between.
+
+        Raises:
+            RunError: The file cannot be read, or a line is no history line.
+        """
+        if record.iteration < upto:
+            return math.inf if record.status == "diverged" else None
+        return self._of_history(lambda data: window_mean(lines_up_to(data, record.iteration), measure, after, upto))
+
+    def newest_values(self, record: Record) -> Newest:
+        """The newest losses and errors that the record vouches for.
+
+        Raises:
+            RunError: As `history`.
+        """
+        if record.status != "partial":  # nothing stands behind what it vouches for
+            with suppress(OSError, RecordError):
+                return newest_values(read_end(self.history_file, _END_OF_HISTORY).partition(b"\n")[2])
+        return self._of_history(lambda data: newest_values(lines_up_to(data, record.iteration)))
+
+    def _of_history(self, read: Callable[[bytes], _T]) -> _T:
+        """What can be read off the history's bytes; there are none without a file.
+
+        Raises:
+            RunError: As `history`.
+        """
         try:
-            return parse_history(read_at_most(self.history_file, LARGEST_HISTORY))
-        except FileNotFoundError:
-            return []
+            try:
+                data = read_at_most(self.history_file, LARGEST_HISTORY)
+            except FileNotFoundError:
+                data = b""
+            return read(data)
         except OSError as error:
             raise RunError(f"{self.history_file} cannot be read ({error}). {HISTORY_REMEDY}") from error
         except RecordError as error:
             raise RunError(f"{self.history_file}:{str(error).rstrip('.')}. {HISTORY_REMEDY}") from error
+
+    def history_complaint(self, record: Record) -> str | None:
+        """What is wrong with the history if it is not the one that the record was written with, and what to do.
+
+        Fast: it takes a hash, and parses nothing.
+        """
+        file = self.history_file
+        try:
+            damage = history_damage(read_at_most(file, LARGEST_HISTORY), record)
+        except OSError as error:
+            return f"{file} cannot be read: {error.strerror or error}. {self.history_remedy(record)}"
+        return f"{file} {damage} {self.history_remedy(record)}" if damage else None
+
+    def history_remedy(self, record: Record) -> str:
+        """What to do about a history that is not the one that the record was written with."""
+        is_restorable = any(found.iteration >= record.iteration for found in self.checkpoints.newest_first())
+        return HISTORY_REMEDY if is_restorable else "Restore it."
 
 
 @dataclass(frozen=True)
@@ -221,7 +287,23 @@ class Store:
 
     def records(self) -> Records:
         """Every record in the store, by run id."""
-        records, complaints = [], []
+        complaints: list[str] = []
+        return Records(list(self._readable(complaints)), complaints)
+
+    def sound_records(self) -> Records:
+        """Those of `records` whose history is the one that they were written with, and a complaint about each other."""
+        complaints: list[str] = []
+        records = []
+        for record in self._readable(complaints):
+            complaint = self.directory(record.run).history_complaint(record)
+            if complaint is None:
+                records.append(record)
+            else:
+                complaints.append(complaint)
+        return Records(records, complaints)
+
+    def _readable(self, complaints: list[str]) -> Iterator[Record]:
+        """Every record that can be read; what is wrong with others is added to the complaints."""
         for directory in self.directories():
             try:
                 record = directory.read_record()
@@ -229,5 +311,8 @@ class Store:
                 complaints.append(str(error))
                 continue
             if record is not None:
-                records.append(record)
-        return Records(records, complaints)
+                yield record
+
+    def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
+        """As `RunDirectory.training_mean`, of the record's run."""
+        return self.directory(record.run).training_mean(record, measure, after, upto)

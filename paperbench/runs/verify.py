@@ -13,10 +13,10 @@ from paperbench.atomic import TEMPORARY
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.reading import check_size, read_at_most
 from paperbench.runs.checkpoints import DAMAGED
-from paperbench.runs.history import HistoryLine, history_sha256, parse_history
+from paperbench.runs.history import HistoryLine, history_damage, parse_history
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record, RecordError
-from paperbench.runs.store import HISTORY_REMEDY, LARGEST_HISTORY, LARGEST_WEIGHTS, WEIGHTS_REMEDY, RunDirectory, Store
+from paperbench.runs.store import LARGEST_HISTORY, LARGEST_WEIGHTS, WEIGHTS_REMEDY, RunDirectory, Store
 
 _LOOKS = 3
 _PAUSE_SECONDS = 0.5
@@ -127,25 +127,12 @@ def _history_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     except RecordError as error:
         damage = f"{file}:{str(error).rstrip('.')}."
     else:
-        damage = _damage(data, lines, record)
+        damage = history_damage(data, record)
         damage = damage and f"{file} {damage}"
         if damage is None:
             yield from (f"{file}:{text}" for text in _contradictions(lines[: record.files.history_lines], record))
     if damage:
-        is_restorable = any(found.iteration >= record.iteration for found in directory.checkpoints.newest_first())
-        yield f"{damage} {HISTORY_REMEDY if is_restorable else 'Restore it.'}"
-
-
-def _damage(data: bytes, lines: list[HistoryLine], record: Record) -> str | None:
-    """What happened to a history after its record was written."""
-    expected = record.files.history_lines
-    if len(lines) < expected:
-        return f"was cut short: it has {len(lines)} of the {expected} lines that its record was written with."
-    if history_sha256(data, expected) != record.files.history_sha256:
-        return f"was edited: its first {expected} lines are not those that its record was written with."
-    if record.status != "partial" and len(lines) > expected:
-        return f"has {len(lines) - expected} lines that were added after the run had ended."
-    return None
+        yield f"{damage} {directory.history_remedy(record)}"
 
 
 def _contradictions(lines: list[HistoryLine], record: Record) -> Iterator[str]:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.runs.history import HistoryLine, history_bytes
-from paperbench.runs.record import ForeignRecordError, RecordError
-from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
+from paperbench.runs.record import ForeignRecordError, Record, RecordError
+from paperbench.runs.store import HISTORY_REMEDY, RunDirectory, Store
 from tests.helpers import a_record, write_record
 
 
@@ -182,3 +186,114 @@ def test_a_store_gives_its_readable_records_and_complains_of_the_others(tmp_path
     assert f"copied-s0 holds the record of run {records[0].run}. Rename the folder to match, or move it away." in copied
     assert "damaged-s0" in damaged
     assert "is no JSON" in damaged
+
+
+def with_history(store: Store, lines: list[HistoryLine], **changes: Any) -> Record:
+    """A record in the store beside the history that it vouches for."""
+    record, data = a_record(**changes), history_bytes(lines)
+    digest = history_sha256(data, len(lines)) or ""
+    record = replace(record, files=replace(record.files, history_lines=len(lines), history_sha256=digest))
+    write_record(store, record).history_file.write_bytes(data)
+    return record
+
+
+def test_records_with_the_histories_that_they_were_written_with_are_sound(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.sound_records().records == []
+    records = [with_history(store, LINES, seed=seed) for seed in (0, 1)]
+    at_work = with_history(store, LINES, seed=2, status="partial")
+    store.directory(at_work.run).append_history(line(300))
+    found = store.sound_records()
+    assert found.records == sorted([*records, at_work], key=lambda record: record.run)
+    assert found.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda file: file.unlink(), "cannot be read: No such file or directory."),
+        (lambda file: (file.unlink(), file.mkdir()), "cannot be read: Is a directory."),
+        (lambda file: file.write_bytes(history_bytes(LINES[:1])), "was cut short: it has 1 of the 2 lines"),
+        (lambda file: file.write_bytes(history_bytes([line(99), LINES[1]])), "was edited: its first 2 lines are not"),
+        (lambda file: file.write_bytes(history_bytes([*LINES, line(300)])), "has 1 lines that were added after"),
+        (lambda file: os.truncate(file, 200_000_001), "its 200,000,001 bytes are more than"),
+    ],
+    ids=["missing", "folder", "cut short", "edited", "added", "huge"],
+)
+def test_a_record_with_another_history_is_left_out_and_the_others_are_not(
+    tmp_path: Path, spoil: Callable[[Path], object], message: str
+) -> None:
+    store = Store(tmp_path)
+    sound, spoilt = (with_history(store, LINES, seed=seed) for seed in (0, 1))
+    file = store.directory(spoilt.run).history_file
+    spoil(file)
+    store.directory(spoilt.run).checkpoints.write(79, b"one that is not far enough")
+    for remedy in ("Restore it.", HISTORY_REMEDY):
+        found = store.sound_records()
+        assert found.records == [sound]
+        (complaint,) = found.complaints
+        assert complaint.startswith(f"{file} ")
+        assert message in complaint
+        assert complaint.endswith(f" {remedy}")
+        store.directory(spoilt.run).checkpoints.write(80, b"what it takes to make the history again")
+
+
+def test_sound_records_are_told_apart_from_unreadable_ones(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    sound, edited, damaged = (with_history(store, LINES, seed=seed) for seed in (0, 1, 2))
+    store.directory(edited.run).history_file.write_bytes(history_bytes(LINES[::-1]))
+    store.directory(damaged.run).record_file.write_text("{")
+    found = store.sound_records()
+    assert found.records == [sound]
+    assert sorted(complaint.split()[0] for complaint in found.complaints) == sorted(
+        [str(store.directory(damaged.run).record_file), str(store.directory(edited.run).history_file)]
+    )
+
+
+def test_the_training_mean_is_over_the_history_of_the_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    lines = [replace(line(i), train_loss=float(i), train_error=i / 2) for i in (10, 20, 30, 40)]
+    record = with_history(store, lines, status="partial")
+    assert store.training_mean(record, "train_loss", 10, 30) == 25.0
+    assert store.training_mean(record, "train_error", 0, 40) == 12.5
+    assert store.training_mean(record, "train_loss", 30, 50) is None
+    assert store.training_mean(a_record(seed=7), "train_loss", 0, 40) is None, "there is no such run"
+
+
+def test_the_training_mean_stops_where_the_record_does(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    record = with_history(store, [line(20), line(30)], status="partial")
+    directory = store.directory(record.run)
+    for iteration in (60, 80):
+        directory.append_history(line(iteration))
+    assert store.training_mean(record, "train_loss", 20, 60) is None
+    assert store.training_mean(record, "train_loss", 20, 40) is None, "no line of the record's own reaches that far"
+    assert store.training_mean(record, "train_loss", 20, 30) == 2.25
+
+
+def test_the_training_mean_of_a_run_that_diverged_is_infinite_from_there_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    lines = [line(3), line(5), replace(line(7), train_loss=None, train_error=None)]
+    record = with_history(store, lines, status="diverged")
+    assert store.training_mean(record, "train_loss", 0, 5) == 2.25
+    for after, upto in ((0, 7), (5, 7), (5, 40), (10, 40)):
+        assert store.training_mean(record, "train_loss", after, upto) == math.inf
+
+
+def test_a_run_that_only_its_last_test_showed_to_be_broken_has_a_training_mean(tmp_path: Path) -> None:
+    record = with_history(Store(tmp_path), [line(40), line(80)], status="diverged", iteration=80)
+    assert Store(tmp_path).training_mean(record, "train_loss", 0, 80) == 2.25
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b'{"iteration": 40, "lr": 1}\n', ":1 is no history line: line lacks the key"), (b"\xff\n", ":1 is no history")],
+)
+def test_a_training_mean_of_no_history_is_told(tmp_path: Path, content: bytes, message: str) -> None:
+    store = Store(tmp_path)
+    file = write_record(store, a_record()).history_file
+    file.write_bytes(content)
+    with pytest.raises(PaperbenchError) as caught:
+        store.training_mean(a_record(), "train_loss", 0, 40)
+    assert str(caught.value).startswith(f"{file}{message}")
+    assert str(caught.value).endswith(HISTORY_REMEDY)

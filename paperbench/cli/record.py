@@ -1,0 +1,99 @@
+"""paperbench record TABLE CELL: take in a result that somebody else reports."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from paperbench.cli.arguments import Subparsers, add_results, add_table, add_tables_root
+
+if TYPE_CHECKING:
+    from paperbench.specs.experiment import Setting
+    from paperbench.specs.table import Cell
+
+_DIVERGED = "diverged"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "record",
+        help="take in a result from elsewhere",
+        description="Take in a result that was not trained here. It is marked as external: `compare` shows it with its "
+        "source and never pools it with runs of your own.",
+    )
+    add_table(parser)
+    parser.add_argument("cell", metavar="CELL", help="id of a cell, row/column, such as preact/resnet110")
+    parser.add_argument("--seed", type=_seed, required=True, metavar="S", help="seed of the run, or its number")
+    parser.add_argument(
+        "--error", type=_error, required=True, metavar="E", help="test error in percent, such as 6.37; or: diverged"
+    )
+    parser.add_argument(
+        "--source", type=str.strip, required=True, metavar="TEXT", help="who reports it and where, in one line"
+    )
+    parser.add_argument(
+        "--setting", metavar="LABEL", help="which net, in cells that stand for several, such as gate_bias=-3"
+    )
+    add_results(parser)
+    add_tables_root(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from paperbench.runs.external import SCHEMA, ExternalResult, write_external
+    from paperbench.specs.locate import spec_root
+    from paperbench.specs.table import load_table
+
+    table = load_table(args.table, spec_root(args.tables))
+    cell = table.cell(args.cell)
+    setting = _setting(cell, args.setting)
+    experiment = table.experiment_digest(cell, setting)
+    error = None if args.error == _DIVERGED else args.error
+    result = ExternalResult(
+        SCHEMA, "external", table.id, cell.id, setting.label, experiment, args.seed, error, args.source
+    )
+    path = write_external(args.results, result)
+    label = f" ({setting.label})" if setting.label else ""
+    print(
+        f"{table.id} {cell.id}{label}, seed {result.seed}: {result.outcome} from {result.source!r} is in {path}, "
+        "marked as external: it is never pooled with runs of your own."
+    )
+    return 0
+
+
+def _setting(cell: Cell, label: str | None) -> Setting:
+    """The net that a label means.
+
+    Raises:
+        PaperbenchError: The label is of none of the cell's nets, or not needed, or missing.
+    """
+    from paperbench.errors import PaperbenchError, nearest
+
+    known = {setting.label: setting for setting in cell.settings}
+    if len(known) == 1:
+        if label is not None:
+            raise PaperbenchError(f"Cell {cell.id} stands for one net: leave --setting out.")
+        return cell.settings[0]
+    if label is None:
+        listed = ", ".join(known)
+        raise PaperbenchError(f"Cell {cell.id} stands for several nets: say which (`--setting LABEL`), of {listed}.")
+    if label not in known:
+        raise PaperbenchError(f"Cell {cell.id} has no net {label!r}. {nearest(label, known)}")
+    return known[label]
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 up, of 18 digits at most, not {text!r}")
+    return int(text)
+
+
+def _error(text: str) -> float | str:
+    if text == _DIVERGED:
+        return _DIVERGED
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"must be a percentage from 0 to 100, or {_DIVERGED!r}, not {text!r}")
+    return value
