@@ -1,0 +1,258 @@
+"""Whether a published result holds: one verdict a cell.
+
+reproduced      our median is within the tolerance of the published one, or fails as the published one did
+worse, better   it is beyond the tolerance, on the side of the higher or of the lower errors
+underpowered    too few runs, or too much noise, to say either
+not comparable  our runs are not of the paper's experiment
+not run         no run has ended
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from paperbench.compare.evidence import Evidence, Group
+from paperbench.compare.failing import LEAST_RUNS, Failing, failing, fails, median_fails
+from paperbench.compare.looks import Look, looks, planned_runs, progress
+from paperbench.compare.statistics import (
+    FIRST_LOOK,
+    Interval,
+    Noise,
+    beyond_tolerance_p,
+    decide,
+    median_interval,
+    noise,
+)
+from paperbench.specs.experiment import Setting
+from paperbench.specs.table import Cell
+
+Verdict = Literal["reproduced", "worse", "better", "underpowered", "not comparable", "not run"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with what it rests on.
+
+    Attributes:
+        reason: In words; empty where the interval says all.
+        look: The look that decided, or the last.
+        interval: Of the difference of medians, in percentage points.
+        noise: Of a single run.
+        shift: Our median less the published number, if the two differ significantly within the tolerance.
+        p_value: Of the hypothesis that the difference is within the tolerance, at the level of the first look.
+        failing: Of the runs looked at.
+        rests_on_rule: Whether it follows from runs that failed or did not, and from no interval.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    look: Look | None = None
+    interval: Interval | None = None
+    noise: Noise | None = None
+    shift: float | None = None
+    p_value: float | None = None
+    failing: Failing | None = None
+    rests_on_rule: bool = False
+
+    @property
+    def is_sure_by_rule(self) -> bool:
+        """Whether it needs no p-value, as all runs failed or none did."""
+        return self.rests_on_rule and self.failing is not None and self.failing.is_unanimous
+
+
+@dataclass(frozen=True)
+class NetComparison:
+    """One net of a cell with what there is for it.
+
+    Attributes:
+        shown: The group nearest to the paper, if there is any run.
+        others: The other groups, nearest first.
+    """
+
+    setting: Setting
+    shown: Group | None
+    others: tuple[Group, ...]
+    judgement: Judgement
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """One cell, judged.
+
+    Attributes:
+        nets: One, or each of a sweep.
+        planned: Runs fixed beforehand.
+        is_reduced: Whether the profile changes what is trained.
+    """
+
+    cell: Cell
+    nets: tuple[NetComparison, ...]
+    judgement: Judgement
+    planned: int
+    is_reduced: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.judgement.verdict
+
+    @property
+    def reason(self) -> str:
+        return self.judgement.reason
+
+    @property
+    def shown(self) -> Group | None:
+        """The group nearest to the paper of a cell with one net; of a sweep that of its first."""
+        return self.nets[0].shown
+
+    @property
+    def others(self) -> tuple[Group, ...]:
+        return tuple(group for net in self.nets for group in net.others)
+
+    @property
+    def difference(self) -> float | None:
+        """Our median less the published number in percentage points; None if there is none, or of a reduced net."""
+        median = self.shown.median if self.shown else None
+        if self.is_reduced or median is None or self.cell.number is None or len(self.nets) > 1:
+            return None
+        return round(median - self.cell.number, 9)
+
+
+def judge_cell(cell: Cell, evidence: Evidence, profile: str, planned: int) -> CellComparison:
+    """Judge a cell by what there is for its nets.
+
+    Args:
+        profile: Only `paper` earns a verdict on the paper.
+        planned: Runs fixed beforehand.
+    """
+    nets = []
+    for setting in cell.settings:
+        groups = evidence.groups(cell, setting)
+        shown, others = (groups[0], tuple(groups[1:])) if groups else (None, ())
+        nets.append(NetComparison(setting, shown, others, _judge_net(cell, shown, profile, planned)))
+    judgement = nets[0].judgement if len(nets) == 1 else _judge_sweep(nets)
+    return CellComparison(cell, tuple(nets), judgement, planned, profile != "paper")
+
+
+def _judge_net(cell: Cell, group: Group | None, profile: str, planned: int) -> Judgement:
+    if group is None:
+        return Judgement("not run")
+    obstacle = _obstacle(cell, group, profile)
+    if obstacle:
+        return Judgement("not comparable", obstacle)
+    if not group.ended:
+        return Judgement("not run", _why_no_run_has_ended(group))
+    judged = [_judge_look(cell, look) for look in looks(group, planned)]
+    if not judged:
+        return _judge_early(cell, group, planned) or Judgement("underpowered", progress(group, planned))
+    decided = next((j for j in judged if j.verdict != "underpowered"), judged[-1])
+    if decided.verdict == "underpowered" and decided.look and decided.look.number == 1:
+        extension = f"extend it to {2 * planned} runs"
+        if len(group.ended) > planned:
+            extension += f": {len(group.ended)} have ended, which change nothing yet"
+        return replace(decided, reason=f"{decided.reason}; {extension}")
+    return decided
+
+
+def _obstacle(cell: Cell, group: Group, profile: str) -> str:
+    """Why a group cannot be compared with the published number; empty if it can."""
+    if profile != "paper":
+        return f"profile {profile} is not the paper's experiment"
+    if group.conditions.is_mixed:
+        return "its runs were continued by other numerics or another torch"
+    if group.conditions.data is not None and not group.conditions.data.canonical:
+        return f"{group.conditions.data.name} has not the pixels of the paper's data"
+    if cell.expected.value == "unprinted":
+        return "the paper prints no number for it"
+    return ""
+
+
+def _why_no_run_has_ended(group: Group) -> str:
+    if all(record.status != "partial" for record in group.records):
+        return "its runs hold no error of this kind"
+    return f"the farthest run is at iteration {group.farthest:,}"
+
+
+def _judge_early(cell: Cell, group: Group, planned: int) -> Judgement | None:
+    """Before all planned runs have ended: only what the missing ones cannot change any more."""
+    errors = [run.error for run in planned_runs(group, planned) if run.error is not None]
+    does_fail = median_fails(errors, planned, cell.dataset)
+    if does_fail is None or (cell.number is not None and not does_fail):
+        return None
+    return _by_rule(cell, does_fail, failing(errors, cell.dataset), None)
+
+
+def _by_rule(cell: Cell, does_fail: bool, counted: Failing, look: Look | None) -> Judgement:
+    """A verdict on failing alone."""
+    was_to_fail = cell.expected.value == "fail"
+    verdict: Verdict = "better" if not does_fail else "reproduced" if was_to_fail else "worse"
+    reason = str(counted) + ("" if counted.is_unanimous else ": unstable")
+    reason += "" if look else "; the runs to come cannot change that"
+    return Judgement(verdict, reason, look, failing=counted, rests_on_rule=True)
+
+
+def _judge_look(cell: Cell, look: Look) -> Judgement:
+    counted = failing(look.errors, cell.dataset)
+    does_fail = median_fails(look.errors, len(look.errors), cell.dataset)
+    published = cell.number
+    if does_fail is not None and (published is None or does_fail):
+        return _by_rule(cell, does_fail, counted, look)
+    if published is None or fails(statistics.median(look.errors), cell.dataset):
+        reason = f"{counted}; to say that a net fails, or does not, takes {LEAST_RUNS} runs"
+        return Judgement("underpowered", reason, look, failing=counted)
+    if any(map(math.isinf, look.errors)):
+        return Judgement("underpowered", f"unstable: {counted}", look, failing=counted)
+    spread = noise(look.errors, cell.expected.std, cell.published_runs)
+    if spread is None:
+        reason = "no spread is published, so ours takes three runs"
+        return Judgement("underpowered", reason, look, failing=counted)
+    interval = median_interval(look.errors, published, cell.published_runs, spread, look.level)
+    verdict = decide(interval, cell.tolerance)
+    p_value = min(1.0, beyond_tolerance_p(interval, cell.tolerance) * FIRST_LOOK / look.level)
+    is_shifted = verdict == "reproduced" and (interval.low > 0 or interval.high < 0)
+    reasons = []
+    if spread.rests_on == "published":
+        reasons.append("rests on the published standard deviation")
+    if counted.failed:
+        reasons.append(f"unstable: {counted}")
+    if verdict == "underpowered":
+        reasons.append(f"the interval {in_words(interval)} reaches across the tolerance of {cell.tolerance:g}")
+    return Judgement(
+        verdict,
+        "; ".join(reasons),
+        look,
+        interval,
+        spread,
+        interval.difference if is_shifted else None,
+        p_value,
+        counted,
+    )
+
+
+def in_words(interval: Interval) -> str:
+    """An interval as text."""
+    return f"[{interval.low:+.2f}, {interval.high:+.2f}]"
+
+
+def _judge_sweep(nets: Sequence[NetComparison]) -> Judgement:
+    """A sweep holds if every net fails; one that surely does not fail is enough against it."""
+    by_verdict = {v: [n for n in nets if n.judgement.verdict == v] for v in ("better", "not comparable", "reproduced")}
+    if by_verdict["better"]:
+        told = "; ".join(f"{n.setting.label}: {n.judgement.reason}" for n in by_verdict["better"])
+        failings = [n.judgement.failing for n in by_verdict["better"] if n.judgement.failing]
+        surest = min(failings, key=lambda f: f.failed / f.runs)
+        return Judgement("better", told, failing=surest, rests_on_rule=True)
+    if all(n.judgement.verdict == "not run" for n in nets):
+        return Judgement("not run", next((n.judgement.reason for n in nets if n.judgement.reason), ""))
+    if by_verdict["not comparable"]:
+        return Judgement("not comparable", by_verdict["not comparable"][0].judgement.reason)
+    if len(by_verdict["reproduced"]) == len(nets):
+        runs = [n.judgement.failing for n in nets if n.judgement.failing]
+        total = Failing(sum(f.failed for f in runs), sum(f.runs for f in runs))
+        return Judgement("reproduced", f"{total}, in {len(nets)} settings", failing=total, rests_on_rule=True)
+    lacking = [f"{n.setting.label}: {n.judgement.reason or n.judgement.verdict}" for n in nets]
+    told = "; ".join(t for t, n in zip(lacking, nets, strict=True) if n.judgement.verdict != "reproduced")
+    return Judgement("underpowered", told, rests_on_rule=True)

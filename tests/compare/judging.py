@@ -1,0 +1,245 @@
+"""What the tests of the judging share: records as runs leave them, and what a verdict should be, computed anew."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from paperbench.compare.claims import ClaimVerdict
+from paperbench.compare.comparison import Comparison, compare
+from paperbench.compare.verdicts import CellComparison
+from paperbench.runs.external import ExternalResult
+from paperbench.runs.planning import run_spec
+from paperbench.runs.record import DataFacts, Record, Result
+from paperbench.specs.claim import Claim
+from paperbench.specs.experiment import Setting
+from paperbench.specs.run_spec import RunSpec
+from paperbench.specs.table import Cell, Table, load_table
+from tests.helpers import CODE, ROOT, a_record, a_session
+
+ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
+COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
+
+FIRST, SECOND = 0.05, 0.01
+"""The levels of both looks, typed again."""
+
+MEDIAN_VARIANCE = {
+    1: 1.0,
+    2: 0.5,
+    3: 1 - math.sqrt(3) / math.pi,
+    4: 0.2981996184,
+    5: 0.2868336616,
+    8: 0.1681808552,
+    10: 0.1383264358,
+}
+"""Of n standard normal numbers, by quadrature of the density (tests/compare/test_statistics.py)."""
+
+
+@functools.cache
+def a_table(name: str) -> Table:
+    """A shipped table, read once."""
+    return load_table(name, ROOT)
+
+
+def setting_of(cell: Cell, label: str | None) -> Setting:
+    return next(s for s in cell.settings if label is None or s.label == label)
+
+
+def record(
+    table: Table,
+    cell: str,
+    error: float | None,
+    *,
+    seed: int = 0,
+    setting: str | None = None,
+    profile: str = "paper",
+    precision: Any = "fp32",
+    data: DataFacts = ORIGINAL,
+    numerics: int = 1,
+    iteration: int | None = None,
+    recipe: dict[str, Any] | None = None,
+    net: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Record:
+    """The record of a run that a cell needs.
+
+    Args:
+        error: Infinite of a run that diverged, None of one in progress.
+        iteration: How far a run came that did not finish.
+        recipe, net: Values of the spec to change.
+        changes: Of the record.
+    """
+    spec, name = _spec_of(table.id, cell, setting, profile, precision, data.fingerprint)
+    spec = replace(spec, recipe={**spec.recipe, **(recipe or {})}, net={**spec.net, **(net or {})})
+    status = "partial" if error is None else "diverged" if math.isinf(error) else "finished"
+    values: dict[str, Any] = {
+        "spec": spec,
+        "seed": seed,
+        "net": name,
+        "status": status,
+        "iteration": spec.recipe["iterations"] if status == "finished" else iteration or 1_000,
+        "result": result(error) if error is not None and status == "finished" else None,
+        "data": data,
+        "code": replace(CODE, numerics=numerics),
+    }
+    return a_record(**{**values, **changes})
+
+
+@functools.cache
+def _spec_of(
+    table_id: str, cell_id: str, label: str | None, profile_name: str, precision: Any, fingerprint: str
+) -> tuple[RunSpec, str]:
+    """The spec of the runs that a cell needs, and what one would ask timm for."""
+    table = a_table(table_id)
+    profile, cell = table.profiles.named(profile_name), table.cell(cell_id)
+    recipe, setting = table.recipe_in(profile, cell.recipe), setting_of(cell, label)
+    spec = run_spec(cell.net_in(profile, setting), recipe, fingerprint, profile_name, precision)
+    return spec, str(cell.reference_in(profile, setting))
+
+
+def result(error: float) -> Result:
+    """The moving-average error is 1 higher and the best one 2 lower, so that to mistake one for another shows."""
+    return Result(error, 0.3, min(100.0, error + 1), 0.4, max(0.0, error - 2))
+
+
+def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any) -> list[Record]:
+    """Runs with the seeds from 0."""
+    return [record(table, cell, error, seed=seed, **how) for seed, error in enumerate(errors)]
+
+
+def mixed(run: Record, **newer: Any) -> Record:
+    """The run as one that other code continued, by default of the next numerics version."""
+    last = a_session(5, run.iteration, **(newer or {"numerics": 2}))
+    return replace(run, sessions=(a_session(0, 5), last))
+
+
+def external(
+    table: Table, cell: str, error: float | None, *, seed: int = 0, source: str = "a paper", setting: str | None = None
+) -> ExternalResult:
+    """A result from elsewhere; it diverged if there is no error."""
+    its_cell = table.cell(cell)
+    its_setting = setting_of(its_cell, setting)
+    digest = table.experiment_digest(its_cell, its_setting)
+    return ExternalResult(1, "external", table.id, cell, its_setting.label, digest, seed, error, source)
+
+
+def compared(table: Table, *runs: Record, profile: str = "paper", cells: str = "*", **how: Any) -> Comparison:
+    """All cells that are run by default, or those that match a pattern."""
+    # through JSON, as records come from a store
+    read = [Record.from_json(run.to_json()) for run in runs]
+    return compare(table, table.cells(cells), profile, read, **how)
+
+
+def judged(table: Table, cell: str, *runs: Record, **how: Any) -> CellComparison:
+    """One cell."""
+    (found,) = compared(table, *runs, cells=cell, **how).cells
+    return found
+
+
+def judge(table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None) -> CellComparison:
+    """One cell by the errors of runs with the seeds from 0."""
+    return judged(table, cell, *records(table, cell, errors), seeds=seeds)
+
+
+def with_expected(table: Table, cell: str, **changes: Any) -> Table:
+    """The table with something else published in a cell."""
+    cells = tuple(replace(c, expected=replace(c.expected, **changes)) if c.id == cell else c for c in table.all_cells)
+    return replace(table, all_cells=cells)
+
+
+# Claims
+
+
+@dataclass
+class Histories:
+    """Stands for the histories of runs: a mean for each run and measure, and what was asked for."""
+
+    means: dict[tuple[str, str], float] = field(default_factory=dict)
+    asked: list[tuple[str, str, int, int]] = field(default_factory=list)
+
+    def put(self, runs: Sequence[Record], measure: str, values: Sequence[float]) -> Sequence[Record]:
+        for run, value in zip(runs, values, strict=True):
+            self.means[run.run, measure] = value
+        return runs
+
+    def __call__(self, run: Record, measure: str, after: int, upto: int) -> float | None:
+        self.asked.append((run.run, measure, after, upto))
+        return self.means.get((run.run, measure))
+
+
+def with_claim(table: Table, kind: Any, *cells: str, **values: Any) -> Table:
+    """The table with this claim and no other."""
+    if kind in ("lower", "close", "largest_gain"):
+        values.setdefault("measure", "test_error")
+    claim = Claim("a_claim", "Something", "Sec. 1", kind, cells=cells, **values)
+    return replace(table, expected=replace(table.expected, claims=(claim,)))
+
+
+def the_claim(
+    table: Table,
+    *runs: Record,
+    profile: str = "paper",
+    seeds: int | None = None,
+    histories: Callable[..., float | None] | None = None,
+    **how: Any,
+) -> ClaimVerdict:
+    """The verdict on the only claim of a table, some of whose cells may be run only on request."""
+    cells = table.cells(on_request=True)
+    comparison = compare(table, cells, profile, runs, training_mean=histories, seeds=seeds, **how)
+    (verdict,) = comparison.claims
+    return verdict
+
+
+def p_text(p: float) -> str:
+    """As findings print it."""
+    return f"p = {p:.3f}" if p >= 0.001 else f"p = {p:.1e}"
+
+
+def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
+    """Of the hypothesis that the mean of a is not below that of b."""
+    return float(stats.ttest_ind(a, b, equal_var=False, alternative="less").pvalue)
+
+
+# Numbers
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the interval of a cell should be."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def expectation(
+    errors: Sequence[float],
+    published: float,
+    *,
+    std: float | None = None,
+    published_runs: int = 5,
+    level: float = FIRST,
+    tolerance: float = 0.5,
+) -> Expectation:
+    """Two one-sided t-tests on the difference of medians, by the rules that paperbench.compare.statistics states."""
+    n = len(errors)
+    if n == 1:
+        assert std is not None
+        variance, t = (1.55 * std) ** 2, stats.norm
+    elif std is None:
+        variance, t = float(np.var(errors, ddof=1)), stats.t(n - 1)
+    else:
+        variance = ((n - 1) * float(np.var(errors, ddof=1)) + 2 * (1.4 * std) ** 2) / (n + 1)
+        t = stats.t(n + 1)
+    difference = float(np.median(errors)) - published
+    error = math.sqrt(variance * (MEDIAN_VARIANCE[n] + MEDIAN_VARIANCE[published_runs]))
+    reach = float(t.isf(level)) * error
+    beyond = float(t.sf((abs(difference) - tolerance) / error) + t.sf((abs(difference) + tolerance) / error))
+    return Expectation(difference, difference - reach, difference + reach, min(1.0, beyond * FIRST / level))
