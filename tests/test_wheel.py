@@ -42,8 +42,18 @@ def test_tables_and_expected_numbers_are_in_the_wheel(installed: Path) -> None:
     main = "from paperbench.cli.main import main; raise SystemExit(main({}))"
     assert "table2" in python(installed, main.format(["list"]))
     shown = python(installed, main.format(["show", "table2"]))
-    assert "6.61 (std 0.16)" in shown
+    assert "original Residual Unit    4(a)            6.61          5.93" in shown
     assert "iterations: 64000" in shown
+
+
+def test_tables_are_judged_from_the_wheel(installed: Path) -> None:
+    code = (
+        "import json, pathlib, paperbench; from paperbench.report.json_format import schema;"
+        "pathlib.Path('results').mkdir(exist_ok=True);"
+        "judged = paperbench.load_table('table1').compare('results');"
+        "print(sorted(json.loads(judged.render('json'))) == sorted(schema()['required']))"
+    )
+    assert python(installed, code).strip() == "True"
 
 
 def test_nets_are_registered_from_the_wheel(installed: Path) -> None:

@@ -6,10 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from paperbench.runs.store import Records
+from typing import Any
 
 Subparsers = Any  # argparse keeps the class of `add_subparsers` to itself
 
@@ -55,12 +52,6 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
         metavar="GLOB",
         help="only cells whose row/column matches, such as 'preact/*' or resnet110",
     )
-
-
-def print_complaints(found: Records) -> None:
-    """Say on stderr which records of a store could not be used."""
-    for complaint in found.complaints:
-        print(f"paperbench: left out: {complaint}", file=sys.stderr)
 
 
 def discard_output() -> None:

@@ -1,9 +1,10 @@
-"""paperbench compare TABLE: published numbers and those in a results directory."""
+"""paperbench compare TABLE: whether the published numbers and claims hold, by what is in a results directory."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
     Subparsers,
@@ -12,45 +13,54 @@ from paperbench.cli.arguments import (
     add_results,
     add_table,
     add_tables_root,
-    print_complaints,
+    positive_int,
 )
+
+if TYPE_CHECKING:
+    from paperbench.compare.comparison import Requirement
+
+FORMATS = ("table", "markdown", "latex", "json", "csv", "junit")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("compare", help="put recorded runs beside the published numbers")
+    parser = subparsers.add_parser(
+        "compare",
+        help="say, cell by cell and claim by claim, whether the paper holds",
+        description="Judge what is in a results directory. Exit status: 1 if a cell is worse or better than published, "
+        "after Holm's correction over the table, else 0.",
+    )
     add_table(parser)
     add_cells(parser)
     add_profile(parser)
-    parser.add_argument("--format", choices=("table", "markdown"), default="table", help="default: table")
+    parser.add_argument(
+        "--seeds",
+        type=positive_int,
+        metavar="N",
+        help="the number of runs a cell that was fixed beforehand, if it is not the table's; results are looked at "
+        "after N runs and, if they do not suffice, after 2N",
+    )
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    parser.add_argument(
+        "--require", choices=("reproduced",), help="exit with 1 unless every cell is reproduced, missing ones included"
+    )
     add_results(parser)
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.compare.comparison import compare
-    from paperbench.errors import PaperbenchError
-    from paperbench.report.comparison import render
-    from paperbench.runs.store import Store
-    from paperbench.specs.locate import spec_root
-    from paperbench.specs.table import load_table
+    from paperbench.api import load_table
 
-    table = load_table(args.table, spec_root(args.tables))
-    cells = table.cells(args.cells)
-    table.profiles.named(args.profile)
-    if not args.results.is_dir():
-        raise PaperbenchError(
-            f"{args.results} is no directory. "
-            f"`paperbench run {table.id} --profile {args.profile} --results {args.results}` makes one with results."
-        )
-    store = Store(args.results)
-    found = store.records()
-    print(render(compare(table, cells, args.profile, found.records), store, args.format))
-    print_complaints(found)
-    elsewhere = sorted({r.spec.profile for r in found.records} - {args.profile})
+    table = load_table(args.table, args.tables)
+    judged = table.compare(args.results, cells=args.cells, profile=args.profile, seeds=args.seeds)
+    requirement: Requirement = args.require or "no difference"
+    report = judged.render(args.format, requirement)
+    print(report, end="" if report.endswith("\n") else "\n")
+    for complaint in judged.complaints:
+        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+    elsewhere = " or ".join(judged.other_profiles)
     if elsewhere:
-        profiles = " or ".join(elsewhere)
         print(
-            f"paperbench: {args.results} has runs of other profiles: --profile {profiles} shows them.", file=sys.stderr
+            f"paperbench: {args.results} has runs of other profiles: --profile {elsewhere} shows them.", file=sys.stderr
         )
-    return 0
+    return 0 if judged.holds(requirement) else 1

@@ -39,7 +39,9 @@ def add_parser(subparsers: Subparsers) -> None:
     add_profile(parser)
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="runs a cell (default: the table's)")
     parser.add_argument(
-        "--precision", metavar="P", help="fp32, tf32 or bf16 (default: tf32 on GPUs with it, else fp32)"
+        "--precision",
+        metavar="P",
+        help="fp32, tf32 or bf16 (default: the table's, if it names one; else tf32 on GPUs with it, else fp32)",
     )
     add_device(parser)
     parser.add_argument(
@@ -78,18 +80,16 @@ def wait_without_spinning() -> None:
 
 def execute(args: argparse.Namespace) -> int:
     wait_without_spinning()
-    from paperbench.compare.comparison import compare
+    from paperbench.api import load_table
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.errors import PaperbenchError
-    from paperbench.report.comparison import render
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.planning import needed_datasets, plan
     from paperbench.runs.store import Store
-    from paperbench.specs.locate import spec_root
-    from paperbench.specs.table import load_table
 
-    table = load_table(args.table, spec_root(args.tables))
+    published = load_table(args.table, args.tables)
+    table = published.table
     profile = table.profiles.named(args.profile)
     cells = table.cells(args.cells)
     if args.results.exists() and not args.results.is_dir():
@@ -100,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.training.precision import choose_device, choose_precision
 
     device = choose_device(args.device)
-    precision = choose_precision(args.precision, device)
+    precision = choose_precision(args.precision or table.experiment.precision, device)
     folder = data_directory(args.data)
     datasets = {key: load_dataset(key, folder) for key in needed_datasets(cells, profile)}
     runs = plan(table, cells, args.profile, precision, args.seeds or table.seeds_in(profile), datasets)
@@ -123,12 +123,13 @@ def execute(args: argparse.Namespace) -> int:
         progress.say(f"paperbench: {why}; runs still to do: {len(waiting)}. The same command goes on.")
     elif len(waiting) > len(failed):
         progress.say(f"paperbench: runs left to other processes: {len(waiting) - len(failed)}.")
-    found = store.records()
+    args.results.mkdir(parents=True, exist_ok=True)  # there was perhaps no time to begin any run
+    judged = published.compare(args.results, cells=args.cells, profile=args.profile)
     try:
-        print(render(compare(table, cells, args.profile, found.records), store, "table"), flush=True)
+        print(judged, flush=True)
     except BrokenPipeError:  # what was trained, and how it ended, stands
         discard_output()
-    for complaint in found.complaints:
+    for complaint in judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
     if failed:
         ids = ", ".join(run.id for run in failed)

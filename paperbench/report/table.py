@@ -1,97 +1,118 @@
-"""A table as text before anything is run: published numbers, provenance, recipe, nets."""
+"""A table as text before anything is run: published numbers, provenance, claims, recipes, nets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tabulate import tabulate
 
 from paperbench.catalogue import DATASETS
+from paperbench.report.layout import paper_grid
+from paperbench.specs.profile import Profile
+from paperbench.specs.recipe import in_words
 from paperbench.specs.table import Cell, Table
 
 
 def describe(table: Table, profile_name: str) -> str:
     """Everything that is known of a table in a profile."""
-    source = table.expected.source
+    profile = table.profiles.named(profile_name)
+    source = table.source
     parts = [
         f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}\n{source.paper}",
-        _published(table),
+        published_table(table),
         *_remarks(table),
-        _nets(table, profile_name),
-        _recipe(table, profile_name),
+        *_claims(table),
+        _nets(table, profile, profile_name),
+        *_recipes(table, profile),
     ]
     return "\n\n".join(parts)
 
 
-def _published(table: Table) -> str:
-    columns = table.experiment.columns
-    by_id = {cell.id: cell for cell in table.cells()}
-    rows = []
-    for row in table.experiment.rows:
-        cells = [by_id.get(f"{row.id}/{column.id}") for column in columns]
-        rows.append([row.title, row.figure, *(_value(cell) for cell in cells)])
-    headers = ["case", "Fig.", *(column.title for column in columns)]
-    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "left", *("right" for _ in columns)))
-
-
-def _value(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    if cell.expected.value == "fail":
-        return "fail"
-    spread = f" (std {cell.expected.std:.2f})" if cell.expected.std is not None else ""
-    return f"{cell.expected.value:.2f}{spread}"
+def published_table(table: Table) -> str:
+    """The published numbers alone, in the paper's layout."""
+    grid = paper_grid(table, table.all_cells)
+    lines = tabulate(grid.rows, grid.headers, disable_numparse=True, colalign=grid.alignment)
+    footnotes = [f"{mark}: {text}" for mark, text in table.expected.footnotes.items()]
+    return "\n".join([lines, *([""] if footnotes else []), *footnotes])
 
 
 def _remarks(table: Table) -> Iterator[str]:
     defaults = table.expected.defaults
+    how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "of a single run"
     yield (
-        f"Published: {defaults.statistic} of {defaults.n} runs. "
-        f"Medians within {defaults.tolerance} percentage points count as the same."
+        f"Published: {how}, unless noted. Medians within {defaults.tolerance:g} percentage points count as the same, "
+        "unless noted."
     )
-    notes = []
-    for cell in table.cells():
-        if cell.expected.std_source:
-            notes.append(f"  {cell.id}: std from {cell.expected.std_source}")
-        if cell.tolerance != defaults.tolerance:
-            notes.append(f"  {cell.id}: tolerance {cell.tolerance} percentage points")
-        if cell.expected.note:
-            notes.append(f"  {cell.id}: {cell.expected.note}")
+    about_cells: dict[str, list[str]] = {}
+    for cell in table.all_cells:
+        for text in _notes_of(table, cell):
+            about_cells.setdefault(text, []).append(cell.id)
+    notes = [f"  {', '.join(cells)}: {text}" for text, cells in about_cells.items()]
+    for row in table.expected.literature:
+        about = "; ".join(filter(None, (row.source, row.note)))
+        if about:
+            notes.append(f"  {row.title}: {about}")
     if notes:
         yield "\n".join(["Notes:", *notes])
-    if table.expected.disputed:
-        disputed = [f"  {d.cell or 'table'}: {d.circulates}; the paper: {d.paper}" for d in table.expected.disputed]
+    if table.disputed:
+        disputed = [f"  {d.cell or 'table'}: {d.circulates}; the paper: {d.paper}" for d in table.disputed]
         yield "\n".join(["Found elsewhere, and what the paper has:", *disputed])
-    if table.expected.peers:
-        peers = [(p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.expected.peers]
+    if table.peers:
+        peers = [(p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.peers]
         headers, alignment = ["cell", "error", "source", "remark"], ("left", "right", "left", "left")
         yield "Public re-implementations:\n" + tabulate(peers, headers, disable_numparse=True, colalign=alignment)
 
 
-def _nets(table: Table, profile_name: str) -> str:
-    profile = table.profiles.named(profile_name)
+def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
+    defaults, expected = table.expected.defaults, cell.expected
+    if not cell.home.startswith(f"{table.id}/"):
+        yield f"the same result as {cell.home}"
+    if expected.source:
+        yield f"from {expected.source}"
+    if cell.published_runs != defaults.n:
+        yield "of a single run" if cell.published_runs == 1 else f"median of {cell.published_runs} runs"
+    if expected.std is not None:
+        yield f"std {expected.std:.2f}, from {expected.std_source}"
+    if cell.number is not None and cell.tolerance != defaults.tolerance:
+        yield f"tolerance {cell.tolerance:g} percentage points"
+    if cell.row.evaluation:
+        yield f"tested on a {cell.row.evaluation}"
+    if cell.row.on_request:
+        yield "run only if its row is named (`--cells`)"
+    if expected.note:
+        yield expected.note
+
+
+def _claims(table: Table) -> Iterator[str]:
+    if table.expected.claims:
+        lines = [f"  {claim.id}: {claim.says} ({claim.section})" for claim in table.expected.claims]
+        yield "\n".join(["Claims:", *lines])
+
+
+def _nets(table: Table, profile: Profile, profile_name: str) -> str:
     rows = []
-    for cell in table.cells():
-        net = cell.net_in(profile)
-        rows.append(
-            (cell.id, str(cell.reference_in(profile)), net.depth, net.family, DATASETS[cell.dataset_in(profile)].title)
-        )
-    heading = f"Nets in profile {profile_name} ({profile.title}); seeds: {table.seeds_in(profile)}\n"
-    return heading + tabulate(rows, ["cell", "net", "depth", "family", "data set"])
+    for cell in table.all_cells:
+        if not cell.is_in(profile):
+            rows.append((cell.id, "not in this profile: made for other images", "", "", ""))
+            continue
+        for setting in cell.settings:
+            net = cell.net_in(profile, setting)
+            reference, dataset = str(cell.reference_in(profile, setting)), DATASETS[cell.dataset_in(profile)].title
+            rows.append((cell.id, reference, str(net.depth), net.family, dataset))
+    precision = table.experiment.precision
+    asked = f"; precision: {precision}" if precision else ""
+    heading = f"Nets in profile {profile_name} ({profile.title}); seeds: {table.seeds_in(profile)}{asked}\n"
+    headers, alignment = ["cell", "net", "depth", "family", "data set"], ("left", "left", "right", "left", "left")
+    return heading + tabulate(rows, headers, disable_numparse=True, colalign=alignment)
 
 
-def _recipe(table: Table, profile_name: str) -> str:
-    recipe = table.recipe_in(table.profiles.named(profile_name))
-    values = [f"  {key}: {_plain(value)}" for key, value in recipe.defining_values().items()]
-    return "\n".join([f"Recipe {recipe.recipe} ({recipe.source}):", *values])
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return " and ".join(_plain(item) for item in value) or "none"
-    return "none" if value is None else str(value)
+def _recipes(table: Table, profile: Profile) -> Iterator[str]:
+    by_recipe: dict[str, list[str]] = {}
+    for cell in table.all_cells:
+        if cell.is_in(profile):
+            by_recipe.setdefault(cell.recipe, []).append(cell.id)
+    for name, cells in by_recipe.items():
+        recipe = table.recipe_in(profile, name)
+        values = [f"  {key}: {in_words(value)}" for key, value in recipe.defining_values().items()]
+        whose = "" if len(by_recipe) == 1 else f" of {', '.join(cells)}"
+        yield "\n".join([f"Recipe {recipe.recipe}{whose} ({recipe.source}):", *values])

@@ -41,12 +41,17 @@ def test_timm_lists_the_nets_only_once_the_package_is_imported() -> None:
         ["run", "--help"],
         ["--version"],
         ["compare", "table2", "--results", "."],
+        ["compare", "table1", "--results", ".", "--format", "latex"],
+        ["compare", "table3", "--results", ".", "--format", "json"],
+        ["compare", "table4", "--results", ".", "--format", "csv"],
+        ["compare", "table5", "--results", ".", "--format", "junit"],
+        ["record", "table2", "preact/resnet110", "--seed", "0", "--error", "6.4", "--source", "a test"],
         ["models"],
         ["models", "preact_resnet164", "--diagram", "--set", "depth=20"],
     ],
     ids=" ".join,
 )
-def test_commands_that_only_read_do_without_torch_and_timm(arguments: list[str]) -> None:
+def test_commands_that_train_nothing_do_without_torch_and_timm(arguments: list[str], tmp_path: Path) -> None:
     program = f"""
 import sys
 from paperbench.cli.main import main
@@ -57,7 +62,7 @@ except SystemExit as end:
 heavy = [name for name in ("torch", "torchvision", "timm", "sklearn") if name in sys.modules]
 print(code, heavy, file=sys.stderr)
 """
-    assert python("-c", program).stderr.endswith("0 []\n")
+    assert python("-c", program, cwd=tmp_path).stderr.endswith("0 []\n")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +96,8 @@ ORDER = [
     "runs",
     "compare",
     "report",
+    "api",
+    "cli",
 ]
 """Each part of the package may import from those before it, as ARCHITECTURE.md says."""
 

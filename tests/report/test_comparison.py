@@ -1,48 +1,207 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paperbench.compare.comparison import compare
+from paperbench.compare.comparison import Comparison
 from paperbench.report.comparison import render
 from paperbench.runs.history import HistoryLine
-from paperbench.runs.record import Record
 from paperbench.runs.store import Store
-from paperbench.specs.table import Table
-from tests.compare.test_comparison import COPY, compared, record
+from paperbench.specs.table import Table, load_table
+from tests.helpers import ROOT
+from tests.report.comparing import (
+    compared,
+    every_verdict_of_failing,
+    every_verdict_of_numbers,
+    external,
+    record,
+    records,
+)
 
 
-def rendered(table: Table, root: Path, *records: Record, profile: str = "paper", form: str = "table") -> list[str]:
-    return render(compared(table, *records, profile=profile), Store(root), form).splitlines()
+@pytest.fixture(scope="module")
+def table1() -> Table:
+    return load_table("table1", ROOT)
 
 
-def row(lines: list[str], title: str) -> str:
-    return next(line for line in lines if title in line)
+def text_of(comparison: Comparison, root: Path = Path("nowhere")) -> str:
+    return render(comparison, Store(root), "table")
 
 
-def test_the_published_number_stands_beside_median_difference_and_number_of_runs(table2: Table, tmp_path: Path) -> None:
-    runs = [record(table2, "preact/resnet110", 6.4 + seed / 10, seed=seed) for seed in range(3)]
-    lines = rendered(table2, tmp_path, *runs)
-    assert row(lines, "full pre-activation").split()[2:] == ["4(e)", "6.37", "6.50", "(+0.13),", "n=3", "5.46", "-"]
-    assert row(lines, "Fewer runs").endswith("preact/resnet110 3 of 5.")
-    assert any("does not yet judge" in line for line in lines)
+def row(text: str, title: str) -> list[str]:
+    """The texts of the first table row that begins with a title."""
+    line = next(line for line in text.splitlines() if line.startswith(title))
+    return [part.strip() for part in line.split("  ") if part.strip()]
 
 
-def test_all_rows_of_the_paper_stand_in_its_order(table2: Table, tmp_path: Path) -> None:
-    lines = rendered(table2, tmp_path)
-    figures = [line.split("4(")[1][0] for line in lines if "4(" in line]
-    assert figures == ["a", "b", "c", "d", "e"]
-    assert any("No run of this table in this profile yet." in line for line in lines)
+def section(text: str, heading: str) -> str:
+    """What follows a heading, up to the next blank line but one."""
+    return "\n\n".join(text.split(f"\n\n{heading}\n\n")[1].split("\n\n")[:2])
 
 
-def test_a_diverged_median_is_a_word_and_has_no_difference(table2: Table, tmp_path: Path) -> None:
-    lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", None, status="diverged"))
-    assert "diverged, n=1 (1 diverged)" in row(lines, "full pre-activation")
-    assert any("not finite from iteration 5 on, at rate 0.1; first the output of stages.0.1" in line for line in lines)
-    runs = [record(table2, "preact/resnet110", 6.5, seed=seed) for seed in (1, 2)]
-    lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", None, status="diverged"), *runs)
-    assert "6.50 (+0.13), n=3 (1 diverged)" in row(lines, "full pre-activation")
+def test_the_published_number_stands_beside_median_difference_runs_and_verdict(table2: Table) -> None:
+    text = text_of(compared(table2, records(table2, "preact/resnet110", (6.4, 6.5, 6.6))))
+    assert row(text, "full pre-activation") == [
+        "full pre-activation",
+        "4(e)",
+        "6.37",
+        "6.50 (+0.13), n=3",
+        "underpowered",
+        "5.46",
+        "-",
+        "not run",
+    ]
+    assert row(text, "preact/resnet110")[1:] == [
+        "0: 6.40, 1: 6.50, 2: 6.60",
+        "6.50",
+        "6.37",
+        "-",
+        "-",
+        "0.5",
+        "3 of 5 runs",
+    ]
+
+
+def test_all_rows_of_the_paper_stand_in_its_order(table2: Table) -> None:
+    text = text_of(compared(table2))
+    assert [line.split("4(")[1][0] for line in text.splitlines() if "4(" in line] == ["a", "b", "c", "d", "e"]
+    assert "No run of this table in this profile yet." in text
+    assert "Cells\n" not in text
+
+
+def test_every_verdict_has_its_word_and_its_reason(table2: Table) -> None:
+    text = text_of(every_verdict_of_numbers(table2))
+    assert row(text, "original Residual Unit")[3:] == [
+        "6.60 (-0.01), n=5",
+        "reproduced",
+        "5.93",
+        "6.10 (+0.17), n=5",
+        "reproduced, shifted by +0.17",
+    ]
+    assert row(text, "BN after addition")[3:] == ["10.02 (+1.85), n=5", "worse", "6.50", "5.08 (-1.42), n=5", "better"]
+    assert row(text, "ReLU before addition")[4] == "underpowered"
+    assert row(text, "ReLU-only pre-activation")[3:] == [
+        "9.20 (+2.49), n=5",
+        "not comparable",
+        "5.91",
+        "(at 1,000)",
+        "not run",
+    ]
+    assert row(text, "full pre-activation")[3:5] == ["7.30 (+0.93), n=5", "worse (one of many)"]
+    assert row(text, "full pre-activation")[-1] == "reproduced, external"
+    assert row(text, "relu_before_addition/resnet110")[-1].startswith("unstable: 1 of 5 failed; extend it to 10 runs")
+    differing = "bn_after_addition/resnet110 (worse), bn_after_addition/resnet164 (better)."
+    assert f"After Holm's correction over the table these differ from the paper: {differing}" in text
+    assert "(one of many): beyond the tolerance by itself, but not after Holm's correction" in text
+    assert "6 cells were tested: were each just at the edge of its tolerance, 0.3 of them" in text
+
+
+def test_the_interval_the_noise_and_its_published_share_are_shown(table2: Table) -> None:
+    text = text_of(every_verdict_of_numbers(table2))
+    shown = row(text, "original/resnet110")
+    assert shown[1:4] == ["0: 6.58, 1: 6.64, 2: 6.49, 3: 6.71, 4: 6.60", "6.60", "6.61"]
+    assert shown[4].startswith("[-0.")
+    assert shown[5].endswith("(33% published)")
+    assert "%" not in row(text, "original/resnet164")[5]
+
+
+def test_test_set_noise_is_told_and_not_added(table2: Table) -> None:
+    text = text_of(every_verdict_of_numbers(table2))  # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
+    assert (
+        "5.46 % of 10,000 has a binomial standard error of 0.23 points, 8.17 % one of 0.27. It is in no verdict" in text
+    )
+
+
+def test_other_groups_are_listed_and_not_pooled(table2: Table) -> None:
+    text = text_of(every_verdict_of_numbers(table2))
+    heading = "Also there, and not pooled:\n\n"
+    assert f"{heading}  original/resnet110: CIFAR-10, bf16, numerics 1: 0: 6.70; median 6.70" in text
+    assert "(-0.01), n=5" in row(text, "original Residual Unit")[3]
+
+
+def test_results_from_elsewhere_are_marked_with_their_source(table2: Table) -> None:
+    ours = records(table2, "preact/resnet110", (6.4, 6.5, 6.3, 6.2, 6.4))
+    elsewhere = [external(table2, "preact/resnet110", 9.0, seed=seed, source="a letter") for seed in range(5)]
+    text = text_of(compared(table2, ours, elsewhere))
+    assert row(text, "full pre-activation")[3:5] == ["6.40 (+0.03), n=5", "reproduced"]
+    assert "  preact/resnet110: external: a letter: 0: 9.00, 1: 9.00, 2: 9.00, 3: 9.00, 4: 9.00; median 9.00" in text
+
+
+def test_failing_nets_are_counted(table1: Table) -> None:
+    text = text_of(every_verdict_of_failing(table1))
+    rows = [line for line in text.splitlines() if line.startswith("constant scaling")]
+    assert "diverged, n=5 (3 diverged)" in rows[0]
+    assert "reproduced" in rows[0]
+    assert "better" in rows[1]
+    assert "30 of 30 runs failed" in row(text, "exclusive gating")
+    assert "worse (unstable)" in row(text, "1x1 conv shortcut")
+    assert "this differs from the paper: constant_scaling_unscaled/resnet110 (better)." in text
+    assert "exclusive_gating_0_to_5/resnet110 (gate_bias=-3)" in text
+    assert "not finite from iteration 5 on, at rate 0.1; first the output of stages.0.1" in text
+
+
+def test_the_papers_further_columns_stand_around_the_results(table1: Table) -> None:
+    text = text_of(compared(table1))
+    header = row(text, "case")
+    assert header == ["case", "Fig.", "on shortcut", "on F", "error (%), paper", "ours", "verdict", "remark"]
+    assert row(text, "constant scaling") == [
+        "constant scaling",
+        "2(b)",
+        "0",
+        "1",
+        "fail",
+        "-",
+        "not run",
+        "This is a plain net",
+    ]
+
+
+def test_literature_means_and_marks_stand_as_printed() -> None:
+    text = text_of(compared(load_table("table4", ROOT)))
+    assert row(text, "NIN") == ["NIN", "8.81", "35.68"]
+    assert "4.62† (4.69±0.20)" in text
+    assert "22.71 (22.68±0.22)" in text
+    assert "†: mini-batches of 64 instead of 128" in text
+
+
+def test_claims_come_with_test_level_basis_and_section(table2: Table) -> None:
+    runs = [
+        *records(table2, "preact/resnet164", (5.4, 5.5, 5.3, 5.45, 5.5)),
+        *records(table2, "relu_only_preact/resnet164", (5.9, 5.8, 5.95, 6.0, 5.85)),
+        *records(table2, "original/resnet164", (5.9, 5.95, 6.0, 5.8, 5.9)),
+    ]
+    claims = text_of(compared(table2, runs)).split("\n\nClaims\n\n")[1]
+    assert claims.startswith("1 supported, 1 undecided, 8 not run.")
+    lines = claims.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  supported: "))
+    assert lines[first].endswith("on ResNet-164 (Sec. 4.1; relu_only_preact_close_164).")
+    assert lines[first + 1].startswith(
+        "    two one-sided Welch tests, within 0.5 points at 5%; 5 runs a net, CIFAR-10, fp32, numerics 1: "
+        "relu_only_preact/resnet164 less original/resnet164: -0.01 points in test error, p = "
+    )
+    assert "not run: no run of original/resnet110, bn_after_addition/resnet110: bn_after_addition_worse_110" in claims
+    assert "undecided: the history of run" in claims
+
+
+def test_deviations_from_the_paper_stand_under_the_table(table2: Table) -> None:
+    text = text_of(every_verdict_of_numbers(table2))
+    deviations = text.split("Where our runs deviate from the paper's\n\n")[1]
+    assert row(deviations, "framework") == ["framework", "Caffe", "PyTorch 2.15.0", "all"]
+    assert row(deviations, "data")[1:] == [
+        "CIFAR-10",
+        "CIFAR-10 (some copy) (re-encoded)",
+        "relu_only_preact/resnet110",
+    ]
+    assert "  batch norm, at test: reestimated" in deviations
+
+
+def test_a_diverged_median_is_a_word_and_has_no_difference(table2: Table) -> None:
+    text = text_of(compared(table2, records(table2, "preact/resnet110", (None,))))
+    assert "diverged, n=1 (1 diverged)" in row(text, "full pre-activation")
+    text = text_of(compared(table2, records(table2, "preact/resnet110", (None, 6.5, 6.5))))
+    assert "6.50 (+0.13), n=3 (1 diverged)" in row(text, "full pre-activation")
 
 
 def test_a_prefix_shows_its_iteration_and_what_its_history_says(table2: Table, tmp_path: Path) -> None:
@@ -55,50 +214,39 @@ def test_a_prefix_shows_its_iteration_and_what_its_history_says(table2: Table, t
             HistoryLine(1500, 3.84, 0.1, 0.5, 20.0, None, 1.0, 30.0),  # beyond the record
         ]
     )
-    lines = rendered(table2, tmp_path, prefix)
-    assert "(at 1,000)" in row(lines, "full pre-activation")
-    assert row(lines, "partial").split()[3:] == [
-        "0",
-        "fp32",
-        "partial",
-        "1,000",
-        "1.2500",
-        "45.25",
-        "55.50",
-        "-",
-        "1.0",
-    ]
-
-
-def test_other_data_are_named_and_other_groups_listed(table2: Table, tmp_path: Path) -> None:
-    runs = [record(table2, "preact/resnet110", 8.0, data=COPY), record(table2, "preact/resnet110", 6.5, seed=1)]
-    text = "\n".join(rendered(table2, tmp_path, *runs))
-    assert "6.50 (+0.13), n=1" in text
-    assert "Also for preact/resnet110, not pooled: CIFAR-10 (some copy), fp32, numerics 1: median 8.00, n=1." in text
-    text = "\n".join(rendered(table2, tmp_path, runs[0]))
-    assert "8.00 (+1.63), n=1" in text
-    assert "Not comparable with the paper: CIFAR-10 (some copy) has not the pixels of the paper's data." in text
+    text = text_of(compared(table2, [prefix]), tmp_path)
+    assert "(at 1,000)" in row(text, "full pre-activation")
+    assert row(text, prefix.run)[2:] == ["0", "fp32", "partial", "1,000", "1.2500", "45.25", "55.50", "-", "1.0"]
 
 
 @pytest.mark.parametrize(("profile", "depths"), [("smoke", ("14", "20")), ("shallow", ("20", "29"))])
-def test_reduced_depths_stand_in_the_heading(
-    table2: Table, tmp_path: Path, profile: str, depths: tuple[str, str]
-) -> None:
-    run = record(table2, "preact/resnet110", 12.0, profile=profile)
-    text = "\n".join(rendered(table2, tmp_path, run, profile=profile))
+def test_reduced_profiles_have_no_verdicts_and_say_why(table2: Table, profile: str, depths: tuple[str, str]) -> None:
+    text = text_of(compared(table2, [record(table2, "preact/resnet110", 12.0, profile=profile)], profile=profile))
     assert all(f"ours at depth {depth}" in text for depth in depths)
-    assert f"profile {profile} is not the paper's experiment" in text
+    assert f"Not comparable with the paper: profile {profile} is not the paper's experiment." in text
+    assert "verdict" not in row(text, "case")
+    assert "(+" not in row(text, "full pre-activation")[3]
 
 
-def test_only_the_columns_of_the_chosen_cells_are_shown(table2: Table, tmp_path: Path) -> None:
-    run = record(table2, "preact/resnet110", 6.5)
-    comparison = compare(table2, table2.cells("preact/resnet110"), "paper", [run])
-    text = render(comparison, Store(tmp_path), "table")
+def test_only_the_columns_of_the_chosen_cells_are_shown(table2: Table) -> None:
+    text = text_of(compared(table2, [record(table2, "preact/resnet110", 6.5)], cells="preact/resnet110"))
     assert "ResNet-110, paper" in text
     assert "ResNet-164" not in text
+    assert "Claims" not in text
 
 
-def test_markdown_is_a_table_of_pipes(table2: Table, tmp_path: Path) -> None:
-    lines = rendered(table2, tmp_path, record(table2, "preact/resnet110", 6.5), form="markdown")
-    assert row(lines, "full pre-activation").strip().startswith("| full pre-activation")
-    assert row(lines, "a net").count("|") == 12
+def test_a_run_that_serves_two_cells_is_listed_once(table2: Table) -> None:
+    run = record(table2, "preact/resnet110", 6.5)
+    text = text_of(compared(table2, [run, replace(run)]))
+    assert text.count(run.run) == 1
+
+
+def test_markdown_has_headings_lists_and_tables_of_pipes(table2: Table) -> None:
+    text = render(every_verdict_of_numbers(table2), Store(Path("nowhere")), "markdown")
+    assert text.startswith("## Table 2 of arXiv:1603.05027")
+    for heading in ("### Cells", "### Claims", "### Where our runs deviate from the paper's", "### Runs"):
+        assert f"\n\n{heading}\n\n" in text
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert len(tables) == 4
+    for lines in tables:
+        assert {line.count("|") for line in lines} == {lines[0].count("|")}
