@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from paperbench.errors import PaperbenchError
 from paperbench.specs.claim import Claim
+from paperbench.specs.ids import check_ids
 from paperbench.specs.strict_yaml import FieldError
 
 Statistic = Literal["median", "single"]
@@ -202,7 +203,5 @@ class Expected:
     peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, ids in (("claims", [c.id for c in self.claims]), ("literature", [r.id for r in self.literature])):
-            for one in ids:
-                if ids.count(one) > 1:
-                    raise FieldError(name, f"the id {one!r} stands twice in {name}.")
+        check_ids("claims", [claim.id for claim in self.claims])
+        check_ids("literature", [row.id for row in self.literature])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.specs.ids import check_ids
 from paperbench.specs.run_spec import Precision
 from paperbench.specs.strict_yaml import FieldError, SpecError
-
-_ID = re.compile("[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class CellNets:
 
     model: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    sweep: Mapping[str, tuple[Any, ...]] | None = None
 
     @classmethod
     def from_scalar(cls, value: Any) -> CellNets:
@@ -93,11 +91,13 @@ class CellNets:
         return cls(value)
 
     def __post_init__(self) -> None:
-        if len(self.sweep) > 1:
+        if self.sweep is not None and len(self.sweep) != 1:
             raise FieldError("sweep", "a sweep is over one argument.")
-        for argument, values in self.sweep.items():
+        for argument, values in (self.sweep or {}).items():
             if argument in self.kwargs:
                 raise FieldError("sweep", f"{argument} is among kwargs too.")
+            if argument == "depth":
+                raise FieldError("sweep", "profiles choose the depth of every net; make a cell for each depth.")
             if len(values) < 2 or any(values.count(value) > 1 for value in values):
                 raise FieldError("sweep", f"{argument} needs two values or more, each different.")
         _ = self.settings  # makes every net once, so that what is wrong with one is found here
@@ -231,22 +231,14 @@ class Experiment:
         for name in ("columns", "rows"):
             if not getattr(self, name):
                 raise FieldError(name, f"a table needs {name}.")
-        self._check_ids("columns", [column.id for column in self.columns])
-        self._check_ids("rows", [row.id for row in self.rows])
+        check_ids("columns", [column.id for column in self.columns])
+        check_ids("rows", [row.id for row in self.rows])
         for row in self.rows:
             self._check_row(row)
 
     def dataset_of(self, row: Row, column: Column) -> str:
         """Key of the data set that a cell's nets train on."""
         return row.dataset or column.dataset or ""
-
-    @staticmethod
-    def _check_ids(name: str, ids: list[str]) -> None:
-        for one in ids:
-            if not _ID.fullmatch(one):
-                raise FieldError(name, f"the id {one!r} must be made of small letters, digits and underscores.")
-            if ids.count(one) > 1:
-                raise FieldError(name, f"the id {one!r} stands twice in {name}.")
 
     def _check_row(self, row: Row) -> None:
         columns = {column.id: column for column in self.columns}

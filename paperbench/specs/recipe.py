@@ -74,6 +74,14 @@ class Augmentation:
             bounds = getattr(self, name)
             if bounds is not None and (len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]):
                 raise FieldError(name, f"{name} must be two positive numbers, the lesser first.")
+        if self.shorter_side and self.area:
+            raise FieldError(
+                "area", "a crop is of a fixed size (shorter_side) or of a share of the image (area), not both."
+            )
+        if (self.shorter_side or self.area) and self.crop is None:
+            raise FieldError("crop", "large images need a crop.")
+        if self.shorter_side and self.crop and self.crop > self.shorter_side[0]:
+            raise FieldError("crop", f"a crop of {self.crop} does not fit a shorter side of {self.shorter_side[0]}.")
         if self.area and self.area[1] > 1:
             raise FieldError("area", f"area is a share of the image, at most 1, not {self.area[1]}.")
         for name in ("crop", "jitter", "lighting"):

@@ -44,6 +44,8 @@ class Cell:
     @property
     def published_runs(self) -> int:
         """Number of runs behind the published number."""
+        if self.expected.statistic == "single":
+            return 1
         return self.expected.n or self.defaults.n
 
     @property
@@ -430,11 +432,28 @@ def _check_references(files: _Files) -> None:
                 raise SpecError(f"{claim.where}: claim {claim.id!r}: unknown cell {cell!r}. {nearest(cell, known)}")
             if cell in sweeps and claim.kind != "diverges":
                 raise SpecError(f"{claim.where}: claim {claim.id!r}: {cell} stands for several nets.")
-    for marked in files.expected.cells.values():
-        for expected in marked.values():
+    _check_marks(files)
+
+
+def _check_marks(files: _Files) -> None:
+    """Marks are explained, and footnotes and headings of labels are used."""
+    used = set()
+    for row_id, columns_of_row in files.expected.cells.items():
+        for column_id, expected in columns_of_row.items():
+            used.add(expected.mark)
             if expected.mark is not None and expected.mark not in files.expected.footnotes:
-                where = position_of(files.expected_node, "footnotes")
+                where = position_of(files.expected_node, "cells", row_id, column_id, "mark")
                 raise SpecError(f"{where}: the mark {expected.mark!r} is not explained in footnotes.")
+    for mark in files.expected.footnotes:
+        if mark not in used:
+            where = position_of(files.expected_node, "footnotes", mark)
+            raise SpecError(f"{where}: no cell has the mark {mark!r}.")
+    labels = {label for row in files.experiment.rows for label in row.labels}
+    labels |= {label for row in files.expected.literature for label in row.labels}
+    for label in files.experiment.labels:
+        if label not in labels:
+            where = position_of(files.experiment_node, "labels", label)
+            raise SpecError(f"{where}: no row has the label {label!r}.")
 
 
 def _check_name(node: yaml.MappingNode, key: str, file_name: str) -> None:

@@ -122,7 +122,11 @@ def changed(tmp_path: Path, **changes: Any) -> Path:
             "area must be two positive numbers, the lesser",
         ),
         ({"augmentation": {"padding": 0, "area": [0, 1.0]}}, "area:", "area must be two positive numbers"),
-        ({"augmentation": {"padding": 0, "area": [8, 100]}}, "area:", "a share of the image, at most 1, not 100.0."),
+        (
+            {"augmentation": {"padding": 0, "crop": 224, "area": [8, 100]}},
+            "area:",
+            "a share of the image, at most 1, not 100.0.",
+        ),
         ({"augmentation": {"padding": 0, "aspect_ratio": [1.33, 0.75]}}, "aspect_ratio:", "the lesser first"),
         ({"augmentation": {"padding": 0, "aspect_ratio": [0.7, 1, 1.3]}}, "aspect_ratio:", "must be two positive"),
         ({"augmentation": {"padding": 0, "crop": 0}}, "crop:", "crop must be positive, not 0."),
@@ -266,8 +270,10 @@ def test_each_value_for_large_images_defines_a_run_and_none_is_there_for_small_o
     }
     assert recipe.defining_values()["augmentation"] == {"padding": 4, "flip": True}
     for name, value in large.items():
-        augmentation = Augmentation(padding=0, flip=True, **{name: value})
+        crop = {"crop": 224} if name in ("shorter_side", "area") else {}
+        augmentation = Augmentation(padding=0, flip=True, **crop, **{name: value})
         assert augmentation.is_for_large_images
         values = replace(recipe, augmentation=augmentation).defining_values()["augmentation"]
-        assert values == {"padding": 0, "flip": True, name: list(value) if isinstance(value, tuple) else value}
+        plain = list(value) if isinstance(value, tuple) else value
+        assert values == {"padding": 0, "flip": True, **crop, name: plain}
     assert not recipe.augmentation.is_for_large_images
