@@ -274,14 +274,17 @@ def chance_error(dataset: str) -> float:
     return 100 * (1 - 1 / DATASETS[dataset].num_classes)
 
 
+_ABSENT = object()
+
+
 def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
     """What changed between two plain values, one text for each."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*then, *now]):
-            yield from _differences(then.get(key), now.get(key), f"{path}.{key}" if path else key)
-    elif then != now:
+            yield from _differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
+    elif _short(then) != _short(now):  # as they enter a digest, where 128 and 128.0 are two
         yield f"{path} was {_short(then)} and is {_short(now)}"
 
 
 def _short(value: Any) -> str:
-    return "absent" if value is None else canonical_json(value)
+    return "absent" if value is _ABSENT else canonical_json(value)

@@ -177,6 +177,12 @@ def test_cells_where_all_runs_failed_or_none_did_differ_without_a_test() -> None
     assert not converging.holds()
 
 
+def test_nets_that_fail_as_published_do_not_differ() -> None:
+    comparison = compared(TABLE1, *records(TABLE1, "plain/resnet110", [90.0] * 5))
+    assert [c.verdict for c in comparison.cells if c.shown] == ["reproduced"]
+    assert comparison.holds()
+
+
 def test_unstable_cells_do_not_differ() -> None:
     failing = compared(TABLE2, *records(TABLE2, "preact/resnet110", [90.0, math.inf, 90.0, 6.4, 50.0]))
     assert [c.verdict for c in failing.cells if c.shown] == ["worse"]
@@ -193,6 +199,8 @@ def test_a_sweep_differs_if_one_setting_never_fails() -> None:
     assert ids(compared(TABLE1, *stable)) == [cell]
     assert ids(compared(TABLE1, *unstable)) == []
     assert ids(compared(TABLE1, *unstable, *stable)) == [cell]
+    first = records(TABLE1, cell, [12.0, 90.0, 12.0, 12.0, 90.0], setting="gate_bias=0")
+    assert ids(compared(TABLE1, *first, *stable)) == [cell]
 
 
 def test_the_correction_is_over_the_cells_compared() -> None:

@@ -310,6 +310,13 @@ def test_a_result_entered_for_an_experiment_that_changed_since_is_named_and_not_
     assert "exclusive_gating_0_to_5/resnet110 (gate_bias=-2), whose experiment has changed since" in told
 
 
+def test_a_diverged_result_from_elsewhere_has_no_error() -> None:
+    cell = judged(TABLE2, PREACT, externals=[external(TABLE2, PREACT, None), external(TABLE2, PREACT, 6.4, seed=1)])
+    assert cell.shown
+    assert cell.shown.errors == [math.inf, 6.4]
+    assert cell.shown.diverged == 1
+
+
 def test_a_result_of_a_cell_that_is_no_more_is_named_and_those_of_other_tables_are_not() -> None:
     gone = replace(external(TABLE2, PREACT, 6.0), cell="gone/resnet110")
     assert len(left_out(externals=[changed(gone)])) == 1
@@ -361,9 +368,21 @@ def test_values_within_a_group_of_the_recipe_are_named_one_by_one() -> None:
     drops, warm_up = {"at": [32_000, 50_000], "factor": 0.1}, None
     (told,) = left_out(record(TABLE2, PREACT, 6.4, recipe={"drops": drops, "warm_up": warm_up, "young": 1}))
     assert "recipe.drops.at was [32000,50000] and is [32000,48000]" in told
-    assert 'recipe.warm_up was absent and is {"iterations":400,"learning_rate":0.01}' in told
+    assert 'recipe.warm_up was null and is {"iterations":400,"learning_rate":0.01}' in told
     assert "recipe.young was 1 and is absent" in told
     assert "factor" not in told
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("batch_size", 128.0, "128.0 and is 128"),
+        ("batch_size", None, "null and is 128"),
+        ("new", None, "null and is absent"),
+    ],
+)
+def test_what_only_the_digest_tells_apart_is_named_too(key: str, value: object, told: str) -> None:
+    assert f"recipe.{key} was {told}." in left_out(record(TABLE2, PREACT, 6.4, recipe={key: value}))[0]
 
 
 def test_many_changes_are_not_all_told() -> None:
@@ -378,6 +397,16 @@ def test_a_net_that_changed_is_named_with_what_changed() -> None:
     (told,) = left_out(run)
     assert "the nearest is preact/resnet110, but net.shortcut_option was " in told
     assert '"B"' in told
+
+
+def test_the_nearest_cell_is_that_of_the_net_then_of_the_name_then_of_the_model() -> None:
+    run = replace(record(TABLE2, PREACT, 6.4, recipe={"batch_size": 256}), net="a name of long ago")
+    assert "the nearest is preact/resnet110, but recipe.batch_size" in left_out(run)[0]
+    table = a_table("table1")
+    run = record(table, "exclusive_gating_7/resnet110", 9.8, net={"young": 1})
+    assert "the nearest is exclusive_gating_7/resnet110, but net.young" in left_out(run, table=table)[0]
+    run = replace(run, net="resnet110_exclusive_gating(gate_bias=-8)")
+    assert "the nearest is exclusive_gating_0_to_5/resnet110, but " in left_out(run, table=table)[0]
 
 
 def test_each_run_of_no_experiment_is_named_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -622,6 +623,12 @@ def test_without_an_ended_run_a_cell_is_not_run() -> None:
 def test_a_run_has_no_error_of_another_crop_or_metric(column: str) -> None:
     table, cell_id = a_table("table5"), f"original_resnet152/{column}"
     cell = judge(table, cell_id, [21.3] * 3)
+    assert (cell.verdict, cell.reason) == ("not run", "its runs hold no error of this kind")
+
+
+def test_a_top_5_error_on_whole_images_is_none_that_a_run_holds() -> None:
+    cells = tuple(replace(c, column=replace(c.column, metric="top5")) for c in TABLE2.all_cells)
+    cell = judge(replace(TABLE2, all_cells=cells), PREACT, [PREACT_NUMBER] * 5)
     assert (cell.verdict, cell.reason) == ("not run", "its runs hold no error of this kind")
 
 
