@@ -10,11 +10,12 @@ Neither torch nor timm is loaded.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Literal, get_args
 
 from tabulate import tabulate
 
@@ -23,6 +24,7 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.report import comparison as text
+from paperbench.report.formats import FORMATS, Format
 from paperbench.report.layout import paper_grid
 from paperbench.report.table import published_table
 from paperbench.runs.external import read_externals
@@ -30,9 +32,6 @@ from paperbench.runs.store import Store
 from paperbench.specs.locate import spec_root
 from paperbench.specs.table import Cell, Table, table_ids
 from paperbench.specs.table import load_table as read_table
-
-Format = Literal["table", "markdown", "latex", "json", "csv", "junit"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 class JudgedTable:
@@ -48,7 +47,7 @@ class JudgedTable:
         self, comparison: Comparison, store: Store, complaints: Sequence[str], other_profiles: Sequence[str]
     ) -> None:
         self.comparison, self._store = comparison, store
-        self.complaints = (*complaints, *comparison.left_out)
+        self.complaints = tuple(_printable(text) for text in (*complaints, *comparison.left_out))
         self.other_profiles = tuple(other_profiles)
 
     @property
@@ -85,7 +84,7 @@ class JudgedTable:
         """
         match form:
             case "table" | "markdown":
-                return text.render(self.comparison, self._store, form)
+                return text.render(self.comparison, self._store, form, len(self.complaints))
             case "latex":
                 from paperbench.report import latex
 
@@ -158,10 +157,12 @@ class PublishedTable:
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
         folder = Path(results)
+        if folder.exists() and not folder.is_dir():
+            raise PaperbenchError(f"{folder} is no directory. Name a results directory (`--results`).")
         if not folder.is_dir():
             raise PaperbenchError(
-                f"{folder} is no directory. `paperbench run {self.id} --profile {profile} --results {folder}` makes "
-                "one with results."
+                f"There is no directory {folder}. Name the one with the results (`--results`), or make one: "
+                f"`paperbench run {self.id} --profile {profile} --results {folder}`."
             )
         store = Store(folder)
         found = store.sound_records()
@@ -176,11 +177,16 @@ class PublishedTable:
             seeds=seeds,
             other_tables=self._others,
         )
-        others = sorted({record.spec.profile for record in found.records} - {profile})
+        models = {setting.reference.name for cell in chosen for setting in cell.settings}
+        of_these_nets = {r.spec.profile for r in found.records if re.split(r"[.(]", r.net)[0] in models}
+        others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
         return JudgedTable(comparison, store, [*found.complaints, *complaints], others)
 
-    def _others(self) -> Iterable[Table]:
-        return (read_table(one, self._root) for one in table_ids(self._root) if one != self.id)
+    def _others(self) -> Iterator[Table]:
+        for one in table_ids(self._root):
+            if one != self.id:
+                with suppress(PaperbenchError):  # whoever asks for that table is told what is wrong with it
+                    yield read_table(one, self._root)
 
     def __str__(self) -> str:
         return f"{self.table.source.table}: {self.title}\n\n{published_table(self.table)}"
@@ -192,6 +198,11 @@ class PublishedTable:
         grid = paper_grid(self.table, self.cells)
         lines = tabulate(grid.rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
         return f"**{self.table.source.table}: {self.title}**\n\n{lines}"
+
+
+def _printable(text: str) -> str:
+    """Text without what file names can hold and no encoding can."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:

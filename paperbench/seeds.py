@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import hashlib
 
+MOST_SEEDS = 1_000
+"""Far more runs a cell than anybody will train."""
+
 
 def derived_seed(seed: int, *purpose: str | int) -> int:
     """A seed in [0, 2**63) for the given purpose, such as `("order", epoch)`."""

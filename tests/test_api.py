@@ -18,7 +18,7 @@ def test_a_table_is_loaded_and_compared_without_torch(tmp_path: Path) -> None:
         "print(len(judged.cells), len(judged.claims), 'torch' in sys.modules, 'timm' in sys.modules)"
     )
     found = python("-c", program, str(tmp_path))
-    assert found.stdout == "10 10 False False\n", found.stderr
+    assert found.stdout == "10 14 False False\n", found.stderr
 
 
 def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Table) -> None:
@@ -48,7 +48,7 @@ def test_a_notebook_shows_markdown(tmp_path: Path, table2: Table) -> None:
     assert "Left out: " in shown
     assert "1 reproduced" in repr(judged)
     assert "9 not run" in repr(judged)
-    assert "claims: 10 not run" in repr(judged)
+    assert "claims: 14 not run" in repr(judged)
 
 
 def test_what_is_printed_is_the_command_lines_table(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_what_is_printed_is_the_command_lines_table(tmp_path: Path) -> None:
     ("call", "message"),
     [
         (lambda path: paperbench.load_table("tabel2"), "Did you mean 'table2'"),
-        (lambda path: paperbench.load_table("table2").compare(path / "none"), "is no directory"),
+        (lambda path: paperbench.load_table("table2").compare(path / "none"), "There is no directory"),
         (lambda path: paperbench.load_table("table2").compare(path, profile="papre"), "Did you mean 'paper'"),
         (lambda path: paperbench.load_table("table2").compare(path, cells="x/y"), "No cell of table2 matches 'x/y'"),
         (lambda path: paperbench.load_table("table2").compare(path).render("latxe"), "Did you mean 'latex'"),

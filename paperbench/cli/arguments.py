@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from paperbench.seeds import MOST_SEEDS
+
 Subparsers = Any  # argparse keeps the class of `add_subparsers` to itself
 
 DEFAULT_RESULTS = Path("results")
@@ -45,9 +47,25 @@ def add_profile(parser: argparse.ArgumentParser, default: str = "paper") -> None
     )
 
 
+class _Once(argparse.Action):
+    """An option that is refused, rather than replaced, when it is given again."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) != self.default:
+            parser.error(f"{option_string} is there twice; give one pattern, such as '[ab]*/*', or two commands")
+        setattr(namespace, self.dest, values)
+
+
 def add_cells(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cells",
+        action=_Once,
         default="*",
         metavar="GLOB",
         help="only cells whose row/column matches, such as 'preact/*' or resnet110",
@@ -63,6 +81,14 @@ def positive_int(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, not {text!r}")
+    return value
+
+
+def number_of_runs(text: str) -> int:
+    """A number of runs a cell that somebody could train."""
+    value = positive_int(text)
+    if value > MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_SEEDS}, not {value}")
     return value
 
 

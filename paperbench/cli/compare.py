@@ -13,13 +13,12 @@ from paperbench.cli.arguments import (
     add_results,
     add_table,
     add_tables_root,
-    positive_int,
+    number_of_runs,
 )
+from paperbench.report.formats import FORMATS
 
 if TYPE_CHECKING:
     from paperbench.compare.comparison import Requirement
-
-FORMATS = ("table", "markdown", "latex", "json", "csv", "junit")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -27,14 +26,14 @@ def add_parser(subparsers: Subparsers) -> None:
         "compare",
         help="say, cell by cell and claim by claim, whether the paper holds",
         description="Judge what is in a results directory. Exit status: 1 if a cell is worse or better than published, "
-        "after Holm's correction over the table, else 0.",
+        "after Holm's correction over the cells compared, or fails where the paper's does not; else 0.",
     )
     add_table(parser)
     add_cells(parser)
     add_profile(parser)
     parser.add_argument(
         "--seeds",
-        type=positive_int,
+        type=number_of_runs,
         metavar="N",
         help="the number of runs a cell that was fixed beforehand, if it is not the table's; results are looked at "
         "after N runs and, if they do not suffice, after 2N",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0; 1 if `verify` finds a problem; 2 for anything the user can mend; 128 + N if signal N ended it.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may know no dagger
     args = build_parser().parse_args(arguments)
     try:
         code = int(args.execute(args))

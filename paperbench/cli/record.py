@@ -91,7 +91,7 @@ def _error(text: str) -> float | str:
     if text == _DIVERGED:
         return _DIVERGED
     try:
-        value = float(text)
+        value = float(text) if "_" not in text else -1.0
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:

@@ -17,6 +17,7 @@ from paperbench.cli.arguments import (
     add_table,
     add_tables_root,
     discard_output,
+    number_of_runs,
     positive_int,
     positive_seconds,
 )
@@ -37,7 +38,9 @@ def add_parser(subparsers: Subparsers) -> None:
     add_table(parser)
     add_cells(parser)
     add_profile(parser)
-    parser.add_argument("--seeds", type=positive_int, metavar="N", help="runs a cell (default: the table's)")
+    parser.add_argument(
+        "--seeds", type=number_of_runs, metavar="N", help="runs a cell (default: the table's, or the profile's)"
+    )
     parser.add_argument(
         "--precision",
         metavar="P",
@@ -92,6 +95,9 @@ def execute(args: argparse.Namespace) -> int:
     table = published.table
     profile = table.profiles.named(args.profile)
     cells = table.cells(args.cells)
+    for row in dict.fromkeys(c.row.id for c in table.cells(args.cells, on_request=True) if c not in cells):
+        if args.cells != "*":
+            print(f"paperbench: not run: {row}, which must be named in full (`--cells {row}`).", file=sys.stderr)
     if args.results.exists() and not args.results.is_dir():
         raise PaperbenchError(f"{args.results} is no directory. Choose another one (`--results DIR`).")
 
@@ -124,7 +130,9 @@ def execute(args: argparse.Namespace) -> int:
     elif len(waiting) > len(failed):
         progress.say(f"paperbench: runs left to other processes: {len(waiting) - len(failed)}.")
     args.results.mkdir(parents=True, exist_ok=True)  # there was perhaps no time to begin any run
-    judged = published.compare(args.results, cells=args.cells, profile=args.profile)
+    usual = table.seeds_in(profile)
+    planned = args.seeds if args.seeds not in (None, 2 * usual) else usual  # 2N: the extension of N
+    judged = published.compare(args.results, cells=args.cells, profile=args.profile, seeds=planned)
     try:
         print(judged, flush=True)
     except BrokenPipeError:  # what was trained, and how it ended, stands

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from paperbench.catalogue import DATASETS
 from paperbench.compare.evidence import Conditions, Evidence, Group, Run, chance_error
-from paperbench.compare.failing import LEAST_RUNS, failing, median_fails
-from paperbench.compare.looks import planned_runs, progress
+from paperbench.compare.failing import LEAST_RUNS, Failing, failing, median_fails
+from paperbench.compare.looks import progress
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, Contrast, against, contrast, welch
 from paperbench.runs.record import Record
 from paperbench.specs.claim import Claim, Measure
@@ -90,17 +91,24 @@ class _Judge:
     ) -> None:
         self._claim, self._table, self._planned = claim, table, planned
         self._profile_name, self._profile = profile, table.profiles.named(profile)
-        self._training_mean = training_mean
+        self._evidence, self._training_mean = evidence, training_mean
         literature = {f"{row.id}/{column}": e for row in table.expected.literature for column, e in row.cells.items()}
         self._constants = {cell: literature[cell] for cell in claim.all_cells if cell in literature}
         self._cells = {cell: table.cell(cell) for cell in claim.all_cells if cell not in literature}
         self._groups = {
-            (cell.id, setting.label): [g for g in evidence.groups(cell, setting) if g.conditions.source is None]
+            (cell.id, setting.label): [
+                group for group in evidence.groups(cell, setting, planned) if group.conditions.source is None
+            ]
             for cell in self._cells.values()
             for setting in cell.settings
         }
 
     def verdict(self) -> ClaimVerdict:
+        if self._claim.kind in ("diverges", "converges"):
+            return self._judge_failing()
+        obstacle = self._obstacle()
+        if obstacle:
+            return ClaimVerdict(self._claim, "undecided", self._test, reason=obstacle)
         conditions = self._conditions()
         if conditions is None:
             return self._not_run()
@@ -108,8 +116,6 @@ class _Judge:
         for key, group in groups.items():
             if not self._reached(group):
                 return ClaimVerdict(self._claim, "undecided", self._test, reason=self._what_lacks(key, group))
-        if self._claim.kind == "diverges":
-            return self._judge_failing(groups, conditions)
         if self._planned < 2:
             reason = f"the test takes two runs a cell or more, and {self._planned} is planned"
             return ClaimVerdict(self._claim, "undecided", self._test, reason=reason)
@@ -133,9 +139,10 @@ class _Judge:
     def _test(self) -> str:
         margin = f"within {self._claim.within:g}{_UNITS[self._measure]}" if self._claim.within else ""
         return {
-            "lower": "Welch's test",
+            "lower": "Welch's test" + (f", by {self._claim.by:g}{_UNITS[self._measure]}" if self._claim.by else ""),
             "close": f"two one-sided Welch tests, {margin}",
-            "diverges": "median of the runs",
+            "diverges": "whether the median fails",
+            "converges": "whether the median fails",
             "largest_gain": "Welch's test on differences of differences",
             "higher_loss_lower_error": "two Welch tests",
             "early": f"Welch's test at iteration {self._claim.iteration:,}" if self._claim.iteration else "",
@@ -149,11 +156,23 @@ class _Judge:
     def _is_about_endings(self) -> bool:
         return self._claim.kind != "early"
 
+    def _obstacle(self) -> str:
+        """Why the claim cannot be judged in this profile or on these data, whatever the runs say."""
+        by_training: dict[str | None, str] = {}
+        for cell in self._cells.values():
+            training = self._evidence.trains(cell, cell.settings[0])
+            if training is not None and training in by_training:
+                return f"in profile {self._profile_name} {by_training[training]} and {cell.id} are one training"
+            by_training[training] = cell.id
+        if self._constants and self._profile_name != "paper":
+            return f"published numbers are not comparable with profile {self._profile_name}"
+        return ""
+
     def _conditions(self) -> Conditions | None:
         """Those that all cells have runs in: first where all planned runs are there, then the nearest to the paper."""
         shared: set[Conditions] | None = None
         for found in self._groups.values():
-            here = {group.conditions for group in found}
+            here = {group.conditions for group in found if self._fits_constants(group.conditions)}
             shared = here if shared is None else shared & here
         if not shared:
             return None
@@ -161,18 +180,23 @@ class _Judge:
         def rank(conditions: Conditions) -> tuple[object, ...]:
             groups = [g for found in self._groups.values() for g in found if g.conditions == conditions]
             lacking = sum(len(self._runs(group, self._planned)) < self._planned for group in groups)
-            return (lacking > 0, max(g.distance for g in groups), lacking)
+            return (lacking > 0, conditions.distance, lacking)
 
         return min(shared, key=rank)
+
+    def _fits_constants(self, conditions: Conditions) -> bool:
+        """Published numbers can be held against runs on the original pixels only."""
+        return not self._constants or (conditions.data is not None and conditions.data.canonical)
 
     def _not_run(self) -> ClaimVerdict:
         without = [self._name(key) for key, groups in self._groups.items() if not groups]
         if without:
-            reason = f"no run of {', '.join(dict.fromkeys(without))}"
+            reason = f"no run of our own of {', '.join(dict.fromkeys(without))}"
             return ClaimVerdict(self._claim, "not run", self._test, reason=reason)
-        return ClaimVerdict(
-            self._claim, "not run", self._test, reason="its cells have no data, precision and numerics in common"
-        )
+        reason = "its cells have no data, precision and numerics in common"
+        if self._constants:
+            reason = "published numbers can be held against runs on the original pixels only"
+        return ClaimVerdict(self._claim, "not run", self._test, reason=reason)
 
     def _reached(self, group: Group) -> bool:
         return bool(self._runs(group, self._planned))
@@ -193,7 +217,7 @@ class _Judge:
     def _runs(self, group: Group, number: int) -> list[Run]:
         """The first `number` runs, as far as they have come as far as the claim looks."""
         if self._is_about_endings:
-            return list(planned_runs(group, number))
+            return group.first(number)
         reached = self._claim.iteration or 0
         return [
             run
@@ -201,31 +225,43 @@ class _Judge:
             if run.seed < number and run.record and (run.record.iteration >= reached or run.record.status == "diverged")
         ]
 
-    def _judge_failing(self, groups: Mapping[tuple[str, str], Group], conditions: Conditions) -> ClaimVerdict:
-        """Every net fails; settled for one as soon as the missing runs cannot change it."""
-        findings, standings = [], []
-        basis: dict[tuple[str, str], list[Run]] = {}
-        for key, group in groups.items():
-            dataset = self._cells[key[0]].dataset_in(self._profile)
-            basis[key] = list(planned_runs(group, self._planned))
-            errors = [run.error for run in basis[key] if run.error is not None]
-            does_fail = median_fails(errors, self._planned, dataset)
-            standings.append("undecided" if does_fail is None else "supported" if does_fail else "contradicted")
-            findings.append(f"{self._name(key)}: {failing(errors, dataset)}")
-        standing: Standing = "supported"
-        if "contradicted" in standings:
-            standing = "contradicted"
-        elif "undecided" in standings:
-            standing = "undecided"
-        reason = ""
-        if standing == "undecided":
-            key = list(groups)[standings.index("undecided")]
-            reason = (
-                f"{self._name(key)}: {progress(groups[key], self._planned)}; to say that a net fails takes {LEAST_RUNS}"
-            )
-        return ClaimVerdict(
-            self._claim, standing, self._test, None, tuple(findings), self._basis(basis.values(), conditions), reason
-        )
+    def _judge_failing(self) -> ClaimVerdict:
+        """Every net fails. Nets are not compared with each other, so each is judged by what there is for it."""
+        judged = {key: self._fails(key[0], groups[0]) for key, groups in self._groups.items() if groups}
+        findings = tuple(f"{self._name(key)}: {counted}" for key, (_, counted) in judged.items())
+        basis = "; ".join(dict.fromkeys(str(self._groups[key][0].conditions) for key in judged))
+        says = self._claim.kind == "diverges"
+        against = any(does_fail is (not says) for does_fail, _ in judged.values())
+        lacking = [key for key in self._groups if key not in judged or judged[key][0] is None]
+        standing: Standing = "contradicted" if against else "supported" if not lacking else "undecided"
+        if not judged:
+            return self._not_run()
+        reason = self._why_failing_is_open(lacking[0]) if standing == "undecided" else ""
+        reduced = "" if self._profile_name == "paper" else f", profile {self._profile_name}"
+        return ClaimVerdict(self._claim, standing, self._test, None, findings, basis + reduced, reason)
+
+    def _fails(self, cell_id: str, group: Group) -> tuple[bool | None, Failing]:
+        """Whether the median fails, None as long as that is open; and how many runs did."""
+        dataset = self._cells[cell_id].dataset_in(self._profile)
+        does_fail, counted = None, failing([], dataset)
+        for number in (self._planned, 2 * self._planned):
+            errors = [run.error for run in group.first(number) if run.error is not None]
+            does_fail, counted = median_fails(errors, number, dataset), failing(errors, dataset)
+            if does_fail is not None or len(errors) < number:
+                break
+        if does_fail is False and DATASETS[dataset].fail_above is None:
+            return None, counted
+        return does_fail, counted
+
+    def _why_failing_is_open(self, key: tuple[str, str]) -> str:
+        groups, dataset = self._groups[key], self._cells[key[0]].dataset_in(self._profile)
+        if not groups:
+            return f"no run of our own of {self._name(key)}"
+        errors = [run.error for run in groups[0].first(self._planned) if run.error is not None]
+        if DATASETS[dataset].fail_above is None and median_fails(errors, self._planned, dataset) is False:
+            return f"above which error a net has failed is not said for {DATASETS[dataset].title}"
+        told = f"{self._name(key)}: {progress(groups[0], self._planned)}"
+        return told if len(errors) >= LEAST_RUNS else f"{told}; to say that a net fails takes {LEAST_RUNS}"
 
     def _judge_look(self, runs: Mapping[str, Sequence[Run]], level: float, conditions: Conditions) -> ClaimVerdict:
         try:
@@ -238,7 +274,12 @@ class _Judge:
         elif any(part.counter_p_value <= level / len(parts) for part in parts):
             standing = "contradicted"
         reason = "" if standing != "undecided" else "the difference is not clear of the noise"
-        findings = tuple(part.finding for part in parts)
+        against = standing == "contradicted"
+        findings = tuple(
+            f"{part.finding}, {_p(part.counter_p_value if against else part.p_value)}"
+            + (" against it" if against else "")
+            for part in parts
+        )
         basis = self._basis(runs.values(), conditions)
         return ClaimVerdict(self._claim, standing, self._test, level, findings, basis, reason)
 
@@ -265,16 +306,15 @@ class _Judge:
 
     def _lower(self, one: str, other: str, measure: Measure, runs: Mapping[str, Sequence[Run]]) -> _Part:
         difference = self._difference(one, other, measure, runs)
-        finding = f"{one} less {other}: {self._in_words(difference, measure)}, {_p(difference.less_p)}"
-        return _Part(difference.less_p, _reversed(difference).less_p, finding)
+        shifted = replace(difference, estimate=difference.estimate + (self._claim.by or 0.0))
+        finding = self._finding(f"{one} - {other}", difference, measure)
+        return _Part(shifted.less_p, _reversed(shifted).less_p, finding)
 
     def _close(self, one: str, other: str, runs: Mapping[str, Sequence[Run]]) -> _Part:
         margin = self._claim.within or 0.0
         difference = self._difference(one, other, self._measure, runs)
-        p_value = difference.equivalence_p(margin)
-        beyond = Contrast(margin - abs(difference.estimate), difference.standard_error, difference.degrees)
-        finding = f"{one} less {other}: {self._in_words(difference, self._measure)}, {_p(p_value)}"
-        return _Part(p_value, beyond.less_p, finding)
+        finding = self._finding(f"{one} - {other}", difference, self._measure)
+        return _Part(difference.equivalence_p(margin), difference.beyond_p(margin), finding)
 
     def _gains(self, pair: Sequence[str], other: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> _Part:
         """The first pair's gain is the larger one: the difference of gains, other less first, is below 0."""
@@ -284,11 +324,8 @@ class _Judge:
         samples = [self._values(cell, self._measure, runs[cell]) for cell in weights]
         difference = contrast(samples, list(weights.values()))
         gain = _reversed(difference)
-        finding = (
-            f"gain from {pair[0]} to {pair[1]} less that from {other[0]} to {other[1]}: "
-            f"{self._in_words(gain, self._measure)}, {_p(difference.less_p)}"
-        )
-        return _Part(difference.less_p, gain.less_p, finding)
+        gains = f"({pair[0]} - {pair[1]}) - ({other[0]} - {other[1]})"
+        return _Part(difference.less_p, gain.less_p, self._finding(gains, gain, self._measure))
 
     def _difference(self, one: str, other: str, measure: Measure, runs: Mapping[str, Sequence[Run]]) -> Contrast:
         values = self._values(one, measure, runs[one])
@@ -319,10 +356,11 @@ class _Judge:
             raise _NoValueError(f"the history of run {record.run} has no {_NAMES[measure]} at iteration {upto:,}")
         return value
 
-    @staticmethod
-    def _in_words(difference: Contrast, measure: Measure) -> str:
+    def _finding(self, what: str, difference: Contrast, measure: Measure) -> str:
         digits = 4 if measure == "train_loss" else 2
-        return f"{difference.estimate:+.{digits}f}{_UNITS[measure]} in {_NAMES[measure]}"
+        low, high = difference.interval(FIRST_LOOK)
+        interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+        return f"{what} = {difference.estimate:+.{digits}f} {interval}{_UNITS[measure]} in {_NAMES[measure]}"
 
 
 class _NoValueError(Exception):
@@ -334,4 +372,6 @@ def _reversed(difference: Contrast) -> Contrast:
 
 
 def _p(value: float) -> str:
-    return f"p = {value:.3f}" if value >= 0.001 else f"p = {value:.1e}" if value >= 1e-9 else "p < 1e-9"
+    if value > 0.999:
+        return "p>0.999"
+    return f"p={value:.3f}" if value >= 0.001 else f"p={value:.1e}" if value >= 1e-9 else "p<1e-9"

@@ -25,6 +25,7 @@ class Comparison:
 
     Attributes:
         planned: Runs a cell, fixed beforehand.
+        claims_left_out: How many claims are about cells that were not chosen.
         left_out: What was meant for the table and not used, one sentence each.
     """
 
@@ -33,11 +34,9 @@ class Comparison:
     planned: int
     cells: tuple[CellComparison, ...]
     claims: tuple[ClaimVerdict, ...]
+    claims_left_out: int
     deviations: tuple[Deviation, ...]
     left_out: tuple[str, ...]
-
-    def in_cell(self, row: str, column: str) -> CellComparison | None:
-        return next((c for c in self.cells if (c.cell.row.id, c.cell.column.id) == (row, column)), None)
 
     @property
     def tested(self) -> list[CellComparison]:
@@ -62,9 +61,9 @@ class Comparison:
         )
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
-        """Whether no cell differs; or, if that is required, every cell is reproduced."""
+        """Whether no cell differs; or, if that is required, every cell is reproduced that can be."""
         if requirement == "reproduced":
-            return all(c.verdict == "reproduced" for c in self.cells)
+            return all(c.verdict == "reproduced" for c in self.cells if c.asks_for_reproduction)
         return not self.differing
 
 
@@ -108,6 +107,7 @@ def compare(
         planned,
         judged,
         claims,
+        len(table.expected.claims) - len(claims),
         tuple(deviations(table, profile, judged)),
         tuple(evidence.left_out),
     )

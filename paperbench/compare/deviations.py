@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from paperbench.catalogue import DATASETS
+from paperbench.catalogue import DATASETS, Net
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.profile import Profile
@@ -45,6 +46,7 @@ def deviations(table: Table, profile: Profile, compared: Iterable[CellComparison
         recipe = table.recipe_in(profile, cell.recipe)
         printed = table.recipe_in(paper, cell.recipe)
         decided = [(_title(name), "", in_words(recipe.value_of(name))) for name in printed.silent]
+        decided += [one for net in comparison.nets if net.shown for one in _of_net(cell.net_in(profile, net.setting))]
         reduced = _by_profile(cell, paper, profile, recipe, printed)
         of_records = {one: None for record, data in records for one in _of(record, data, recipe, printed, cell.dataset)}
         for one in (*of_records, *reduced, *decided):
@@ -75,17 +77,47 @@ def _of(
         yield "versions", "", "runs continued by other numerics or another torch"
 
 
+_OPEN_IN_NETS = {
+    "gate_init": "initial weights of gates",
+    "shortcut_bn": "BN on convolution shortcuts",
+    "inverted": "dropout scaled in training (inverted)",
+    "shortcut_option": "option of shortcuts that change dimensions",
+    "stride_in": "convolution with the stride in bottleneck units",
+}
+
+
+def _of_net(net: Net) -> Iterable[tuple[str, str, str]]:
+    """What the paper leaves open about a net."""
+    for name, title in _OPEN_IN_NETS.items():
+        value = getattr(net, name)
+        is_of_net = value is not None and (name != "stride_in" or "bottleneck" in net.family)
+        if is_of_net:
+            yield title, "", in_words(value)
+        elif name == "shortcut_bn" and net.shortcut == "conv":
+            yield title, "", "as projections of the placement"
+
+
 def _by_profile(
     cell: Cell, paper: Profile, profile: Profile, recipe: Recipe, printed: Recipe
 ) -> Iterable[tuple[str, str, str]]:
     """What a reduced profile changes. Its data are told with the records."""
-    depth, ours = cell.net_in(paper).depth, cell.net_in(profile).depth
-    if depth != ours:
-        yield "depth", str(depth), str(ours)
-    for name in ("batch_size", "iterations", "learning_rate", "warm_up", "drops", "augmentation"):
-        values = in_words(printed.value_of(name)), in_words(recipe.value_of(name))
-        if values[0] != values[1]:
+    depth, reduced = cell.net_in(paper).depth, cell.net_in(profile).depth
+    if depth != reduced:
+        yield "depth", str(depth), str(reduced)
+    theirs, ours = (dict(_flat(one.defining_values())) for one in (printed, recipe))
+    for name in dict.fromkeys([*theirs, *ours]):
+        values = in_words(theirs.get(name)), in_words(ours.get(name))
+        if values[0] != values[1] and name != "batch_norm.group":  # told beside what the authors did
             yield _title(name), *values
+
+
+def _flat(values: dict[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
+    """Values by dotted names, one level of groups deep."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 def _title(name: str) -> str:

@@ -61,9 +61,12 @@ class Conditions:
         return f"{self.data.name}, {self.precision}, numerics {numerics}"
 
     @property
-    def is_canonical(self) -> bool:
-        """Whether the pixels are the paper's, as far as one can know."""
-        return self.data is None or self.data.canonical
+    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
+        """How far from the paper: mixed, from elsewhere, on other pixels; and then in less precision, by older code."""
+        has_other_pixels = self.data is not None and not self.data.canonical
+        rank = _NEAREST_PRECISION.index(self.precision) if self.precision else len(_NEAREST_PRECISION)
+        newest = self.numerics[-1] if self.numerics else 0
+        return (self.is_mixed, self.source is not None, has_other_pixels), (rank, -newest)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,16 @@ class Group:
     @property
     def ended(self) -> list[Run]:
         return [run for run in self.runs if run.error is not None]
+
+    def first(self, number: int) -> list[Run]:
+        """Those of the first runs that have ended.
+
+        Our own first runs are those with the seeds from 0 on: a choice among seeds would be one among results. Results
+        from elsewhere have what seeds they have, so the lowest.
+        """
+        if self.conditions.source is not None:
+            return self.ended[:number]
+        return [run for run in self.ended if run.seed < number]
 
     @property
     def records(self) -> list[Record]:
@@ -101,13 +114,16 @@ class Group:
         """Iterations of the run that came farthest."""
         return max((record.iteration for record in self.records), default=0)
 
-    @property
-    def distance(self) -> tuple[bool, bool, bool, bool, int, int]:
-        """How far from the paper: mixed, from elsewhere, on other pixels, not ended, in less precision, of old code."""
-        c = self.conditions
-        rank = _NEAREST_PRECISION.index(c.precision) if c.precision else len(_NEAREST_PRECISION)
-        newest = c.numerics[-1] if c.numerics else 0
-        return c.is_mixed, c.source is not None, not c.is_canonical, not self.errors, rank, -newest
+    def distance(self, planned: int) -> tuple[Any, ...]:
+        """How far from what the cell asks for: first by what the runs are, then by how many of them there are.
+
+        So complete runs in less precision come before a first one in more.
+
+        Args:
+            planned: Runs fixed beforehand.
+        """
+        is_unusual, less_precise = self.conditions.distance
+        return is_unusual, not self.errors, len(self.first(planned)) < planned, less_precise
 
 
 class Evidence:
@@ -119,6 +135,7 @@ class Evidence:
         other_tables: Called only if there are runs of this table's nets that fit none of its cells.
 
     Attributes:
+        profile: The profile.
         left_out: What was not used though it was meant for this table, one sentence each.
     """
 
@@ -131,7 +148,7 @@ class Evidence:
         other_tables: Callable[[], Iterable[Table]] = tuple,
     ) -> None:
         self._table, self._profile_name = table, profile_name
-        self._profile = table.profiles.named(profile_name)
+        self.profile = table.profiles.named(profile_name)
         self.left_out: list[str] = []
         self._experiments = dict(_experiments(table, profile_name))
         self._facts: dict[str, DataFacts] = {}  # equal fingerprints are equal pixels: verified for one run, for all
@@ -146,8 +163,12 @@ class Evidence:
         self._name_records_of_no_cell(other_tables)
         self._name_externals_of_no_cell()
 
-    def groups(self, cell: Cell, setting: Setting) -> list[Group]:
-        """What there is for a net of a cell, nearest to the paper first."""
+    def groups(self, cell: Cell, setting: Setting, planned: int) -> list[Group]:
+        """What there is for a net of a cell, nearest to the paper first.
+
+        Args:
+            planned: Runs fixed beforehand.
+        """
         pooled: dict[Conditions, list[Run]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
         for record in self._ours.get(experiment.key, ()) if experiment else ():
@@ -160,7 +181,12 @@ class Evidence:
                 error = math.inf if result.error is None else result.error
                 pooled[conditions].append(Run(result.seed, error, None))
         groups = [Group(tuple(sorted(runs, key=lambda r: r.seed)), c) for c, runs in pooled.items()]
-        return sorted(groups, key=lambda g: g.distance)
+        return sorted(groups, key=lambda g: g.distance(planned))
+
+    def trains(self, cell: Cell, setting: Setting) -> str | None:
+        """What a net of a cell is trained as, in this profile: equal for equal trainings; None if it is not in it."""
+        experiment = self._experiments.get((cell.id, setting.label))
+        return experiment.key + cell.dataset_in(self.profile) if experiment else None
 
     def _without_duplicates(self, records: Iterable[Record]) -> Iterator[Record]:
         """Each run once; a run of which there are two different records not at all, as either may be the wrong one."""
@@ -180,15 +206,17 @@ class Evidence:
     def _name_records_of_no_cell(self, other_tables: Callable[[], Iterable[Table]]) -> None:
         """Name the runs of this table's nets that were trained as no experiment says today."""
         by_key = {experiment.key for experiment in self._experiments.values()}
-        by_net = {canonical_json(e.net): e for e in reversed(self._experiments.values())}
-        by_name = {e.name: e for e in reversed(self._experiments.values())}
-        by_model = {_model(e.name): e for e in reversed(self._experiments.values())}
+        by_model: dict[str, list[_Experiment]] = defaultdict(list)
+        for experiment in self._experiments.values():
+            by_model[_model(experiment.name)].append(experiment)
         odd: list[tuple[Record, _Experiment]] = []
         for key, records in self._ours.items():
-            spec, name = records[0].spec, records[0].net
-            meant = by_net.get(canonical_json(spec.net)) or by_name.get(name) or by_model.get(_model(name))
-            if spec.profile == self._profile_name and key not in by_key and meant is not None:
-                odd += [(record, meant) for record in records]
+            spec = records[0].spec
+            same_net = [e for e in self._experiments.values() if canonical_json(e.net) == canonical_json(spec.net)]
+            candidates = by_model.get(_model(records[0].net)) or same_net
+            if spec.profile == self._profile_name and key not in by_key and candidates:
+                nearest = min(candidates, key=lambda experiment: len(experiment.changes_since(records[0])))
+                odd += [(record, nearest) for record in records]
         if not odd:
             return
         elsewhere = {e.key for table in other_tables() for _, e in _experiments(table, self._profile_name)}
@@ -229,9 +257,12 @@ class _Experiment:
     def key(self) -> str:
         return _key(self.net, self.recipe, self.profile)
 
-    def what_changed_since(self, record: Record) -> str:
+    def changes_since(self, record: Record) -> list[str]:
         then = {"net": record.spec.net, "recipe": record.spec.recipe}
-        changes = list(_differences(then, {"net": self.net, "recipe": self.recipe}))
+        return list(_differences(then, {"net": self.net, "recipe": self.recipe}))
+
+    def what_changed_since(self, record: Record) -> str:
+        changes = self.changes_since(record)
         told = "; ".join(changes[:_CHANGES_TOLD]) + ("; ..." if len(changes) > _CHANGES_TOLD else "")
         return (
             f"run {record.run} (seed {record.seed} of {record.net}) is of no experiment that there is; the nearest is "
@@ -264,9 +295,10 @@ def _key(net: Mapping[str, Any], recipe: Mapping[str, Any], profile: str) -> str
 
 def _error(record: Record, cell: Cell) -> float | None:
     """The run's error that belongs in the cell: top-1, on whole images. Nothing else has been measured yet."""
-    if record.status == "partial" or cell.column.metric != "top1" or cell.row.evaluation is not None:
-        return None
-    return record.result.test_error if record.result else math.inf
+    if record.status == "diverged":
+        return math.inf
+    is_measured = cell.column.metric == "top1" and cell.row.evaluation is None
+    return record.result.test_error if record.result and is_measured else None
 
 
 def chance_error(dataset: str) -> float:

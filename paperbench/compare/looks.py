@@ -6,7 +6,6 @@ change nothing, and neither do runs beyond the second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paperbench.compare.evidence import Group, Run
@@ -32,33 +31,23 @@ class Look:
 
 
 def looks(group: Group, planned: int) -> list[Look]:
-    """The looks for which all runs have ended.
-
-    Our own runs are those with the seeds 0 to planned - 1, and then to 2 planned - 1: a choice among seeds would be one
-    among results. Of results from elsewhere, which have what seeds they have, the lowest.
-    """
+    """The looks for which all runs have ended."""
     found = []
     for number, runs, level in ((1, planned, FIRST_LOOK), (2, 2 * planned, SECOND_LOOK)):
-        looked_at = planned_runs(group, runs)
+        looked_at = group.first(runs)
         if len(looked_at) == runs:
             found.append(Look(number, tuple(looked_at), level))
     return found
 
 
-def planned_runs(group: Group, runs: int) -> Sequence[Run]:
-    """Those of the first `runs` runs that have ended."""
-    if group.conditions.source is not None:
-        return group.ended[:runs]
-    return [run for run in group.ended if run.seed < runs]
-
-
 def progress(group: Group, planned: int) -> str:
     """How many of the planned runs have ended, and which are missing."""
-    done = planned_runs(group, planned)
+    done = group.first(planned)
     text = f"{len(done)} of {planned} runs"
-    if group.conditions.source is not None or not done:
+    if group.conditions.source is not None:
         return text
-    missing = sorted(set(range(planned)) - {run.seed for run in done})
-    if missing and any(run.seed > missing[0] for run in group.ended):
-        text += f" (of seed {', '.join(map(str, missing))} none has ended)"
+    seeds = {run.seed for run in done}
+    missing = next((seed for seed in range(planned) if seed not in seeds), planned)
+    if any(run.seed > missing for run in group.ended):
+        text += f" (seeds 0 to {planned - 1} count, and that of seed {missing} is missing)"
     return text

@@ -96,7 +96,9 @@ class Noise:
     published_weight: float
 
 
-def noise(errors: Sequence[float], published_std: float | None, published_runs: int) -> Noise | None:
+def noise(
+    errors: Sequence[float], published_std: float | None, published_runs: int, resolution: float = 0.0
+) -> Noise | None:
     """Estimate the spread between runs.
 
     Our runs may be noisier than the published ones: other software, other hardware, and five runs do not tell a
@@ -117,6 +119,8 @@ def noise(errors: Sequence[float], published_std: float | None, published_runs: 
         errors: Our test errors in percent.
         published_std: Standard deviation of the published runs in percentage points, if the paper prints it.
         published_runs: How many runs that is from.
+        resolution: What the errors are rounded to, in percentage points. Runs that happen to agree to the last digit
+            are not without noise: it is at least that of rounding.
 
     Returns:
         None if there is no run, or no published standard deviation and fewer than three.
@@ -127,7 +131,8 @@ def noise(errors: Sequence[float], published_std: float | None, published_runs: 
     n = len(errors)
     _, variance = _moments(errors)
     if published_std is None:
-        return Noise(math.sqrt(variance), n - 1, "ours", 0.0) if n >= 3 else None
+        floor = resolution**2 / 12
+        return Noise(math.sqrt(max(variance, floor)), n - 1, "ours", 0.0) if n >= 3 else None
     if not (0 < published_std < math.inf and published_runs >= 2):
         raise ValueError(f"no standard deviation of {published_runs} runs: {published_std}")
     if n < 2:
@@ -236,6 +241,11 @@ class Contrast:
         """
         reach = _quantile(level, self.degrees) * self.standard_error
         return self.estimate - reach, self.estimate + reach
+
+    def beyond_p(self, margin: float) -> float:
+        """P-value of the hypothesis that the true contrast is at most `margin` away from 0, on either side."""
+        size = abs(self.estimate)
+        return min(1.0, sum(_tail(size + m, self.standard_error, self.degrees) for m in (-margin, margin)))
 
     def equivalence_p(self, margin: float) -> float:
         """P-value of two one-sided tests: small if the true contrast is less than `margin` away from 0."""

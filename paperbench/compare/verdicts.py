@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from paperbench.compare.evidence import Evidence, Group
+from paperbench.compare.evidence import Evidence, Group, Run
 from paperbench.compare.failing import LEAST_RUNS, Failing, failing, fails, median_fails
-from paperbench.compare.looks import Look, looks, planned_runs, progress
+from paperbench.compare.looks import Look, looks, progress
 from paperbench.compare.statistics import (
     FIRST_LOOK,
     Interval,
@@ -60,8 +60,9 @@ class Judgement:
 
     @property
     def is_sure_by_rule(self) -> bool:
-        """Whether it needs no p-value, as all runs failed or none did."""
-        return self.rests_on_rule and self.failing is not None and self.failing.is_unanimous
+        """Whether it needs no p-value: the median fails where the paper's did not, or no run fails where it did."""
+        is_unanimous = self.failing is not None and self.failing.is_unanimous
+        return self.rests_on_rule and (self.verdict == "worse" or is_unanimous)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,29 @@ class NetComparison:
     shown: Group | None
     others: tuple[Group, ...]
     judgement: Judgement
+    planned: int
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that the verdict is about: those looked at or, before a look, those of the planned that have ended.
+
+        If only others have ended, these.
+        """
+        if self.judgement.look:
+            return self.judgement.look.runs
+        if self.shown is None:
+            return ()
+        return tuple(self.shown.first(self.planned)) or tuple(self.shown.ended)
+
+    @property
+    def errors(self) -> list[float]:
+        """Test errors in percent of the runs that count, infinite where one diverged."""
+        return [run.error for run in self.counted if run.error is not None]
+
+    @property
+    def median(self) -> float | None:
+        """Median of `errors`; None without any."""
+        return statistics.median(self.errors) if self.errors else None
 
 
 @dataclass(frozen=True)
@@ -87,6 +111,7 @@ class CellComparison:
         nets: One, or each of a sweep.
         planned: Runs fixed beforehand.
         is_reduced: Whether the profile changes what is trained.
+        dataset: Key of the data set that its nets are trained on in the profile.
     """
 
     cell: Cell
@@ -94,10 +119,17 @@ class CellComparison:
     judgement: Judgement
     planned: int
     is_reduced: bool
+    dataset: str
 
     @property
     def verdict(self) -> Verdict:
         return self.judgement.verdict
+
+    @property
+    def asks_for_reproduction(self) -> bool:
+        """Whether the paper prints a result, and it is run without being named or has been run."""
+        has_begun = any(net.shown for net in self.nets)
+        return self.cell.expected.value != "unprinted" and (has_begun or not self.cell.row.on_request)
 
     @property
     def reason(self) -> str:
@@ -109,13 +141,14 @@ class CellComparison:
         return self.nets[0].shown
 
     @property
-    def others(self) -> tuple[Group, ...]:
-        return tuple(group for net in self.nets for group in net.others)
+    def failing(self) -> Failing:
+        """Of the runs that count, over all nets of a sweep."""
+        return failing([error for net in self.nets for error in net.errors], self.dataset)
 
     @property
     def difference(self) -> float | None:
         """Our median less the published number in percentage points; None if there is none, or of a reduced net."""
-        median = self.shown.median if self.shown else None
+        median = self.nets[0].median
         if self.is_reduced or median is None or self.cell.number is None or len(self.nets) > 1:
             return None
         return round(median - self.cell.number, 9)
@@ -130,26 +163,28 @@ def judge_cell(cell: Cell, evidence: Evidence, profile: str, planned: int) -> Ce
     """
     nets = []
     for setting in cell.settings:
-        groups = evidence.groups(cell, setting)
+        groups = evidence.groups(cell, setting, planned)
         shown, others = (groups[0], tuple(groups[1:])) if groups else (None, ())
-        nets.append(NetComparison(setting, shown, others, _judge_net(cell, shown, profile, planned)))
+        nets.append(NetComparison(setting, shown, others, _judge_net(cell, shown, profile, planned), planned))
     judgement = nets[0].judgement if len(nets) == 1 else _judge_sweep(nets)
-    return CellComparison(cell, tuple(nets), judgement, planned, profile != "paper")
+    in_profile = evidence.profile.dataset or cell.dataset
+    return CellComparison(cell, tuple(nets), judgement, planned, profile != "paper", in_profile)
 
 
 def _judge_net(cell: Cell, group: Group | None, profile: str, planned: int) -> Judgement:
     if group is None:
         return Judgement("not run")
+    if not group.ended:
+        return Judgement("not run", _why_no_run_has_ended(group))
     obstacle = _obstacle(cell, group, profile)
     if obstacle:
         return Judgement("not comparable", obstacle)
-    if not group.ended:
-        return Judgement("not run", _why_no_run_has_ended(group))
     judged = [_judge_look(cell, look) for look in looks(group, planned)]
     if not judged:
         return _judge_early(cell, group, planned) or Judgement("underpowered", progress(group, planned))
     decided = next((j for j in judged if j.verdict != "underpowered"), judged[-1])
-    if decided.verdict == "underpowered" and decided.look and decided.look.number == 1:
+    can_be_extended = 2 * planned >= LEAST_RUNS or decided.interval is not None
+    if decided.verdict == "underpowered" and decided.look and decided.look.number == 1 and can_be_extended:
         extension = f"extend it to {2 * planned} runs"
         if len(group.ended) > planned:
             extension += f": {len(group.ended)} have ended, which change nothing yet"
@@ -178,7 +213,7 @@ def _why_no_run_has_ended(group: Group) -> str:
 
 def _judge_early(cell: Cell, group: Group, planned: int) -> Judgement | None:
     """Before all planned runs have ended: only what the missing ones cannot change any more."""
-    errors = [run.error for run in planned_runs(group, planned) if run.error is not None]
+    errors = [run.error for run in group.first(planned) if run.error is not None]
     does_fail = median_fails(errors, planned, cell.dataset)
     if does_fail is None or (cell.number is not None and not does_fail):
         return None
@@ -205,7 +240,8 @@ def _judge_look(cell: Cell, look: Look) -> Judgement:
         return Judgement("underpowered", reason, look, failing=counted)
     if any(map(math.isinf, look.errors)):
         return Judgement("underpowered", f"unstable: {counted}", look, failing=counted)
-    spread = noise(look.errors, cell.expected.std, cell.published_runs)
+    resolution = 10.0**-cell.defaults.decimals
+    spread = noise(look.errors, cell.expected.std, cell.published_runs, resolution)
     if spread is None:
         reason = "no spread is published, so ours takes three runs"
         return Judgement("underpowered", reason, look, failing=counted)

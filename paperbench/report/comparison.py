@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ from tabulate import tabulate
 from paperbench.catalogue import DATASETS
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison
-from paperbench.compare.evidence import Group
+from paperbench.compare.evidence import Group, Run
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, binomial_standard_error
 from paperbench.compare.verdicts import CellComparison, NetComparison, in_words
 from paperbench.errors import PaperbenchError
@@ -24,8 +25,8 @@ from paperbench.runs.store import Store
 from paperbench.specs.experiment import Column
 from paperbench.specs.table import Cell
 
-Format = Literal["table", "markdown"]
 _NOTHING = "-"
+_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -38,34 +39,53 @@ class _Style:
     tabulate: str
 
     def table(self, rows: Sequence[Sequence[str]], headers: Sequence[str], alignment: Sequence[str]) -> str:
+        if self.tabulate == "github":
+            rows = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in rows]
         return tabulate(rows, headers, tablefmt=self.tabulate, disable_numparse=True, colalign=tuple(alignment))
 
     def items(self, heading: str, texts: Sequence[str]) -> str:
-        return "\n".join([f"{heading}:", "", *(f"{self.item}{text}" for text in texts)])
+        return "\n".join([f"{heading}:", "", *(self.paragraph(f"{self.item}{text}", "  ") for text in texts)])
+
+    def paragraph(self, text: str, indent: str = "") -> str:
+        """Prose, in lines that fit a terminal; what reads Markdown breaks lines by itself."""
+        if self.tabulate == "github":
+            return text
+        return (
+            textwrap.fill(text, _WIDTH, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False)
+            if indent
+            else textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        )
 
 
 _STYLES = {"table": _Style("", "", "  ", "simple"), "markdown": _Style("## ", "### ", "- ", "github")}
 
 
-def render(comparison: Comparison, store: Store, form: Format) -> str:
+def render(comparison: Comparison, store: Store, form: Literal["table", "markdown"], left_out: int = 0) -> str:
     """The whole report: table with verdicts, what they rest on, claims, deviations, runs.
 
     Args:
         store: Where the histories of the runs are.
+        left_out: How many records and results were not used, which the caller names.
     """
     table, style = comparison.table, _STYLES[form]
-    runs = f"{comparison.planned} runs a cell" if comparison.planned > 1 else "1 run a cell"
     parts = [
         f"{style.heading}{table.source.table} of arXiv:{table.source.arxiv}: {table.experiment.title}",
-        f"Profile {comparison.profile}; {runs}, fixed beforehand",
+        f"Profile {comparison.profile}; {_planned(comparison)}",
         _paper_table(comparison, style),
-        *_notes(comparison),
+        *(style.paragraph(note) for note in _notes(comparison, left_out)),
         *_cells_section(comparison, style),
         *_claims_section(comparison, style),
         *_deviations_section(comparison, style),
         *_runs_section(comparison, store, style),
     ]
     return "\n\n".join(parts)
+
+
+def _planned(comparison: Comparison) -> str:
+    """How many runs a cell were fixed beforehand, and by whom."""
+    runs = f"{comparison.planned} runs a cell" if comparison.planned > 1 else "1 run a cell"
+    usual = comparison.table.seeds_in(comparison.table.profiles.named(comparison.profile))
+    return f"{runs}, fixed beforehand" + (f" by --seeds; the table says {usual}" if usual != comparison.planned else "")
 
 
 def _paper_table(comparison: Comparison, style: _Style) -> str:
@@ -99,34 +119,26 @@ def _trained_depth(comparison: Comparison, column: Column) -> str:
 def _our_result(compared: CellComparison) -> str:
     """What stands in the column "ours"."""
     if len(compared.nets) == 1:
-        return _median(compared.nets[0].shown, compared.difference)
-    started = [net for net in compared.nets if net.shown]
-    failings = [net.judgement.failing for net in started if net.judgement.failing]
-    if not started:
+        return _median(compared.nets[0], compared.difference)
+    if not any(net.shown for net in compared.nets):
         return _NOTHING
-    if not failings:
-        return f"{len(started)} of {len(compared.nets)} nets begun"
-    failed = sum(f.failed for f in failings)
-    return f"{failed} of {sum(f.runs for f in failings)} runs failed"
+    return f"{compared.failing.failed} of {compared.failing.runs} runs failed"
 
 
-def _median(group: Group | None, difference: float | None) -> str:
-    if group is None:
+def _median(net: NetComparison, difference: float | None) -> str:
+    if net.shown is None:
         return _NOTHING
-    median = group.median
-    if median is None:
-        return f"(at {group.farthest:,})"
-    of_what = f" ({difference:+.2f})" if difference is not None and math.isfinite(median) else ""
-    return f"{_percent(median)}{of_what}, {_runs_behind(group)}"
+    if net.median is None:
+        is_on_the_way = any(record.status == "partial" for record in net.shown.records)
+        return f"(at {net.shown.farthest:,})" if is_on_the_way else _NOTHING
+    of_what = f" ({difference:+.2f})" if difference is not None and math.isfinite(net.median) else ""
+    diverged = sum(map(math.isinf, net.errors))
+    behind = f"n={len(net.errors)}" + (f" ({diverged} diverged)" if diverged else "")
+    return f"{_percent(net.median)}{of_what}, {behind}"
 
 
 def _percent(error: float) -> str:
     return "diverged" if math.isinf(error) else f"{error:.2f}"
-
-
-def _runs_behind(group: Group) -> str:
-    diverged = f" ({group.diverged} diverged)" if group.diverged else ""
-    return f"n={len(group.errors)}{diverged}"
 
 
 def _verdict(comparison: Comparison, compared: CellComparison) -> str:
@@ -134,20 +146,22 @@ def _verdict(comparison: Comparison, compared: CellComparison) -> str:
     if compared.judgement.shift is not None:
         text += f", shifted by {compared.judgement.shift:+.2f}"
     if compared.verdict in ("worse", "better") and compared not in comparison.differing:
-        text += " (one of many)" if compared.judgement.p_value is not None else " (unstable)"
+        text += " (alone)" if compared.judgement.p_value is not None else " (unstable)"
     if compared.shown and compared.shown.conditions.source is not None:
         text += ", external"
     return text
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def _notes(comparison: Comparison, left_out: int) -> Iterator[str]:
     """What a reader must know to read the table."""
+    if left_out:
+        yield f"Left out: {left_out} record{'s' if left_out > 1 else ''} or results, named beside this report."
     started = [c for c in comparison.cells if any(net.shown for net in c.nets)]
     if not started:
         yield "No run of this table in this profile yet."
         return
     yield (
-        "ours: median test error (%) of n runs after the last iteration; (+x): less the published number; "
+        "ours: median test error (%) of n runs after the last iteration; (+x): ours - published, in points; "
         "(at k): no run has ended, the farthest is at iteration k."
     )
     reasons = [c.reason for c in started if c.verdict == "not comparable"]
@@ -159,25 +173,33 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if tested:
         looks = {c.judgement.look.number for c in tested if c.judgement.look}
         second = f" ({SECOND_LOOK:.0%} after the extension)" if 2 in looks else ""
+        number = f"{len(tested)} cells were tested" if len(tested) > 1 else "1 cell was tested"
         yield (
-            f"Verdicts: the interval of two one-sided tests at {FIRST_LOOK:.0%}{second} for the difference of medians, "
-            f"held against the cell's tolerance. {len(tested)} cells were tested: were each just at the edge of its "
-            f"tolerance, {comparison.expected_false_alarms:.2g} of them would be called worse or better by chance. "
-            f"After Holm's correction over the table {_those(comparison.differing)}."
+            f"Verdicts: two one-sided tests at {FIRST_LOOK:.0%}{second} of the difference of medians against the "
+            f"cell's tolerance. {number}: if every true difference were exactly the tolerance, "
+            f"{comparison.expected_false_alarms:.2g} false alarms would be expected. After Holm's correction over the "
+            f"cells compared {_those(comparison.differing)}."
         )
-        published_errors = [c.cell.number for c in tested if c.cell.number is not None]
-        images = DATASETS[tested[0].cell.dataset].test_images
-        low, high = min(published_errors), max(published_errors)
+        yield from _test_set_noise(tested)
+    elif comparison.differing:
+        yield f"By the rule for failing nets {_those(comparison.differing)}."
+    if any("(alone)" in _verdict(comparison, c) for c in comparison.cells):
+        yield "(alone): beyond the tolerance by itself, but not after Holm's correction over the cells compared."
+
+
+def _test_set_noise(tested: Sequence[CellComparison]) -> Iterator[str]:
+    """For readers who think of other test images."""
+    by_size: dict[int, list[float]] = {}
+    for compared in tested:
+        by_size.setdefault(DATASETS[compared.cell.dataset].test_images, []).append(compared.cell.number or 0.0)
+    for images, errors in by_size.items():
+        low, high = min(errors), max(errors)
         yield (
             f"Over other test images of the same kind, {low:.2f} % of {images:,} has a binomial standard error of "
             f"{binomial_standard_error(low, images):.2f} points"
             + (f", {high:.2f} % one of {binomial_standard_error(high, images):.2f}" if high > low else "")
             + ". It is in no verdict: both medians are over the same images."
         )
-    elif comparison.differing:
-        yield f"By the rule for failing nets {_those(comparison.differing)}."
-    if any("(one of many)" in _verdict(comparison, c) for c in comparison.cells):
-        yield "(one of many): beyond the tolerance by itself, but not after Holm's correction over the table."
 
 
 def _those(differing: Sequence[CellComparison]) -> str:
@@ -200,12 +222,20 @@ def _cells_section(comparison: Comparison, style: _Style) -> Iterator[str]:
         width = len(headers) if comparison.profile == "paper" else headers.index("interval")
         yield f"{style.subheading}Cells"
         yield style.table([row[:width] for row in rows], headers[:width], alignment[:width])
+        if any(c.judgement.interval for c in comparison.cells):
+            yield style.paragraph(
+                f"interval: confidence interval of the difference of medians, in points ({1 - 2 * FIRST_LOOK:.0%}; "
+                f"{1 - 2 * SECOND_LOOK:.0%} after the extension). std: of a single run, in points; in "
+                "parentheses the weight of the published one in its square. tol.: tolerance, in points."
+            )
     others = []
     for compared in comparison.cells:
         for net in compared.nets:
             for group in net.others:
-                ended = f"{_errors(group)}; median {_percent(group.median)}" if group.median is not None else "none yet"
-                others.append(f"{_net_id(compared, net)}: {group.conditions}: {ended}")
+                ended = "no run has ended"
+                if group.median is not None:
+                    ended = f"{_errors(group.ended)}; median {_percent(group.median)}"
+                others.append(f"{_net_id(compared, net)}: {_told_apart(group, net)}: {ended}")
     if others:
         yield style.items("Also there, and not pooled", others)
     conditions = sorted(
@@ -229,12 +259,27 @@ def _net_id(compared: CellComparison, net: NetComparison) -> str:
     return f"{compared.cell.id} ({net.setting.label})" if net.setting.label else compared.cell.id
 
 
-def _errors(group: Group) -> str:
-    return ", ".join(f"{run.seed}: {_percent(run.error)}" for run in group.ended if run.error is not None)
+def _told_apart(group: Group, net: NetComparison) -> str:
+    """The group's conditions, with a part of the fingerprint where another group's read the same."""
+    text = str(group.conditions)
+    groups = (net.shown, *net.others)
+    if group.conditions.data and sum(str(one.conditions) == text for one in groups if one) > 1:
+        return f"{text}, pixels {group.conditions.data.fingerprint[:8]}"
+    return text
+
+
+def _errors(runs: Iterable[Run]) -> str:
+    return ", ".join(f"{run.seed}: {_percent(run.error)}" for run in runs if run.error is not None)
+
+
+def _errors_of(net: NetComparison) -> str:
+    """Errors of the runs that count, and of those that were not looked at."""
+    later = [run for run in net.shown.ended if run not in net.counted] if net.shown else []
+    return _errors(net.counted) + (f"; not looked at: {_errors(later)}" if later else "")
 
 
 def _cell_row(compared: CellComparison, net: NetComparison) -> list[str]:
-    judgement, group, cell = net.judgement, net.shown, compared.cell
+    judgement, cell = net.judgement, compared.cell
     noise = _NOTHING
     if judgement.noise:
         share = judgement.noise.published_weight
@@ -243,8 +288,8 @@ def _cell_row(compared: CellComparison, net: NetComparison) -> list[str]:
     reason = judgement.reason if judgement.verdict != "not comparable" else ""
     return [
         _net_id(compared, net),
-        _errors(group) if group else "",
-        _percent(group.median) if group and group.median is not None else _NOTHING,
+        _errors_of(net),
+        _percent(net.median) if net.median is not None else _NOTHING,
         published(cell),
         in_words(judgement.interval) if judgement.interval else _NOTHING,
         noise,
@@ -257,37 +302,40 @@ _MARKS = {"supported": "supported", "contradicted": "CONTRADICTED", "undecided":
 
 
 def _claims_section(comparison: Comparison, style: _Style) -> Iterator[str]:
-    if not comparison.claims:
+    if not comparison.claims and not comparison.claims_left_out:
         return
-    judged = [claim for claim in comparison.claims if claim.standing in ("supported", "contradicted")]
-    open_claims = [claim for claim in comparison.claims if claim.standing not in ("supported", "contradicted")]
-    counts = [f"{sum(c.standing == standing for c in comparison.claims)} {standing}" for standing in _MARKS]
     yield f"{style.subheading}Claims"
-    yield (
-        f"{', '.join(text for text in counts if not text.startswith('0 '))}. Judged on our runs alone, each at its own "
-        "level: no correction is made across claims."
-    )
-    if judged:
-        yield "\n".join(_claim_lines(judged, style))
-    tested = [claim for claim in open_claims if claim.findings]
-    if tested:
-        yield "\n".join(_claim_lines(tested, style))
-    lacking: dict[str, list[str]] = {}
-    for claim in open_claims:
-        if not claim.findings:
-            lacking.setdefault(f"{claim.standing}: {claim.reason}", []).append(claim.claim.id)
-    for reason, ids in lacking.items():
-        yield f"{reason}: {', '.join(ids)}."
+    counts = [(sum(c.standing == standing for c in comparison.claims), standing) for standing in _MARKS]
+    told = ", ".join(f"{number} {standing}" for number, standing in counts if number)
+    if comparison.claims_left_out:
+        told += f"{', ' if told else ''}{comparison.claims_left_out} about cells that were not chosen"
+    yield style.paragraph(f"{told}. Judged on our runs alone, each at its own level, with no correction across claims.")
+    if comparison.profile != "paper":
+        yield f"Profile {comparison.profile} trains other nets or data: what holds here need not hold of the paper's."
+    tested = [claim for claim in comparison.claims if claim.findings]
+    for standing in _MARKS:
+        lines = [line for c in tested if c.standing == standing for line in _claim_lines(c, style)]
+        if lines:
+            yield "\n".join(lines)
+    open_claims = [claim for claim in comparison.claims if not claim.findings]
+    for standing in ("undecided", "not run"):
+        by_reason: dict[str, list[str]] = {}
+        for claim in open_claims:
+            if claim.standing == standing:
+                by_reason.setdefault(claim.reason, []).append(claim.claim.id)
+        if by_reason:
+            yield style.items(standing.capitalize(), [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()])
 
 
-def _claim_lines(claims: Sequence[ClaimVerdict], style: _Style) -> Iterator[str]:
-    for verdict in claims:
-        claim = verdict.claim
-        yield f"{style.item}{_MARKS[verdict.standing]}: {claim.says} ({claim.section}; {claim.id})."
-        level = f" at {verdict.level:.0%}" if verdict.level is not None else ""
-        reason = f" {verdict.reason[:1].upper()}{verdict.reason[1:]}." if verdict.reason else ""
-        indent = " " * len(style.item)
-        yield f"{indent}  {verdict.test}{level}; {verdict.basis}: {'; '.join(verdict.findings)}.{reason}"
+def _claim_lines(verdict: ClaimVerdict, style: _Style) -> Iterator[str]:
+    claim, indent = verdict.claim, " " * len(style.item)
+    says = f"{_MARKS[verdict.standing]}: {claim.says} ({claim.section}; {claim.id})."
+    yield style.paragraph(f"{style.item}{says}", "  ")
+    level = f" at {verdict.level:.0%}" if verdict.level is not None else ""
+    reason = f" {verdict.reason}." if verdict.reason else ""
+    yield style.paragraph(f"{indent}  {verdict.test}{level}; {verdict.basis}:{reason}", indent)
+    for finding in verdict.findings:
+        yield style.paragraph(f"{indent}{'  - ' if style.item.strip() else '    '}{finding}", f"{indent}    ")
 
 
 def _deviations_section(comparison: Comparison, style: _Style) -> Iterator[str]:

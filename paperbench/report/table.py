@@ -85,7 +85,10 @@ def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
 
 def _claims(table: Table) -> Iterator[str]:
     if table.expected.claims:
-        lines = [f"  {claim.id}: {claim.says} ({claim.section})" for claim in table.expected.claims]
+        lines = [
+            f"  {claim.id}: {claim.says} ({claim.section})" + (f". {claim.note}" if claim.note else "")
+            for claim in table.expected.claims
+        ]
         yield "\n".join(["Claims:", *lines])
 
 

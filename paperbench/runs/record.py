@@ -199,6 +199,9 @@ class Record:
         record: Record = read_signed(cls, text, SCHEMA, "record")
         if min(record.seed, record.seconds, record.files.history_lines) < 0 or record.test_every < 1:
             raise RecordError("has a negative number where no run leaves one")
+        errors = (record.result.test_error, record.result.moving_average_test_error) if record.result else ()
+        if not all(0 <= error <= 100 for error in errors):
+            raise RecordError("has a test error that is no percentage")
         expected = record.spec.run_id(record.seed)
         if record.run != expected:
             raise RecordError(f"names run {record.run!r}, but its spec and seed give {expected!r}: it was edited")

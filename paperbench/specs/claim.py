@@ -7,18 +7,20 @@ from typing import Literal
 
 from paperbench.specs.strict_yaml import FieldError
 
-Kind = Literal["lower", "close", "diverges", "largest_gain", "higher_loss_lower_error", "early"]
+Kind = Literal["lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early"]
 Measure = Literal["test_error", "train_loss", "train_error"]
 
 _TAKES = {
     "lower": {"cells", "measure"},
     "close": {"cells", "measure", "within"},
     "diverges": {"cells"},
+    "converges": {"cells"},
     "largest_gain": {"pairs", "measure"},
     "higher_loss_lower_error": {"cells"},
     "early": {"cells", "measure", "iteration"},
 }
-_OPTIONAL = {"cells": (), "pairs": (), "measure": None, "within": None, "iteration": None}
+_MAY_TAKE = {"lower": {"by"}}
+_EMPTY = {"cells": (), "pairs": (), "measure": None, "within": None, "by": None, "iteration": None}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Claim:
             "lower": the first cell is lower than each other.
             "close": the first cell is within `within` of each other.
             "diverges": every cell fails.
+            "converges": no cell fails.
             "largest_gain": the first pair's second cell is lower than its first by more than in each other pair.
             "higher_loss_lower_error": the first cell ends with a higher training loss and a lower test error than the
                 second.
@@ -43,6 +46,7 @@ class Claim:
         measure: What of them is compared: the final test error (in percent), or loss or error (in percent) over the
             images trained on last.
         within: In the unit of `measure`.
+        by: Likewise: how much lower at least, where the paper's words are strong; any difference otherwise.
         note: How the sentence was turned into a test, where that was a choice.
     """
 
@@ -54,19 +58,20 @@ class Claim:
     pairs: tuple[tuple[str, ...], ...] = ()
     measure: Measure | None = None
     within: float | None = None
+    by: float | None = None
     iteration: int | None = None
     note: str | None = None
     where: str = ""
 
     def __post_init__(self) -> None:
         takes = _TAKES[self.kind]
-        for name, empty in _OPTIONAL.items():
+        for name, empty in _EMPTY.items():
             is_given = getattr(self, name) != empty
-            if is_given and name not in takes:
+            if is_given and name not in takes | _MAY_TAKE.get(self.kind, set()):
                 raise FieldError(name, f"a claim of kind {self.kind} has no use for {name}.")
             if not is_given and name in takes:
                 raise FieldError("kind", f"a claim of kind {self.kind} needs {name}.")
-        least = {"diverges": 1, "largest_gain": 0}.get(self.kind, 2)
+        least = {"diverges": 1, "converges": 1, "largest_gain": 0}.get(self.kind, 2)
         if len(self.cells) < least or (self.kind == "higher_loss_lower_error" and len(self.cells) > 2):
             raise FieldError("cells", f"a claim of kind {self.kind} is not about {len(self.cells)} cells.")
         if len(set(self.cells)) < len(self.cells):
@@ -75,8 +80,10 @@ class Claim:
             raise FieldError("pairs", "a largest gain needs two pairs of two cells or more.")
         if self.kind == "early" and self.measure == "test_error":
             raise FieldError("measure", "early claims are about train_loss or train_error; a prefix has no test error.")
-        if self.within is not None and self.within <= 0:
-            raise FieldError("within", f"within must be positive, not {self.within}.")
+        for name in ("within", "by"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise FieldError(name, f"{name} must be positive, not {value}.")
         if self.iteration is not None and self.iteration < 1:
             raise FieldError("iteration", f"iteration must be at least 1, not {self.iteration}.")
 

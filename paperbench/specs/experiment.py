@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.seeds import MOST_SEEDS
 from paperbench.specs.ids import check_ids
 from paperbench.specs.run_spec import Precision
 from paperbench.specs.strict_yaml import FieldError, SpecError
@@ -226,8 +227,8 @@ class Experiment:
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise FieldError("seeds", f"seeds must be at least 1, not {self.seeds}.")
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise FieldError("seeds", f"seeds must be from 1 to {MOST_SEEDS}, not {self.seeds}.")
         for name in ("columns", "rows"):
             if not getattr(self, name):
                 raise FieldError(name, f"a table needs {name}.")

@@ -166,14 +166,23 @@ def _refuse_tag(node: yaml.CollectionNode, usual: str) -> None:
 
 
 def overlay(base: yaml.MappingNode, changes: yaml.MappingNode) -> yaml.MappingNode:
-    """`base` with the keys of `changes` replaced, mappings within mappings too. Positions stay those of the files."""
+    """`base` with the keys of `changes` replaced, mappings within mappings too. Positions stay those of the files.
+
+    What `base` leaves out by `null` stays left out where the change is a mapping: a recipe without warm-up gets none.
+    """
     merged = items(base)
     for key, (key_node, value) in items(changes).items():
         old = merged.get(key)
         if old and isinstance(old[1], yaml.MappingNode) and isinstance(value, yaml.MappingNode):
             value = overlay(old[1], value)
+        elif old and isinstance(value, yaml.MappingNode) and _is_null(old[1]):
+            continue
         merged[key] = key_node, value
     return yaml.MappingNode(base.tag, list(merged.values()), base.start_mark, base.end_mark)
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}null"
 
 
 def bind(node: yaml.Node, kind: type[T]) -> T:
@@ -234,8 +243,7 @@ def _bind_literal(node: yaml.Node, legal: tuple[Any, ...]) -> Any:
 
 
 def _bind_union(node: yaml.Node, members: tuple[Any, ...]) -> Any:
-    is_null = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
-    if is_null and type(None) in members:
+    if _is_null(node) and type(None) in members:
         return None
     rest = [m for m in members if m is not type(None)]
     if len(rest) == 1:

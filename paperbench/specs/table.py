@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
@@ -144,6 +144,9 @@ class Table:
     all_cells: tuple[Cell, ...]
     peers: tuple[Peer, ...]
     disputed: tuple[Disputed, ...]
+    _recipes: dict[tuple[str, int], tuple[yaml.MappingNode | None, Recipe]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def source(self) -> Source:
@@ -158,7 +161,15 @@ class Table:
         Raises:
             SpecError: The changed recipe is not valid.
         """
-        node = self.recipe_nodes[name or self.experiment.recipe]
+        name = name or self.experiment.recipe
+        node, known = self._recipes.get((name, id(profile.recipe)), (None, None))
+        if known is None or node is not profile.recipe:
+            known = self._bound_recipe(name, profile)
+            self._recipes[name, id(profile.recipe)] = profile.recipe, known
+        return known
+
+    def _bound_recipe(self, name: str, profile: Profile) -> Recipe:
+        node = self.recipe_nodes[name]
         if not profile.recipe:
             return bind(node, Recipe)
         try:
@@ -313,7 +324,7 @@ def _cells(own: _Files, others: dict[str, _Files], root: Path) -> Iterator[Cell]
             cell = _own_cell(own, row, column)
             if cell.expected.same_as is not None:
                 cell = _with_number_from_elsewhere(own, cell, others, root)
-            _check_sweep(own, cell)
+            _check_result(own, cell)
             yield cell
 
 
@@ -379,10 +390,15 @@ def _net_of(cell: Cell, setting: Setting) -> Net:
     return resolve(setting.reference.model, **{**setting.reference.kwargs, "num_classes": classes})
 
 
-def _check_sweep(files: _Files, cell: Cell) -> None:
-    """One printed number cannot be that of several nets; what they can share is that all fail."""
+def _check_result(files: _Files, cell: Cell) -> None:
+    """A published result is one that runs of the cell can be held against."""
+    where = position_of(files.expected_node, "cells", cell.row.id, cell.column.id)
+    if cell.expected.value == "fail" and DATASETS[cell.dataset].fail_above is None:
+        title = DATASETS[cell.dataset].title
+        raise SpecError(f"{where}: above which error a net has failed is not said for {title}; print its error.")
+    if cell.expected.std is not None and cell.published_runs < 2:
+        raise SpecError(f"{where}: a standard deviation is of two runs or more, and n is {cell.published_runs}.")
     if len(cell.settings) > 1 and cell.expected.value != "fail":
-        where = position_of(files.expected_node, "cells", cell.row.id, cell.column.id)
         raise SpecError(f"{where}: {cell.id} stands for {len(cell.settings)} nets, so its value must be `fail`.")
 
 
@@ -430,7 +446,7 @@ def _check_references(files: _Files) -> None:
             known = ids | (literature if cell in may_be_literature else set())
             if cell not in known:
                 raise SpecError(f"{claim.where}: claim {claim.id!r}: unknown cell {cell!r}. {nearest(cell, known)}")
-            if cell in sweeps and claim.kind != "diverges":
+            if cell in sweeps and claim.kind not in ("diverges", "converges"):
                 raise SpecError(f"{claim.where}: claim {claim.id!r}: {cell} stands for several nets.")
     _check_marks(files)
 

@@ -137,7 +137,7 @@ def test_version(run: Run) -> None:
         ("run table2", "CIFAR-10 is not in data. Any one of these will do:"),
         ("data check cifar10", "CIFAR-10 is not in data. Any one of these will do:"),
         ("list --tables .", ". has no folders experiments/ and expected/. Name one that has, or leave it out."),
-        ("compare table2", "results is no directory. `paperbench run table2 --profile paper --results results` makes"),
+        ("compare table2", "There is no directory results. Name the one with the results (`--results`), or make one"),
     ],
 )
 def test_what_the_user_can_mend_is_one_clear_message(run: Run, arguments: str, message: str) -> None:
@@ -162,6 +162,8 @@ def test_a_gpu_that_is_not_there_is_refused(run: Run) -> None:
         ("run table2 --stop-at 0", "argument --stop-at: must be a whole number from 1 up, not '0'"),
         ("run table2 --stop-at -5", "argument --stop-at: must be a whole number from 1 up, not '-5'"),
         ("run table2 --stop-at 8k", "argument --stop-at: must be a whole number from 1 up, not '8k'"),
+        ("run table2 --seeds 1001", "argument --seeds: must be at most 1000, not 1001"),
+        ("compare table2 --cells a/* --cells b/*", "--cells is there twice; give one pattern"),
         ("run table2 --seeds 0", "argument --seeds: must be a whole number from 1 up, not '0'"),
         ("run table2 --seeds 2.5", "argument --seeds: must be a whole number from 1 up, not '2.5'"),
         ("run table2 --max-seconds -1", "argument --max-seconds: must be a positive number of seconds, not '-1'"),
@@ -367,6 +369,28 @@ def test_a_run_in_one_go_ends_as_one_that_was_paused(run: Run, quick_specs: Path
     whole, parts = only_record(tmp_path / "a"), only_record(tmp_path / "b")
     assert whole.run == parts.run
     assert whole.result == parts.result
+
+
+def test_the_number_of_runs_asked_for_is_the_one_fixed_beforehand_but_for_an_extension(
+    run: Run, quick_specs: Path, tmp_path: Path
+) -> None:
+    command = ["run", "table2", "--tables", quick_specs, *ONE_RUN, "--results", tmp_path / "r"]
+    assert "Profile smoke; 1 run a cell, fixed beforehand\n" in run(*command, "--seeds", 2)[1]
+    assert (
+        "Profile smoke; 3 runs a cell, fixed beforehand by --seeds; the table says 1" in run(*command, "--seeds", 3)[1]
+    )
+
+
+def test_a_row_that_must_be_named_in_full_is_told_of(run: Run) -> None:
+    command = ["run", "table3", "--profile", "smoke", "--dry-run", "--device", "cpu"]
+    _, _, err = run(*command, "--cells", "cifar10_resnet164*")
+    assert "not run: cifar10_resnet164_no_warm_up, which must be named in full" in err
+    _, out, err = run(*command, "--cells", "cifar10_resnet164_no_warm_up")
+    assert err == ""
+    assert "cifar10_resnet164_no_warm_up/preact" in out
+    _, standard, _ = run(*command, "--cells", "cifar10_resnet164/preact")
+    ids = [text.splitlines()[2].split()[0] for text in (out, standard)]
+    assert ids[0] != ids[1], "a profile's warm-up is none for a recipe without"
 
 
 def test_when_the_time_is_over_the_runs_still_to_do_are_counted(run: Run, quick_specs: Path, tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ import csv
 import hashlib
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +20,9 @@ from paperbench.runs.external import write_external
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.specs.table import Table
-from tests.helpers import copy_of_specs, edit, write_record
-from tests.report.comparing import external, record, records
+from paperbench.specs.table import Table, load_table
+from tests.helpers import ROOT, copy_of_specs, edit, write_record
+from tests.report.comparing import ORIGINAL, external, record, records
 
 Run = Callable[..., tuple[int, str, str]]
 MATCHING = (6.30, 6.40, 6.35, 6.45, 6.38)  # preact/resnet110 is published as 6.37
@@ -188,9 +191,6 @@ def test_a_run_by_yesterdays_recipe_is_named_with_what_changed(run: Run, tmp_pat
 
 
 def test_runs_of_other_tables_are_not_complained_of(run: Run, tmp_path: Path, table2: Table) -> None:
-    from paperbench.specs.table import load_table
-    from tests.helpers import ROOT
-
     table3 = load_table("table3", ROOT)
     write(tmp_path, [record(table3, "cifar10_resnet164_no_warm_up/preact", 5.5)])
     assert run("compare", "table2", "--results", tmp_path)[2] == ""
@@ -208,3 +208,67 @@ def test_results_from_elsewhere_are_marked_and_damaged_ones_named(run: Run, tmp_
     _, out, err = run("compare", "table2", "--results", tmp_path, *ALONE)
     assert "4 of 5 runs" in out
     assert str(files[0]) in err
+
+
+def test_the_nearest_experiment_is_told_of_a_run_of_none(run: Run, tmp_path: Path) -> None:
+    specs = copy_of_specs(tmp_path / "specs")
+    table4 = load_table("table4", specs)
+    write(tmp_path, [record(table4, "preact_resnet1001_batch64/cifar10", 4.6)])
+    edit(specs / "experiments" / "recipes" / "cifar_torch.yaml", "94531]", "94500]")
+    _, _, err = run("compare", "table4", "--results", tmp_path, "--tables", specs)
+    assert "the nearest is preact_resnet1001_batch64/cifar10, but recipe.drops.at was [62500,94531] and is" in err
+
+
+def test_unprinted_rows_and_rows_on_request_are_not_required(run: Run, tmp_path: Path) -> None:
+    table3 = load_table("table3", ROOT)
+    for cell in table3.cells():
+        assert cell.number is not None
+        errors = [cell.number + shift for shift in (-0.04, -0.02, 0.0, 0.02, 0.04)]
+        data = ORIGINAL if cell.dataset == "cifar10" else replace(ORIGINAL, name="CIFAR-100", fingerprint="e" * 64)
+        write(tmp_path, [record(table3, cell.id, error, seed=seed, data=data) for seed, error in enumerate(errors)])
+    command = ["compare", "table3", "--results", tmp_path, "--require", "reproduced"]
+    code, out, _ = run(*command)
+    assert code == 0
+    assert out.count("  reproduced") == 12
+    code, out, _ = run(*command, "--format", "junit")
+    assert ElementTree.fromstring(out).findall(".//testsuite[1]//failure") == []
+
+
+def test_a_broken_table_of_another_name_is_no_obstacle(run: Run, tmp_path: Path, table2: Table) -> None:
+    specs = copy_of_specs(tmp_path / "specs")
+    write(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
+    edit(specs / "experiments" / "recipes" / "cifar.yaml", "momentum: 0.9", "momentum: 0.8")
+    (specs / "experiments" / "zz.yaml").write_text("table: [")
+    (specs / "expected" / "zz.yaml").write_text("table: [")
+    assert "recipe.momentum was 0.9 and is 0.8" in complaint(run, tmp_path, "--tables", specs)
+
+
+def test_a_terminal_without_daggers_gets_a_table(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paperbench", "compare", "table4", "--results", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"4.62\\u2020" in done.stdout
+
+
+def test_a_results_directory_that_is_a_file_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "file is no directory. Name a results directory" in run("compare", "table2", "--results", "file")[2]
+
+
+def test_the_claims_of_a_profile_whose_cells_are_one_training_are_undecided(run: Run, tmp_path: Path) -> None:
+    table3 = load_table("table3", ROOT)
+    cells = ("cifar10_resnet164/original", "cifar10_resnet1001/original")
+    runs = [record(table3, cells[0], 40.0 + seed, seed=seed, profile="shallow") for seed in range(5)]
+    write(tmp_path, runs)
+    _, out, _ = run("compare", "table3", "--results", tmp_path, "--profile", "shallow", "--seeds", 5)
+    told = " ".join(out.split())
+    assert f"in profile shallow {cells[0]} and {cells[1]} are one training" in told
+    assert "what holds here need not hold of the paper's" in told
+
+
+def test_an_impossible_error_is_no_result(run: Run, tmp_path: Path, table2: Table) -> None:
+    impossible = record(table2, "preact/resnet110", 6.4)
+    assert impossible.result is not None
+    write(tmp_path, [replace(impossible, result=replace(impossible.result, test_error=-250.0))])
+    assert "has a test error that is no percentage" in complaint(run, tmp_path)

@@ -13,6 +13,7 @@ from scipy import stats
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, compare
+from paperbench.compare.evidence import Group
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.planning import run_spec
@@ -147,6 +148,15 @@ def judge(table: Table, cell: str, errors: Iterable[float | None], *, seeds: int
     return judged(table, cell, *records(table, cell, errors), seeds=seeds)
 
 
+def in_cell(comparison: Comparison, cell: str) -> CellComparison:
+    return next(c for c in comparison.cells if c.cell.id == cell)
+
+
+def others(cell: CellComparison) -> list[Group]:
+    """The groups that are not shown, of all nets."""
+    return [group for net in cell.nets for group in net.others]
+
+
 def with_expected(table: Table, cell: str, **changes: Any) -> Table:
     """The table with something else published in a cell."""
     cells = tuple(replace(c, expected=replace(c.expected, **changes)) if c.id == cell else c for c in table.all_cells)
@@ -198,12 +208,24 @@ def the_claim(
 
 def p_text(p: float) -> str:
     """As findings print it."""
-    return f"p = {p:.3f}" if p >= 0.001 else f"p = {p:.1e}"
+    if p > 0.999:
+        return "p>0.999"
+    return f"p={p:.3f}" if p >= 0.001 else f"p={p:.1e}" if p >= 1e-9 else "p<1e-9"
 
 
 def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
     """Of the hypothesis that the mean of a is not below that of b."""
     return float(stats.ttest_ind(a, b, equal_var=False, alternative="less").pvalue)
+
+
+def welch_text(a: Sequence[float], b: Sequence[float], digits: int = 2) -> str:
+    """The difference of means with the interval of two one-sided tests at 5 %, as findings print them."""
+    low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.9)
+    return interval_text(float(np.mean(a) - np.mean(b)), low, high, digits)
+
+
+def interval_text(estimate: float, low: float, high: float, digits: int = 2) -> str:
+    return f"{estimate:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 # Numbers
@@ -227,6 +249,7 @@ def expectation(
     published_runs: int = 5,
     level: float = FIRST,
     tolerance: float = 0.5,
+    resolution: float = 0.01,
 ) -> Expectation:
     """Two one-sided t-tests on the difference of medians, by the rules that paperbench.compare.statistics states."""
     n = len(errors)
@@ -234,7 +257,7 @@ def expectation(
         assert std is not None
         variance, t = (1.55 * std) ** 2, stats.norm
     elif std is None:
-        variance, t = float(np.var(errors, ddof=1)), stats.t(n - 1)
+        variance, t = max(float(np.var(errors, ddof=1)), resolution**2 / 12), stats.t(n - 1)
     else:
         variance = ((n - 1) * float(np.var(errors, ddof=1)) + 2 * (1.4 * std) ** 2) / (n + 1)
         t = stats.t(n + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -12,8 +11,17 @@ import pytest
 
 from paperbench.compare.comparison import Comparison, compare
 from paperbench.runs.record import Record
-from paperbench.specs.table import Table
-from tests.compare.judging import a_table, compared, expectation, external, records, result
+from tests.compare.judging import (
+    a_table,
+    compared,
+    expectation,
+    external,
+    in_cell,
+    record,
+    records,
+    result,
+    with_claim,
+)
 
 TABLE1, TABLE2 = a_table("table1"), a_table("table2")
 NUMBERS = {cell.id: float(cell.number or 0) for cell in TABLE2.cells()}
@@ -51,21 +59,30 @@ def test_no_records_mean_not_run() -> None:
 
 def test_the_median_stands_beside_the_published_number() -> None:
     errors = (6.2, 6.9, 6.4, 6.5, 7.5)
-    cell = compared(TABLE2, *records(TABLE2, "preact/resnet110", errors)).in_cell("preact", "resnet110")
-    assert cell
+    (cell,) = compared(TABLE2, *records(TABLE2, "preact/resnet110", errors), cells="preact/resnet110").cells
+    (net,) = cell.nets
     assert cell.shown
-    assert cell.shown.errors == list(errors)
-    assert cell.shown.median == 6.5
+    assert cell.shown.errors == net.errors == list(errors)
+    assert cell.shown.median == net.median == 6.5
     assert cell.difference == pytest.approx(6.5 - 6.37)
 
 
-def test_a_cell_is_found_by_row_and_column() -> None:
+def test_the_cells_chosen_are_compared_in_order() -> None:
     comparison = compared(TABLE2, cells="preact/*")
     assert [c.cell.id for c in comparison.cells] == ["preact/resnet110", "preact/resnet164"]
-    found = comparison.in_cell("preact", "resnet164")
-    assert found
-    assert found.cell.id == "preact/resnet164"
-    assert comparison.in_cell("original", "resnet164") is None
+
+
+def test_the_claims_that_the_chosen_cells_leave_out_are_counted() -> None:
+    claims = TABLE2.expected.claims
+    assert compared(TABLE2).claims_left_out == 0
+    only = compared(TABLE2, cells="*/resnet110")
+    cut = [claim for claim in claims if any("resnet164" in cell for cell in claim.all_cells)]
+    assert 0 < len(cut) < len(claims)
+    assert (only.claims_left_out, len(only.claims)) == (len(cut), len(claims) - len(cut))
+    table4 = a_table("table4")
+    literature = with_claim(table4, "lower", "preact_resnet164/cifar10", "highway/cifar10")
+    assert compared(literature, cells="preact_resnet164/cifar10").claims_left_out == 0
+    assert compared(literature, cells="preact_resnet1001/*").claims_left_out == 1
 
 
 @pytest.mark.parametrize(("profile", "seeds", "planned"), [("paper", None, 5), ("smoke", None, 1), ("paper", 7, 7)])
@@ -92,8 +109,7 @@ def test_one_cell_just_worse_does_not_differ_among_ten() -> None:
     assert ids(alone) == [cell]
     assert not alone.holds()
     among_ten = compared(TABLE2, *table_of({cell: shift}, by_default=0.0))
-    found = among_ten.in_cell("preact", "resnet110")
-    assert found
+    found = in_cell(among_ten, cell)
     assert found.verdict == "worse"
     assert found.judgement.p_value == pytest.approx(p_value(cell, shift), rel=1e-6)
     assert ids(among_ten) == []
@@ -183,13 +199,16 @@ def test_nets_that_fail_as_published_do_not_differ() -> None:
     assert comparison.holds()
 
 
-def test_unstable_cells_do_not_differ() -> None:
+def test_of_unstable_cells_those_differ_whose_median_fails_where_the_papers_does_not() -> None:
     failing = compared(TABLE2, *records(TABLE2, "preact/resnet110", [90.0, math.inf, 90.0, 6.4, 50.0]))
     assert [c.verdict for c in failing.cells if c.shown] == ["worse"]
-    assert failing.holds()
+    assert [c.judgement.is_sure_by_rule for c in failing.differing] == [True]
+    assert not failing.holds()
+    early = compared(TABLE2, *records(TABLE2, "preact/resnet110", [90.0, math.inf, 6.4, 50.0]))
+    assert ids(early) == ["preact/resnet110"]
     converging = compared(TABLE1, *records(TABLE1, "plain/resnet110", [12.0, 12.0, 12.0, 90.0, 12.0]))
     assert [c.verdict for c in converging.cells if c.shown] == ["better"]
-    assert converging.holds()
+    assert (converging.differing, converging.holds()) == ((), True)
 
 
 def test_a_sweep_differs_if_one_setting_never_fails() -> None:
@@ -244,6 +263,36 @@ def test_every_cell_reproduced_can_be_required() -> None:
     assert compared(TABLE2, *runs[:-5], cells="*/resnet110").holds("reproduced")
 
 
+def test_what_the_paper_does_not_print_need_not_be_reproduced() -> None:
+    table, unprinted = a_table("table3"), "cifar10_resnet164_no_warm_up/preact"
+    rows = (unprinted, "cifar10_resnet164/preact")
+    runs = [run for cell in rows for run in records(table, cell, [float(5.46 + d) for d in SPREAD])]
+    cells = [table.cell(cell) for cell in rows]
+    for found in (runs, runs[5:]):
+        comparison = compare(table, cells, "paper", found)
+        assert not in_cell(comparison, unprinted).asks_for_reproduction
+        assert comparison.holds("reproduced")
+    assert not compare(table, cells, "paper", runs[:5]).holds("reproduced")
+
+
+def test_a_row_on_request_must_be_reproduced_once_it_has_begun() -> None:
+    cell = TABLE2.cell("preact/resnet110")
+    asked = replace(cell, row=replace(cell.row, on_request=True))
+    table = replace(TABLE2, all_cells=tuple(asked if c.id == cell.id else c for c in TABLE2.all_cells))
+    rest = [run for run in table_of({}, by_default=0.0) if run.net != "preact_resnet110"]
+
+    def holds(*runs: Record) -> bool:
+        return compare(table, table.cells(on_request=True), "paper", [*rest, *runs]).holds("reproduced")
+
+    assert len(table.cells(on_request=True)) == 10
+    assert len(rest) == 45
+    assert holds()
+    assert not holds(record(TABLE2, cell.id, None))
+    assert not holds(record(TABLE2, cell.id, 6.37))
+    assert holds(*table_of({cell.id: 0.0}))
+    assert not compared(TABLE2, *rest).holds("reproduced")
+
+
 def test_reduced_profiles_neither_differ_nor_hold_what_is_required() -> None:
     runs = [r for cell in NUMBERS for r in records(TABLE2, cell, [60.0] * 5, profile="shallow")]
     comparison = compared(TABLE2, *runs, profile="shallow", seeds=5)
@@ -257,28 +306,15 @@ def test_reduced_profiles_neither_differ_nor_hold_what_is_required() -> None:
 def test_every_shipped_table_can_be_compared_with_nothing(table: str, profile: str) -> None:
     comparison = compared(a_table(table), profile=profile)
     assert {c.verdict for c in comparison.cells} == {"not run"}
-    assert {c.standing for c in comparison.claims} <= {"not run"}
+    for claim in comparison.claims:
+        if claim.standing != "not run":  # nor could it be judged with runs
+            assert (claim.standing, profile == "paper") == ("undecided", False)
+            assert f"in profile {profile} " in claim.reason or claim.reason.endswith(f"with profile {profile}")
 
 
 # Every table
 
 
-@pytest.fixture
-def recipes_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads each recipe once: a simulation compares hundreds of tables."""
-    read, kept = Table.recipe_in, {}
-
-    @functools.wraps(read)
-    def recipe_in(table: Table, profile: object, name: str | None = None) -> object:
-        key = (id(profile), name)
-        if key not in kept:
-            kept[key] = (profile, read(table, profile, name))  # type: ignore[arg-type]
-        return kept[key][1]
-
-    monkeypatch.setattr(Table, "recipe_in", recipe_in)
-
-
-@pytest.mark.usefixtures("recipes_kept")
 @pytest.mark.parametrize("table", ["table1", "table2", "table3", "table4"])
 @pytest.mark.parametrize("profile", ["paper", "smoke"])
 @pytest.mark.parametrize("error", [6.0, math.inf, None])
@@ -314,7 +350,6 @@ def of_share(share: float, number: int) -> float:
     return 3 * math.sqrt(share * (1 - share) / number)
 
 
-@pytest.mark.usefixtures("recipes_kept")
 def test_true_matches_are_reproduced_and_one_point_shifts_are_worse(full: bool) -> None:
     """Table 2 as a whole at a noise of 0.16 with five runs a cell; every other cell is one point off."""
     rng = np.random.default_rng(20160316)
@@ -337,7 +372,6 @@ def test_true_matches_are_reproduced_and_one_point_shifts_are_worse(full: bool) 
     assert shifted["better"] == 0
 
 
-@pytest.mark.usefixtures("recipes_kept")
 def test_tables_at_the_edge_of_their_tolerance_seldom_differ(full: bool) -> None:
     """Holm's correction: any cell of a table, in one table of twenty. The noise is ours alone to tell."""
     for std in (0.16, 1.0) if full else (0.16,):

@@ -21,6 +21,10 @@ SILENT = {
     "batch norm, at test": "reestimated",
 }
 
+SHORTCUTS = "option of shortcuts that change dimensions"
+OPEN = {**SILENT, SHORTCUTS: "A"}
+"""What the paper leaves open about recipe and net."""
+
 
 def found(*runs: Record, table: Any = TABLE2, **how: Any) -> dict[str, Deviation]:
     listed = compared(table, *runs, **how).deviations
@@ -35,7 +39,7 @@ def test_without_runs_nothing_differs() -> None:
 def test_the_papers_recipe_in_single_precision_differs_by_framework_and_in_what_the_paper_leaves_open() -> None:
     topics = found(record(TABLE2, PREACT, 6.4))
     assert topics.pop("framework") == Deviation("framework", "Caffe", "PyTorch 2.15.0")
-    assert {topic: d.ours.replace("_", " ") for topic, d in topics.items()} == SILENT
+    assert {topic: d.ours.replace("_", " ") for topic, d in topics.items()} == OPEN
     assert {(d.paper, d.cells) for d in topics.values()} == {("", ())}
 
 
@@ -43,13 +47,13 @@ def test_the_papers_recipe_in_single_precision_differs_by_framework_and_in_what_
 def test_other_precision_is_listed(precision: str) -> None:
     topics = found(record(TABLE2, PREACT, 6.4, precision=precision))
     assert topics["precision"] == Deviation("precision", "fp32", precision)
-    assert set(topics) == {"framework", "precision", *SILENT}
+    assert set(topics) == {"framework", "precision", *OPEN}
 
 
 def test_other_pixels_are_listed_with_their_origin() -> None:
     topics = found(record(TABLE2, PREACT, 6.4, data=COPY))
     assert topics["data"] == Deviation("data", "CIFAR-10", "CIFAR-10 (some copy) (re-encoded)")
-    assert set(topics) == {"framework", "data", *SILENT}
+    assert set(topics) == {"framework", "data", *OPEN}
 
 
 def test_pixels_that_another_run_verified_are_not_listed() -> None:
@@ -62,14 +66,54 @@ def test_pixels_that_another_run_verified_are_not_listed() -> None:
 def test_a_reduced_profile_is_listed_with_all_that_it_changes() -> None:
     digits = DataFacts("digits", "scikit-learn", False, "d" * 64)
     topics = found(record(TABLE2, PREACT, 9.0, profile="smoke", data=digits), profile="smoke")
-    schedule = {"depth", "batch size", "iterations", "warm up", "drops", "augmentation"}
-    assert set(topics) == {"framework", "data", "batch-norm statistics in training", *schedule, *SILENT}
+    schedule = {"depth", "batch size", "iterations", "warm up, iterations", "drops, at", "augmentation, flip"}
+    assert set(topics) == {"framework", "data", "batch-norm statistics in training", *schedule, *OPEN}
     group = topics["batch-norm statistics in training"]
     assert (group.paper, group.ours) == ("over 64 images", "over 32")
-    assert [(topics[t].paper, topics[t].ours) for t in ("depth", "batch size")] == [("110", "14"), ("128", "64")]
-    assert all(topics[topic].paper != topics[topic].ours for topic in schedule)
+    assert {topic: (topics[topic].paper, topics[topic].ours) for topic in schedule} == {
+        "depth": ("110", "14"),
+        "batch size": ("128", "64"),
+        "iterations": ("64000", "80"),
+        "warm up, iterations": ("400", "5"),
+        "drops, at": ("32000 and 48000", "50 and 65"),
+        "augmentation, flip": ("yes", "no"),
+    }
     shallow = found(record(TABLE2, PREACT, 9.0, profile="shallow"), profile="shallow")
-    assert set(shallow) == {"framework", "depth", *SILENT}
+    assert set(shallow) == {"framework", "depth", *OPEN}
+
+
+def test_a_recipe_without_warm_up_has_none_in_a_reduced_profile_either() -> None:
+    table, cell = a_table("table3"), "cifar10_resnet164_no_warm_up/preact"
+    topics = found(record(table, cell, 9.0, profile="smoke"), table=table, profile="smoke", cells=cell)
+    assert "iterations" in topics
+    assert not any(topic.startswith("warm up") for topic in topics)
+    warm = "cifar10_resnet164/preact"
+    warmed = found(record(table, warm, 9.0, profile="smoke"), table=table, profile="smoke", cells=warm)
+    assert "warm up, iterations" in warmed
+
+
+def test_what_the_paper_leaves_open_about_a_net_is_told_of_the_nets_that_have_it() -> None:
+    table = a_table("table1")
+    runs = [record(table, cell.id, 9.0, setting=cell.settings[0].label) for cell in table.cells()]
+    listed = [d for d in compared(table, *runs).deviations if not d.paper and d.topic not in SILENT]
+    told = {d.topic: (d.ours, {cell.partition("/")[0] for cell in d.cells}) for d in listed}
+    gates = {cell.row.id for cell in table.cells() if "gating" in cell.row.id}
+    rows = {cell.row.id for cell in table.cells()}
+    assert len(gates) == 5
+    assert told == {
+        SHORTCUTS: ("A", rows - {"conv_shortcut"}),
+        "initial weights of gates": ("he", gates),
+        "BN on convolution shortcuts": ("as projections of the placement", {"conv_shortcut"}),
+        "dropout scaled in training (inverted)": ("no", {"dropout_shortcut"}),
+    }
+
+
+def test_each_of_two_choices_is_told_with_its_cells() -> None:
+    runs = [record(TABLE2, cell, 6.4) for cell in (PREACT, "preact/resnet164")]
+    listed = compared(TABLE2, *runs).deviations
+    assert {d.ours: d.cells for d in listed if d.topic == SHORTCUTS} == {"A": (PREACT,), "B": ("preact/resnet164",)}
+    (stride,) = [d for d in listed if d.topic.startswith("convolution with the stride")]
+    assert (stride.paper, stride.ours, stride.cells) == ("", "first", ("preact/resnet164",))
 
 
 def test_the_depth_is_told_of_each_cell() -> None:
@@ -83,13 +127,17 @@ def test_runs_that_other_code_continued_are_listed() -> None:
     for newer in ({"numerics": 2}, {"torch": "3.0.0"}):
         topics = found(mixed(record(TABLE2, PREACT, 6.4), **newer))
         assert topics["versions"].ours == "runs continued by other numerics or another torch"
-        assert set(topics) == {"framework", "versions", *SILENT}
+        assert set(topics) == {"framework", "versions", *OPEN}
 
 
-def test_the_dagger_recipe_has_its_own_framework_and_nothing_left_open() -> None:
+def test_the_dagger_recipe_has_its_own_framework_and_leaves_only_the_net_open() -> None:
     table = a_table("table4")
     topics = found(record(table, "preact_resnet1001_batch64/cifar10", 4.6), table=table)
-    assert list(topics.values()) == [Deviation("framework", "Torch7", "PyTorch 2.15.0")]
+    assert list(topics.values()) == [
+        Deviation("framework", "Torch7", "PyTorch 2.15.0"),
+        Deviation(SHORTCUTS, "", "B"),
+        Deviation("convolution with the stride in bottleneck units", "", "first"),
+    ]
 
 
 def test_each_cell_differs_as_its_own_recipe_says() -> None:
@@ -114,7 +162,7 @@ def test_cells_are_named_only_if_not_all_that_have_runs_differ() -> None:
 
 def test_only_the_runs_shown_are_told_of() -> None:
     runs = [record(TABLE2, PREACT, 6.4), record(TABLE2, PREACT, 6.4, precision="bf16", data=COPY)]
-    assert set(found(*runs)) == {"framework", *SILENT}
+    assert set(found(*runs)) == {"framework", *OPEN}
 
 
 def test_runs_in_progress_are_told_of() -> None:

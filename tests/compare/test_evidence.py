@@ -19,8 +19,10 @@ from tests.compare.judging import (
     a_table,
     compared,
     external,
+    in_cell,
     judged,
     mixed,
+    others,
     record,
     records,
     result,
@@ -35,7 +37,7 @@ def shown(*runs: Record, **how: Any) -> tuple[list[float], list[list[float]]]:
     """Errors of the group shown for the cell, and of the others."""
     cell = judged(TABLE2, PREACT, *runs, **how)
     assert cell.shown
-    return cell.shown.errors, [group.errors for group in cell.others]
+    return cell.shown.errors, [group.errors for group in others(cell)]
 
 
 def left_out(*runs: Record, table: Table = TABLE2, **how: Any) -> tuple[str, ...]:
@@ -150,12 +152,10 @@ def test_pixels_verified_in_one_run_are_verified_in_all_with_the_same_fingerprin
     other = record(TABLE2, "preact/resnet164", 5.5, data=UNVERIFIED)
     for order in ([*runs, other], [other, *reversed(runs)]):
         comparison = compared(TABLE2, *order)
-        cell, elsewhere = comparison.in_cell("preact", "resnet110"), comparison.in_cell("preact", "resnet164")
-        assert cell
+        cell, elsewhere = in_cell(comparison, PREACT), in_cell(comparison, "preact/resnet164")
         assert cell.shown
         assert cell.shown.errors == [6.4, 6.6]
         assert cell.shown.conditions.data == ORIGINAL
-        assert elsewhere
         assert elsewhere.verdict == "underpowered"
 
 
@@ -187,14 +187,14 @@ def test_a_mixed_run_comes_last() -> None:
     cell = judged(TABLE2, PREACT, pure, mixed(record(TABLE2, PREACT, 6.0, seed=1)))
     assert cell.shown
     assert cell.shown.records == [pure]
-    assert [str(group.conditions) for group in cell.others] == ["CIFAR-10, fp32, numerics 1 and 2 (mixed)"]
+    assert [str(group.conditions) for group in others(cell)] == ["CIFAR-10, fp32, numerics 1 and 2 (mixed)"]
 
 
 def test_canonical_pixels_come_first_even_if_no_run_on_them_has_ended() -> None:
     copy = record(TABLE2, PREACT, 8.0, data=COPY)
     cell = judged(TABLE2, PREACT, copy, record(TABLE2, PREACT, None))
     assert cell.verdict == "not run"
-    assert [group.errors for group in cell.others] == [[8.0]]
+    assert [group.errors for group in others(cell)] == [[8.0]]
 
 
 def test_ended_runs_come_before_those_of_nearer_precision_in_progress() -> None:
@@ -215,6 +215,50 @@ def test_ended_runs_come_before_those_of_nearer_precision_in_progress() -> None:
 def test_the_group_nearest_to_the_paper_is_shown(nearer: dict[str, Any], farther: dict[str, Any]) -> None:
     one, other = record(TABLE2, PREACT, 6.4, **nearer), record(TABLE2, PREACT, 7.0, seed=1, **farther)
     assert shown(one, other) == shown(other, one) == ([6.4], [[7.0]])
+
+
+FEW, ENOUGH = [6.4, 6.5], [6.6, 6.7, 6.8, 6.9, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("nearer", "farther"),
+    [
+        ({"precision": "fp32"}, {"precision": "tf32"}),
+        ({"precision": "tf32"}, {"precision": "bf16"}),
+        ({"numerics": 3}, {"numerics": 2}),
+        ({"precision": "fp32", "numerics": 2}, {"precision": "bf16", "numerics": 1}),
+    ],
+)
+def test_all_planned_runs_come_before_fewer_of_nearer_precision_or_newer_numerics(
+    nearer: dict[str, Any], farther: dict[str, Any]
+) -> None:
+    enough = records(TABLE2, PREACT, ENOUGH, **farther)
+    for few in (FEW, [*FEW, 6.6, 6.7, None]):
+        ended = [error for error in few if error is not None]
+        runs = [*later_records(few, **nearer), *enough]
+        assert shown(*runs) == shown(*reversed(runs)) == (ENOUGH, [ended])
+    assert shown(*later_records(FEW, **nearer), *enough[:4]) == (FEW, [ENOUGH[:4]])
+
+
+def test_of_two_groups_with_all_planned_runs_the_nearer_is_shown() -> None:
+    far = records(TABLE2, PREACT, ENOUGH, precision="tf32")
+    assert shown(*far, *records(TABLE2, PREACT, ENOUGH[::-1])) == (ENOUGH[::-1], [ENOUGH])
+    assert shown(*far, *records(TABLE2, PREACT, FEW), seeds=2) == (FEW, [ENOUGH])
+    assert shown(*far, *records(TABLE2, PREACT, FEW), seeds=3) == (ENOUGH, [FEW])
+
+
+def later_records(errors: list[float], **how: Any) -> list[Record]:
+    """Runs with the seeds from 5: a run of the same seed by other code would be the same run."""
+    return [record(TABLE2, PREACT, error, seed=5 + i, **how) for i, error in enumerate(errors)]
+
+
+def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> None:
+    few = records(TABLE2, PREACT, FEW)
+    assert shown(*few, *records(TABLE2, PREACT, ENOUGH, data=COPY)) == (FEW, [ENOUGH])
+    assert shown(*few, *(mixed(run) for run in later_records(ENOUGH))) == (FEW, [ENOUGH])
+    entered = [external(TABLE2, PREACT, error, seed=seed) for seed, error in enumerate(ENOUGH)]
+    assert shown(*few, externals=entered) == (FEW, [ENOUGH])
+    assert shown(*records(TABLE2, PREACT, FEW, data=COPY), externals=entered) == (FEW, [ENOUGH])
 
 
 def test_the_verdict_is_on_the_group_shown() -> None:
@@ -262,7 +306,7 @@ def test_our_runs_come_before_results_from_elsewhere(run: Record) -> None:
     cell = judged(TABLE2, PREACT, run, externals=[external(TABLE2, PREACT, 6.0)])
     assert cell.shown
     assert cell.shown.records == [run]
-    assert [group.conditions.source for group in cell.others] == ["a paper"]
+    assert [group.conditions.source for group in others(cell)] == ["a paper"]
 
 
 def test_results_from_elsewhere_come_before_runs_that_other_code_continued() -> None:
@@ -399,14 +443,26 @@ def test_a_net_that_changed_is_named_with_what_changed() -> None:
     assert '"B"' in told
 
 
-def test_the_nearest_cell_is_that_of_the_net_then_of_the_name_then_of_the_model() -> None:
-    run = replace(record(TABLE2, PREACT, 6.4, recipe={"batch_size": 256}), net="a name of long ago")
-    assert "the nearest is preact/resnet110, but recipe.batch_size" in left_out(run)[0]
+def test_the_nearest_experiment_is_that_of_the_model_with_the_fewest_changes() -> None:
     table = a_table("table1")
     run = record(table, "exclusive_gating_7/resnet110", 9.8, net={"young": 1})
-    assert "the nearest is exclusive_gating_7/resnet110, but net.young" in left_out(run, table=table)[0]
-    run = replace(run, net="resnet110_exclusive_gating(gate_bias=-8)")
-    assert "the nearest is exclusive_gating_0_to_5/resnet110, but " in left_out(run, table=table)[0]
+    told = "the nearest is exclusive_gating_7/resnet110, but net.young was 1 and is absent."
+    assert told in left_out(run, table=table)[0]
+    run = replace(run, net="resnet110_exclusive_gating(gate_bias=-8)")  # what it is counts, not what it was called
+    assert told in left_out(run, table=table)[0]
+    run = record(table, "exclusive_gating_7/resnet110", 9.8, net={"gate_bias": -8.0})
+    assert ", but net.gate_bias was -8.0 and is " in left_out(run, table=table)[0]
+
+
+def test_the_nearest_experiment_can_be_the_one_by_another_recipe() -> None:
+    table, net = a_table("table3"), "cifar10_resnet164/preact"
+    near = record(table, net, 5.5, recipe={"batch_size": 256})
+    assert f"the nearest is {net}, but recipe.batch_size was 256 and is 128." in left_out(near, table=table)[0]
+    far = record(table, net, 5.5, recipe={"batch_size": 256, "warm_up": None})
+    assert (
+        "the nearest is cifar10_resnet164_no_warm_up/preact, but recipe.batch_size was 256 and is 128."
+        in left_out(far, table=table)[0]
+    )
 
 
 def test_each_run_of_no_experiment_is_named_once() -> None:
@@ -435,20 +491,20 @@ def test_runs_of_this_tables_nets_for_another_table_are_not_named() -> None:
     ]
     asked = []
 
-    def others() -> list[Table]:
+    def tables() -> list[Table]:
         asked.append(1)
         return [table3]
 
-    assert left_out(*runs, other_tables=others) == ()
+    assert left_out(*runs, other_tables=tables) == ()
     assert asked == [1]
     assert len(left_out(*runs)) == 2
 
 
 def test_other_tables_are_not_read_in_vain() -> None:
-    def others() -> list[Table]:
+    def tables() -> list[Table]:
         raise AssertionError("nothing here is in need of another table")
 
-    assert left_out(record(TABLE2, PREACT, 6.4), other_tables=others) == ()
+    assert left_out(record(TABLE2, PREACT, 6.4), other_tables=tables) == ()
 
 
 def test_a_run_that_no_other_table_knows_either_is_named() -> None:
@@ -464,3 +520,14 @@ def test_records_may_come_from_an_iterator() -> None:
 @pytest.mark.parametrize(("dataset", "error"), [("cifar10", 90.0), ("cifar100", 99.0), ("imagenet", 99.9)])
 def test_guessing_is_wrong_in_all_classes_but_one(dataset: str, error: float) -> None:
     assert chance_error(dataset) == pytest.approx(error)
+
+
+def test_runs_of_later_seeds_make_no_group_complete() -> None:
+    later = [record(TABLE2, PREACT, 6.4, seed=seed, precision="tf32") for seed in (3, 5, 6, 7, 8)]
+    first = [record(TABLE2, PREACT, 6.5, seed=seed) for seed in range(4)]
+    assert shown(*later, *first) == ([6.5] * 4, [[6.4] * 5])
+
+
+def test_a_record_under_a_name_of_long_ago_is_known_by_its_net() -> None:
+    (told,) = left_out(replace(record(TABLE2, PREACT, 6.4, recipe={"batch_size": 256}), net="a name of long ago"))
+    assert f"the nearest is {PREACT}, but recipe.batch_size was 256 and is 128." in told

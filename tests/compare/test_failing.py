@@ -5,10 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from pathlib import Path
 
 import pytest
 
+from paperbench.catalogue import DATASETS
 from paperbench.compare.failing import Failing, failing, fails, median_fails
+from paperbench.specs.strict_yaml import SpecError
+from paperbench.specs.table import load_table
+from tests.compare.judging import a_table, compared, in_cell, records
+from tests.helpers import copy_of_specs
 
 ERRORS = (6.0, 20.0, 20.01, 36.0, math.inf)
 
@@ -22,6 +28,41 @@ def test_a_run_fails_above_20_percent_on_cifar10(error: float, does_fail: bool) 
 def test_on_other_data_only_a_diverged_run_fails(dataset: str) -> None:
     assert not fails(99.0, dataset)
     assert fails(math.inf, dataset)
+
+
+def test_the_paper_says_of_cifar10_only_above_which_error_a_run_has_failed() -> None:
+    assert {name: info.fail_above for name, info in DATASETS.items() if info.fail_above is not None} == {"cifar10": 20}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        (
+            "table3",
+            "cifar100_resnet164: {original: 25.16,",
+            "cifar100_resnet164: {original: fail,",
+            "above which error a net has failed is not said for CIFAR-100; print its error.",
+        ),
+        (
+            "table2",
+            "resnet164: 5.93",
+            "resnet164: {value: 5.93, statistic: single, std: 0.2, std_source: Sec. 4}",
+            "a standard deviation is of two runs or more, and n is 1.",
+        ),
+    ],
+)
+def test_a_published_result_that_no_run_can_be_held_against_is_refused(
+    tmp_path: Path, name: str, old: str, new: str, message: str
+) -> None:
+    specs = copy_of_specs(tmp_path)
+    expected = specs / "expected" / f"{name}.yaml"
+    text = expected.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    expected.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_table(name, specs)
+    assert str(caught.value).startswith(f"{expected}:")
+    assert str(caught.value).endswith(message)
 
 
 def test_failed_runs_are_counted() -> None:
@@ -81,3 +122,9 @@ def test_whether_the_median_fails(errors: list[float], planned: int, answer: boo
 def test_the_median_of_cifar100_runs_fails_only_if_most_diverged() -> None:
     assert median_fails([25.0, 26.0, 27.0], 5, "cifar100") is False
     assert median_fails([25.0, math.inf, math.inf, math.inf], 5, "cifar100") is True
+
+
+def test_what_fails_is_said_for_the_data_that_the_profile_trains_on() -> None:
+    runs = records(a_table("table1"), "original/resnet110", [45.0] * 3, profile="smoke")
+    comparison = compared(a_table("table1"), *runs, profile="smoke", seeds=3)
+    assert str(in_cell(comparison, "original/resnet110").failing) == "0 of 3 failed"

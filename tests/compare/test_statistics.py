@@ -113,6 +113,15 @@ def test_noise_without_a_published_std_is_that_of_three_runs_or_more() -> None:
     assert [noise(A[:n], None, 5) for n in range(3)] == [None] * 3
 
 
+def test_noise_is_at_least_that_of_rounding() -> None:
+    rounding = math.sqrt(integrate.quad(lambda x: x**2 / 0.1, -0.05, 0.05)[0])
+    assert noise([6.4] * 3, None, 5, 0.1) == Noise(pytest.approx(rounding), 2, "ours", 0.0)
+    assert noise([6.4, 6.41, 6.4], None, 5, 0.1) == noise([6.4] * 3, None, 5, 0.1)
+    assert noise(A, None, 5, 0.1) == noise(A, None, 5)
+    assert [noise(A[:n], None, 5, 0.1) for n in range(3)] == [None] * 3
+    assert noise(A, 0.16, 5, 0.1) == noise(A, 0.16, 5)
+
+
 def test_one_run_rests_on_the_published_std_alone() -> None:
     assert noise([6.4], 0.16, 5) == Noise(SINGLE_RUN_FACTOR * 0.16, math.inf, "published", 1.0)
     assert noise([], 0.16, 5) is None
@@ -276,6 +285,16 @@ def test_equivalence_is_the_greater_of_two_one_sided_tests(margin: float) -> Non
         assert ours.equivalence_p(margin) == pytest.approx(max(above, under), abs=1e-9)
         low, high = ours.interval(0.05)
         assert (ours.equivalence_p(margin) < 0.05) == (-margin < low and high < margin)
+
+
+@pytest.mark.parametrize("margin", [0.05, 0.2, 0.9, 2.0])
+def test_the_p_value_beyond_a_margin_is_the_supremum_within_it(margin: float) -> None:
+    for ours in (welch(A, B), welch(B, A), welch(A, [x + 0.01 for x in A]), against(A, 5.0)):
+        true, t = np.linspace(-margin, margin, 1001), stats.t(ours.degrees)
+        size, error = abs(ours.estimate), ours.standard_error
+        probabilities = t.sf((size - true) / error) + t.cdf((-size - true) / error)
+        assert ours.beyond_p(margin) == pytest.approx(min(1, probabilities.max()), abs=1e-9)
+    assert [welch([a] * 3, [0.3] * 4).beyond_p(0.25) for a in (0.3, 0.5, 0.6)] == [1, 1, 0]
 
 
 def test_difference_of_two_differences() -> None:

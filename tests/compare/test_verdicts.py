@@ -108,10 +108,30 @@ def test_noisy_runs_of_the_same_median_are_underpowered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict"), [(6.87, "reproduced"), (5.87, "reproduced"), (6.88, "worse"), (5.86, "better")]
+    ("error", "verdict"),
+    [
+        (6.86, "reproduced"),
+        (5.88, "reproduced"),
+        (6.87, "underpowered"),
+        (5.87, "underpowered"),
+        (6.88, "worse"),
+        (5.86, "better"),
+    ],
 )
-def test_a_difference_of_exactly_the_tolerance_is_within_it(error: float, verdict: str) -> None:
-    assert judge(TABLE2, PREACT, [error] * 5).verdict == verdict
+def test_identical_runs_are_as_noisy_as_rounding_is(error: float, verdict: str) -> None:
+    cell = judge(TABLE2, PREACT, [error] * 5)
+    assert cell.verdict == verdict
+    check_numbers(cell, expectation([error] * 5, PREACT_NUMBER, resolution=0.01))
+    assert cell.judgement.noise
+    assert cell.judgement.noise.std == pytest.approx(0.01 / math.sqrt(12))
+
+
+def test_rounding_is_that_of_the_tables_decimals() -> None:
+    cells = tuple(replace(c, defaults=replace(c.defaults, decimals=1)) for c in TABLE2.all_cells)
+    quiet, loud = [6.36, 6.37, 6.38, 6.37, 6.37], around(PREACT_NUMBER)
+    for errors, resolution in ((quiet, 0.1), (loud, 0.0)):
+        cell = judge(replace(TABLE2, all_cells=cells), PREACT, errors)
+        check_numbers(cell, expectation(errors, PREACT_NUMBER, resolution=resolution))
 
 
 def test_the_tolerance_is_the_cells_own() -> None:
@@ -188,12 +208,69 @@ def test_a_run_of_a_later_seed_replaces_no_planned_one(fifth: str | None) -> Non
         runs.append(record(TABLE2, PREACT, None, seed=4))
     cell = judged(TABLE2, PREACT, *runs)
     assert cell.verdict == "underpowered"
-    assert cell.reason == "4 of 5 runs (of seed 4 none has ended)"
+    assert cell.reason == "4 of 5 runs (seeds 0 to 4 count, and that of seed 4 is missing)"
 
 
-def test_every_missing_seed_is_named() -> None:
+def test_the_first_missing_seed_is_named_if_a_later_run_has_ended() -> None:
     runs = [record(TABLE2, PREACT, 6.37, seed=seed) for seed in (0, 2, 5, 6, 7)]
-    assert judged(TABLE2, PREACT, *runs).reason == "2 of 5 runs (of seed 1, 3, 4 none has ended)"
+    expected = "2 of 5 runs (seeds 0 to 4 count, and that of seed 1 is missing)"
+    assert judged(TABLE2, PREACT, *runs).reason == expected
+    assert judged(TABLE2, PREACT, *runs[:2]).reason == expected
+    assert judged(TABLE2, PREACT, runs[0], record(TABLE2, PREACT, 6.37, seed=1)).reason == "2 of 5 runs"
+
+
+# Which runs are shown
+
+
+def test_of_twenty_runs_the_median_shown_is_that_of_the_five_that_count() -> None:
+    errors = around(PREACT_NUMBER + 0.1)
+    cell = judge(TABLE2, PREACT, [*errors, *[PREACT_NUMBER + 3] * 14, 90.0])
+    (net,) = cell.nets
+    assert cell.verdict == "reproduced"
+    assert cell.shown
+    assert len(cell.shown.runs) == 20
+    assert [run.seed for run in net.counted] == [0, 1, 2, 3, 4]
+    assert net.errors == errors
+    assert net.median == pytest.approx(PREACT_NUMBER + 0.1)
+    assert cell.difference == pytest.approx(0.1)
+    assert cell.shown.median == pytest.approx(PREACT_NUMBER + 3)
+    assert (net.planned, str(cell.failing)) == (5, "0 of 5 failed")
+
+
+def test_after_an_extension_ten_count() -> None:
+    errors = [*around(PREACT_NUMBER, WIDE), *around(PREACT_NUMBER)]
+    (net,) = judge(TABLE2, PREACT, [*errors, *[90.0] * 10]).nets
+    assert net.errors == errors
+    (net,) = judge(TABLE2, PREACT, errors[:9]).nets
+    assert net.errors == errors[:5]
+
+
+def test_before_a_look_those_of_the_planned_that_have_ended_count() -> None:
+    runs = [record(TABLE2, PREACT, error, seed=seed) for seed, error in ((0, 6.4), (1, None), (3, 6.6), (7, 9.9))]
+    cell = judged(TABLE2, PREACT, *runs)
+    (net,) = cell.nets
+    assert [run.seed for run in net.counted] == [0, 3]
+    assert (net.median, cell.difference) == (pytest.approx(6.5), pytest.approx(6.5 - PREACT_NUMBER))
+    later = judged(TABLE2, PREACT, *runs[1:2], runs[3])
+    assert [run.seed for run in later.nets[0].counted] == [7]
+    assert later.difference == pytest.approx(9.9 - PREACT_NUMBER)
+    assert later.reason == "0 of 5 runs (seeds 0 to 4 count, and that of seed 0 is missing)"
+
+
+def test_of_what_is_not_comparable_the_planned_runs_count() -> None:
+    errors = [*around(PREACT_NUMBER + 1), *[90.0] * 5]
+    cell = judged(TABLE2, PREACT, *records(TABLE2, PREACT, errors, data=COPY))
+    assert cell.verdict == "not comparable"
+    assert cell.nets[0].errors == errors[:5]
+    assert cell.difference == pytest.approx(1)
+    entered = [external(TABLE2, PREACT, e, seed=i + 3) for i, e in enumerate(errors)]
+    assert judged(TABLE2, PREACT, externals=entered).nets[0].errors == errors[:5]
+
+
+def test_nothing_counts_where_nothing_has_ended() -> None:
+    for runs in ((), (record(TABLE2, PREACT, None),)):
+        (net,) = judged(TABLE2, PREACT, *runs).nets
+        assert (net.counted, net.errors, net.median) == ((), [], None)
 
 
 @pytest.mark.parametrize("runs", [6, 7, 8, 9])
@@ -319,6 +396,13 @@ def test_less_than_three_seeds_need_a_published_spread(seeds: int) -> None:
     assert cell.verdict == "underpowered"
     assert "no spread is published, so ours takes three runs" in cell.reason
     assert cell.judgement.interval is None
+    assert ("extend it to 4 runs" in cell.reason) == (seeds == 2)  # two runs would not do either
+
+
+def test_one_seed_can_be_extended_where_a_spread_is_published() -> None:
+    cell = judge(TABLE2, BASELINE, [BASELINE_NUMBER + 0.5], seeds=1)
+    assert cell.reason.endswith("; extend it to 2 runs")
+    assert "extend" not in judge(TABLE1, FAILS, [90.0], seeds=1).reason
 
 
 def test_two_seeds_with_a_published_spread_are_pooled_with_it() -> None:
@@ -423,7 +507,7 @@ def test_a_run_of_a_later_seed_fails_for_no_planned_one() -> None:
     runs = [record(TABLE1, FAILS, 90.0, seed=seed) for seed in (0, 1, 5, 6)]
     cell = judged(TABLE1, FAILS, *runs)
     assert cell.verdict == "underpowered"
-    assert cell.reason == "2 of 5 runs (of seed 2, 3, 4 none has ended)"
+    assert cell.reason == "2 of 5 runs (seeds 0 to 4 count, and that of seed 2 is missing)"
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -465,6 +549,23 @@ def test_failing_where_the_paper_did_not_is_worse() -> None:
     early = judge(TABLE2, BASELINE, [90.0, math.inf, 21.0])
     assert (early.verdict, early.reason) == ("worse", "3 of 3 failed; the runs to come cannot change that")
     assert judge(TABLE2, BASELINE, [90.0, math.inf]).verdict == "underpowered"
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "errors", "verdict", "is_sure"),
+    [
+        (BASELINE, [90.0] * 5, "worse", True),
+        (BASELINE, [90.0, 6.6, 90.0, 6.6, 90.0], "worse", True),
+        (BASELINE, [90.0, 6.6, 90.0, 90.0], "worse", True),
+        (BASELINE, around(BASELINE_NUMBER + 3), "worse", False),
+        (BASELINE, around(BASELINE_NUMBER - 3), "better", False),
+        (FAILS, [12.0] * 5, "better", True),
+        (FAILS, [12.0, 12.0, 90.0, 12.0, 12.0], "better", False),
+    ],
+)
+def test_what_is_sure_by_rule(cell_id: str, errors: list[float], verdict: str, is_sure: bool) -> None:
+    cell = judge(TABLE2 if cell_id == BASELINE else TABLE1, cell_id, errors)
+    assert (cell.verdict, cell.judgement.is_sure_by_rule) == (verdict, is_sure)
 
 
 def test_three_runs_that_do_not_fail_are_no_verdict_on_a_number() -> None:
@@ -518,6 +619,13 @@ def test_a_sweep_is_reproduced_when_every_setting_fails() -> None:
     assert cell.difference is None
     unstable = sweep({label: [90.0, math.inf, 50.0, 12.0, 12.0] for label in SETTINGS})
     assert (unstable.verdict, unstable.reason) == ("reproduced", "18 of 30 failed, in 6 settings")
+
+
+def test_failed_runs_are_counted_over_all_settings_that_count() -> None:
+    errors: dict[str, list[float | None]] = {label: [90.0, 12.0] for label in SETTINGS}
+    errors[SETTINGS[1]] = [90.0] * 5 + [12.0] * 2
+    errors[SETTINGS[2]] = [None]
+    assert str(sweep(errors).failing) == "9 of 13 failed"
 
 
 def test_one_setting_that_does_not_fail_is_enough_against_a_sweep() -> None:
@@ -619,6 +727,31 @@ def test_without_an_ended_run_a_cell_is_not_run() -> None:
     assert cell.difference is None
 
 
+@pytest.mark.parametrize("how", [{"data": COPY}, {"profile": "smoke"}, {"profile": "shallow"}])
+def test_what_has_not_ended_is_not_run_and_not_incomparable(how: dict[str, Any]) -> None:
+    profile = how.get("profile", "paper")
+    cell = judged(TABLE2, PREACT, record(TABLE2, PREACT, None, iteration=60, **how), profile=profile)
+    assert (cell.verdict, cell.reason) == ("not run", "the farthest run is at iteration 60")
+    done = judged(TABLE2, PREACT, record(TABLE2, PREACT, 9.0, **how), profile=profile)
+    assert done.verdict == "not comparable"
+
+
+def test_a_run_that_other_code_continued_and_that_has_not_ended_is_not_run() -> None:
+    cell = judged(TABLE2, PREACT, mixed(record(TABLE2, PREACT, None, iteration=60)))
+    assert (cell.verdict, cell.reason) == ("not run", "the farthest run is at iteration 60")
+
+
+@pytest.mark.parametrize("column", ["top1", "top5"])
+def test_a_diverged_run_has_failed_by_every_crop_and_metric(column: str) -> None:
+    table, cell_id = a_table("table5"), f"original_resnet152/{column}"
+    cell = judge(table, cell_id, [math.inf] * 3, seeds=3)
+    assert (cell.verdict, cell.reason) == ("worse", "3 of 3 failed")
+    assert cell.nets[0].errors == [math.inf] * 3
+    one = judge(table, cell_id, [21.3, math.inf, 21.4], seeds=3)
+    assert one.verdict == "underpowered"
+    assert one.nets[0].errors == [math.inf]
+
+
 @pytest.mark.parametrize("column", ["top1", "top5"])
 def test_a_run_has_no_error_of_another_crop_or_metric(column: str) -> None:
     table, cell_id = a_table("table5"), f"original_resnet152/{column}"
@@ -673,7 +806,7 @@ def test_a_result_of_another_crop_can_come_from_elsewhere() -> None:
         cell = judged(table, cell_id, externals=entered)
         assert cell.verdict == "reproduced"
         tolerance = 0.5 if column == "top1" else 0.3
-        check_numbers(cell, expectation(errors, published, published_runs=1, tolerance=tolerance))
+        check_numbers(cell, expectation(errors, published, published_runs=1, tolerance=tolerance, resolution=0.1))
 
 
 def test_intervals_in_words_have_signs() -> None:

@@ -12,6 +12,7 @@ from paperbench.runs.store import Store
 from paperbench.specs.table import Table, load_table
 from tests.helpers import ROOT
 from tests.report.comparing import (
+    COPY,
     compared,
     every_verdict_of_failing,
     every_verdict_of_numbers,
@@ -36,9 +37,9 @@ def row(text: str, title: str) -> list[str]:
     return [part.strip() for part in line.split("  ") if part.strip()]
 
 
-def section(text: str, heading: str) -> str:
-    """What follows a heading, up to the next blank line but one."""
-    return "\n\n".join(text.split(f"\n\n{heading}\n\n")[1].split("\n\n")[:2])
+def flat(text: str) -> str:
+    """Prose without its line breaks."""
+    return " ".join(text.split())
 
 
 def test_the_published_number_stands_beside_median_difference_runs_and_verdict(table2: Table) -> None:
@@ -89,13 +90,13 @@ def test_every_verdict_has_its_word_and_its_reason(table2: Table) -> None:
         "(at 1,000)",
         "not run",
     ]
-    assert row(text, "full pre-activation")[3:5] == ["7.30 (+0.93), n=5", "worse (one of many)"]
+    assert row(text, "full pre-activation")[3:5] == ["7.30 (+0.93), n=5", "worse (alone)"]
     assert row(text, "full pre-activation")[-1] == "reproduced, external"
     assert row(text, "relu_before_addition/resnet110")[-1].startswith("unstable: 1 of 5 failed; extend it to 10 runs")
     differing = "bn_after_addition/resnet110 (worse), bn_after_addition/resnet164 (better)."
-    assert f"After Holm's correction over the table these differ from the paper: {differing}" in text
-    assert "(one of many): beyond the tolerance by itself, but not after Holm's correction" in text
-    assert "6 cells were tested: were each just at the edge of its tolerance, 0.3 of them" in text
+    assert f"After Holm's correction over the cells compared these differ from the paper: {differing}" in flat(text)
+    assert "(alone): beyond the tolerance by itself, but not after Holm's correction over the cells" in flat(text)
+    assert "6 cells were tested: if every true difference were exactly the tolerance, 0.3 false alarms" in flat(text)
 
 
 def test_the_interval_the_noise_and_its_published_share_are_shown(table2: Table) -> None:
@@ -108,10 +109,8 @@ def test_the_interval_the_noise_and_its_published_share_are_shown(table2: Table)
 
 
 def test_test_set_noise_is_told_and_not_added(table2: Table) -> None:
-    text = text_of(every_verdict_of_numbers(table2))  # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
-    assert (
-        "5.46 % of 10,000 has a binomial standard error of 0.23 points, 8.17 % one of 0.27. It is in no verdict" in text
-    )
+    text = flat(text_of(every_verdict_of_numbers(table2)))  # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
+    assert "5.46 % of 10,000 has a binomial standard error of 0.23 points, 8.17 % one of 0.27. It is in no" in text
 
 
 def test_other_groups_are_listed_and_not_pooled(table2: Table) -> None:
@@ -136,8 +135,10 @@ def test_failing_nets_are_counted(table1: Table) -> None:
     assert "reproduced" in rows[0]
     assert "better" in rows[1]
     assert "30 of 30 runs failed" in row(text, "exclusive gating")
-    assert "worse (unstable)" in row(text, "1x1 conv shortcut")
-    assert "this differs from the paper: constant_scaling_unscaled/resnet110 (better)." in text
+    assert "worse" in row(text, "1x1 conv shortcut")
+    assert "3 of 5 failed: unstable" in text
+    differing = "constant_scaling_unscaled/resnet110 (better), conv_shortcut/resnet110 (worse)."
+    assert f"these differ from the paper: {differing}" in flat(text)
     assert "exclusive_gating_0_to_5/resnet110 (gate_bias=-3)" in text
     assert "not finite from iteration 5 on, at rate 0.1; first the output of stages.0.1" in text
 
@@ -173,16 +174,47 @@ def test_claims_come_with_test_level_basis_and_section(table2: Table) -> None:
         *records(table2, "original/resnet164", (5.9, 5.95, 6.0, 5.8, 5.9)),
     ]
     claims = text_of(compared(table2, runs)).split("\n\nClaims\n\n")[1]
-    assert claims.startswith("1 supported, 1 undecided, 8 not run.")
-    lines = claims.splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("  supported: "))
-    assert lines[first].endswith("on ResNet-164 (Sec. 4.1; relu_only_preact_close_164).")
-    assert lines[first + 1].startswith(
-        "    two one-sided Welch tests, within 0.5 points at 5%; 5 runs a net, CIFAR-10, fp32, numerics 1: "
-        "relu_only_preact/resnet164 less original/resnet164: -0.01 points in test error, p = "
-    )
-    assert "not run: no run of original/resnet110, bn_after_addition/resnet110: bn_after_addition_worse_110" in claims
-    assert "undecided: the history of run" in claims
+    assert claims.startswith("2 supported, 1 undecided, 11 not run.")
+    told = flat(claims)
+    assert (
+        "supported: ReLU-only pre-activation performs very similarly to the original unit on ResNet-164 (Sec. 4.1; "
+        "relu_only_preact_close_164). two one-sided Welch tests, within 0.5 points at 5%; 5 runs a net, CIFAR-10, "
+        "fp32, numerics 1: relu_only_preact/resnet164 - original/resnet164 = -0.01 ["
+    ) in told
+    assert "supported: After that start the original ResNet-164 trains well" in told
+    assert "bn_after_addition_worse_110" in told.split("Not run:")[1]
+    assert "no run of our own of original/resnet110, bn_after_addition/resnet110" in told
+    assert "Undecided: original_slightly_slower_start_164: the history of run" in told
+
+
+def test_only_the_runs_that_were_looked_at_are_counted(table2: Table) -> None:
+    early, late = (5.90, 5.95, 5.93, 5.88, 5.96), (8.0, 8.1, 8.2)
+    text = text_of(compared(table2, records(table2, "original/resnet164", (*early, *late))))
+    assert row(text, "original Residual Unit")[-2:] == ["5.93 (+0.00), n=5", "reproduced"]
+    assert row(text, "original/resnet164")[1].endswith("4: 5.96; not looked at: 5: 8.00, 6: 8.10, 7: 8.20")
+
+
+def test_prose_fits_120_columns(table2: Table) -> None:
+    text = text_of(every_verdict_of_numbers(table2))
+    blocks = [block for block in text.split("\n\n") if "---" not in block]
+    assert max(len(line) for block in blocks for line in block.splitlines()) <= 120
+
+
+def test_a_number_of_runs_that_is_not_the_tables_is_told(table2: Table) -> None:
+    runs = records(table2, "preact/resnet110", (6.4, 6.5, 6.6))
+    assert "3 runs a cell, fixed beforehand by --seeds; the table says 5" in text_of(compared(table2, runs, seeds=3))
+
+
+def test_what_was_left_out_is_counted(table2: Table) -> None:
+    text = render(compared(table2), Store(Path("nowhere")), "table", 2)
+    assert "Left out: 2 records or results, named beside this report." in text
+
+
+def test_groups_that_read_the_same_are_told_apart_by_their_pixels(table2: Table) -> None:
+    other = replace(COPY, fingerprint="d" * 64)
+    runs = [record(table2, "preact/resnet110", 8.0, data=COPY), record(table2, "preact/resnet110", 9.0, data=other)]
+    text = text_of(compared(table2, runs))
+    assert ("pixels dddddddd" in text) != ("pixels cccccccc" in text)  # whichever of the two is not shown above
 
 
 def test_deviations_from_the_paper_stand_under_the_table(table2: Table) -> None:
@@ -232,7 +264,7 @@ def test_only_the_columns_of_the_chosen_cells_are_shown(table2: Table) -> None:
     text = text_of(compared(table2, [record(table2, "preact/resnet110", 6.5)], cells="preact/resnet110"))
     assert "ResNet-110, paper" in text
     assert "ResNet-164" not in text
-    assert "Claims" not in text
+    assert "14 about cells that were not chosen." in text
 
 
 def test_a_run_that_serves_two_cells_is_listed_once(table2: Table) -> None:

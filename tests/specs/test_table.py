@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from paperbench.errors import PaperbenchError
 from paperbench.specs.locate import spec_root
@@ -251,7 +253,7 @@ BROKEN = {
     "column twice": (EXPERIMENT, "- {id: resnet164,", "- {id: resnet110,", "the id 'resnet110' stands twice in"),
     "row twice": (EXPERIMENT, "- id: preact\n", "- id: original\n", "the id 'original' stands twice in rows."),
     "slash in an id": (EXPERIMENT, "- id: preact\n", "- id: pre/act\n", "the id 'pre/act' must be made of small"),
-    "no seeds": (EXPERIMENT, "seeds: 5", "seeds: 0", "seeds must be at least 1, not 0."),
+    "no seeds": (EXPERIMENT, "seeds: 5", "seeds: 0", "seeds must be from 1 to 1000, not 0."),
     "unknown data set": (
         EXPERIMENT,
         "figure: 4(e)\n    dataset: cifar10",
@@ -440,3 +442,13 @@ def test_arguments_of_a_net_show_in_its_name_and_give_way_to_the_profiles_depth(
         "smoke": "preact_resnet110(depth=14, shortcut_option='B')",
     }
     assert cell.net_in(table.profiles.named("smoke")).depth == 14
+
+
+def test_recipes_are_those_of_the_profile_asked_for_however_many_there_were(table: Table) -> None:
+    """A cache by the identity of an object must not outlive the object."""
+
+    def iterations(number: int) -> int:
+        changes = yaml.compose(f"iterations: {number}\ndrops: {{at: [1]}}\nwarm_up: null")
+        return table.recipe_in(replace(table.profiles.named("paper"), recipe=changes)).iterations
+
+    assert [iterations(number) for number in range(500, 540)] == list(range(500, 540))
