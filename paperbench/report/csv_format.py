@@ -12,21 +12,24 @@ published_n            runs behind it
 published_std          their standard deviation in percentage points, where the paper prints one
 tolerance              percentage points within which two medians count as the same
 verdict, reason        of the cell
-difference             our median less the published number in percentage points
+difference             median of our runs looked at less the published number in percentage points
 low, high, level       interval of the difference in percentage points, error level of each of its sides
 p_value                of the hypothesis that the true difference is within the tolerance
 differs                whether the cell differs from the paper after Holm's correction, which the exit code tells too
 setting, net           which net of a sweep; the paper's net as one would ask timm for it
 net_verdict            of this net alone
 group                  1 for the runs that the verdict is about, 2 and so on for those that are not pooled with them
-data, canonical        what the pixels are called; whether they are verified to be the original ones
+data, fingerprint      what the pixels are called; hash of pixels and labels
+canonical              whether the pixels are verified to be the original ones
 precision              arithmetic of the training
 numerics, mixed        versions of the training arithmetic, with spaces between; whether a run mixes versions
 source                 who reported the result, if it is not ours
-median                 of the group, in percent; empty too where it is infinite, as most of its runs diverged
+median                 in percent: of group 1 over the runs looked at, of others over all that have ended; empty too
+                       where it is infinite, as most of them diverged
 seed, run              of the run; its id, if it is ours
 status, iteration      partial, finished or diverged; iterations done
 error                  test error in percent, of finished runs
+looked_at              whether verdict, median and difference are about the run
 
 Spreadsheets take text that begins with =, +, - or @ for a formula. Such text gets an apostrophe in front, which they
 read as "this is text". Numbers are left alone.
@@ -40,7 +43,7 @@ import math
 from collections.abc import Iterator
 
 from paperbench.compare.comparison import Comparison
-from paperbench.compare.evidence import Conditions, Group, Run
+from paperbench.compare.evidence import Conditions, Run
 from paperbench.compare.verdicts import CellComparison, NetComparison
 from paperbench.report.json_format import run_status
 
@@ -49,8 +52,8 @@ COLUMNS = (
     *("published", "published_n", "published_std", "tolerance"),
     *("verdict", "reason", "difference", "low", "high", "level", "p_value", "differs"),
     *("setting", "net", "net_verdict"),
-    *("group", "data", "canonical", "precision", "numerics", "mixed", "source", "median"),
-    *("seed", "run", "status", "iteration", "error"),
+    *("group", "data", "fingerprint", "canonical", "precision", "numerics", "mixed", "source", "median"),
+    *("seed", "run", "status", "iteration", "error", "looked_at"),
 )
 
 _FORMULA_BEGINS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the latter four are the former in full width
@@ -73,13 +76,14 @@ def _lines(comparison: Comparison) -> Iterator[dict[str, _Value]]:
         of_cell = _of_cell(comparison, compared)
         for net in compared.nets:
             of_net = {**of_cell, **_of_net(net)}
-            groups = [*([net.shown] if net.shown else []), *net.others]
-            if not groups:
+            if not net.shown:
                 yield of_net
-            for number, group in enumerate(groups, 1):
-                of_group = {**of_net, "group": number, **_of_group(group)}
+                continue
+            groups = [(net.shown, net.median, net.counted), *((group, group.median, ()) for group in net.others)]
+            for number, (group, median, counted) in enumerate(groups, 1):
+                of_group = {**of_net, "group": number, **_of_conditions(group.conditions), "median": median}
                 for run in group.runs:
-                    yield {**of_group, **_of_run(run)}
+                    yield {**of_group, **_of_run(run), "looked_at": run in counted}
 
 
 def _of_cell(comparison: Comparison, compared: CellComparison) -> dict[str, _Value]:
@@ -111,14 +115,11 @@ def _of_net(net: NetComparison) -> dict[str, _Value]:
     return {"setting": net.setting.label, "net": str(net.setting.reference), "net_verdict": net.judgement.verdict}
 
 
-def _of_group(group: Group) -> dict[str, _Value]:
-    return {**_of_conditions(group.conditions), "median": group.median}
-
-
 def _of_conditions(conditions: Conditions) -> dict[str, _Value]:
     data, is_ours = conditions.data, conditions.source is None
     return {
         "data": data.name if data else None,
+        "fingerprint": data.fingerprint if data else None,
         "canonical": data.canonical if data else None,
         "precision": conditions.precision,
         "numerics": " ".join(map(str, conditions.numerics)),

@@ -19,7 +19,7 @@ from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Conditions, Group, Run
-from paperbench.compare.failing import Failing
+from paperbench.compare.failing import Failing, failing
 from paperbench.compare.statistics import Interval, Noise
 from paperbench.compare.verdicts import CellComparison, Judgement, NetComparison, Verdict
 from paperbench.specs.table import Cell
@@ -33,7 +33,7 @@ def render(comparison: Comparison, complaints: Sequence[str] = ()) -> str:
     """The comparison as JSON, with a newline at the end.
 
     Args:
-        complaints: What was wrong with files that were to be compared, one sentence each.
+        complaints: What could not be read, one sentence each; what the comparison itself left out may be among them.
     """
     return json.dumps(_comparison(comparison, complaints), indent=1, allow_nan=False) + "\n"
 
@@ -61,7 +61,7 @@ def _comparison(comparison: Comparison, complaints: Sequence[str]) -> _Values:
         "claims": [_claim(claim) for claim in comparison.claims],
         "deviations": [_deviation(deviation, comparison) for deviation in comparison.deviations],
         "left_out": list(comparison.left_out),
-        "complaints": list(complaints),
+        "complaints": [complaint for complaint in complaints if complaint not in comparison.left_out],
     }
 
 
@@ -92,13 +92,13 @@ def _cell(compared: CellComparison) -> _Values:
         "labels": dict(cell.row.labels),
         "figure": cell.row.figure,
         "published": _published(cell),
-        **_verdict(judgement),
+        **_verdict(judgement, compared.failing),
         "shift": judgement.shift,
         "difference": _finite(compared.difference),
         "interval": _interval(judgement.interval),
         "p_value": judgement.p_value,
         "noise": _noise(judgement.noise),
-        "nets": [_net(net) for net in compared.nets],
+        "nets": [_net(net, cell) for net in compared.nets],
     }
 
 
@@ -121,17 +121,14 @@ def _published(cell: Cell) -> _Values:
     }
 
 
-def _verdict(judgement: Judgement) -> _Values:
+def _verdict(judgement: Judgement, counted: Failing) -> _Values:
+    """A verdict with the failures among the runs that it is about."""
     return {
         "verdict": judgement.verdict,
         "reason": judgement.reason,
         "look": judgement.look.number if judgement.look else None,
-        "failing": _failing(judgement.failing),
+        "failing": {"failed": counted.failed, "runs": counted.runs} if counted.runs else None,
     }
-
-
-def _failing(failing: Failing | None) -> _Values | None:
-    return {"failed": failing.failed, "runs": failing.runs} if failing else None
 
 
 def _interval(interval: Interval | None) -> _Values | None:
@@ -158,22 +155,27 @@ def _noise(noise: Noise | None) -> _Values | None:
     }
 
 
-def _net(net: NetComparison) -> _Values:
-    groups = [*([net.shown] if net.shown else []), *net.others]
+def _net(net: NetComparison, cell: Cell) -> _Values:
+    shown = [_group(net.shown, net.median, net.counted)] if net.shown else []
     return {
         "setting": net.setting.label,
         "net": str(net.setting.reference),
-        **_verdict(net.judgement),
-        "groups": [_group(group) for group in groups],
+        **_verdict(net.judgement, failing(net.errors, cell.dataset)),
+        "groups": [*shown, *(_group(group, group.median, ()) for group in net.others)],
     }
 
 
-def _group(group: Group) -> _Values:
+def _group(group: Group, median: float | None, counted: Sequence[Run]) -> _Values:
+    """A group of a net.
+
+    Args:
+        counted: Those of its runs that the verdict is about.
+    """
     return {
         "conditions": _conditions(group.conditions),
-        "median": _finite(group.median),
-        "median_diverged": group.median is not None and math.isinf(group.median),
-        "runs": [_run(run) for run in group.runs],
+        "median": _finite(median),
+        "median_diverged": median is not None and math.isinf(median),
+        "runs": [{**_run(run), "looked_at": run in counted} for run in group.runs],
     }
 
 
@@ -225,6 +227,7 @@ def _claim(judged: ClaimVerdict) -> _Values:
         "pairs": [list(pair) for pair in claim.pairs],
         "measure": claim.measure,
         "within": claim.within,
+        "by": claim.by,
         "iteration": claim.iteration,
         "note": claim.note,
         "standing": judged.standing,

@@ -1,8 +1,10 @@
 """A comparison as JUnit XML, for the machinery that shows test results.
 
 One suite has a test case for each cell, another one for each claim. A cell fails where it makes the exit code 1: if it
-is worse or better even after Holm's correction over the table; or, if that is required, if it is not reproduced. What
-cannot be judged yet is skipped, with the reason. A claim fails if it is contradicted; the exit code does not tell that.
+is worse or better even after Holm's correction over the table; or, if that is required, if it is not reproduced though
+the paper prints a result and it is not left to a request. What cannot be judged yet is skipped, with the reason. A
+claim fails if it is contradicted in the paper's profile; the exit code does not tell that. Properties of the suite of
+cells say where our runs deviate from the paper's.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from xml.etree import ElementTree
 from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement
+from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Group, Run
 from paperbench.compare.statistics import Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison, in_words
@@ -48,9 +51,10 @@ def render(comparison: Comparison, requirement: Requirement = "no difference") -
         requirement: What the exit code is to tell.
     """
     name = f"paperbench.{comparison.table.id}.{comparison.profile}"
+    deviations = [("deviation", _deviation(deviation)) for deviation in comparison.deviations]
     suites = [
-        _suite("cells", name, [_of_cell(comparison, cell, requirement) for cell in comparison.cells]),
-        _suite("claims", name, [_of_claim(claim) for claim in comparison.claims]),
+        _suite("cells", name, [_of_cell(comparison, cell, requirement) for cell in comparison.cells], deviations),
+        _suite("claims", name, [_of_claim(claim, comparison.profile) for claim in comparison.claims]),
     ]
     root = ElementTree.Element("testsuites", {"name": _legal(name), **_sum(suites)})
     root.extend(suites)
@@ -59,7 +63,9 @@ def render(comparison: Comparison, requirement: Requirement = "no difference") -
     return text.decode("ascii") + "\n"
 
 
-def _suite(what: str, name: str, cases: Sequence[_Case]) -> ElementTree.Element:
+def _suite(
+    what: str, name: str, cases: Sequence[_Case], properties: Sequence[tuple[str, str]] = ()
+) -> ElementTree.Element:
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.outcome == "failure" for case in cases)),
@@ -67,10 +73,10 @@ def _suite(what: str, name: str, cases: Sequence[_Case]) -> ElementTree.Element:
         "skipped": str(sum(case.outcome == "skipped" for case in cases)),
     }
     suite = ElementTree.Element("testsuite", {"name": _legal(f"{name} {what}"), **counts})
-    _add_properties(suite, {"paperbench": __version__})
+    _add_properties(suite, [("paperbench", __version__), *properties])
     for case in cases:
         element = ElementTree.SubElement(suite, "testcase", {"classname": _legal(name), "name": _legal(case.name)})
-        _add_properties(element, case.properties)
+        _add_properties(element, list(case.properties.items()))
         if case.outcome == "failure":
             attributes = {"type": case.kind, "message": _legal(case.message)}
             ElementTree.SubElement(element, "failure", attributes).text = _legal(case.details)
@@ -88,11 +94,16 @@ def _sum(suites: Iterable[ElementTree.Element]) -> dict[str, str]:
     }
 
 
-def _add_properties(element: ElementTree.Element, properties: Mapping[str, str]) -> None:
+def _add_properties(element: ElementTree.Element, properties: Sequence[tuple[str, str]]) -> None:
     if properties:
         parent = ElementTree.SubElement(element, "properties")
-        for name, value in properties.items():
+        for name, value in properties:
             ElementTree.SubElement(parent, "property", {"name": name, "value": _legal(value)})
+
+
+def _deviation(deviation: Deviation) -> str:
+    cells = ", ".join(deviation.cells) or "all cells with runs"
+    return f"{deviation.topic}: {deviation.paper or 'not said'} -> {deviation.ours} ({cells})"
 
 
 def _of_cell(comparison: Comparison, compared: CellComparison, requirement: Requirement) -> _Case:
@@ -101,7 +112,7 @@ def _of_cell(comparison: Comparison, compared: CellComparison, requirement: Requ
     message = f"{verdict}: {reason}" if reason else verdict
     if verdict == "reproduced":
         outcome = "passed"
-    elif requirement == "reproduced" or compared in comparison.differing:
+    elif compared in comparison.differing or (requirement == "reproduced" and compared.asks_for_reproduction):
         outcome = "failure"
     elif verdict in ("worse", "better"):
         spared = (
@@ -110,6 +121,8 @@ def _of_cell(comparison: Comparison, compared: CellComparison, requirement: Requ
             else "as its runs do not agree"
         )
         message = f"not sure to be {message} ({spared})"
+    elif compared.cell.row.on_request and not any(net.shown for net in compared.nets):
+        message += " (it is run on request only)"
     if compared.judgement.interval:
         message += f"; {_difference(compared, compared.judgement.interval)}"
     details = "\n".join(_details(compared))
@@ -124,10 +137,13 @@ def _properties(compared: CellComparison) -> Iterator[tuple[str, str]]:
     yield "verdict", compared.verdict
     cell, judgement = compared.cell, compared.judgement
     yield "published", str(cell.expected.value)
-    if len(compared.nets) == 1 and compared.shown is not None:
-        if compared.shown.median is not None:
-            yield "median", _percent(compared.shown.median)
-        yield "n", str(len(compared.shown.ended))
+    net = compared.nets[0]
+    if len(compared.nets) == 1 and net.shown is not None:
+        if net.median is not None:
+            yield "median", _percent(net.median)
+        yield "n", str(len(net.errors))
+    if compared.failing.runs:
+        yield "failed", f"{compared.failing.failed} of {compared.failing.runs}"
     if judgement.interval is not None:
         yield "difference", str(judgement.interval.difference)
         yield "interval", f"{judgement.interval.low} {judgement.interval.high}"
@@ -153,14 +169,19 @@ def _net_details(net: NetComparison) -> Iterator[str]:
     if net.shown is None:
         yield f"{name}no runs"
         return
-    yield f"{name}{_group(net.shown)}"
+    later = [run for run in net.shown.runs if run not in net.counted]
+    not_looked_at = f"; not looked at: {_runs(later)}" if later else ""
+    yield f"{name}{_errors(net.shown, net.counted)}{not_looked_at}"
     for group in net.others:
-        yield f"{name}not pooled: {_group(group)}"
+        yield f"{name}not pooled: {_errors(group, group.runs)}"
 
 
-def _group(group: Group) -> str:
-    runs = ", ".join(f"{run.seed}: {_run(run)}" for run in group.runs)
-    return f"{group.conditions}; test error (%) by seed: {runs}"
+def _errors(group: Group, runs: Iterable[Run]) -> str:
+    return f"{group.conditions}; test error (%) by seed: {_runs(runs) or 'none yet'}"
+
+
+def _runs(runs: Iterable[Run]) -> str:
+    return ", ".join(f"{run.seed}: {_run(run)}" for run in runs)
 
 
 def _run(run: Run) -> str:
@@ -173,12 +194,16 @@ def _percent(error: float) -> str:
     return "diverged" if math.isinf(error) else f"{error:.2f}"
 
 
-def _of_claim(judged: ClaimVerdict) -> _Case:
+def _of_claim(judged: ClaimVerdict, profile: str) -> _Case:
     claim, standing = judged.claim, judged.standing
     outcome: Literal["passed", "failure", "skipped"] = "skipped"
-    if standing in ("supported", "contradicted"):
-        outcome = "passed" if standing == "supported" else "failure"
     because = judged.reason or "; ".join(judged.findings)
+    if standing == "supported":
+        outcome = "passed"
+    elif standing == "contradicted" and profile == "paper":
+        outcome = "failure"
+    elif standing == "contradicted":
+        because = f"the reduced nets or data of profile {profile} say nothing about the paper's; {because}"
     message = f"{standing}: {claim.says} ({claim.section})" if outcome == "failure" else f"{standing}: {because}"
     level = f" at a level of {judged.level:g}" if judged.level is not None else ""
     details = [

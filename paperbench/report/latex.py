@@ -1,7 +1,8 @@
 """A comparison as a LaTeX table in the paper's layout: published numbers, ours, verdicts.
 
-What comes out is a complete `table` environment and no document. It needs the package booktabs and nothing else, and no
-font or input encoding: every character that is not ASCII is written as a command, or as its number where there is none.
+What comes out is a complete `table` environment and no document. It needs the packages booktabs and graphicx and
+nothing else, and no font or input encoding: every character that is not ASCII is written as a command, or as its number
+where there is none. A table that is wider than the text is scaled down to it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 import math
 import re
 import string
+import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, get_args
 
 from paperbench import __version__
+from paperbench.compare.claims import Standing
 from paperbench.compare.comparison import Comparison
-from paperbench.compare.failing import failing
+from paperbench.compare.deviations import Deviation
+from paperbench.compare.evidence import Run
 from paperbench.compare.statistics import FIRST_LOOK
-from paperbench.compare.verdicts import CellComparison
+from paperbench.compare.verdicts import CellComparison, Verdict
 from paperbench.report.layout import Beside, Grid, paper_grid
 from paperbench.specs.table import Cell
 
@@ -87,15 +93,28 @@ _ACCENTS = {
     "\N{COMBINING CARON}": r"\v",
     "\N{COMBINING CEDILLA}": r"\c",
 }
+_TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
+_MATH = re.compile(
+    rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = \N{{MINUS SIGN}}?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])"
+)
 _MINUS = re.compile(r"(?<![\w)\]])-(?=\d)")
 _LIGATURES = "-',"  # two of them in a row would be printed as another character
 
 
 _NOTHING = "-"
 
+_LINE_LENGTHS = (40, 24, 20)  # of titles and labels; the first that makes a table narrow enough
+_CHARACTERS = 102  # so many in a row are scaled down to some 6.5 points in the class article
+_NOTE_LINE = 100  # so many characters of a note are a line in the class article
+_SHORTER: dict[Verdict, tuple[str, str]] = {
+    "underpowered": ("open", "underpowered: too few runs, or too much noise, to say either"),
+    "not comparable": ("n/c", "not comparable: our runs are not of the paper's experiment"),
+}
+"""Verdicts that take too much room, with what stands in their place and what explains it."""
+
 
 class _Latex(str):
-    """A text that is LaTeX already."""
+    """A text that is LaTeX already, and one line."""
 
     __slots__ = ()
 
@@ -105,8 +124,9 @@ def render(comparison: Comparison) -> str:
     notes = _Notes(comparison)
     grid = _grid(comparison, notes)
     columns = "".join(alignment[0] for alignment in grid.alignment)
+    headers, rows = _in_lines(grid)
     lines = [
-        rf"% Needs \usepackage{{booktabs}}. Written by paperbench {__version__}.",
+        rf"% Needs \usepackage{{booktabs,graphicx}}. Written by paperbench {__version__}.",
         r"\begin{table}",
         r"\centering",
         r"\setlength{\belowcaptionskip}{\medskipamount}",
@@ -114,16 +134,17 @@ def render(comparison: Comparison) -> str:
         rf"\label{{tab:{re.sub('[^A-Za-z0-9]', '-', f'{comparison.table.id}-{comparison.profile}')}}}",
         r"\footnotesize",
         r"\setlength{\tabcolsep}{3pt}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
-        _line([_heading(text, alignment[0]) for text, alignment in zip(grid.headers, grid.alignment, strict=True)]),
+        _line([_stacked(lines, column, "b") for lines, column in zip(headers, columns, strict=True)]),
         r"\midrule",
-        *(_line([_cell(text) for text in row]) for row in grid.rows),
+        *(_line([_stacked(lines, column, "t") for lines, column in zip(row, columns, strict=True)]) for row in rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
         r"\par\medskip",
         r"\begin{minipage}{\linewidth}",
-        r"\raggedright",
+        r"\raggedright\scriptsize",
         *(rf"{text}\par" for text in notes.lines()),
         r"\end{minipage}",
         r"\end{table}",
@@ -133,9 +154,27 @@ def render(comparison: Comparison) -> str:
 
 def escape(text: str) -> str:
     """Text as LaTeX that prints it, in ASCII."""
+    text = unicodedata.normalize("NFC", _MINUS.sub("\N{MINUS SIGN}", text))
+    parts = []
+    done = 0
+    for found in _MATH.finditer(text):
+        parts += [_plain(text[done : found.start()]), _math(found[0])]
+        done = found.end()
+    return "".join([*parts, _plain(text[done:])])
+
+
+def _math(formula: str) -> str:
+    """What `_MATH` finds, as LaTeX."""
+    if formula.replace("x", "").isdigit():
+        formula = formula.replace("x", r"\times")
+    ascii_formula = formula.replace(" ", "").replace("\N{MINUS SIGN}", "-")
+    return f"${ascii_formula}$"
+
+
+def _plain(text: str) -> str:
     parts = []
     before = ""
-    for char in unicodedata.normalize("NFC", _MINUS.sub("\N{MINUS SIGN}", text)):
+    for char in text:
         if char == before and char in _LIGATURES:
             parts.append("{}")
         parts.append(_character(char))
@@ -154,12 +193,6 @@ def _character(char: str) -> str:
     return f"[U+{ord(char):04X}]"
 
 
-def _cell(text: str) -> str:
-    if isinstance(text, _Latex):
-        return text
-    return "--" if text == _NOTHING else escape(text)
-
-
 def _line(cells: Sequence[str]) -> str:
     return _without_argument(" & ".join(cells)) + r" \\"
 
@@ -169,13 +202,61 @@ def _without_argument(line: str) -> str:
     return ("{}" if line.startswith(("[", "*")) else "") + line
 
 
-def _heading(text: str, alignment: str) -> str:
-    """A column's heading, broken behind its commas."""
-    parts = [escape(part) for part in text.split(", ")]
-    if len(parts) == 1:
-        return parts[0]
-    stacked = r",\\ ".join(map(_without_argument, parts))
-    return rf"\begin{{tabular}}[b]{{@{{}}{alignment}@{{}}}}{stacked}\end{{tabular}}"
+def _stacked(lines: Sequence[str], column: str, where: Literal["b", "t"]) -> str:
+    """Lines, one above the other.
+
+    Args:
+        where: Whether the last or the first stands in line with the rest of the row.
+    """
+    first, *rest = [line if isinstance(line, _Latex) else escape(line) for line in lines]
+    if not rest:
+        return "--" if first == _NOTHING else first
+    indent = r"\quad " if column == "l" and where == "t" else ""
+    stacked = r"\\ ".join(_without_argument(part) for part in (first, *(f"{indent}{part}" for part in rest)))
+    return rf"\begin{{tabular}}[{where}]{{@{{}}{column}@{{}}}}{stacked}\end{{tabular}}"
+
+
+_Lines = list[list[str]]
+
+
+def _in_lines(grid: Grid) -> tuple[_Lines, list[_Lines]]:
+    """Headings and rows with each text broken into lines, no shorter than need be."""
+    for length in _LINE_LENGTHS:
+        rows = [[_broken(text, a, length) for text, a in zip(row, grid.alignment, strict=True)] for row in grid.rows]
+        widths = [max(map(_width, column), default=0) for column in zip(*rows, strict=True)] or [0] * len(grid.headers)
+        headers = [_heading(text, width) for text, width in zip(grid.headers, widths, strict=True)]
+        whole = sum(max(width, _width(lines)) + 1 for width, lines in zip(widths, headers, strict=True))
+        if whole <= _CHARACTERS:
+            break
+    return headers, rows
+
+
+def _broken(text: str, alignment: str, length: int) -> list[str]:
+    """The lines of a cell: a mean stands below its number, and a title or label has as many as it takes."""
+    if isinstance(text, _Latex):
+        return [text]
+    if alignment == "right":
+        number, gap, mean = text.partition(" (")
+        return [number, f"({mean}"] if gap else [text]
+    return _wrapped(text, length)
+
+
+def _heading(text: str, width: int) -> list[str]:
+    """The lines of a heading, broken behind its commas and where it is wider than its column."""
+    parts = [_wrapped(part, max(width, 10)) for part in text.split(", ")]
+    return [*(line for part in parts[:-1] for line in (*part[:-1], f"{part[-1]},")), *parts[-1]]
+
+
+def _wrapped(text: str, length: int) -> list[str]:
+    """Lines of at most so many characters where words and formulas allow it."""
+    unbroken = _MATH.sub(lambda found: found[0].replace(" ", "\0"), _MINUS.sub("\N{MINUS SIGN}", text))
+    lines = textwrap.wrap(unbroken, length, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines] or [""]
+
+
+def _width(lines: Sequence[str]) -> int:
+    """Characters that the longest line prints, about."""
+    return max(len(re.sub(r"\\[a-z]+|[{}$]", "", line) if isinstance(line, _Latex) else line) for line in lines)
 
 
 def _caption(comparison: Comparison) -> str:
@@ -191,7 +272,7 @@ def _grid(comparison: Comparison, notes: _Notes) -> Grid:
 
     def texts(cell: Cell) -> list[str]:
         compared = by_id[cell.id]
-        return [_ours(compared), *([_Latex(escape(compared.verdict) + notes.marks(compared))] if has_verdicts else [])]
+        return [_Latex(escape(_ours(compared))), *([notes.verdict(compared)] if has_verdicts else [])]
 
     headers = ("ours", *(["verdict"] if has_verdicts else []))
     beside = Beside(lambda _: headers, texts, ("right", *(["left"] if has_verdicts else [])))
@@ -200,17 +281,22 @@ def _grid(comparison: Comparison, notes: _Notes) -> Grid:
 
 def _ours(compared: CellComparison) -> str:
     if len(compared.nets) > 1:
-        groups = [net.shown for net in compared.nets if net.shown]
-        errors = [error for group in groups for error in group.errors]
-        counted = failing(errors, compared.cell.dataset)
-        return f"{counted.failed} of {counted.runs} fail" if errors else _NOTHING
-    group = compared.shown
-    if group is None:
+        counted = compared.failing
+        return f"{counted.failed} of {counted.runs} fail" if counted.runs else _NOTHING
+    (net,) = compared.nets
+    if net.shown is None:
         return _NOTHING
-    if group.median is None:
-        return f"(at {group.farthest:,})"
-    median = "diverged" if math.isinf(group.median) else f"{group.median:.2f}"
-    return median if len(group.errors) == compared.planned else f"{median}, n={len(group.errors)}"
+    if net.median is None:
+        is_on_the_way = any(record.status == "partial" for record in net.shown.records)
+        return f"(at {net.shown.farthest:,})" if is_on_the_way else _NOTHING
+    median, difference = _percent(net.median), compared.difference
+    if difference is not None and math.isfinite(difference):
+        median += f" ({difference:+.2f})"
+    return median if len(net.errors) == compared.planned else f"{median}, n={len(net.errors)}"
+
+
+def _percent(error: float) -> str:
+    return "diverged" if math.isinf(error) else f"{error:.2f}"
 
 
 class _Notes:
@@ -220,7 +306,12 @@ class _Notes:
         self._comparison = comparison
         self._lettered: dict[str, str] = {}
 
-    def marks(self, compared: CellComparison) -> str:
+    def verdict(self, compared: CellComparison) -> _Latex:
+        """A cell's verdict with the letters of its notes."""
+        short, _ = _SHORTER.get(compared.verdict, (compared.verdict, ""))
+        return _Latex(escape(short) + self._marks(compared))
+
+    def _marks(self, compared: CellComparison) -> str:
         """The letters of a cell's notes, as LaTeX."""
         texts = list(self._of_cell(compared))
         for text in texts:
@@ -259,9 +350,14 @@ class _Notes:
             return
         yield (
             f"Errors in percent. Ours: median of the runs, {comparison.planned} unless n says otherwise, after the "
-            "last iteration; (at k): none has ended, the farthest is at iteration k."
+            "last iteration; (+x): ours less the published; (at k): none has ended, the farthest is at iteration k."
         )
-        if comparison.profile != "paper":
+        if comparison.profile == "paper":
+            verdicts = {compared.verdict for compared in comparison.cells}
+            explained = [f"{short}: {meaning}" for verdict, (short, meaning) in _SHORTER.items() if verdict in verdicts]
+            if explained:
+                yield f"{'; '.join(explained)}."
+        else:
             title = comparison.table.profiles.named(comparison.profile).title
             yield f"Profile {comparison.profile}: {title}. Not comparable with the paper."
         conditions = sorted({str(group.conditions) for group in started if group.conditions.source is None})
@@ -277,6 +373,67 @@ class _Notes:
             )
         elif any(c.judgement.rests_on_rule for c in comparison.cells):
             yield f"{_how_many_differ(comparison)}."
+        yield from _claims(comparison)
+        yield from _deviations(comparison)
+        yield from _errors(comparison)
+
+
+def _claims(comparison: Comparison) -> Iterator[str]:
+    """How many of the paper's claims stand, and which do not."""
+    counts = Counter(claim.standing for claim in comparison.claims)
+    if counts:
+        told = ", ".join(f"{counts[standing]} {standing}" for standing in get_args(Standing) if counts[standing])
+        contradicted = ", ".join(c.claim.id for c in comparison.claims if c.standing == "contradicted")
+        yield f"Claims, by our runs alone: {told}.{f' Contradicted: {contradicted}.' if contradicted else ''}"
+
+
+def _deviations(comparison: Comparison) -> Iterator[str]:
+    """Where our runs differ from what the authors did, and what the authors do not say."""
+    nets = [(c.cell.id, net.shown) for c in comparison.cells for net in c.nets]
+    ours = dict.fromkeys(cell for cell, shown in nets if shown and shown.records)
+
+    def cells(deviation: Deviation) -> str:
+        others = [cell for cell in ours if cell not in deviation.cells]
+        if not deviation.cells or not others:
+            return ""
+        is_most = len(others) < len(deviation.cells)
+        return f" (all but {', '.join(others)})" if is_most else f" ({', '.join(deviation.cells)})"
+
+    arrow = "\N{RIGHTWARDS ARROW}"
+    different = [f"{d.topic}: {d.paper} {arrow} {d.ours}{cells(d)}" for d in comparison.deviations if d.paper]
+    silent = [f"{d.topic}: {d.ours}{cells(d)}" for d in comparison.deviations if not d.paper]
+    if different:
+        yield f"Deviations, the paper's way {arrow} ours: {'; '.join(different)}."
+    if silent:
+        yield f"Where the paper does not say: {'; '.join(silent)}."
+
+
+def _errors(comparison: Comparison) -> Iterator[str]:
+    """Every run's error, and which runs were not looked at."""
+    lines = []
+    for compared in comparison.cells:
+        for net in compared.nets:
+            ended = net.shown.ended if net.shown else []
+            if ended:
+                setting = f" ({net.setting.label})" if net.setting.label else ""
+                later = [run for run in ended if run not in net.counted]
+                not_looked_at = f"; not looked at: {_by_seed(later)}" if later else ""
+                lines.append(f"{compared.cell.id}{setting}: {_by_seed(net.counted)}{not_looked_at}")
+    if lines:
+        heading = "Test error of each run, by seed from 0 on."
+        is_short = max(map(len, lines)) <= _NOTE_LINE
+        yield from [heading, *lines] if is_short else [f"{heading} {'. '.join(lines)}."]
+
+
+def _by_seed(runs: Iterable[Run]) -> str:
+    """Errors in the order of their seeds; a seed is named where it is not the one after the last."""
+    texts, following = [], 0
+    for run in runs:
+        if run.error is not None:
+            named = "" if run.seed == following else f"seed\N{NO-BREAK SPACE}{run.seed}:\N{NO-BREAK SPACE}"
+            texts.append(f"{named}{_percent(run.error)}")
+            following = run.seed + 1
+    return ", ".join(texts)
 
 
 def _how_many_differ(comparison: Comparison) -> str:

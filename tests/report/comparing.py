@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from typing import Any
 
 from paperbench.compare.comparison import Comparison, compare
 from paperbench.runs.external import ExternalResult
-from paperbench.runs.planning import run_spec
-from paperbench.runs.record import DataFacts, Record, Result, Status
-from paperbench.specs.run_spec import Precision
+from paperbench.runs.record import Record, Status
 from paperbench.specs.table import Table
-from tests.helpers import CODE, a_record
+from tests.compare import judging
+from tests.compare.judging import COPY, ORIGINAL
 
-ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
-COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
+__all__ = ["COPY", "ORIGINAL"]
 
 
 def record(
-    table: Table,
-    cell: str,
-    error: float | None,
-    *,
-    seed: int = 0,
-    setting: str = "",
-    profile: str = "paper",
-    precision: Precision = "fp32",
-    data: DataFacts = ORIGINAL,
-    status: Status = "finished",
-    numerics: int = 1,
+    table: Table, cell: str, error: float | None, *, status: Status = "finished", setting: str = "", **how: Any
 ) -> Record:
-    """A run of a cell; without an error it has `status` partial or diverged."""
-    its_profile, its_cell = table.profiles.named(profile), table.cell(cell)
-    its_setting = next(s for s in its_cell.settings if s.label == setting)
-    recipe = table.recipe_in(its_profile, its_cell.recipe)
-    spec = run_spec(its_cell.net_in(its_profile, its_setting), recipe, data.fingerprint, profile, precision)
-    return a_record(
-        spec=spec,
-        seed=seed,
-        net=str(its_cell.reference_in(its_profile, its_setting)),
-        status=status,
-        iteration=recipe.iterations if error is not None else 1_000,
-        result=Result(error, 0.3, min(100.0, error + 1), 0.4, max(0.0, error - 0.1)) if error is not None else None,
-        seconds=60.0,
-        data=data,
-        code=replace(CODE, numerics=numerics),
-    )
+    """A run of a cell; without an error it has `status` partial or diverged. The rest as for `judging.record`."""
+    ending = math.inf if status == "diverged" else error
+    return judging.record(table, cell, ending, setting=setting, seconds=60.0, **how)
 
 
 def records(table: Table, cell: str, errors: Iterable[float | None], setting: str = "") -> list[Record]:
@@ -60,10 +36,7 @@ def external(
     table: Table, cell: str, error: float | None, *, seed: int = 0, setting: str = "", source: str = "somebody's blog"
 ) -> ExternalResult:
     """A result from elsewhere."""
-    its_cell = table.cell(cell)
-    its_setting = next(s for s in its_cell.settings if s.label == setting)
-    digest = table.experiment_digest(its_cell, its_setting)
-    return ExternalResult(1, "external", table.id, cell, setting, digest, seed, error, source)
+    return judging.external(table, cell, error, seed=seed, source=source, setting=setting)
 
 
 def compared(
@@ -80,12 +53,47 @@ def compared(
     read = [Record.from_json(r.to_json()) for r in records]
     return compare(
         table,
-        table.cells(cells),
+        table.cells(cells, on_request=True),
         profile,
         read,
         [ExternalResult.from_json(e.to_json()) for e in externals],
         seeds=seeds,
     )
+
+
+def everything_run(table: Table, *, runs: int = 5, of_elsewhere: bool = False) -> Comparison:
+    """A whole table with `runs` runs a net, most of them close to the paper; cells on request have none.
+
+    Args:
+        of_elsewhere: Whether the results are from elsewhere, as those of nets that cannot be tested here must be.
+    """
+    found: list[Record] = []
+    elsewhere: list[ExternalResult] = []
+    for cell in table.cells():
+        near = [(cell.number or 75.0) + 0.07 * (2 * (seed % 5) - 4) for seed in range(runs)]
+        errors = [round(error, 2) for error in near]
+        for setting in cell.settings:
+            if of_elsewhere:
+                elsewhere += [external(table, cell.id, e, seed=s, setting=setting.label) for s, e in enumerate(errors)]
+            else:
+                found += records(table, cell.id, errors, setting.label)
+    return compared(table, found, elsewhere)
+
+
+def more_than_looked_at(table1: Table, table2: Table) -> tuple[Comparison, Comparison]:
+    """Cells with runs that change nothing, as they are beyond the look that decided.
+
+    original/resnet110 of Table 2    five runs near 6.6 decide, and fifteen of 9.0 follow
+    the sweep of Table 1             five runs of each net fail, and five that do not follow
+    """
+    cell = "exclusive_gating_0_to_5/resnet110"
+    numbers = records(table2, "original/resnet110", (6.58, 6.64, 6.49, 6.71, 6.60, *[9.0] * 15))
+    sweep = [
+        run
+        for setting in table1.cell(cell).settings
+        for run in records(table1, cell, (90.0, 91.0, 92.0, 93.0, 94.0, *[12.0] * 5), setting.label)
+    ]
+    return compared(table1, sweep), compared(table2, numbers)
 
 
 def every_verdict_of_numbers(table2: Table) -> Comparison:

@@ -14,16 +14,18 @@ from paperbench.specs.table import Table, load_table
 from tests.helpers import ROOT
 from tests.report.comparing import (
     COPY,
+    ORIGINAL,
     compared,
     every_verdict_of_failing,
     every_verdict_of_numbers,
     external,
+    more_than_looked_at,
     record,
 )
 
 OF_RUNS = (
-    *("group", "data", "canonical", "precision", "numerics", "mixed", "source", "median"),
-    *("seed", "run", "status", "iteration", "error"),
+    *("group", "data", "fingerprint", "canonical", "precision", "numerics", "mixed", "source", "median"),
+    *("seed", "run", "status", "iteration", "error", "looked_at"),
 )
 
 
@@ -92,6 +94,29 @@ def test_what_is_worse_by_itself_only_does_not_differ(numbers: Comparison) -> No
 def test_groups_that_are_not_pooled_are_numbered(numbers: Comparison) -> None:
     lines = of(read(render(numbers)), "original/resnet110")
     assert [(line["group"], line["precision"]) for line in lines] == [("1", "fp32")] * 5 + [("2", "bf16")]
+
+
+def test_runs_that_were_not_looked_at_are_there_and_count_for_nothing(table2: Table) -> None:
+    sweep, numbers = (read(render(c)) for c in more_than_looked_at(load_table("table1", ROOT), table2))
+    lines = of(numbers, "original/resnet110")
+    assert [line["looked_at"] for line in lines] == ["true"] * 5 + ["false"] * 15
+    assert {line["median"] for line in lines} == {"6.6"}
+    assert {round(float(line["difference"]), 6) for line in lines} == {-0.01}
+    gating = of(sweep, "exclusive_gating_0_to_5/resnet110")
+    assert {line["median"] for line in gating} == {"92.0"}
+    assert [line["looked_at"] for line in gating] == (["true"] * 5 + ["false"] * 5) * 6
+
+
+def test_groups_that_are_listed_beside_have_a_median_of_their_own(numbers: Comparison) -> None:
+    lines = of(read(render(numbers)), "original/resnet110")
+    assert [(line["median"], line["looked_at"]) for line in lines[4:]] == [("6.6", "true"), ("6.7", "false")]
+
+
+def test_data_are_told_by_their_fingerprint(numbers: Comparison) -> None:
+    lines = read(render(numbers))
+    assert {line["fingerprint"] for line in of(lines, "relu_only_preact/resnet110")} == {COPY.fingerprint}
+    assert {line["fingerprint"] for line in of(lines, "original/resnet110")} == {ORIGINAL.fingerprint}
+    assert {line["fingerprint"] for line in of(lines, "preact/resnet164")} == {""}
 
 
 def test_a_net_without_runs_has_a_line_whose_columns_of_runs_are_empty(table2: Table) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -15,6 +16,7 @@ from scipy import stats
 from paperbench import __version__
 from paperbench.compare.comparison import Comparison
 from paperbench.report.json_format import render, schema
+from paperbench.specs.claim import Kind
 from paperbench.specs.table import Table, load_table
 from tests.helpers import ROOT
 from tests.report.comparing import (
@@ -23,6 +25,7 @@ from tests.report.comparing import (
     every_verdict_of_failing,
     every_verdict_of_numbers,
     external,
+    more_than_looked_at,
     record,
     records,
 )
@@ -151,7 +154,7 @@ def test_every_situation_has_its_verdict(numbers: Comparison, failing: Compariso
     }
     assert summary["differing"] == ["bn_after_addition/resnet110", "bn_after_addition/resnet164"]
     assert (summary["holds"], summary["all_reproduced"]) == (False, False)
-    assert sum(summary["standings"].values()) == len(value["claims"]) == 10
+    assert sum(summary["standings"].values()) == len(value["claims"]) == len(numbers.claims) > 5
     found = {name: cell["verdict"] for name, cell in by_id(read(render(failing))).items()}
     assert {name: verdict for name, verdict in found.items() if verdict != "not run"} == {
         "plain/resnet110": "reproduced",
@@ -167,7 +170,8 @@ def test_a_sceptic_can_compute_every_verdict_from_what_is_there(numbers: Compari
     for cell in judged:
         (net,) = cell["nets"]
         interval, noise, published = cell["interval"], cell["noise"], cell["published"]
-        looked_at = [run["error"] for run in net["groups"][0]["runs"]][: 5 * cell["look"]]
+        looked_at = [run["error"] for run in net["groups"][0]["runs"] if run["looked_at"]]
+        assert len(looked_at) == 5 * cell["look"]
         assert interval["difference"] == pytest.approx(statistics.median(looked_at) - published["value"])
         assert cell["difference"] == pytest.approx(interval["difference"])
         reach = stats.t.ppf(1 - interval["level"], interval["degrees"]) * interval["standard_error"]
@@ -183,6 +187,48 @@ def test_a_sceptic_can_compute_every_verdict_from_what_is_there(numbers: Compari
             assert near > published["tolerance"]
     assert {cell["look"] for cell in judged} == {1, 2}
     assert {cell["noise"]["rests_on"] for cell in judged} == {"ours", "both"}
+
+
+def test_runs_that_were_not_looked_at_are_there_and_count_for_nothing(table1: Table, table2: Table) -> None:
+    sweep, numbers = (read(render(comparison)) for comparison in more_than_looked_at(table1, table2))
+    cell = by_id(numbers)["original/resnet110"]
+    (group,) = cell["nets"][0]["groups"]
+    assert [run["looked_at"] for run in group["runs"]] == [True] * 5 + [False] * 15
+    assert (group["median"], cell["difference"]) == (6.6, pytest.approx(6.6 - 6.61))
+    assert cell["failing"] == cell["nets"][0]["failing"] == {"failed": 0, "runs": 5}
+    gating = by_id(sweep)["exclusive_gating_0_to_5/resnet110"]
+    assert gating["failing"] == {"failed": 30, "runs": 30}
+    assert [net["failing"] for net in gating["nets"]] == [{"failed": 5, "runs": 5}] * 6
+    assert {net["groups"][0]["median"] for net in gating["nets"]} == {92.0}
+    assert errors(sweep) == errors(numbers) == []
+
+
+def test_failures_of_a_sweep_are_those_of_all_its_nets_whatever_decided(table1: Table) -> None:
+    cell = "exclusive_gating_0_to_5/resnet110"
+    first, second, *_ = table1.cell(cell).settings
+    runs = [*records(table1, cell, [12.0] * 5, first.label), *records(table1, cell, [90.0] * 4, second.label)]
+    judged = by_id(read(render(compared(table1, runs))))[cell]
+    assert (judged["verdict"], judged["failing"]) == ("better", {"failed": 4, "runs": 9})
+    assert [net["failing"] for net in judged["nets"][:3]] == [
+        {"failed": 0, "runs": 5},
+        {"failed": 4, "runs": 4},
+        None,
+    ]
+
+
+def test_runs_in_other_groups_and_under_way_are_not_looked_at(numbers: Comparison) -> None:
+    value = by_id(read(render(numbers)))
+    (net,) = value["original/resnet110"]["nets"]
+    assert [[run["looked_at"] for run in group["runs"]] for group in net["groups"]] == [[True] * 5, [False]]
+    assert [group["median"] for group in net["groups"]] == [6.6, 6.7]
+    (early,) = value["relu_before_addition/resnet164"]["nets"]
+    assert [run["looked_at"] for run in early["groups"][0]["runs"]] == [True, True, False]
+
+
+def test_results_of_another_source_are_not_looked_at_though_they_are_equal(table2: Table) -> None:
+    results = [external(table2, "preact/resnet164", 5.5, source=source) for source in ("one", "another")]
+    (net,) = by_id(read(render(compared(table2, [], results))))["preact/resnet164"]["nets"]
+    assert [[run["looked_at"] for run in group["runs"]] for group in net["groups"]] == [[True], [False]]
 
 
 def test_a_diverged_run_has_no_error_and_a_flag(numbers: Comparison, failing: Comparison) -> None:
@@ -307,6 +353,22 @@ def test_claims_say_what_was_tested_and_found(numbers: Comparison) -> None:
     assert claim["section"] == "Sec. 4.1"
 
 
+def test_claims_have_all_that_the_expected_results_say_of_them(numbers: Comparison) -> None:
+    claim = numbers.claims[0].claim
+    fields = {field.name for field in dataclasses.fields(claim)} - {"where"}
+    first, *others = numbers.claims
+    for edited in (replace(claim, by=0.25), replace(claim, kind="converges", measure=None, by=None)):
+        value = read(render(replace(numbers, claims=(replace(first, claim=edited), *others))))
+        assert errors(value) == []
+        written = value["claims"][0]
+        assert written.keys() >= fields
+        assert (written["by"], written["kind"]) == (edited.by, edited.kind)
+
+
+def test_every_kind_of_claim_is_in_the_schema() -> None:
+    assert schema()["$defs"]["claim"]["properties"]["kind"]["enum"] == list(get_args(Kind))
+
+
 def test_deviations_name_their_cells_even_where_they_are_all(numbers: Comparison) -> None:
     deviations = {d["topic"]: d for d in read(render(numbers))["deviations"]}
     with_runs_of_ours = [c.cell.id for c in numbers.cells if c.cell.id != "preact/resnet164"]
@@ -317,7 +379,8 @@ def test_deviations_name_their_cells_even_where_they_are_all(numbers: Comparison
 
 def test_what_was_not_used_and_what_was_damaged_is_named(table2: Table) -> None:
     one, other = (record(table2, "preact/resnet110", error) for error in (6.4, 6.5))
-    value = read(render(compared(table2, [one, other]), ["runs/x/record.json is no JSON"]))
+    comparison = compared(table2, [one, other])
+    value = read(render(comparison, ["runs/x/record.json is no JSON", *comparison.left_out]))
     assert value["complaints"] == ["runs/x/record.json is no JSON"]
     (left_out,) = value["left_out"]
     assert one.run in left_out

@@ -2,15 +2,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import get_args
 from xml.dom import minidom
 
 import pytest
 
-from paperbench.compare.comparison import Comparison
+from paperbench.compare.comparison import Comparison, Requirement
 from paperbench.report.junit import render
 from paperbench.specs.table import Table, load_table
 from tests.helpers import ROOT
-from tests.report.comparing import compared, every_verdict_of_failing, every_verdict_of_numbers, record, records
+from tests.report.comparing import (
+    compared,
+    every_verdict_of_failing,
+    every_verdict_of_numbers,
+    more_than_looked_at,
+    record,
+    records,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +68,12 @@ def text_of(case: minidom.Element, tag: str) -> str:
 
 
 def properties(case: minidom.Element) -> dict[str, str]:
-    (parent,) = children(case, "properties")
-    return {p.getAttribute("name"): p.getAttribute("value") for p in children(parent, "property")}
+    return dict(listed_properties(case))
+
+
+def listed_properties(element: minidom.Element) -> list[tuple[str, str]]:
+    (parent,) = children(element, "properties")
+    return [(p.getAttribute("name"), p.getAttribute("value")) for p in children(parent, "property")]
 
 
 def test_cells_pass_fail_or_are_skipped_by_their_verdicts(numbers: Comparison) -> None:
@@ -84,9 +96,34 @@ def test_failing_nets_are_judged_by_their_rule(failing: Comparison) -> None:
     _, cells, _ = read(render(failing))
     found = {name.partition("/")[0]: outcome(case) for name, case in cases(cells).items()}
     assert found["plain"] == found["exclusive_gating_0_to_5"] == "passed"
-    assert found["constant_scaling_unscaled"] == "failure"
-    assert found["conv_shortcut"] == found["dropout_shortcut"] == "skipped"
-    assert "its runs do not agree" in message(cases(cells)["conv_shortcut/resnet110"])
+    assert found["constant_scaling_unscaled"] == found["conv_shortcut"] == "failure"
+    assert found["dropout_shortcut"] == "skipped"
+
+
+def test_a_net_that_fails_in_some_runs_where_the_paper_has_it_fail_is_not_sure_to_be_better() -> None:
+    table1 = load_table("table1", ROOT)
+    comparison = compared(table1, records(table1, "plain/resnet110", (12.0, 12.1, 12.2, 90.0, 90.0)))
+    case = cases(read(render(comparison))[1])["plain/resnet110"]
+    assert outcome(case) == "skipped"
+    assert message(case).startswith("not sure to be better: 2 of 5 failed")
+    assert "its runs do not agree" in message(case)
+
+
+def test_only_the_runs_looked_at_are_in_numbers(table2: Table) -> None:
+    sweep, numbers = (read(render(c))[1] for c in more_than_looked_at(load_table("table1", ROOT), table2))
+    case = cases(numbers)["original/resnet110"]
+    found = properties(case)
+    assert (found["median"], found["n"], found["failed"]) == ("6.60", "5", "0 of 5")
+    assert "4: 6.60; not looked at: 5: 9.00, 6: 9.00" in text_of(case, "system-out")
+    gating = cases(sweep)["exclusive_gating_0_to_5/resnet110"]
+    assert properties(gating)["failed"] == "30 of 30"
+    assert "median" not in properties(gating)
+
+
+def test_a_run_under_way_is_told_and_not_looked_at(numbers: Comparison) -> None:
+    case = cases(read(render(numbers))[1])["relu_before_addition/resnet164"]
+    assert "1: 6.20; not looked at: 2: (at 1,000)" in text_of(case, "system-out")
+    assert properties(case)["n"] == "2"
 
 
 def test_claims_pass_if_supported_and_fail_if_contradicted(numbers: Comparison) -> None:
@@ -97,6 +134,26 @@ def test_claims_pass_if_supported_and_fail_if_contradicted(numbers: Comparison) 
     }
     assert outcome(cases(claims)["bn_after_addition_worse_110"]) == "passed"
     assert outcome(cases(claims)["bn_after_addition_worse_164"]) == "failure"
+
+
+def test_a_contradicted_claim_of_a_reduced_net_is_no_failure(numbers: Comparison) -> None:
+    _, _, claims = read(render(replace(numbers, profile="smoke")))
+    case = cases(claims)["bn_after_addition_worse_164"]
+    assert outcome(case) == "skipped"
+    assert message(case).startswith("contradicted: the reduced nets or data of profile smoke say nothing about the pap")
+    assert "failure" not in {outcome(case) for case in cases(claims).values()}
+    assert outcome(cases(claims)["bn_after_addition_worse_110"]) == "passed"
+
+
+def test_deviations_are_properties_of_the_suite_of_cells(numbers: Comparison) -> None:
+    _, cells, claims = read(render(numbers))
+    told = [value for name, value in listed_properties(cells) if name == "deviation"]
+    assert len(told) == len(numbers.deviations) > 3
+    assert "data: CIFAR-10 -> CIFAR-10 (some copy) (re-encoded) (relu_only_preact/resnet110)" in told
+    framework = next(d for d in numbers.deviations if d.topic == "framework")
+    assert f"framework: Caffe -> {framework.ours} (all cells with runs)" in told
+    assert "initialisation: not said -> fan_out (all cells with runs)" in told
+    assert [name for name, _ in listed_properties(claims)] == ["paperbench"]
 
 
 def test_the_totals_are_those_of_the_cases(numbers: Comparison, failing: Comparison) -> None:
@@ -121,9 +178,16 @@ def test_there_is_a_failing_cell_just_where_the_exit_code_is_1(
 ) -> None:
     alone = compared(table2, records(table2, "preact/resnet110", (7.3, 7.6, 7.25, 7.5, 7.1)))
     assert not alone.holds()  # without others, what Holm's correction spares elsewhere differs
-    for comparison in (numbers, failing, alone, compared(table2)):
-        _, cells, _ = read(render(comparison))
-        assert (cells.getAttribute("failures") == "0") == comparison.holds()
+    reproduced = compared(
+        table2, records(table2, "preact/resnet110", (6.3, 6.4, 6.5)), seeds=3, cells="preact/resnet110"
+    )
+    table3 = load_table("table3", ROOT)
+    unprinted = compared(table3, cells="cifar10_resnet164_no_warm_up")
+    requirements: tuple[Requirement, ...] = get_args(Requirement)
+    for comparison in (numbers, failing, alone, compared(table2), reproduced, unprinted):
+        for requirement in requirements:
+            _, cells, _ = read(render(comparison, requirement))
+            assert (cells.getAttribute("failures") == "0") == comparison.holds(requirement)
 
 
 def test_where_all_must_be_reproduced_everything_else_fails(table2: Table, numbers: Comparison) -> None:
@@ -136,6 +200,21 @@ def test_where_all_must_be_reproduced_everything_else_fails(table2: Table, numbe
     one = compared(table2, records(table2, "preact/resnet110", (6.3, 6.4, 6.5)), seeds=3, cells="preact/resnet110")
     assert one.holds("reproduced")
     assert read(render(one, "reproduced"))[1].getAttribute("failures") == "0"
+
+
+def test_what_the_paper_does_not_print_and_what_is_not_asked_for_need_not_be_reproduced() -> None:
+    table3, table4 = load_table("table3", ROOT), load_table("table4", ROOT)
+    _, cells, _ = read(render(compared(table3), "reproduced"))
+    unprinted = cases(cells)["cifar10_resnet164_no_warm_up/preact"]
+    assert outcome(unprinted) == "skipped"
+    assert {outcome(case) for name, case in cases(cells).items() if "no_warm_up" not in name} == {"failure"}
+    on_request = "resnet1202/cifar10"
+    _, cells, _ = read(render(compared(table4), "reproduced"))
+    assert message(cases(cells)[on_request]) == "not run (it is run on request only)"
+    assert outcome(cases(cells)["preact_resnet164/cifar10"]) == "failure"
+    begun = compared(table4, [record(table4, on_request, None, status="partial")])
+    assert outcome(cases(read(render(begun, "reproduced"))[1])[on_request]) == "failure"
+    assert outcome(cases(read(render(begun))[1])[on_request]) == "skipped"
 
 
 def test_what_is_skipped_says_why(numbers: Comparison) -> None:
