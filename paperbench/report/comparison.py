@@ -50,11 +50,8 @@ class _Style:
         """Prose, in lines that fit a terminal; what reads Markdown breaks lines by itself."""
         if self.tabulate == "github":
             return text
-        return (
-            textwrap.fill(text, _WIDTH, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False)
-            if indent
-            else textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-        )
+        hanging = f"{indent}  " if indent else ""
+        return textwrap.fill(text, _WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
 _STYLES = {"table": _Style("", "", "  ", "simple"), "markdown": _Style("## ", "### ", "- ", "github")}
@@ -309,7 +306,10 @@ def _claims_section(comparison: Comparison, style: _Style) -> Iterator[str]:
     told = ", ".join(f"{number} {standing}" for number, standing in counts if number)
     if comparison.claims_left_out:
         told += f"{', ' if told else ''}{comparison.claims_left_out} about cells that were not chosen"
-    yield style.paragraph(f"{told}. Judged on our runs alone, each at its own level, with no correction across claims.")
+    yield style.paragraph(
+        f"{told}. Judged on our runs alone, each at its own level, with no correction across claims. In "
+        f"brackets: {1 - 2 * FIRST_LOOK:.0%} confidence intervals."
+    )
     if comparison.profile != "paper":
         yield f"Profile {comparison.profile} trains other nets or data: what holds here need not hold of the paper's."
     tested = [claim for claim in comparison.claims if claim.findings]
