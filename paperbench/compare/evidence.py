@@ -212,8 +212,7 @@ class Evidence:
         odd: list[tuple[Record, _Experiment]] = []
         for key, records in self._ours.items():
             spec = records[0].spec
-            same_net = [e for e in self._experiments.values() if canonical_json(e.net) == canonical_json(spec.net)]
-            candidates = by_model.get(_model(records[0].net)) or same_net
+            candidates = by_model.get(_model(records[0].net)) or self._trained_with(spec.net)
             if spec.profile == self._profile_name and key not in by_key and candidates:
                 nearest = min(candidates, key=lambda experiment: len(experiment.changes_since(records[0])))
                 odd += [(record, nearest) for record in records]
@@ -223,6 +222,11 @@ class Evidence:
         for record, meant in odd:
             if _key(record.spec.net, record.spec.recipe, record.spec.profile) not in elsewhere:
                 self.left_out.append(meant.what_changed_since(record))
+
+    def _trained_with(self, net: Mapping[str, Any]) -> list[_Experiment]:
+        """The experiments with a net, whatever it was called when its record was written."""
+        wanted = canonical_json(net)
+        return [e for e in self._experiments.values() if canonical_json(e.net) == wanted]
 
     def _name_externals_of_no_cell(self) -> None:
         """Name the results from elsewhere that were entered for a cell whose experiment has changed since."""

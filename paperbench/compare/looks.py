@@ -48,6 +48,6 @@ def progress(group: Group, planned: int) -> str:
         return text
     seeds = {run.seed for run in done}
     missing = next((seed for seed in range(planned) if seed not in seeds), planned)
-    if any(run.seed > missing for run in group.ended):
+    if missing < planned and any(run.seed > missing for run in group.ended):
         text += f" (seeds 0 to {planned - 1} count, and that of seed {missing} is missing)"
     return text

@@ -16,6 +16,7 @@ from tests.compare.judging import (
     SECOND,
     Expectation,
     a_table,
+    compared,
     expectation,
     external,
     judge,
@@ -814,3 +815,11 @@ def test_intervals_in_words_have_signs() -> None:
     expected = expectation(around(PREACT_NUMBER), PREACT_NUMBER)
     assert interval
     assert in_words(interval) == f"[{expected.low:+.2f}, {expected.high:+.2f}]"
+
+
+def test_no_seed_is_called_missing_when_all_planned_runs_are_there() -> None:
+    table1 = a_table("table1")
+    runs = [record(table1, "plain/resnet110", 12.0, seed=seed) for seed in (0, 1, 3)]
+    claims = compared(table1, *runs, seeds=2).claims
+    (plain,) = [claim for claim in claims if claim.claim.id == "plain_fails"]
+    assert plain.reason == "plain/resnet110: 2 of 2 runs; to say that a net fails takes 3"
