@@ -819,7 +819,7 @@ def test_intervals_in_words_have_signs() -> None:
 
 def test_no_seed_is_called_missing_when_all_planned_runs_are_there() -> None:
     table1 = a_table("table1")
-    runs = [record(table1, "plain/resnet110", 12.0, seed=seed) for seed in (0, 1, 3)]
+    runs = [record(table1, "plain/resnet110", 12.0, seed=seed) for seed in (0, 1, 5)]
     claims = compared(table1, *runs, seeds=2).claims
     (plain,) = [claim for claim in claims if claim.claim.id == "plain_fails"]
     assert plain.reason == "plain/resnet110: 2 of 2 runs; to say that a net fails takes 3"
