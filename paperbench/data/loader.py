@@ -135,16 +135,21 @@ class TrainingBatches:
         A variant is `(mirrored * crops + dy) * crops + dx`, with dy and dx counted from the padded image's corner.
         """
         if number not in self._epochs:
-            order = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "order", number))
-            choice = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "augmentation", number))
-            variants = self.crops**2 * (2 if self.flip else 1)
-            self._epochs[number] = Choices(
-                torch.randperm(self.num_images, generator=order).to(self.device),
-                torch.randint(variants, (self.num_images,), generator=choice).to(self.device),
-            )
+            drawn = self._drawn(number)
+            self._epochs[number] = Choices(drawn.order.to(self.device), drawn.variant.to(self.device))
             while len(self._epochs) > 2:
                 del self._epochs[next(iter(self._epochs))]  # the older
         return self._epochs[number]
+
+    def _drawn(self, number: int) -> Choices:
+        """The choices of an epoch, on the CPU."""
+        order = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "order", number))
+        choice = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "augmentation", number))
+        variants = self.crops**2 * (2 if self.flip else 1)
+        return Choices(
+            torch.randperm(self.num_images, generator=order),
+            torch.randint(variants, (self.num_images,), generator=choice),
+        )
 
     def choices(self, iteration: int) -> Choices:
         """The choices for one iteration, counted from 0: (batch_size,) each."""
@@ -160,6 +165,15 @@ class TrainingBatches:
         if len(parts) == 1:
             return parts[0]
         return Choices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))
+
+    def schedule(self, iterations: int) -> Choices:
+        """The choices of all iterations, (iterations, batch_size) each, int32 and int16: 49 MB for 64,000 of 128."""
+        images = iterations * self.batch_size
+        epochs = [self._drawn(number) for number in range(-(-images // self.num_images))]
+        order = torch.cat([epoch.order.int() for epoch in epochs])[:images]
+        variant = torch.cat([epoch.variant.short() for epoch in epochs])[:images]
+        shape = (iterations, self.batch_size)
+        return Choices(order.view(shape).to(self.device), variant.view(shape).to(self.device))
 
     def batch(self, iteration: int) -> Batch:
         """The augmented batch of an iteration, counted from 0."""

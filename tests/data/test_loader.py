@@ -51,6 +51,16 @@ def test_a_batch_equals_torchvisions_pad_crop_and_flip_pixel_for_pixel(small_dat
         assert batch.labels.tolist() == [small_dataset.y_train[index] for index, *_ in crops]
 
 
+def test_the_schedule_is_the_choices_of_every_iteration(small_dataset: ImageDataset) -> None:
+    loader = batches(small_dataset)  # 100 images: the 9 batches of 32 reach into the third epoch
+    order, variant = loader.schedule(9)
+    assert (order.shape, order.dtype, variant.dtype) == ((9, 32), torch.int32, torch.int16)
+    for iteration in range(9):
+        chosen = loader.choices(iteration)
+        assert torch.equal(order[iteration].long(), chosen.order)
+        assert torch.equal(variant[iteration].long(), chosen.variant)
+
+
 def test_batches_are_channels_last_float32(small_dataset: ImageDataset) -> None:
     images, labels = batches(small_dataset).batch(0)
     assert images.shape == (32, 3, 32, 32)
