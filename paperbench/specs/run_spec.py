@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16", "bf16-fp32-stream"]
 
 
 @dataclass(frozen=True)

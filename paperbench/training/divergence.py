@@ -50,7 +50,7 @@ def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], No
     Returns:
         Where it came up; None if everything stayed finite, which only arithmetic that does not repeat itself can do.
     """
-    with _OutputWatch(trainer.model) as watch:
+    with trainer.stepping_eagerly(), _OutputWatch(trainer.model) as watch:
         while trainer.iteration < last:
             between_steps()
             trainer.step()

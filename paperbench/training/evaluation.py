@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from paperbench.data.loader import Batch
+from paperbench.training.batch_norm import GroupedBatchNorm2d
 from paperbench.training.precision import autocast
+from paperbench.training.working_copy import WorkingCopy
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ def evaluate(
 @torch.no_grad()
 def reestimate_batch_norm(
     model: nn.Module,
-    groups: Iterable[Tensor],
+    batches: Iterable[Tensor],
+    group: int,
     precision: str,
     device: torch.device,
-    between_groups: Callable[[], None] = go_on,
+    between_batches: Callable[[], None] = go_on,
 ) -> None:
     """Replace the moving averages of BN by plain averages over the given groups of training images.
 
@@ -68,20 +71,29 @@ def reestimate_batch_norm(
 
     Args:
         model: The trained net.
-        groups: Images of shape (N, 3, H, W), as many in each as share BN statistics in training.
-        between_groups: Called before each group; may raise to break off, which leaves BN in pieces.
+        batches: Images of shape (N, 3, H, W), N being any multiple of `group`.
+        group: Images that share BN statistics in training.
+        between_batches: Called before each batch; may raise to break off, which leaves BN in pieces.
     """
-    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    moving_average = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.reset_running_stats()
-    model.train()
-    for count, images in enumerate(groups, start=1):
-        between_groups()
-        for layer in layers:
-            layer.momentum = 1 / count  # the moving average is then the plain one
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.reset_running_stats()
+    copy = WorkingCopy(model, batch_norm_group=group).module
+    layers = [m for m in copy.modules() if isinstance(m, GroupedBatchNorm2d)]
+    for grouped in layers:
+        grouped.groups_averaged = 0
+    groups = 0
+    for images in batches:
+        between_batches()
         with autocast(precision, device):
-            model(images)
-    for layer, momentum in zip(layers, moving_average, strict=True):
-        layer.momentum = momentum
+            copy(images)
+        groups += len(images) // group
+    count_batches(model, groups)
     model.eval()
+
+
+def count_batches(model: nn.Module, number: int) -> None:
+    """Set how many batches BN has seen. Nothing depends on it, but torch's state dicts have it."""
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm) and layer.num_batches_tracked is not None:
+            layer.num_batches_tracked.fill_(number)

@@ -2,43 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
+from torch.optim.sgd import sgd
 
 from paperbench.specs.recipe import Recipe
 
 
-class MomentumSGD(torch.optim.SGD):
+class MomentumSGD:
     """torch's fused SGD, whose learning rate changes as the recipe's momentum form demands.
 
     Caffe keeps v <- m v + lr g and steps by v, torch keeps b <- m b + g and steps by lr b. With v = lr b they are one
     while the rate stands still; when it changes, Caffe's v goes on unchanged, so b is scaled by lr_old / lr_new. At
     iteration 400, where the rate rises tenfold, and at each drop the two forms differ for some dozen iterations.
+
+    All that a step reads stays in the same memory for good, the rate too, so that a step can be captured once and
+    replayed.
+
+    Args:
+        parameters: What is trained, all of one dtype on one device.
+        recipe: Momentum and its form, weight decay, learning rates.
+
+    Attributes:
+        momentum: One buffer b a parameter, zero at first; none if the recipe has no momentum.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], recipe: Recipe) -> None:
-        self._keeps_velocity = recipe.momentum_form == "caffe"
-        super().__init__(
-            parameters,
-            lr=recipe.rate_at(0),
-            momentum=recipe.momentum,
-            nesterov=recipe.momentum_form == "nesterov",
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
+    def __init__(self, parameters: Iterable[Tensor], recipe: Recipe) -> None:
+        self._parameters, self._recipe = list(parameters), recipe
+        self._rate = recipe.rate_at(0)
+        like = self._parameters[0]
+        self._rate_on_device = torch.tensor(self._rate, dtype=like.dtype, device=like.device)
+        self.momentum = [torch.zeros_like(p, requires_grad=False) for p in self._parameters] if recipe.momentum else []
 
     @torch.no_grad()
     def set_rate(self, rate: float) -> None:
-        """Change the learning rate; nothing happens if it is the present one."""
-        for group in self.param_groups:
-            old = group["lr"]
-            if old == rate:
-                continue
-            group["lr"] = rate
-            if self._keeps_velocity:
-                buffers = [self.state[p].get("momentum_buffer") for p in group["params"]]
-                present = [b for b in buffers if b is not None]
-                if present:
-                    torch._foreach_mul_(present, old / rate)
+        """Change the learning rate; nothing happens if it is the present one. Waits for no device."""
+        if rate == self._rate:
+            return
+        self._rate_on_device.fill_(rate)
+        if self._recipe.momentum_form == "caffe" and self.momentum:
+            torch._foreach_mul_(self.momentum, self._rate / rate)
+        self._rate = rate
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """Update the parameters.
+
+        Args:
+            gradients: One a parameter, in their order.
+        """
+        sgd(
+            self._parameters,
+            list(gradients),
+            list(self.momentum) or [None] * len(self._parameters),
+            fused=True,
+            weight_decay=self._recipe.weight_decay,
+            momentum=self._recipe.momentum,
+            lr=self._rate_on_device,
+            dampening=0,
+            nesterov=self._recipe.momentum_form == "nesterov",
+            maximize=False,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rate and momentum."""
+        return {"rate": self._rate, "momentum": self.momentum}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state; it is copied.
+
+        Raises:
+            ValueError: It is of other parameters.
+        """
+        if [t.shape for t in state["momentum"]] != [t.shape for t in self.momentum]:
+            raise ValueError("momentum of other parameters")
+        for ours, theirs in zip(self.momentum, state["momentum"], strict=True):
+            ours.copy_(theirs)
+        self._rate = state["rate"]
+        self._rate_on_device.fill_(self._rate)

@@ -1,12 +1,16 @@
-"""Arithmetic of a training: what `fp32`, `tf32` and `bf16` mean on each device."""
+"""Arithmetic of a training: what `fp32`, `tf32`, `bf16` and `bf16-fp32-stream` mean on each device."""
 
 from __future__ import annotations
 
 from typing import get_args
 
 import torch
+from torch import Tensor, nn
 
 from paperbench.errors import PaperbenchError
+from paperbench.models import ResidualNet
+from paperbench.models.residual_unit import ResidualUnit
+from paperbench.models.shortcuts import Projection
 from paperbench.specs.run_spec import Precision
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -70,4 +74,28 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
     Parameters, gradients, momentum, BN statistics and the loss stay in float32.
     """
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=has_bf16(precision), cache_enabled=False)
+
+
+def has_bf16(precision: str) -> bool:
+    """Whether convolutions read and write bfloat16."""
+    return precision in ("bf16", "bf16-fp32-stream")
+
+
+class _Widened(nn.Module):
+    """The same values in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float()
+
+
+def keep_stream_in_fp32(model: ResidualNet) -> None:
+    """Let the signal between the residual units be float32, and what is inside their branches bfloat16.
+
+    A thousand layers add up as many rounded summands; here the sum itself is not rounded. Adding bfloat16 to float32
+    gives float32, so what has to be widened is what a convolution puts onto the stream: the stem and projections.
+    """
+    model.stem.add_module("widened", _Widened())
+    for unit in model.modules():
+        if isinstance(unit, ResidualUnit) and isinstance(unit.shortcut, Projection):
+            unit.shortcut.add_module("widened", _Widened())

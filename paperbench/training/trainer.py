@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,20 +14,29 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import EvaluationBatches, InputTransform, TrainingBatches
+from paperbench.data.loader import Choices, EvaluationBatches, InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
-from paperbench.training.engine import EagerEngine, Engine, WindowMetrics
-from paperbench.training.evaluation import EvaluationMetrics, evaluate, go_on, reestimate_batch_norm
-from paperbench.training.precision import set_arithmetic
+from paperbench.training.compiling import compile_units, telling_compile_errors
+from paperbench.training.engine import EagerEngine, Engine, EngineName
+from paperbench.training.evaluation import EvaluationMetrics, count_batches, evaluate, go_on, reestimate_batch_norm
+from paperbench.training.graph import CudaCapture, GraphEngine
+from paperbench.training.optimiser import MomentumSGD
+from paperbench.training.precision import has_bf16, keep_stream_in_fp32, set_arithmetic
+from paperbench.training.step import TrainingStep
+from paperbench.training.window import PendingMetrics, Window, WindowMetrics
+from paperbench.training.working_copy import NetItself, WorkingCopy
 
 NUMERICS_VERSION = 1
 """Raised whenever a change makes the same spec and seed train different numbers. Records keep it."""
 
-EVALUATION_BATCH = {"cpu": 100, "cuda": 1000}
+EVALUATION_BATCH = {"cpu": 100, "cuda": 2000}
 """Test images a forward pass. They do not affect each other, so this is a matter of memory and speed only."""
+
+GROUPS_AT_ONCE = {"cpu": 1, "cuda": 16}
+"""BN groups a forward pass when their statistics are taken. Likewise."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +60,26 @@ class Trainer:
         recipe: How.
         dataset: On what.
         seed: Of initialisation, order, augmentation and noise.
-        precision: "fp32", "tf32" or "bf16".
+        precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
         device: Where.
+        engine: How; the device must have it (`choice.available_engines`).
 
     Attributes:
         model: The net.
+        engine_name: What records call the engine.
         input_transform: What it reads of the images.
         iteration: Iterations done so far.
     """
 
     def __init__(
-        self, net: Net, recipe: Recipe, dataset: ImageDataset, seed: int, precision: str, device: torch.device
+        self,
+        net: Net,
+        recipe: Recipe,
+        dataset: ImageDataset,
+        seed: int,
+        precision: str,
+        device: torch.device,
+        engine: EngineName = "eager",
     ) -> None:
         if len(dataset.x_train) < recipe.batch_norm.group:
             raise PaperbenchError(
@@ -72,22 +92,53 @@ class Trainer:
         # Noise within a net (dropout shortcuts) draws from torch's default generators; all else has its own.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = _initialised_model(net, recipe, seed, device)
+        if precision == "bf16-fp32-stream":
+            keep_stream_in_fp32(self.model)
         self._dataset = dataset
         self.input_transform = InputTransform(dataset.x_train, recipe.input)
-        batches = self._training_batches(recipe.batch_size, "training")
-        self._engine: Engine = EagerEngine(self.model, recipe, batches, precision, device)
+        self._batches = self._training_batches(recipe.batch_size, "training")
+        self._optimiser, self._window = MomentumSGD(self.model.parameters(), recipe), Window(device)
+        self.engine_name = engine
+        self._engine = self._made(engine)
         size = EVALUATION_BATCH[device.type]
         self._test = EvaluationBatches(dataset, self.input_transform, batch_size=size, device=device)
 
     def step(self) -> None:
-        """One iteration."""
+        """One iteration. The first one may have to be compiled or captured before."""
+        self._optimiser.set_rate(self.recipe.rate_at(self.iteration))
         self._engine.step(self.iteration)
+        self._window.count(self.recipe.batch_size)
         self.iteration += 1
 
-    @property
-    def engine_name(self) -> str:
-        """What records call the engine."""
-        return self._engine.name
+    @contextmanager
+    def stepping_eagerly(self) -> Iterator[None]:
+        """Within it, steps call the modules of `model`, hooks included, whatever the engine is."""
+        engine, self._engine = self._engine, self._made("eager")
+        try:
+            yield
+        finally:
+            self._engine = engine
+
+    def _made(self, engine: EngineName) -> Engine:
+        """An engine for this training. All of them change the same tensors in place."""
+        size, group = self.recipe.batch_size, self.recipe.batch_norm.group
+        if engine == "eager":
+            return EagerEngine(self._step_with(NetItself(self.model), group), self._batches)
+        bf16 = has_bf16(self.precision)
+        if engine == "graph":
+            return self._graphed(self._step_with(WorkingCopy(self.model, bf16_weights=bf16), group))
+        working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group)
+        compile_units(working.module, (self.model.net, self.recipe.batch_norm, size, self.precision, self.device))
+        step = telling_compile_errors(self._step_with(working, size))
+        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._graphed(step)
+
+    def _step_with(self, working: NetItself, part: int) -> TrainingStep:
+        return TrainingStep(working, self._optimiser, self._window, self.recipe, self._batches, self.precision, part)
+
+    def _graphed(self, step: Callable[[Choices], None]) -> Engine:
+        tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._window.tensors())
+        state = list(chain.from_iterable(tensors))
+        return GraphEngine(step, self._batches, self.recipe.iterations, state, CudaCapture(self.device))
 
     @property
     def epoch(self) -> float:
@@ -96,16 +147,20 @@ class Trainer:
 
     def window_metrics(self) -> WindowMetrics:
         """Training loss and error since the window began. Waits for the device."""
-        return self._engine.metrics()
+        return self._window.metrics()
 
     @property
     def is_window_empty(self) -> bool:
         """Whether no step was made since the window began."""
-        return self._engine.is_window_empty
+        return self._window.is_empty
+
+    def close_window(self) -> PendingMetrics:
+        """Training loss and error since the window began, to be read later; a new one begins. Waits for nothing."""
+        return self._window.close()
 
     def begin_window(self) -> None:
         """Forget the training loss and error so far."""
-        self._engine.reset_metrics()
+        self._window.begin()
 
     def test(self, between_batches: Callable[[], None] = go_on) -> EvaluationMetrics:
         """Test loss and error with the BN statistics that the net holds: moving averages, until it is finished.
@@ -124,15 +179,18 @@ class Trainer:
         moving_average = self.test(between_batches)
         if self.recipe.batch_norm.at_test == "moving_average":
             return FinalMetrics(moving_average, moving_average)
-        groups = self._one_pass_in_bn_groups()
-        reestimate_batch_norm(self.model, groups, self.precision, self.device, between_batches)
+        group = self.recipe.batch_norm.group
+        reestimate_batch_norm(self.model, self._one_pass(), group, self.precision, self.device, between_batches)
         return FinalMetrics(self.test(between_batches), moving_average)
 
-    def _one_pass_in_bn_groups(self) -> Iterator[Tensor]:
-        """Augmented training images in a new order, once each but for those that fill no group."""
-        groups = self._training_batches(self.recipe.batch_norm.group, "batch-norm")
-        for index in range(groups.num_images // groups.batch_size):
-            yield groups.batch(index).images
+    def _one_pass(self) -> Iterator[Tensor]:
+        """Augmented training images in a new order, some BN groups at once, without those that fill no group."""
+        stream = self._training_batches(self.recipe.batch_norm.group, "batch-norm")
+        groups, at_once = stream.num_images // stream.batch_size, GROUPS_AT_ONCE[self.device.type]
+        for first in range(0, groups, at_once):
+            parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
+            order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
+            yield stream.make(Choices(order, variant)).images
 
     def _training_batches(self, batch_size: int, purpose: str) -> TrainingBatches:
         return TrainingBatches(
@@ -147,18 +205,21 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly; tensors and plain values only."""
+        """Everything needed to go on exactly, with any engine; tensors and plain values only."""
+        count_batches(self.model, self.iteration * (self.recipe.batch_size // self.recipe.batch_norm.group))
         return {
             "iteration": self.iteration,
             "model": self.model.state_dict(),
-            "engine": self._engine.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "window": self._window.state_dict(),
             "noise": _generator_states(self.device),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of the same net, recipe and seed."""
         self.model.load_state_dict(state["model"])
-        self._engine.load_state_dict(state["engine"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._window.load_state_dict(state["window"])
         torch.set_rng_state(state["noise"]["cpu"])
         if self.device.type == "cuda" and "cuda" in state["noise"]:
             torch.cuda.set_rng_state(state["noise"]["cuda"], self.device)

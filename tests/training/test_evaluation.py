@@ -38,7 +38,8 @@ def test_evaluation_changes_nothing(model: ResidualNet, small_dataset: ImageData
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
-def test_reestimated_statistics_are_the_averages_over_groups() -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> None:
     """A stack of two BN layers, so that the second sees what the first makes of batch statistics."""
     torch.manual_seed(0)
     groups = [torch.randn(6, 3, 4, 4) * (i + 1) + i for i in range(5)]
@@ -46,7 +47,7 @@ def test_reestimated_statistics_are_the_averages_over_groups() -> None:
     for layer in (stack[0], stack[2]):
         layer.running_mean.fill_(7)
         layer.running_var.fill_(9)
-    reestimate_batch_norm(stack, groups, "fp32", CPU)
+    reestimate_batch_norm(stack, torch.cat(groups).split(6 * at_once), 6, "fp32", CPU)
 
     first = [g.double() for g in groups]
     normalised = [
@@ -60,10 +61,11 @@ def test_reestimated_statistics_are_the_averages_over_groups() -> None:
         torch.testing.assert_close(layer.running_mean.double(), mean, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(layer.running_var.double(), variance, rtol=1e-5, atol=1e-6)
         assert layer.momentum == 0.1
+        assert layer.num_batches_tracked == 5
     assert not stack.training
 
 
 def test_reestimation_leaves_the_parameters(model: ResidualNet) -> None:
     before = {k: v.detach().clone() for k, v in model.named_parameters()}
-    reestimate_batch_norm(model, [torch.randn(8, 3, 32, 32)], "fp32", CPU)
+    reestimate_batch_norm(model, [torch.randn(8, 3, 32, 32)], 4, "fp32", CPU)
     assert all(torch.equal(p, before[k]) for k, p in model.named_parameters())

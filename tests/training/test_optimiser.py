@@ -33,8 +33,7 @@ def trained(recipe: Recipe) -> torch.Tensor:
     optimiser = MomentumSGD([weight], recipe)
     for iteration, gradient in enumerate(gradients()):
         optimiser.set_rate(recipe.rate_at(iteration))
-        weight.grad = gradient.clone()
-        optimiser.step()
+        optimiser.step([gradient.clone()])
     return weight.detach()
 
 

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
+from paperbench.catalogue import PLACEMENTS, resolve
+from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
-from paperbench.training.precision import choose_device, choose_precision, set_arithmetic
+from paperbench.models import ResidualNet
+from paperbench.models.residual_unit import ResidualUnit
+from paperbench.specs.recipe import BatchNormSettings, Recipe
+from paperbench.training.precision import autocast, choose_device, choose_precision, set_arithmetic
+from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -65,3 +74,67 @@ def test_tf32_concerns_convolutions_and_no_matrix_product() -> None:
             assert product < 5e-5
     finally:
         set_arithmetic("fp32")
+
+
+@pytest.fixture
+def recipe(paper_recipe: Recipe) -> Recipe:
+    return replace(paper_recipe, batch_size=8, batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"))
+
+
+def stream(model: ResidualNet, images: torch.Tensor, precision: str) -> dict[str, torch.Tensor]:
+    """What enters and leaves the units, and what the last convolution of each branch gives."""
+    seen: dict[str, torch.Tensor] = {}
+    hooks = []
+    for name, module in model.named_modules():
+        if isinstance(module, ResidualUnit) or name in ("stem", "tail") or isinstance(module, nn.Conv2d):
+            hooks.append(module.register_forward_hook(lambda _m, _i, out, name=name: seen.update({name: out})))
+    with torch.no_grad(), autocast(precision, CPU):
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("preact_resnet164", {"depth": 11}),
+        ("preact_resnet20", {"depth": 8, "shortcut_option": "B"}),
+        ("resnet110_conv_shortcut", {"depth": 8}),
+        ("resnet110_exclusive_gating", {"depth": 8}),
+    ],
+)
+def test_the_stream_is_float32_and_the_branches_are_bfloat16(
+    recipe: Recipe, small_dataset: ImageDataset, name: str, arguments: dict[str, object], placement: str
+) -> None:
+    net = resolve(name, **arguments, placement=placement)
+    plain, wide = (Trainer(net, recipe, small_dataset, 0, p, CPU) for p in ("bf16", "bf16-fp32-stream"))
+    assert wide.model.state_dict().keys() == plain.model.state_dict().keys()
+    images = torch.randn(4, 3, 32, 32)
+    for key, value in stream(wide.model, images, "bf16-fp32-stream").items():
+        assert value.dtype == (torch.bfloat16 if "conv" in key or "gate" in key else torch.float32), key
+    assert {v.dtype for v in stream(plain.model, images, "bf16").values()} == {torch.bfloat16}
+
+
+def test_what_is_added_up_on_a_float32_stream_is_not_rounded(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    """x + F, in float64 from what the unit reads and what its branch gives, is what it passes on, but for one ulp."""
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    errors = {}
+    for precision in ("bf16", "bf16-fp32-stream"):
+        trainer = Trainer(resolve("preact_resnet20"), recipe, small_dataset, 0, precision, CPU)
+        seen = stream(trainer.model, images, precision)
+        exact = seen["stages.1.1"].double() + seen["stages.1.2.residual.conv2"].double()
+        errors[precision] = float((seen["stages.1.2"].double() - exact).norm() / exact.norm())
+    assert errors["bf16-fp32-stream"] < 1e-7
+    assert errors["bf16"] > 1e-3
+
+
+def test_gradients_reach_the_parameters_in_float32(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    gradients = {}
+    for precision in ("fp32", "bf16-fp32-stream"):
+        trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, CPU)
+        trainer.step()
+        gradients[precision] = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+        assert gradients[precision].dtype == torch.float32
+    assert torch.cosine_similarity(*gradients.values(), dim=0) > 0.98

@@ -40,10 +40,7 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
 
 def everything(trainer: Trainer) -> dict[str, object]:
     state = trainer.state_dict()
-    momentum = {
-        f"momentum {index}": values["momentum_buffer"].clone()
-        for index, values in state["engine"]["optimiser"]["state"].items()
-    }
+    momentum = {f"momentum {index}": b.clone() for index, b in enumerate(state["optimiser"]["momentum"])}
     return {**{k: v.clone() for k, v in state["model"].items()}, **momentum, "iteration": state["iteration"]}
 
 

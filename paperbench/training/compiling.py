@@ -1,0 +1,63 @@
+"""Compiling a net unit by unit.
+
+A net of 1001 layers compiled as one would take many minutes. Its units are of some six kinds, and each kind is compiled
+once; what lies between them (stem, classifier) stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import nn
+
+from paperbench.data.loader import Choices
+from paperbench.errors import PaperbenchError
+from paperbench.models.residual_unit import ResidualUnit
+
+MOST_KINDS = 64
+"""Kinds of units that may be compiled for a net. It has two or three a stage; torch gives up after eight by default."""
+
+_compiled_last: Hashable = None
+
+
+def compile_units(module: nn.Module, key: Hashable, backend: str = "inductor") -> None:
+    """Have the residual units compiled when they are first called.
+
+    From then on torch takes it for an error, in this process, if it cannot compile a unit: by default it would go on
+    eagerly without saying so.
+
+    Args:
+        module: The net, changed in place.
+        key: What the compiled code depends on. Nets of one key share it.
+        backend: torch.compile's.
+    """
+    global _compiled_last
+    if key != _compiled_last:
+        torch._dynamo.reset()  # torch counts the kinds of all nets of a process together
+        _compiled_last = key
+    torch._dynamo.config.recompile_limit = MOST_KINDS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    # Else Inductor chooses among kernels that round differently by timing them, in each process anew.
+    options: dict[str, Any] | None = {"deterministic": True} if backend == "inductor" else None
+    for unit in module.modules():
+        if isinstance(unit, ResidualUnit):
+            unit.compile(backend=backend, dynamic=False, options=options)
+
+
+def telling_compile_errors(step: Callable[[Choices], None]) -> Callable[[Choices], None]:
+    """The same step; if the compiler fails in it, a `PaperbenchError` says so."""
+
+    def told(choices: Choices) -> None:
+        try:
+            step(choices)
+        except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
+            reason = next(iter(str(error).strip().splitlines()), "no reason given")
+            raise PaperbenchError(
+                f"torch.compile failed ({type(error).__name__}: {reason}). Use `--engine eager`, or on a GPU "
+                "`--engine graph`."
+            ) from error
+
+    return told

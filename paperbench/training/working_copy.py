@@ -1,0 +1,90 @@
+"""What a step computes with: the net itself, or a copy that shares its tensors but for what is faster otherwise."""
+
+from __future__ import annotations
+
+import copy
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from paperbench.training.batch_norm import GroupedBatchNorm2d
+
+
+class NetItself:
+    """The net as it is.
+
+    Attributes:
+        module: The net.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.module = net
+        self._parameters = list(net.parameters())
+
+    def refresh(self) -> None:
+        """Make ready for a step, after an update or a test."""
+        if not self.module.training:
+            self.module.train()
+
+    def forget_gradients(self) -> None:
+        """So that the next backward pass sets them rather than adds to them."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def gradients(self) -> list[Tensor]:
+        """Of the last backward pass, in the order of the net's parameters and in their dtype."""
+        return [p.grad for p in self._parameters if p.grad is not None]
+
+
+class WorkingCopy(NetItself):
+    """A copy of a net, always in training mode, whose parameters and buffers are the net's own.
+
+    Args:
+        net: The net. What is trained stays in it.
+        bf16_weights: Keep weights of convolutions and classifier in bfloat16 beside the net's own. Autocasting makes
+            the same numbers, but with a kernel for every weight, forward and backward.
+        batch_norm_group: Give every BN groups of so many images, rather than the whole batch.
+
+    Attributes:
+        module: The copy.
+    """
+
+    def __init__(self, net: nn.Module, *, bf16_weights: bool = False, batch_norm_group: int | None = None) -> None:
+        # Tensors that deepcopy finds in its memory are not copied.
+        known = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
+        self._exact: list[Tensor] = []
+        self._rounded: list[Tensor] = []
+        self._places: list[int] = []  # of the rounded ones among the parameters
+        if bf16_weights:
+            places = {id(parameter): index for index, parameter in enumerate(net.parameters())}
+            for layer in net.modules():
+                if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                    for parameter in layer.parameters():
+                        rounded = nn.Parameter(parameter.detach().bfloat16())
+                        known[id(parameter)] = rounded
+                        self._exact.append(parameter)
+                        self._rounded.append(rounded)
+                        self._places.append(places[id(parameter)])
+        super().__init__(copy.deepcopy(net, known).train())
+        for parent in list(self.module.modules()):
+            for name, child in parent.named_children():
+                if isinstance(child, nn.BatchNorm2d):
+                    child.num_batches_tracked = None  # a host's counter would not count on replays; the trainer does
+                    if batch_norm_group is not None:
+                        setattr(parent, name, GroupedBatchNorm2d(child, batch_norm_group))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        if self._rounded:
+            torch._foreach_copy_(self._rounded, self._exact)
+
+    @torch.no_grad()
+    def gradients(self) -> list[Tensor]:
+        gradients = super().gradients()
+        if self._rounded:
+            widened = [torch.empty_like(weight) for weight in self._exact]
+            torch._foreach_copy_(widened, [gradients[place] for place in self._places])
+            for place, gradient in zip(self._places, widened, strict=True):
+                gradients[place] = gradient
+        return gradients

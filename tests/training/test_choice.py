@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paperbench.errors import PaperbenchError
+from paperbench.training import choice
+from paperbench.training.choice import PAYS_FROM, available_engines, choose_engine
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_no_triton", lambda: None)
+
+
+def test_a_cpu_has_no_graphs_and_trains_eagerly_however_long() -> None:
+    assert available_engines(CPU)["eager"] is None
+    assert "NVIDIA GPU" in (available_engines(CPU)["graph"] or "")
+    assert choose_engine("auto", CPU, 64_000).name == "eager"
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize(("iterations", "name"), [(80, "graph"), (PAYS_FROM - 1, "graph"), (PAYS_FROM, "compile")])
+def test_a_gpu_compiles_where_it_pays(iterations: int, name: str) -> None:
+    assert choose_engine("auto", CUDA, iterations).name == name
+
+
+def test_a_gpu_without_triton_replays_graphs_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_no_triton", lambda: "Triton is not there")
+    chosen = choose_engine("auto", CUDA, 64_000)
+    assert (chosen.name, chosen.reason) == ("graph", "nothing can be compiled here: Triton is not there")
+    with pytest.raises(PaperbenchError, match=r"Engine compile: Triton is not there. Use `--engine auto`"):
+        choose_engine("compile", CUDA, 64_000)
+
+
+@pytest.mark.usefixtures("triton")
+def test_a_run_stays_with_its_engine_where_that_can_be() -> None:
+    assert choose_engine("auto", CUDA, 64_000, earlier="eager").name == "eager"
+    assert choose_engine("auto", CPU, 64_000, earlier="graph").name == "eager"
+    assert choose_engine("graph", CUDA, 64_000, earlier="eager").name == "graph"
+    assert choose_engine("auto", CUDA, 64_000, earlier="an engine of a later version").name == "compile"
+
+
+def test_wrong_engines_are_refused() -> None:
+    with pytest.raises(PaperbenchError, match="Known: auto, eager, graph, compile"):
+        choose_engine("jit", CPU, 80)
+    with pytest.raises(PaperbenchError, match=r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"):
+        choose_engine("graph", CPU, 80)
+
+
+def test_without_a_cpp_compiler_a_cpu_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.cpp_builder as builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def none_found() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(builder, "get_cpp_compiler", none_found)
+    assert "C++ compiler" in (available_engines(CPU)["compile"] or "")
