@@ -124,7 +124,7 @@ CODE = Code("0.1.0", None, "0" * 16, 1, "eager")
 
 
 def a_session(first: int, last: int, **changes: Any) -> Session:
-    return replace(Session(first, last, 6.25, None, "0" * 16, 1, "2.15.0", "a CPU", 2), **changes)
+    return replace(Session(first, last, 6.25, None, "0" * 16, 1, "eager", "2.15.0", "a CPU", 2), **changes)
 
 
 def a_record(**changes: Any) -> Record:
@@ -133,7 +133,7 @@ def a_record(**changes: Any) -> Record:
     iteration = changes.get("iteration", {"finished": 80, "partial": 40, "diverged": 7}[status])
     numerics = changes.get("code", CODE).numerics
     values: dict[str, Any] = {
-        "schema": 3,
+        "schema": 4,
         "run": spec.run_id(seed),
         "seed": seed,
         "net": "preact_resnet20(depth=8)",

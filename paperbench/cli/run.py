@@ -44,9 +44,17 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--precision",
         metavar="P",
-        help="fp32, tf32 or bf16 (default: the table's, if it names one; else tf32 on GPUs with it, else fp32)",
+        help="fp32, tf32, bf16 or bf16-fp32-stream (default: the table's, if it names one; else tf32 on GPUs with it, "
+        "else fp32)",
     )
     add_device(parser)
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        metavar="E",
+        help="how a step is carried out: eager, graph (captured as a CUDA graph: the same numbers) or compile (rounds "
+        "otherwise); auto (default) chooses, and says why",
+    )
     parser.add_argument(
         "--stop-at", type=positive_int, metavar="ITER", help="pause every run at this iteration: a prefix, same run"
     )
@@ -103,9 +111,11 @@ def execute(args: argparse.Namespace) -> int:
 
     from paperbench.runs.executor import Executor, to_be_done  # torch, once the names are right
     from paperbench.runs.room import check_room, in_words
+    from paperbench.training.choice import choose_engine
     from paperbench.training.precision import choose_device, choose_precision
 
     device = choose_device(args.device)
+    choose_engine(args.engine, device, iterations=0)  # complains, if it must, before data are read
     precision = choose_precision(args.precision or table.experiment.precision, device)
     folder = data_directory(args.data)
     datasets = {key: load_dataset(key, folder) for key in needed_datasets(cells, profile)}
@@ -122,7 +132,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     progress = Progress(to_do, len(runs), sys.stderr)
     with stopping_on_signals(limits):
-        failed = Executor(store, device, limits, progress, args.incompatible).work_off(runs)
+        failed = Executor(store, device, limits, progress, args.incompatible, args.engine).work_off(runs)
     waiting = to_be_done(runs, store, limits, args.incompatible)
     if waiting and limits.exhausted:
         why = "stopped by a signal" if limits.signal else f"{limits.max_seconds:g} seconds are over"

@@ -55,6 +55,7 @@ class Progress:
         self._spoke = self._run_started = 0.0
         self._run_done = 0
         self._bar: Any = None
+        self._engine = ""
 
     def skipped(self, run: PlannedRun, why: str) -> None:
         """A run that is not worked on: there already, or busy elsewhere; perhaps no longer worked on."""
@@ -95,6 +96,13 @@ class Progress:
             self._bar = tqdm(
                 total=max(last_iteration, iteration), initial=iteration, unit="it", leave=False, file=self._stream
             )
+
+    def computing(self, engine: str, reason: str) -> None:
+        """What carries out the steps of the run that was started. Said once, until it changes."""
+        told = f"engine {engine}: {reason}"
+        if told != self._engine:
+            self._engine = told
+            self.say(f"    {told}")
 
     def stepped(self, iteration: int) -> None:
         self._done += 1

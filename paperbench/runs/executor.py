@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Literal, Protocol
 
 import torch
@@ -31,6 +31,8 @@ class Observer(Protocol):
     def skipped(self, run: PlannedRun, why: str) -> None: ...
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None: ...
+
+    def computing(self, engine: str, reason: str) -> None: ...
 
     def stepped(self, iteration: int) -> None: ...
 
@@ -68,6 +70,7 @@ class Executor:
         limits: When to stop early.
         observer: Told how it goes.
         incompatible: What to do with runs that this process cannot simply go on with.
+        engine: Name of the engine to train on; "auto" for the one that suits device and run.
     """
 
     def __init__(
@@ -77,9 +80,10 @@ class Executor:
         limits: Limits,
         observer: Observer,
         incompatible: Incompatible = "refuse",
+        engine: str = "auto",
     ) -> None:
         self._store, self._device, self._limits = store, device, limits
-        self._observer, self._incompatible = observer, incompatible
+        self._observer, self._incompatible, self._engine = observer, incompatible, engine
 
     def work_off(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Do what there is to do for each run and no other process is doing, until a limit.
@@ -93,7 +97,8 @@ class Executor:
             The runs that failed.
 
         Raises:
-            PaperbenchError: The store cannot be written. What concerns one run only is told to the observer instead.
+            PaperbenchError: The store cannot be written, or the device does not have the engine. What concerns one run
+                only is told to the observer instead.
         """
         failed: list[PlannedRun] = []
         busy: list[PlannedRun] = []
@@ -165,10 +170,12 @@ class Executor:
         try:
             session = self._session(run, claim)
             if session is not None:
-                self._observer.started(
-                    run, session.trainer.iteration, self._limits.last_iteration(run.recipe.iterations)
-                )
-                self._observer.ended(self._train(session, claim))
+                with closing(session):
+                    last = self._limits.last_iteration(run.recipe.iterations)
+                    self._observer.started(run, session.trainer.iteration, last)
+                    self._observer.computing(session.engine.name, session.engine.reason)
+                    record = self._train(session, claim, last)
+                self._observer.ended(record)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -182,8 +189,16 @@ class Executor:
             self._observer.warned(run, text)
 
         def begin(record: Record | None) -> RunSession:
-            mixes = self._incompatible == "continue"
-            return RunSession(run, directory, self._device, record, mixes=mixes, warn=warn)
+            return RunSession(
+                run,
+                directory,
+                self._device,
+                record,
+                engine=self._engine,
+                mixes=self._incompatible == "continue",
+                logged=self._observer.logged,
+                warn=warn,
+            )
 
         try:
             record = _record_or_none(directory, warn)
@@ -199,21 +214,18 @@ class Executor:
             warn(f"begun anew; what there was of it is now in {self._store.supersede(run.id)}.")
             return begin(None)
 
-    def _train(self, session: RunSession, claim: Claim) -> Record:
+    def _train(self, session: RunSession, claim: Claim, last: int) -> Record:
         limits, observer = self._limits, self._observer
-        last = limits.last_iteration(session.run.recipe.iterations)
         with suppress(Interrupted):
-            if session.log_is_due():  # the session before was interrupted at its test
-                observer.logged(session.log(limits.raise_if_signalled))
+            session.look(limits.raise_if_signalled)  # the session before may have been interrupted at its test
+            session.settle(limits.raise_if_signalled)
             while session.trainer.iteration < last and not limits.exhausted and not session.diverged:
                 if claim.is_lost:
                     claim.check()
                 session.trainer.step()
                 observer.stepped(session.trainer.iteration)
-                if session.log_is_due():
-                    observer.logged(session.log(limits.raise_if_signalled))
-                if session.checkpoint_is_due():
-                    session.save()
+                session.look(limits.raise_if_signalled)
+            session.settle(limits.raise_if_signalled)
         record = session.save()
         if session.is_at_its_end:
             observer.finishing()

@@ -15,7 +15,7 @@ from paperbench.errors import RunError, nearest
 from paperbench.reading import UNPRINTABLE
 from paperbench.specs.run_spec import RunSpec, canonical_json
 
-SCHEMA = 3
+SCHEMA = 4
 _MOST_LEVELS = 20
 _IN_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "object"}
 Status = Literal["partial", "finished", "diverged"]
@@ -66,7 +66,7 @@ class Code:
         commit: Of the source checkout, with "+changes" if files differ from it; None outside one.
         source: Digest of the package's Python files, which tells the code even without a commit.
         numerics: `NUMERICS_VERSION` of the training code.
-        engine: How the steps were carried out.
+        engine: How the steps were carried out: "eager", "graph" or "compile".
     """
 
     version: str
@@ -94,7 +94,11 @@ class Environment:
 
 @dataclass(frozen=True)
 class Session:
-    """One process's part in a run: the iterations from `first` to before `last`, and what carried them out."""
+    """One process's part in a run: the iterations from `first` to before `last`, and what carried them out.
+
+    Attributes:
+        engine: As of `Code`.
+    """
 
     first: int
     last: int
@@ -102,6 +106,7 @@ class Session:
     commit: str | None
     source: str
     numerics: int
+    engine: str
     torch: str
     device: str
     threads: int

@@ -16,6 +16,8 @@ from paperbench.runs.environment import environment_facts
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
+from paperbench.training.choice import BIT_EQUAL, available_engines
+from paperbench.training.engine import EngineName
 from paperbench.training.precision import choose_precision
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 
@@ -32,7 +34,8 @@ class Rerun:
 
     Attributes:
         iterations: How many.
-        is_same_machine: Whether CPU, threads and torch are those of the record: then every number must be the same.
+        is_same_machine: Whether CPU, threads, torch and the engine's arithmetic are those of the record: then every
+            number must be the same.
         is_identical: Whether every loss and error was the recorded one, bit for bit.
         deviation: Largest relative difference of a training loss.
     """
@@ -82,8 +85,10 @@ def rerun_prefix(
     precision = choose_precision(record.spec.precision, device)
     with _threads(first.threads if device.type == "cpu" else None):
         here = environment_facts(device)
-        is_same = device.type == "cpu" and (here.torch, here.device) == (first.torch, first.device)
-        trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
+        engine = _engine_like(first.engine, device)
+        computes_alike = first.engine == engine or {first.engine, engine} <= BIT_EQUAL
+        is_same = device.type == "cpu" and computes_alike and (here.torch, here.device) == (first.torch, first.device)
+        trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
         pairs = list(zip(lines, _repeat(trainer, lines), strict=True))
     return Rerun(
         run=record.run,
@@ -92,6 +97,14 @@ def rerun_prefix(
         is_identical=all(_numbers(line) == _numbers(again) for line, again in pairs),
         deviation=max(_deviation(line.train_loss, again.train_loss) for line, again in pairs),
     )
+
+
+def _engine_like(recorded: str, device: torch.device) -> EngineName:
+    """The engine of a record where the device has it, else the one that every device has."""
+    for name, why_not in available_engines(device).items():
+        if name == recorded and why_not is None:
+            return name
+    return "eager"
 
 
 def _repeat(trainer: Trainer, lines: Sequence[HistoryLine]) -> Iterator[HistoryLine]:

@@ -1,55 +1,54 @@
-"""One process's work on one run: the training, and what is written about it."""
+"""One process's work on one run: where it begins, what is looked at on the way, what is written about it."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import torch
 
 from paperbench.errors import RunError
-from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.continuation import RESTART, UncontinuableError, newest_contents
 from paperbench.runs.environment import code_facts, environment_facts
-from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
+from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import (
-    SCHEMA,
-    DataFacts,
-    Divergence,
-    Files,
-    Record,
-    Result,
-    Session,
-    Status,
-)
+from paperbench.runs.record import SCHEMA, DataFacts, Divergence, Record, Result, Session, Status
 from paperbench.runs.store import RunDirectory
+from paperbench.runs.watch import GoOn, Watch
 from paperbench.runs.weights import weights_bytes
-from paperbench.training.checkpoint import CheckpointError, checkpoint_bytes, read_checkpoint
-from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
+from paperbench.runs.writer import Save, Writer, files_beside
+from paperbench.training.checkpoint import CheckpointError, read_checkpoint
+from paperbench.training.choice import BIT_EQUAL, choose_engine
 from paperbench.training.snapshot import Snapshot
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 
 
 class RunSession:
-    """Starts a run, or continues it from its newest readable checkpoint.
+    """Starts a run, or continues it from its newest readable checkpoint. To be closed, however it is left.
 
     Args:
         run: What to train.
         directory: Where its files are, guarded by the run's claim.
         device: Where to train.
         record: What the directory's record says, if there is one.
+        engine: Name of the engine to train on, or "auto".
         mixes: Whether to go on from another numerics version or major version of torch.
+        logged: Told each line of history.
         warn: Told what the user should know but need not act on.
+
+    Attributes:
+        engine: What it trains on, and why.
+        trainer: The training.
 
     Raises:
         UncontinuableError: The checkpoints are damaged, missing, or of other versions.
-        PaperbenchError: A file cannot be read or written.
+        PaperbenchError: A file cannot be read or written, or the device does not have the engine.
     """
 
     def __init__(
@@ -59,31 +58,55 @@ class RunSession:
         device: torch.device,
         record: Record | None,
         *,
+        engine: str,
         mixes: bool,
+        logged: Callable[[HistoryLine], None],
         warn: Callable[[str], None],
     ) -> None:
         self.run, self.directory = run, directory
         self._device, self._warn = device, warn
-        self._started = self._saved_at = time.monotonic()
-        self._save_seconds = 0.0
-        self._divergence: Divergence | None = None
-        self._best_test_error: float | None = None
+        self._started = time.monotonic()
         self._seconds_before = 0.0
         self._earlier_sessions: tuple[Session, ...] = ()
-        self._history: list[HistoryLine] = []
-        self._checkpoint: CheckpointFile | None = None
         contents = newest_contents(run, directory, record, mixes=mixes, warn=warn)
-        self.trainer = self._new_trainer()
-        self._code, self._environment = code_facts(self.trainer.engine_name), environment_facts(device)
         if contents is not None:
-            self._restore(contents)
-        self._window_start = Snapshot(self.trainer)
+            with self._telling_what_does_not_fit():
+                self._earlier_sessions = tuple(_session(facts) for facts in contents["sessions"])
+        earlier = self._earlier_sessions[-1].engine if self._earlier_sessions else None
+        self.engine = choose_engine(engine, device, run.recipe.iterations, earlier)
+        untrained = partial(
+            Trainer, run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device, engine=self.engine.name
+        )
+        self.trainer = untrained()
+        self._code, self._environment = code_facts(self.trainer.engine_name), environment_facts(device)
+        history: list[HistoryLine] = []
+        best_test_error, divergence = None, None
+        if contents is not None:
+            with self._telling_what_does_not_fit():
+                self.trainer.load_state_dict(contents["trainer"])
+                divergence = Divergence(**contents["divergence"]) if contents["divergence"] else None
+                best_test_error = contents["best_test_error"]
+                self._seconds_before = contents["seconds"]
+                history = [HistoryLine(**line) for line in contents["history"]]
+            self._remark_other_arithmetic()
+        self._saved_iteration = self.trainer.iteration
+        self._copying_seconds = 0.0
+        self._snapshot: Snapshot | None = None
+        self._writer = Writer(directory)
+        # What the watch is given refers to no session: else a run's memory would outlive it until cycles are collected.
+        self._watch = Watch(
+            run,
+            self.trainer,
+            history,
+            best_test_error,
+            divergence,
+            farther_back=partial(_farther_back, run, directory, self._writer, untrained),
+            began=self._started - self._seconds_before,
+            told=partial(_tell, self._writer, logged),
+            warn=warn,
+        )
         directory.clear_leftovers()
-        directory.settle_history(self._history)
-
-    def _new_trainer(self) -> Trainer:
-        run = self.run
-        return Trainer(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, self._device)
+        directory.settle_history(history)
 
     @property
     def seconds(self) -> float:
@@ -91,118 +114,89 @@ class RunSession:
 
     @property
     def diverged(self) -> bool:
-        return self._divergence is not None
+        return self._watch.divergence is not None
 
     @property
     def is_at_its_end(self) -> bool:
         return self.trainer.iteration == self.run.recipe.iterations and not self.diverged
 
-    def log_is_due(self) -> bool:
-        """Whether a line of history is missing: of this iteration, or one that was interrupted while it was tested."""
-        monitoring, iteration = self.run.recipe.monitoring, self.trainer.iteration
-        written = self._history[-1].iteration if self._history else 0
-        return iteration > written and (iteration % monitoring.log_every == 0 or self._test_is_due())
-
-    def checkpoint_is_due(self) -> bool:
-        """Whether it is time for one by the iteration, and another would not take more than its share of the time."""
-        monitoring = self.run.recipe.monitoring
-        if self.trainer.iteration % monitoring.checkpoint_every:
-            return False
-        return (time.monotonic() - self._saved_at) * monitoring.checkpoint_share >= self._save_seconds
-
-    def _test_is_due(self) -> bool:
-        iteration = self.trainer.iteration
-        return iteration % self.run.recipe.monitoring.test_every == 0 or iteration == self.run.recipe.iterations
-
-    def log(self, between_batches: Callable[[], None]) -> HistoryLine:
-        """Write a line of history. A loss that is not finite ends the run: no later iteration can mend it.
+    def look(self, go_on: GoOn) -> None:
+        """Do what is due after a step: a line of history, a test, a checkpoint. Only a test waits for the device.
 
         Args:
-            between_batches: May raise to break off; the line is then still due.
+            go_on: Called before each batch of a test; may raise to break off, and the line is then still due.
+
+        Raises:
+            ClaimLostError: Another process has taken the run over.
+            PaperbenchError: A file cannot be written.
         """
-        window = self.trainer.window_metrics()
-        is_finite = math.isfinite(window.loss)
-        tested = self.trainer.test(between_batches) if self._test_is_due() and is_finite else None
-        if tested:
-            self._note_test_error(tested.error)
-        if not is_finite:
-            self._divergence = self._located(self._origin_in_window(between_batches))
-        line = HistoryLine(
-            iteration=self.trainer.iteration,
-            epoch=round(self.trainer.epoch, 4),
-            lr=self.run.recipe.rate_at(self.trainer.iteration - 1),
-            train_loss=window.loss if is_finite else None,
-            train_error=window.error if is_finite else None,
-            test_loss=tested.loss if tested and math.isfinite(tested.loss) else None,
-            test_error=tested.error if tested else None,
-            seconds=round(self.seconds, 3),
-        )
-        self._history.append(line)
-        self.directory.append_history(line)
-        self.trainer.begin_window()
-        if is_finite:
-            self._window_start.take(self.trainer)
-        return line
+        self._writer.look()
+        self._watch.look(go_on)
+        if self._is_checkpoint_due():
+            self._watch.settle(go_on)
+            if not self.diverged:
+                began = time.monotonic()
+                self._writer.begin(self._save())
+                self._copying_seconds = time.monotonic() - began
 
-    def _origin_in_window(self, between_steps: Callable[[], None]) -> Origin | None:
-        """Repeat the last iterations from a sound state, and leave the trainer as it is."""
-        self._warn("a training loss is not finite; repeating the last iterations to find where that began")
-        present = Snapshot(self.trainer)
-        try:
-            for earlier in self._earlier_states(present.iteration):
-                self.trainer.load_state_dict(earlier)
-                if is_sound(self.trainer):
-                    return find_in_training(self.trainer, present.iteration, between_steps)
-            return None
-        finally:
-            self.trainer.load_state_dict(present.state())
+    def settle(self, go_on: GoOn) -> None:
+        """Finish the line of history whose numbers are still on their way, if there is one. Before a save.
 
-    def _earlier_states(self, iteration: int) -> Iterator[dict[str, Any]]:
-        """The window's start, and if this session found the run broken already, what lies not too far before that."""
-        yield self._window_start.state()
-        for file in self.directory.checkpoints.newest_first():
-            with suppress(RunError, CheckpointError):
-                yield read_checkpoint(file.read(), self.run.id)[0]["trainer"]
-        if iteration <= 2 * self.run.recipe.monitoring.checkpoint_every:
-            yield self._new_trainer().state_dict()
+        Args:
+            go_on: As of `look`.
+        """
+        self._watch.settle(go_on)
 
-    def _located(self, origin: Origin | None) -> Divergence:
-        iteration = origin.iteration if origin else self.trainer.iteration
-        rate = self.run.recipe.rate_at(iteration - 1)
-        return Divergence(iteration, rate, origin.phase if origin else None, origin.module if origin else None)
+    def _is_checkpoint_due(self) -> bool:
+        """Whether it is time for one by the iteration, and another would not take more than its share of the time.
+
+        What one takes is what the training lacks for it: the time to copy the state, and the processor's in writing.
+        """
+        monitoring, iteration = self.run.recipe.monitoring, self.trainer.iteration
+        if iteration % monitoring.checkpoint_every or iteration == self._saved_iteration:
+            return False
+        if self.diverged or self.is_at_its_end or self._writer.is_at_work:
+            return False
+        taken = self._copying_seconds + self._writer.seconds
+        return (time.monotonic() - self._writer.ended_at) * monitoring.checkpoint_share >= taken
 
     def save(self) -> Record:
-        """Checkpoint, history, then record: the record never claims more than there is."""
-        began = time.monotonic()
+        """Write all that there is, and return once it is safe on disk. For a session that is settled.
+
+        Raises:
+            ClaimLostError: Another process has taken the run over.
+            PaperbenchError: A file cannot be written.
+        """
+        return self._writer.write(self._save())
+
+    def _save(self) -> Save:
+        """The run as it is now."""
+        if not self._watch.is_settled:
+            raise RuntimeError("a save would lack the line of history that is pending: settle first")
+        self._writer.wait()  # it may still be reading the snapshot
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self.trainer)
+        else:
+            self._snapshot.take(self.trainer)
+        self._saved_iteration = self.trainer.iteration
+        divergence = self._watch.divergence
         contents = {
             "numerics": NUMERICS_VERSION,
-            "trainer": self.trainer.state_dict(),
-            "divergence": asdict(self._divergence) if self._divergence else None,
-            "best_test_error": self._best_test_error,
+            "divergence": asdict(divergence) if divergence else None,
+            "best_test_error": self._watch.best_test_error,
             "seconds": self.seconds,
             "sessions": [asdict(session) for session in self._sessions()],
-            "history": [asdict(line) for line in self._history],
         }
-        data = checkpoint_bytes(self.run.id, contents)
-        self._checkpoint = self.directory.checkpoints.write(self.trainer.iteration, data)
-        self.directory.settle_history(self._history)
-        if self.diverged:
-            self.directory.remove_weights()
-        record = self._record("diverged" if self.diverged else "partial")
-        self.directory.write_record(record)
-        if self.diverged or is_sound(self.trainer):  # else an older one will show where the numbers broke
-            self.directory.checkpoints.prune(self._checkpoint, keep_previous=not self.diverged)
-        self._saved_at = time.monotonic()
-        self._save_seconds = self._saved_at - began
-        return record
+        record = self._record("diverged" if divergence else "partial")
+        return Save(self._snapshot, contents, tuple(self._watch.history), record)
 
-    def finish(self, between_batches: Callable[[], None]) -> Record:
+    def finish(self, go_on: GoOn) -> Record:
         """Test the trained net, and write it and the result. For a saved session at its end.
 
         Args:
-            between_batches: May raise to break off; the run can be finished by another session then.
+            go_on: Called before each batch; may raise to break off, and another session can finish the run then.
         """
-        final = self.trainer.finish(between_batches)
+        final = self.trainer.finish(go_on)
         result, weights_sha256 = None, None
         if math.isfinite(final.reported.loss):
             moving = final.moving_average
@@ -211,29 +205,29 @@ class RunSession:
                 test_loss=final.reported.loss,
                 moving_average_test_error=moving.error,
                 moving_average_test_loss=moving.loss if math.isfinite(moving.loss) else None,
-                best_test_error=self._note_test_error(final.moving_average.error),
+                best_test_error=self._watch.note_test_error(final.moving_average.error),
             )
             weights = weights_bytes(self.run, self.trainer, result)
             weights_sha256 = sha256(weights).hexdigest()
             self.directory.write_weights(weights)
         else:  # by its last update, which no training loss has seen
-            self._divergence = self._located(find_in_test(self.trainer, between_batches))
+            self._watch.diverge_in_test(go_on)
             self.directory.remove_weights()
         record = self._record("finished" if result else "diverged", result, weights_sha256)
         self.directory.write_record(record)
-        if self._checkpoint:
-            self.directory.checkpoints.prune(self._checkpoint, keep_previous=False)
+        if self._writer.newest:
+            self.directory.checkpoints.prune(self._writer.newest, keep_previous=False)
         return record
 
-    def _restore(self, contents: dict[str, Any]) -> None:
+    def close(self) -> None:
+        """Let no thread outlive the session."""
+        self._writer.close()
+
+    @contextmanager
+    def _telling_what_does_not_fit(self) -> Iterator[None]:
+        """Tell of a checkpoint that holds other things than one of this version."""
         try:
-            self.trainer.load_state_dict(contents["trainer"])
-            divergence = contents["divergence"]
-            self._divergence = Divergence(**divergence) if divergence else None
-            self._best_test_error = contents["best_test_error"]
-            self._seconds_before = contents["seconds"]
-            self._earlier_sessions = tuple(Session(**session) for session in contents["sessions"])
-            self._history = [HistoryLine(**line) for line in contents["history"]]
+            yield
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "loading state_dict" not in str(error):
                 raise  # too little memory, or a fault of the device
@@ -241,10 +235,14 @@ class RunSession:
                 f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Continue "
                 f"with the version that wrote it, or start this run again: {RESTART}."
             ) from error
+
+    def _remark_other_arithmetic(self) -> None:
+        """Tell if the run goes on where its last bits come out differently."""
         before, now = self._earlier_sessions[-1], self._this_session()
-        facts = [(s.torch, s.device, s.threads) for s in (before, now)]
-        if facts[0] != facts[1]:
-            here, there = (f"torch {version} on {device}, {threads} threads" for version, device, threads in facts)
+        if _arithmetic(before) != _arithmetic(now):
+            here, there = (
+                f"torch {s.torch} on {s.device}, {s.threads} threads, engine {s.engine}" for s in (before, now)
+            )
             self._warn(
                 f"begun with {here}; goes on with {there}. The result is as valid, but not bit for bit the one that "
                 "either would have had alone."
@@ -261,19 +259,14 @@ class RunSession:
             commit=self._code.commit,
             source=self._code.source,
             numerics=self._code.numerics,
+            engine=self._code.engine,
             torch=self._environment.torch,
             device=self._environment.device,
             threads=self._environment.threads,
         )
 
-    def _note_test_error(self, error: float) -> float:
-        """Take in a moving-average error; returns the lowest so far."""
-        best = error if self._best_test_error is None else min(error, self._best_test_error)
-        self._best_test_error = best
-        return best
-
     def _record(self, status: Status, result: Result | None = None, weights_sha256: str | None = None) -> Record:
-        data, lines = self.run.dataset, len(self._history)
+        data = self.run.dataset
         return Record(
             schema=SCHEMA,
             run=self.run.id,
@@ -282,7 +275,7 @@ class RunSession:
             status=status,
             iteration=self.trainer.iteration,
             result=result,
-            divergence=self._divergence,
+            divergence=self._watch.divergence,
             seconds=round(self.seconds, 3),
             sessions=self._sessions(),
             test_every=self.run.recipe.monitoring.test_every,
@@ -290,10 +283,33 @@ class RunSession:
             spec=self.run.spec,
             code=self._code,
             environment=self._environment,
-            files=Files(
-                history_lines=lines,
-                history_sha256=history_sha256(history_bytes(self._history), lines) or "",
-                checkpoint=self._checkpoint.path.name if self._checkpoint else "",
-                weights_sha256=weights_sha256,
-            ),
+            files=files_beside(self._watch.history, self._writer.newest, weights_sha256),
         )
+
+
+def _tell(writer: Writer, logged: Callable[[HistoryLine], None], line: HistoryLine) -> None:
+    writer.append(line)
+    logged(line)
+
+
+def _farther_back(
+    run: PlannedRun, directory: RunDirectory, writer: Writer, untrained: Callable[[], Trainer], iteration: int
+) -> Iterator[dict[str, Any]]:
+    """What a search for a divergence may go back to, if the session began with the run already broken."""
+    writer.wait()
+    for file in directory.checkpoints.newest_first():
+        with suppress(RunError, CheckpointError):
+            yield read_checkpoint(file.read(), run.id)[0]["trainer"]
+    if iteration <= 2 * run.recipe.monitoring.checkpoint_every:
+        yield untrained().state_dict()
+
+
+def _session(facts: dict[str, Any]) -> Session:
+    """A session as a checkpoint holds it. Those of the first versions name no engine: there was one."""
+    return Session(**{"engine": "eager", **facts})
+
+
+def _arithmetic(session: Session) -> tuple[str, str, int, str]:
+    """What the last bits of a session's numbers depend on."""
+    engine = "eager" if session.engine in BIT_EQUAL else session.engine
+    return session.torch, session.device, session.threads, engine

@@ -132,8 +132,16 @@ def test_version(run: Run) -> None:
         ("data download digits", "nothing to download"),
         ("run table2 --device tpu", "Unknown device 'tpu'. Use auto, cpu, cuda or cuda:N."),
         ("run table2 --device mps", "paperbench runs on cpu and cuda, not on 'mps'."),
-        ("run table2 --device cpu --precision fp23", "Unknown precision 'fp23'. Known: fp32, tf32, bf16."),
+        (
+            "run table2 --device cpu --precision fp23",
+            "Unknown precision 'fp23'. Known: fp32, tf32, bf16-fp32-stream, bf16.",
+        ),
         ("run table2 --device cpu --precision tf32", "Precision tf32 needs an NVIDIA GPU"),
+        ("run table2 --device cpu --engine jit", "Unknown engine 'jit'. Known: auto, eager, graph, compile."),
+        (
+            "run table2 --device cpu --engine graph",
+            "Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`.",
+        ),
         ("run table2", "CIFAR-10 is not in data. Any one of these will do:"),
         ("data check cifar10", "CIFAR-10 is not in data. Any one of these will do:"),
         ("list --tables .", ". has no folders experiments/ and expected/. Name one that has, or leave it out."),

@@ -139,9 +139,9 @@ def test_a_record_that_is_none_is_named(run: Run, tmp_path: Path) -> None:
 
 def test_a_record_of_another_schema_is_named(run: Run, tmp_path: Path, table2: Table) -> None:
     (directory,) = write(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
-    edit(directory.record_file, '"schema": 3', '"schema": 4')
+    edit(directory.record_file, '"schema": 4', '"schema": 5')
     told = complaint(run, tmp_path)
-    assert "has schema 4, and this version of paperbench reads 3" in told
+    assert "has schema 5, and this version of paperbench reads 4" in told
     assert "Use the version that wrote it" in told
 
 

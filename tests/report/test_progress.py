@@ -121,3 +121,20 @@ def test_a_loss_that_is_not_finite_is_said(run: PlannedRun) -> None:
     progress.stepped(1)
     progress.logged(replace(line(20, 90.0), train_loss=None, train_error=None))
     assert "train loss not finite" in stream.getvalue()
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_the_engine_is_named_once_until_it_changes(run: PlannedRun, stream: io.StringIO) -> None:
+    progress = Progress([], 4, stream)
+    for seed, engine in enumerate(["graph", "graph", "eager", "graph"]):
+        progress.started(replace(run, seed=seed), 0, 80)
+        progress.computing(engine, "a reason")
+        progress.stepped(1)
+        progress.ended(a_record())
+    lines = [line.split("\r")[-1] for line in stream.getvalue().split("\n")]
+    assert [line for line in lines if "engine" in line] == [
+        "    engine graph: a reason",
+        "    engine eager: a reason",
+        "    engine graph: a reason",
+    ]
+    assert next(i for i, line in enumerate(lines) if "engine" in line) == 1, "right behind the run's name"

@@ -5,7 +5,8 @@ A process that has loaded everything forks the workers, so that each has its fir
     python -m tests.runs.chaos RESULTS TABLES CELLS KILLS WORKERS SEED LEASE
 
 Prints how many workers were killed and how many ended by themselves. Then one more worker finishes what is left. With
-a LEASE of some seconds instead of 0, the workers take each other for processes on other machines.
+a LEASE of some seconds instead of 0, the workers take each other for processes on other machines. Their disk is slow,
+so that many are killed while a checkpoint is being written and the training is ahead of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,6 +28,14 @@ from paperbench.data.digits import load_digits
 from paperbench.runs import claim, executor, room  # noqa: F401  (loaded once, for all workers)
 
 LOG = f"{tempfile.mkdtemp()}/{{}}.log"
+
+
+def slowly(function: Callable[[int], None]) -> Callable[[int], None]:
+    def waiting(descriptor: int) -> None:
+        time.sleep(0.03)
+        function(descriptor)
+
+    return waiting
 
 
 def start_worker(arguments: list[str]) -> int:
@@ -82,6 +92,7 @@ if __name__ == "__main__":
         claim.LEASE_SECONDS, claim.HEARTBEAT_SECONDS = float(lease), float(lease) / 10
     torch.set_num_threads(1)
     load_digits()
+    os.fsync = slowly(os.fsync)
     command = ["run", "table2", "--profile", "smoke", "--cells", cells, "--device", "cpu"]
     command += ["--tables", tables, "--results", results]
     print(*kill_again_and_again(command, int(kills), int(workers), random.Random(int(seed))))

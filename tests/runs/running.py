@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread, current_thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Files, Record
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.writer import THREAD
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
 from paperbench.specs.run_spec import Precision
@@ -48,6 +51,18 @@ def planned(
     return PlannedRun(spec, 0, net, reference, recipe, dataset, ("preact/resnet110",))
 
 
+def writers() -> list[Thread]:
+    """The threads that write checkpoints now."""
+    return [thread for thread in enumerate_threads() if thread.name == THREAD]
+
+
+def let_writers_end() -> None:
+    """Wait for them, if this is not one of them."""
+    for thread in writers():
+        if thread is not current_thread():
+            thread.join()
+
+
 class Log:
     """An observer that remembers."""
 
@@ -66,8 +81,12 @@ class Log:
     def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None:
         self.goal = last_iteration
 
+    def computing(self, engine: str, reason: str) -> None:
+        self.engine = engine, reason
+
     def stepped(self, iteration: int) -> None:
         self.steps.append(iteration)
+        let_writers_end()  # so that every checkpoint is there on time, however slow the disk
 
     def logged(self, line: HistoryLine) -> None:
         self.lines.append(line)
@@ -104,11 +123,12 @@ def go(
     log: Log | None = None,
     incompatible: Incompatible = "refuse",
     device: torch.device = CPU,
+    engine: str = "auto",
     **values: float,
 ) -> tuple[RunDirectory, Log]:
     """Give a run what the command line would: start it, continue it, or see that it is done."""
     store, log = Store(root), log or Log()
-    Executor(store, device, limits or Limits(**values), log, incompatible).work_off([run])
+    Executor(store, device, limits or Limits(**values), log, incompatible, engine).work_off([run])
     return store.directory(run.id), log
 
 

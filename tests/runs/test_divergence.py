@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from paperbench.specs.recipe import Drops, Monitoring, WarmUp
 from paperbench.training.engine import EagerEngine
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.snapshot import Snapshot
+from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
+from paperbench.training.window import Window
 from tests.runs.running import CPU, assert_equal, assert_same, go, planned
 
 
@@ -48,22 +50,23 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
 
             monkeypatch.setattr(ResidualUnit, "forward", overflowing)
         if phase == "backward":
-            backward = EagerEngine._backward
+            backward = TrainingStep._backward
 
-            def exploding(self: EagerEngine, group: Any) -> None:
-                backward(self, group)
+            def exploding(self: TrainingStep, *images_and_labels: Tensor) -> None:
+                backward(self, *images_and_labels)
                 if present[0] == iteration:
-                    dict(self._model.named_parameters())["stages.1.0.residual.conv1.weight"].grad[0, 0, 0, 0] = math.nan
+                    parameters = dict(self._working.module.named_parameters())
+                    parameters["stages.1.0.residual.conv1.weight"].grad[0, 0, 0, 0] = math.nan
 
-            monkeypatch.setattr(EagerEngine, "_backward", exploding)
+            monkeypatch.setattr(TrainingStep, "_backward", exploding)
         if phase == "update":
             update = MomentumSGD.step
 
-            def overshooting(self: MomentumSGD) -> None:
-                update(self)
+            def overshooting(self: MomentumSGD, gradients: Sequence[Tensor]) -> None:
+                update(self, gradients)
                 if present[0] == iteration:
                     with torch.no_grad():
-                        self.param_groups[0]["params"][-1].fill_(math.inf)  # the classifier's bias
+                        self._parameters[-1].fill_(math.inf)  # the classifier's bias
 
             monkeypatch.setattr(MomentumSGD, "step", overshooting)
 
@@ -173,16 +176,14 @@ def test_numbers_that_break_once_and_never_again_are_said_not_to_be_found(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As hardware does that computes wrong, or arithmetic that does not repeat itself."""
-    backward = EagerEngine._backward
+    add = Window.add
     calls = []
 
-    def once(self: EagerEngine, group: Any) -> None:
-        backward(self, group)
+    def once(self: Window, loss: Tensor, wrong: Tensor) -> None:
         calls.append(1)
-        if len(calls) == 5:
-            self._loss += math.inf
+        add(self, loss + math.inf if len(calls) == 10 else loss, wrong)  # two groups an iteration
 
-    monkeypatch.setattr(EagerEngine, "_backward", once)
+    monkeypatch.setattr(Window, "add", once)
     _, log = go(run, tmp_path)
     assert log.record.divergence == Divergence(5, 0.1, None, None)
 

@@ -58,12 +58,15 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
 
     class Neighbour(Log):
         def stepped(self, iteration: int) -> None:
+            super().stepped(iteration)
             if iteration == 9:
                 fill(small_disk, leave)
 
-    size = checkpoint_size(partial.net)
+    size, log = checkpoint_size(partial.net), Neighbour()
     with pytest.raises(PaperbenchError, match=r"No space left on device\. Make room or choose another folder"):
-        go(partial, small_disk, log=Neighbour())
+        go(partial, small_disk, log=log)
+    if leave == 100_000:
+        assert log.steps[-1] == 17, "the step after the checkpoint, which another thread could not write"
     directory = Store(small_disk).directory(partial.id)
     record = directory.read_record()
     assert record

@@ -113,8 +113,8 @@ def removing(*path: str) -> Change:
         (setting("spec", "net", to="preact_resnet110"), "record.spec.net is 'preact_resnet110', which is no object"),
         (setting("result", "test_error", to=None), "record.result.test_error is None, which is no number"),
         (setting("code", "commit", to=7), "record.code.commit is 7, which is no text"),
-        (setting("schema", to=1), "has schema 1, and this version of paperbench reads 3"),
-        (setting("schema", to="1"), "has schema '1', and this version of paperbench reads 3"),
+        (setting("schema", to=1), "has schema 1, and this version of paperbench reads 4"),
+        (setting("schema", to="1"), "has schema '1', and this version of paperbench reads 4"),
         (removing("schema"), "has schema None, and this version"),
         (setting("spec", "precision", to="fp23"), "record.spec.precision is 'fp23'. Did you mean 'fp32'?"),
         (setting("sessions", to=2), "record.sessions is no list"),
@@ -167,7 +167,7 @@ def test_data_other_than_the_specs_are_refused() -> None:
         Record.from_json(edited(setting("data", "fingerprint", to="cd" * 32)))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 3}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 4}'])
 def test_what_is_no_record_is_refused(text: str) -> None:
     with pytest.raises(RecordError, match=r"is no JSON|has schema None|lacks the key"):
         Record.from_json(text)

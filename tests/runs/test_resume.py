@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from paperbench import atomic
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.writer import THREAD
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
@@ -81,18 +83,40 @@ def test_nets_that_draw_their_own_noise_and_others_of_table_1_and_3_go_on_exactl
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("engine", ["eager", "graph", "compile"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "bf16-fp32-stream"])
 def test_a_run_on_a_gpu_paused_and_continued_is_the_uninterrupted_one(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, precision: Precision
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, precision: Precision, engine: str
 ) -> None:
-    """Through its end: BN averaged anew and the final tests included."""
+    """Through its end: BN averaged anew and the final tests included. The engine is the one that began the run."""
     run, cuda = planned(tiny(paper_recipe), small_dataset, precision=precision), torch.device("cuda")
-    whole, _ = go(run, tmp_path / "whole", device=cuda)
-    for stop in (3, 10, 13):
+    whole, _ = go(run, tmp_path / "whole", device=cuda, engine=engine)
+    go(run, tmp_path / "part", device=cuda, engine=engine, stop_at=3)
+    for stop in (10, 13):
         go(run, tmp_path / "part", device=cuda, stop_at=stop)
     part, log = go(run, tmp_path / "part", device=cuda)
-    assert len(log.record.sessions) == 4
+    assert [s.engine for s in log.record.sessions] == [engine] * 4
     assert_same(part, whole)
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_may_change_between_engines_that_train_the_same_numbers(run: PlannedRun, tmp_path: Path) -> None:
+    cuda = torch.device("cuda")
+    whole, _ = go(run, tmp_path / "whole", device=cuda, engine="eager")
+    go(run, tmp_path / "part", device=cuda, engine="graph", stop_at=7)
+    part, log = go(run, tmp_path / "part", device=cuda, engine="eager")
+    assert log.warnings == []
+    assert_same(part, whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["graph", "compile"])
+def test_a_divergence_on_a_gpu_is_found_whatever_the_engine(run: PlannedRun, tmp_path: Path, engine: str) -> None:
+    hot = planned(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)
+    _, log = go(hot, tmp_path, device=torch.device("cuda"), engine=engine)
+    assert (log.record.status, log.record.iteration) == ("diverged", 5)
+    assert log.record.divergence
+    assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
 
 
 class Signalled(Log):
@@ -158,15 +182,15 @@ def test_a_signal_in_the_middle_of_the_last_averaging_leaves_a_run_to_be_finishe
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits()
-    passes = Trainer._one_pass_in_bn_groups
+    one_pass = Trainer._one_pass
 
     def signalled(self: Trainer) -> Any:
-        for number, images in enumerate(passes(self)):
+        for number, images in enumerate(one_pass(self)):
             yield images
             if number == 3:
                 limits.signal = signal.SIGTERM
 
-    monkeypatch.setattr(Trainer, "_one_pass_in_bn_groups", signalled)
+    monkeypatch.setattr(Trainer, "_one_pass", signalled)
     part, log = go(run, tmp_path / "part", limits)
     assert (log.record.status, log.record.iteration) == ("partial", 20)
     monkeypatch.undo()
@@ -293,7 +317,7 @@ def test_a_record_of_another_schema_is_left_to_its_version(run: PlannedRun, tmp_
     directory, _ = go(run, tmp_path, stop_at=8)
     directory.record_file.write_text('{"schema": 1}')
     _, log = go(run, tmp_path)
-    assert "has schema 1, and this version of paperbench reads 3. Use the version that wrote it" in log.failure
+    assert "has schema 1, and this version of paperbench reads 4. Use the version that wrote it" in log.failure
     assert directory.record_file.read_text() == '{"schema": 1}'
 
 
@@ -307,14 +331,18 @@ def test_a_run_of_which_only_a_whole_history_is_left_is_not_begun_anew_unasked(r
     assert directory.history_file.read_bytes() == history
 
 
-def kill_at(point: int) -> None:
-    """Let this process be killed at the n-th of its dealings with the disk; each write and rename has some."""
+def kill_at(point: int, told: Path) -> None:
+    """Let this process be killed at the n-th of its dealings with the disk; each write and rename has some.
+
+    The name of the thread that dealt with the disk is left in a file.
+    """
     count = 0
 
     def tick() -> bool:
         nonlocal count
         count += 1
         if count == point:
+            told.write_text(current_thread().name)
             os.kill(os.getpid(), signal.SIGKILL)
         return True
 
@@ -337,17 +365,20 @@ def kill_at(point: int) -> None:
 def test_a_kill_at_any_point_of_a_save_loses_nothing(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, full: bool
 ) -> None:
-    """Checkpoints at 2 and 4, the last at 5, then the result: killed between any two steps of these on the disk."""
+    """Checkpoints at 2 and 4, the last at 5, then the result: killed between any two steps of these on the disk.
+
+    The first two are written beside the training, by a thread of their own.
+    """
     recipe = tiny(paper_recipe, iterations=5, drops=Drops((4,), 0.1), monitoring=Monitoring(2, 4, 2, 1.0))
     run = planned(recipe, small_dataset)
     whole, _ = go(run, tmp_path / "whole")
-    survived = 0
+    survived, killed_in = 0, set()
     for point in itertools.count(1, 1 if full else 6):
         root = tmp_path / f"killed at {point}"
         child = os.fork()
         if child == 0:
             try:
-                kill_at(point)
+                kill_at(point, tmp_path / "thread")
                 go(run, root)
                 os._exit(0)
             finally:
@@ -361,7 +392,9 @@ def test_a_kill_at_any_point_of_a_save_loses_nothing(
         assert_same(part, whole)
         assert not list(part.path.glob("*.tmp"))
         survived += 1
+        killed_in.add((tmp_path / "thread").read_text())
     assert survived > 50 / (1 if full else 6)
+    assert killed_in == {THREAD, current_thread().name}
 
 
 def test_how_often_a_run_is_saved_changes_nothing(run: PlannedRun, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from paperbench.runs.rerun import NotRepeatableError, Rerun, rerun_prefix
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import Recipe
+from paperbench.training.trainer import Trainer
 from tests.runs.running import CPU, assert_same, go, planned, tiny
 
 
@@ -320,3 +321,36 @@ def test_what_cannot_be_repeated_says_why(
 ) -> None:
     with pytest.raises(NotRepeatableError, match=message):
         repeated(finished[0], first_session(record_of(directory), **session), directory.history())
+
+
+@pytest.mark.parametrize(
+    ("recorded", "has_it", "trains", "is_same_machine"),
+    [
+        ("eager", False, "eager", True),
+        ("graph", False, "eager", True),
+        ("compile", False, "eager", False),
+        ("compile", True, "compile", True),
+        ("of the future", False, "eager", False),
+    ],
+)
+def test_a_run_is_repeated_on_its_engine_where_there_is_one(
+    finished: tuple[PlannedRun, Path],
+    directory: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: str,
+    has_it: bool,
+    trains: str,
+    is_same_machine: bool,
+) -> None:
+    engines: list[str] = []
+
+    def training(*arguments: object, engine: str) -> Trainer:
+        engines.append(engine)
+        return Trainer(*arguments)
+
+    here = {"eager": None, "graph": "no GPU", "compile": None if has_it else "no compiler"}
+    monkeypatch.setattr("paperbench.runs.rerun.available_engines", lambda _: here)
+    monkeypatch.setattr("paperbench.runs.rerun.Trainer", training)
+    rerun = repeated(finished[0], first_session(record_of(directory), engine=recorded), directory.history())
+    assert engines == [trains]
+    assert (rerun.is_same_machine, rerun.is_identical) == (is_same_machine, True)

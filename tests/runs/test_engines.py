@@ -1,0 +1,139 @@
+"""Which engine a run trains on, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paperbench.errors import PaperbenchError
+from paperbench.runs import session as session_module
+from paperbench.runs.planning import PlannedRun
+from paperbench.runs.session import RunSession
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
+from paperbench.training.choice import EngineChoice, available_engines, choose_engine
+from tests.runs.running import CPU, assert_same, go
+
+
+def test_the_engine_is_told_and_recorded(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = go(run, tmp_path)
+    choice = choose_engine("auto", CPU, run.recipe.iterations)
+    assert log.engine == (choice.name, choice.reason)
+    record = directory.read_record()
+    assert record
+    assert record.code.engine == "eager"
+    assert [s.engine for s in record.sessions] == ["eager"]
+
+
+@pytest.mark.parametrize(("engine", "message"), [("graph", "CUDA graphs need"), ("fast", "Unknown engine 'fast'")])
+def test_an_engine_that_there_is_not_ends_the_command(
+    run: PlannedRun, tmp_path: Path, engine: str, message: str
+) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        go(run, tmp_path, engine=engine)
+    assert list((tmp_path / "claims").iterdir()) == []
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the choice of an engine was asked for, each time."""
+    calls: list[tuple[Any, ...]] = []
+
+    def choosing(wanted: str, device: object, iterations: int, earlier: str | None = None) -> EngineChoice:
+        calls.append((wanted, device, iterations, earlier))
+        return choose_engine("eager", CPU, iterations)
+
+    monkeypatch.setattr(session_module, "choose_engine", choosing)
+    return calls
+
+
+def test_the_choice_knows_the_wish_the_length_of_the_run_and_how_it_was_begun(
+    run: PlannedRun, tmp_path: Path, asked: list[tuple[Any, ...]]
+) -> None:
+    directory, _ = go(run, tmp_path, stop_at=3)
+    go(run, tmp_path, stop_at=4, engine="eager")
+    sessions_of(directory, lambda sessions: sessions[-1].update(engine="compile"))
+    go(run, tmp_path)
+    assert asked == [("auto", CPU, 20, None), ("eager", CPU, 20, "eager"), ("auto", CPU, 20, "compile")]
+
+
+def sessions_of(directory: RunDirectory, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    """Change what the newest checkpoint, the only one then, says of its sessions."""
+    files = directory.checkpoints.newest_first()
+    contents, _ = read_checkpoint(files[0].read(), directory.path.name)
+    change(contents["sessions"])
+    for file in files:
+        file.path.unlink()
+    directory.checkpoints.write(files[0].iteration, checkpoint_bytes(directory.path.name, contents))
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(("engine", "is_remarked"), [("eager", False), ("graph", False), ("compile", True)])
+def test_to_go_on_with_an_engine_of_other_arithmetic_is_remarked(
+    run: PlannedRun, tmp_path: Path, engine: str, is_remarked: bool
+) -> None:
+    directory, _ = go(run, tmp_path / "part", stop_at=8)
+    sessions_of(directory, lambda sessions: sessions[0].update(engine=engine))
+    directory, log = go(run, tmp_path / "part")
+    assert [s.engine for s in log.record.sessions] == [engine, "eager"]
+    if is_remarked:
+        (warning,) = log.warnings
+        assert "threads, engine compile; goes on with torch" in warning
+        assert "not bit for bit" in warning
+    else:
+        assert log.warnings == []
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_a_checkpoint_from_before_there_were_engines_is_gone_on_from(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = go(run, tmp_path / "part", stop_at=8)
+    directory.record_file.unlink()
+    sessions_of(directory, lambda sessions: sessions[0].pop("engine"))
+    directory, log = go(run, tmp_path / "part")
+    assert [s.engine for s in log.record.sessions] == ["eager", "eager"]
+    assert_same(directory, go(run, tmp_path / "whole")[0])
+
+
+def test_the_engine_of_the_choice_is_the_one_that_trains(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the untrained twin that a search for a divergence may start from."""
+    made = []
+    original = session_module.Trainer
+
+    def noting(*arguments: Any, engine: str) -> Any:
+        made.append(engine)
+        return original(*arguments, engine="eager")
+
+    monkeypatch.setattr(session_module, "choose_engine", lambda *_: EngineChoice("compile", "a test"))
+    monkeypatch.setattr(session_module, "Trainer", noting)
+    hot = replace(run, recipe=replace(run.recipe, learning_rate=1e30, warm_up=None))
+    go(hot, tmp_path, stop_at=4)
+    for file in Store(tmp_path).directory(hot.id).checkpoints.newest_first():
+        assert file.iteration == 4
+    _, log = go(hot, tmp_path)
+    assert log.record.status == "diverged"
+    assert made == ["compile", "compile", "compile"]
+
+
+@pytest.mark.skipif(available_engines(CPU)["compile"] is not None, reason="needs a C++ compiler")
+def test_a_compiled_run_paused_and_continued_is_the_uninterrupted_one(run: PlannedRun, tmp_path: Path) -> None:
+    whole, _ = go(run, tmp_path / "whole", engine="compile")
+    go(run, tmp_path / "part", engine="compile", stop_at=7)
+    part, log = go(run, tmp_path / "part")
+    assert log.engine[0] == "compile"
+    assert [s.engine for s in log.record.sessions] == ["compile", "compile"]
+    assert_same(part, whole)
+
+
+def test_a_session_is_closed_more_than_once_without_harm(run: PlannedRun, tmp_path: Path) -> None:
+    session = RunSession(
+        run, Store(tmp_path).directory(run.id), CPU, None, engine="eager", mixes=False, logged=print, warn=print
+    )
+    session.close()
+    session.close()
