@@ -6,7 +6,7 @@ once; what lies between them (stem, classifier) stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,10 +20,8 @@ from paperbench.models.residual_unit import ResidualUnit
 MOST_KINDS = 64
 """Kinds of units that may be compiled for a net. It has two or three a stage; torch gives up after eight by default."""
 
-_compiled_last: Hashable = None
 
-
-def compile_units(module: nn.Module, key: Hashable, backend: str = "inductor") -> None:
+def compile_units(module: nn.Module, backend: str = "inductor") -> None:
     """Have the residual units compiled when they are first called.
 
     From then on torch takes it for an error, in this process, if it cannot compile a unit: by default it would go on
@@ -31,15 +29,14 @@ def compile_units(module: nn.Module, key: Hashable, backend: str = "inductor") -
 
     Args:
         module: The net, changed in place.
-        key: What the compiled code depends on. Nets of one key share it.
         backend: torch.compile's.
     """
-    global _compiled_last
-    if key != _compiled_last:
-        torch._dynamo.reset()  # torch counts the kinds of all nets of a process together
-        _compiled_last = key
-    torch._dynamo.config.recompile_limit = MOST_KINDS
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    # torch counts the kinds of all nets of a process together. To forget those before would be wrong: with its code
+    # Triton unloads its kernels, which graphs that were captured with them still launch.
+    config = torch._dynamo.config
+    config.recompile_limit += MOST_KINDS
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, config.recompile_limit)
+    config.fail_on_recompile_limit_hit = True
     # Else Inductor chooses among kernels that round differently by timing them, in each process anew.
     options: dict[str, Any] | None = {"deterministic": True} if backend == "inductor" else None
     for unit in module.modules():

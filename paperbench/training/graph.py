@@ -7,6 +7,7 @@ device, so that nothing but the launch is left to the host.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -52,6 +53,7 @@ class CudaCapture:
         before.wait_stream(self._stream)
 
     def record(self, work: Work) -> Work:
+        gc.collect()  # nothing that an earlier training left behind may be freed by the GPU's driver while it records
         graph = torch.cuda.CUDAGraph()
         # Other threads may use CUDA meanwhile, to save a checkpoint or to hand over pinned memory.
         with (

@@ -128,7 +128,7 @@ class Trainer:
         if engine == "graph":
             return self._graphed(self._step_with(WorkingCopy(self.model, bf16_weights=bf16), group))
         working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group)
-        compile_units(working.module, (self.model.net, self.recipe.batch_norm, size, self.precision, self.device))
+        compile_units(working.module)
         step = telling_compile_errors(self._step_with(working, size))
         return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._graphed(step)
 
