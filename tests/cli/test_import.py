@@ -39,6 +39,8 @@ def test_timm_lists_the_nets_only_once_the_package_is_imported() -> None:
         ["show", "table2"],
         ["--help"],
         ["run", "--help"],
+        ["anatomy", "--help"],
+        ["bench", "--help"],
         ["--version"],
         ["compare", "table2", "--results", "."],
         ["compare", "table1", "--results", ".", "--format", "latex"],
@@ -74,6 +76,9 @@ print(code, heavy, file=sys.stderr)
         "compare.comparison",
         "report.comparison",
         "report.diagram",
+        "bench.anatomy.command",
+        "bench.bench_json",
+        "bench.text",
         "cli.main",
     ],
 )
@@ -96,6 +101,7 @@ ORDER = [
     "runs",
     "compare",
     "report",
+    "bench",
     "api",
     "cli",
 ]
@@ -103,6 +109,28 @@ ORDER = [
 
 LOADS_TORCH = {"models", "data.loader", "data.download", "training"} | {
     f"runs.{module}" for module in ("continuation", "environment", "executor", "rerun", "room", "session", "weights")
+}
+LOADS_TORCH |= {f"bench.{module}" for module in ("flags", "machine", "plain_loop", "runners", "throughput")}
+LOADS_TORCH |= {
+    f"bench.anatomy.{module}"
+    for module in (
+        "context",
+        "timing",
+        *(
+            f"parts.{part}"
+            for part in (
+                "convolutions",
+                "exactness",
+                "imagenet",
+                "kernels",
+                "ladder",
+                "machine",
+                "normalisation",
+                "pieces",
+                "seeds",
+            )
+        ),
+    )
 }
 
 

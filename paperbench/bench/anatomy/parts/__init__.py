@@ -1,0 +1,1 @@
+"""One module a part, each with a function `measure(context)` that writes rows."""

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from paperbench.bench.flags import Flags, put_back
+from paperbench.bench.images import random_images
+from paperbench.bench.plain_loop import (
+    DeviceFeed,
+    LoaderFeed,
+    OnDeviceBatches,
+    PilImages,
+    PlainLoop,
+    plain_flags,
+    shipped_precision,
+)
+from paperbench.bench.trajectory import next_loss
+from paperbench.catalogue import resolve
+from paperbench.data.dataset import ImageDataset
+from paperbench.data.loader import InputTransform, TrainingBatches
+from paperbench.models import ResidualNet
+from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
+from paperbench.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+BATCH = 16
+
+
+@pytest.fixture
+def dataset() -> ImageDataset:
+    return random_images(80, 10)
+
+
+@pytest.fixture
+def recipe(paper_recipe: Recipe) -> Recipe:
+    """No augmentation, and batch norm over the whole batch: what remains is the step. Small rates keep it smooth."""
+    return replace(
+        paper_recipe,
+        batch_size=BATCH,
+        batch_norm=replace(paper_recipe.batch_norm, group=BATCH),
+        augmentation=Augmentation(padding=0, flip=False),
+        warm_up=WarmUp(0.001, 400),
+    )
+
+
+class GivenFeed:
+    """The batches that our trainer sees."""
+
+    queue = 0
+
+    def __init__(self, batches: TrainingBatches, dtype: torch.dtype) -> None:
+        self.batches, self.dtype, self.number = batches, dtype, 0
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        batch = self.batches.batch(self.number)
+        self.number += 1
+        return batch.images.contiguous().to(self.dtype), batch.labels
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("precision", ["fp32", "float64"])
+@pytest.mark.parametrize("name", ["preact_resnet20", "original_resnet20"])
+def test_it_computes_the_mathematics_of_our_step(
+    recipe: Recipe, dataset: ImageDataset, name: str, precision: str
+) -> None:
+    net = resolve(name, depth=8)
+    trainer = Trainer(net, recipe, dataset, 0, "fp32", CPU)
+    dtype = torch.float32 if precision == "fp32" else torch.float64
+    model = ResidualNet(net).to(dtype)
+    model.load_state_dict(trainer.model.state_dict())
+    batches = TrainingBatches(
+        dataset,
+        InputTransform(dataset.x_train, recipe.input),
+        batch_size=BATCH,
+        padding=0,
+        flip=False,
+        seed=0,
+        device=CPU,
+    )
+    loop = PlainLoop(
+        model,
+        GivenFeed(batches, dtype),
+        precision,
+        CPU,
+        rate=recipe.rate_at(0),
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+    )
+    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    ours, plain = zip(*((next_loss(trainer), loop.step()) for _ in range(10)), strict=True)
+    assert plain == pytest.approx(ours, rel=1e-4)
+    theirs = dict(model.named_parameters())
+    for name, parameter in trainer.model.named_parameters():
+        ours_moved, plain_moved = (p.detach().double() - before[name].double() for p in (parameter, theirs[name]))
+        assert (ours_moved - plain_moved).norm() < 0.01 * ours_moved.norm(), name
+
+
+def test_in_bf16_convolutions_compute_in_bf16_and_the_loss_does_not(dataset: ImageDataset) -> None:
+    model = ResidualNet(resolve("preact_resnet20", depth=8))
+    seen: dict[str, torch.dtype] = {}
+    model.stem.conv.register_forward_hook(lambda module, inputs, output: seen.update(conv=output.dtype))
+    loop = PlainLoop(model, DeviceFeed(OnDeviceBatches(dataset, BATCH, CPU)), "bf16", CPU, rate=0.01)
+    loss = loop.step()
+    assert seen == {"conv": torch.bfloat16}
+    assert loss != torch.tensor(loss).bfloat16().item()
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_images_of_the_loader_are_crops_of_the_normalised_image(dataset: ImageDataset) -> None:
+    mean, std = np.array([0.4914, 0.4822, 0.4465]), np.array([0.247, 0.2435, 0.2616])
+    images = PilImages(dataset)
+    assert len(images) == 80
+    padded = np.pad(dataset.x_train[3], ((4, 4), (4, 4), (0, 0)))
+    possible = [padded[dy : dy + 32, dx : dx + 32][:, ::step] for dy in range(9) for dx in range(9) for step in (1, -1)]
+    torch.manual_seed(0)
+    found = set()
+    for _ in range(30):
+        image, label = images[3]
+        assert label == dataset.y_train[3]
+        pixels = np.rint((image.permute(1, 2, 0).double().numpy() * std + mean) * 255)
+        places = [number for number, crop in enumerate(possible) if np.array_equal(crop, pixels)]
+        assert len(places) == 1
+        found.update(places)
+    assert len(found) > 15
+
+
+def test_batches_on_the_device_are_all_images_in_order_and_come_again(dataset: ImageDataset) -> None:
+    feed = DeviceFeed(OnDeviceBatches(dataset, 32, CPU))
+    batches = [next(feed) for _ in range(3)]  # 80 images are two full batches
+    mean, std = np.array([0.4914, 0.4822, 0.4465]), np.array([0.247, 0.2435, 0.2616])
+    expected = (dataset.x_train[:64].astype(np.float64) / 255 - mean) / std
+    torch.testing.assert_close(
+        torch.cat([images for images, _ in batches[:2]]).double(),
+        torch.from_numpy(expected).permute(0, 3, 1, 2),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    assert batches[0][0].is_contiguous()
+    assert torch.equal(torch.cat([labels for _, labels in batches[:2]]), torch.from_numpy(dataset.y_train[:64]))
+    assert torch.equal(batches[2][0], batches[0][0])
+
+
+@pytest.fixture
+def loader(dataset: ImageDataset) -> Iterator[LoaderFeed]:
+    feed = LoaderFeed(dataset, BATCH, CPU)
+    yield feed
+    feed.close()
+
+
+def test_a_loader_makes_new_crops_of_shuffled_images_in_other_processes_until_it_is_closed(
+    dataset: ImageDataset, loader: LoaderFeed
+) -> None:
+    before = set(multiprocessing.active_children())
+    epochs = [[next(loader) for _ in range(5)] for _ in range(2)]
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    for epoch in epochs:
+        assert {images.shape for images, _ in epoch} == {(BATCH, 3, 32, 32)}
+        assert sorted(torch.cat([labels for _, labels in epoch]).tolist()) == sorted(dataset.y_train.tolist())
+    first, second = (torch.cat([labels for _, labels in epoch]) for epoch in epochs)
+    assert not torch.equal(first, second)
+    assert not torch.equal(epochs[0][0][0], epochs[1][0][0])
+    loader.close()
+    for worker in workers:
+        worker.join(10)
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_its_switches_are_torchs_defaults_but_for_benchmark_and_strict_fp32() -> None:
+    assert plain_flags("tf32") == Flags("tf32", "ieee", benchmark=True, deterministic=False)
+    assert plain_flags("bf16").convolution == "tf32"
+    assert plain_flags("fp32").convolution == "ieee"
+    assert shipped_precision(CPU) == "fp32"
+
+
+def change_to(other: Flags) -> None:
+    with put_back():
+        other.set()
+        assert Flags.now() == other
+        raise ValueError("after the switches")
+
+
+def test_switches_are_put_back_also_after_an_error() -> None:
+    before = Flags.now()
+    for other in (plain_flags("tf32"), plain_flags("fp32"), Flags("none", "none", benchmark=False, deterministic=True)):
+        with pytest.raises(ValueError, match="after the switches"):
+            change_to(other)
+        assert Flags.now() == before
