@@ -24,7 +24,8 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
             many groups so far, which it counts on.
 
     Raises:
-        ValueError: The layer has no momentum, but averages over all batches.
+        ValueError: The layer has no momentum, but averages over all batches; in training, a batch is no multiple of the
+            group.
 
     Shape: (N, C, H, W) with N a multiple of `group_size` in training -> the same.
     """
@@ -41,9 +42,11 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         self.train(like.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        groups = x.shape[0] // self.group_size
         if not self.training:
             return super().forward(x)
+        groups, left = divmod(x.shape[0], self.group_size)
+        if left or not groups:
+            raise ValueError(f"{x.shape[0]} images are no multiple of a group of {self.group_size}.")
         if groups == 1:
             share = self._share if self.groups_averaged is None else 1 / (self.groups_averaged + 1)
             self._count(1)

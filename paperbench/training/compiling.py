@@ -14,7 +14,7 @@ import torch._dynamo
 from torch import nn
 
 from paperbench.data.loader import Choices
-from paperbench.errors import PaperbenchError
+from paperbench.errors import RunError
 from paperbench.models.residual_unit import ResidualUnit
 
 MOST_KINDS = 64
@@ -45,14 +45,14 @@ def compile_units(module: nn.Module, backend: str = "inductor") -> None:
 
 
 def telling_compile_errors(step: Callable[[Choices], None]) -> Callable[[Choices], None]:
-    """The same step; if the compiler fails in it, a `PaperbenchError` says so."""
+    """The same step; if the compiler fails in it, a `RunError` says so."""
 
     def told(choices: Choices) -> None:
         try:
             step(choices)
         except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
-            reason = next(iter(str(error).strip().splitlines()), "no reason given")
-            raise PaperbenchError(
+            reason = " ".join(str(error).strip().partition("\n\n")[0].split()) or "no reason given"
+            raise RunError(
                 f"torch.compile failed ({type(error).__name__}: {reason}). Use `--engine eager`, or on a GPU "
                 "`--engine graph`."
             ) from error

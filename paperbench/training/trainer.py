@@ -177,6 +177,7 @@ class Trainer:
             between_batches: Called before each batch; may raise to break off, after which this trainer is of no use.
         """
         moving_average = self.test(between_batches)
+        self._count_batches()
         if self.recipe.batch_norm.at_test == "moving_average":
             return FinalMetrics(moving_average, moving_average)
         group = self.recipe.batch_norm.group
@@ -206,7 +207,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, with any engine; tensors and plain values only."""
-        count_batches(self.model, self.iteration * (self.recipe.batch_size // self.recipe.batch_norm.group))
+        self._count_batches()
         return {
             "iteration": self.iteration,
             "model": self.model.state_dict(),
@@ -214,6 +215,11 @@ class Trainer:
             "window": self._window.state_dict(),
             "noise": _generator_states(self.device),
         }
+
+    def _count_batches(self) -> None:
+        """Let BN's counters say how often it was trained: not every engine counts."""
+        groups = self.recipe.batch_size // self.recipe.batch_norm.group
+        count_batches(self.model, self.iteration * groups)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of the same net, recipe and seed."""

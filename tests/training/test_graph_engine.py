@@ -1,0 +1,380 @@
+"""The graph engine against the eager one, bit for bit: on the CPU with a tape for a CUDA graph, on a GPU with one.
+
+`python -m pytest -m gpu` runs the latter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paperbench.data.dataset import ImageDataset
+from paperbench.errors import PaperbenchError
+from paperbench.specs.recipe import Drops, Recipe
+from paperbench.training import trainer as trainer_module
+from paperbench.training.engine import EngineName
+from paperbench.training.snapshot import Snapshot
+from paperbench.training.trainer import Trainer
+from paperbench.training.window import WindowMetrics
+from tests.training.tape import Tape
+from tests.training.trainings import Runs, advance, differences, leaves, recipe_of, state_of, through_a_file
+
+CPU = torch.device("cpu")
+STEPS = 200
+FEW = 24
+NOISY = "resnet110_dropout_shortcut"
+
+
+@pytest.fixture
+def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
+    """What stands in for CUDA graphs, in the order of the captures."""
+    made: list[Tape] = []
+
+    def capture(_: torch.device) -> Tape:
+        made.append(Tape())
+        return made[-1]
+
+    monkeypatch.setattr(trainer_module, "CudaCapture", capture)
+    return made
+
+
+@pytest.fixture(params=["tape", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda":
+        return torch.device("cuda")
+    request.getfixturevalue("tapes")
+    return CPU
+
+
+@pytest.fixture
+def recipe(paper_recipe: Recipe) -> Recipe:
+    return recipe_of(paper_recipe, FEW)
+
+
+@pytest.fixture
+def runs(recipe: Recipe, tiny_dataset: ImageDataset, device: torch.device) -> Runs:
+    return Runs(recipe, tiny_dataset, device)
+
+
+@pytest.fixture
+def noisy(runs: Runs) -> Runs:
+    """Of a net that draws random numbers in every step."""
+    return replace(runs, net=NOISY)
+
+
+def windows_and_states(trainer: Trainer) -> tuple[list[WindowMetrics], list[dict[str, object]]]:
+    """Metrics of windows of 1, 24, 25, 25... iterations, read at the very end; states about each change of the rate."""
+    recipe = trainer.recipe
+    assert recipe.warm_up is not None
+    changes = (recipe.warm_up.iterations, *recipe.drops.at)
+    looks = {1, 2, recipe.iterations} | {at + shift for at in changes for shift in (0, 1, 2)}
+    pending, states = [], [state_of(trainer)]
+    while trainer.iteration < recipe.iterations:
+        trainer.step()
+        if trainer.iteration == 1 or trainer.iteration % 25 == 0:
+            pending.append(trainer.close_window())
+        if trainer.iteration in looks:
+            states.append(state_of(trainer))
+    return [p.get() for p in pending], states
+
+
+def assert_graph_equals_eager(runs: Runs) -> None:
+    windows, states = windows_and_states(runs.new("eager"))
+    their_windows, their_states = windows_and_states(runs.new("graph"))
+    assert their_windows == windows
+    for mine, theirs in zip(states, their_states, strict=True):
+        assert differences(theirs, mine) == [], mine["/iteration"]
+    assert all(value.isfinite().all() for value in states[-1].values() if isinstance(value, Tensor))
+    assert any(key.startswith("/optimiser/momentum/") for key in states[-1])
+
+
+@pytest.mark.parametrize(("precision", "momentum_form"), [("fp32", "caffe"), ("bf16", "pytorch")])
+def test_200_steps_are_the_eager_ones(
+    paper_recipe: Recipe, tiny_dataset: ImageDataset, device: torch.device, precision: str, momentum_form: str
+) -> None:
+    recipe = recipe_of(paper_recipe, STEPS, momentum_form)
+    assert_graph_equals_eager(Runs(recipe, tiny_dataset, device, precision=precision))
+
+
+@pytest.mark.parametrize(
+    ("net", "precision", "momentum_form"),
+    [
+        ("original_resnet20", "bf16", "caffe"),
+        (NOISY, "fp32", "nesterov"),
+        (NOISY, "bf16-fp32-stream", "caffe"),
+        ("resnet110_exclusive_gating", "bf16", "caffe"),
+        ("resnet110_conv_shortcut", "bf16-fp32-stream", "pytorch"),
+        ("resnet110_bn_after_addition", "fp32", "caffe"),
+    ],
+)
+def test_other_nets_too(
+    paper_recipe: Recipe,
+    tiny_dataset: ImageDataset,
+    device: torch.device,
+    net: str,
+    precision: str,
+    momentum_form: str,
+) -> None:
+    assert_graph_equals_eager(Runs(recipe_of(paper_recipe, FEW, momentum_form), tiny_dataset, device, net, precision))
+
+
+@pytest.mark.gpu
+def test_200_steps_in_tf32(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> None:
+    assert_graph_equals_eager(
+        Runs(recipe_of(paper_recipe, STEPS), tiny_dataset, torch.device("cuda"), precision="tf32")
+    )
+
+
+def test_without_momentum(runs: Runs) -> None:
+    without = replace(runs, recipe=replace(runs.recipe, momentum=0.0))
+    expected = without.eager_states()[-1]
+    assert differences(state_of(advance(without.new("graph"), FEW)), expected) == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "first", "second"),
+    [
+        ("fp32", "graph", "graph"),
+        ("bf16", "graph", "graph"),
+        ("bf16", "eager", "graph"),
+        ("fp32", "graph", "eager"),
+    ],
+)
+def test_an_engine_goes_on_where_another_stopped(
+    noisy: Runs, precision: str, first: EngineName, second: EngineName
+) -> None:
+    """Stops lie before and on changes of the rate, and where a batch goes over the end of an epoch (17)."""
+    noisy = replace(noisy, precision=precision)
+    states = noisy.eager_states()
+    for stop in (1, 17, 18):
+        saved = through_a_file(advance(noisy.new(first), stop))
+        torch.manual_seed(99)  # another process would start from other generators
+        again = noisy.new(second)
+        again.load_state_dict(saved)
+        assert differences(state_of(advance(again, stop + 5)), states[stop + 5]) == [], stop
+
+
+def test_a_captured_training_goes_where_a_state_leads_it(noisy: Runs) -> None:
+    """Back and forth, and to where it stands anyway; what is loaded is not written to."""
+    expected = noisy.eager_states()
+    trainer = noisy.new("graph")
+    saved = {}
+    for iteration in (0, 5, 17, 20):
+        saved[iteration] = copy.deepcopy(advance(trainer, iteration).state_dict())
+    for start in (5, 20, 0, 17, 0):
+        loaded = copy.deepcopy(saved[start])
+        trainer.load_state_dict(loaded)
+        assert differences(state_of(advance(trainer, start + 3)), expected[start + 3]) == [], start
+        assert differences(leaves(loaded), leaves(saved[start])) == []
+    trainer.load_state_dict(trainer.state_dict())
+    assert differences(state_of(advance(trainer, 5)), expected[5]) == []
+
+
+def test_a_snapshot_leads_back(noisy: Runs) -> None:
+    expected = noisy.eager_states()
+    trainer = advance(noisy.new("graph"), 4)
+    snapshot = Snapshot(trainer)
+    advance(trainer, 6)
+    snapshot.take(trainer)
+    advance(trainer, 9)
+    trainer.load_state_dict(snapshot.state())
+    assert differences(state_of(advance(trainer, 12)), expected[12]) == []
+
+
+def test_looking_at_the_net_between_replays_disturbs_nothing(noisy: Runs) -> None:
+    eager, trainer = noisy.new("eager"), noisy.new("graph")
+    for iteration in range(1, 7):
+        torch.manual_seed(iteration)  # of both: they draw from one generator
+        eager.step()
+        torch.manual_seed(iteration)
+        trainer.step()
+        assert trainer.test() == eager.test()
+        assert trainer.window_metrics() == eager.window_metrics()
+    assert differences(state_of(trainer), state_of(eager)) == []
+
+
+@pytest.mark.parametrize("at_test", ["reestimated", "moving_average"])
+def test_a_finished_net_is_the_eager_one(runs: Runs, at_test: Any) -> None:
+    settings = replace(runs.recipe.batch_norm, at_test=at_test)
+    runs = replace(runs, recipe=replace(runs.recipe, batch_norm=settings))
+    eager, trainer = (advance(runs.new(engine), 6) for engine in ("eager", "graph"))
+    assert trainer.finish() == eager.finish()
+    assert differences(leaves(trainer.model.state_dict()), leaves(eager.model.state_dict())) == []
+
+
+def test_finishing_and_going_back_disturbs_nothing(runs: Runs) -> None:
+    expected = runs.eager_states()
+    eager = advance(runs.new("eager"), 6)
+    final = eager.finish()
+    trainer = advance(runs.new("graph"), 6)
+    state = copy.deepcopy(trainer.state_dict())
+    assert trainer.finish() == final
+    assert final.reported != final.moving_average
+    trainer.load_state_dict(state)
+    assert differences(state_of(advance(trainer, 9)), expected[9]) == []
+
+
+def test_steps_may_be_made_eagerly_in_between(noisy: Runs) -> None:
+    """As the search for values that are not finite does."""
+    expected = noisy.eager_states()
+    trainer = advance(noisy.new("graph"), 3)
+    with trainer.stepping_eagerly():
+        assert differences(state_of(advance(trainer, 6)), expected[6]) == []
+    assert differences(state_of(advance(trainer, 9)), expected[9]) == []
+
+
+def test_two_trainings_side_by_side(runs: Runs) -> None:
+    narrow = replace(runs, net="original_resnet20", precision="bf16")
+    expected = runs.eager_states()[8], narrow.eager_states()[8]
+    trainers = runs.new("graph"), narrow.new("graph")
+    for _ in range(8):
+        for trainer in trainers:
+            trainer.step()
+    for trainer, state in zip(trainers, expected, strict=True):
+        assert differences(state_of(trainer), state) == []
+
+
+@pytest.fixture
+def idle(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures as usual, but with replays that do nothing."""
+    make = trainer_module.CudaCapture
+
+    class Idle:
+        def __init__(self, where: torch.device) -> None:
+            self._capture = make(where)
+            self.warm_up = self._capture.warm_up
+
+        def record(self, work: Callable[[], None]) -> Callable[[], None]:
+            self._capture.record(work)
+            return lambda: None
+
+    monkeypatch.setattr(trainer_module, "CudaCapture", Idle)
+
+
+@pytest.mark.parametrize("start", [0, 5])
+@pytest.mark.usefixtures("idle")
+def test_capturing_trains_nothing(noisy: Runs, start: int) -> None:
+    saved = copy.deepcopy(advance(noisy.new("eager"), start).state_dict())
+    trainer = noisy.new("graph")
+    trainer.load_state_dict(saved)
+    before = state_of(trainer)
+    trainer.step()
+    changed = differences(state_of(trainer), before)
+    assert {key for key in changed if "num_batches_tracked" not in key} == {"/iteration", "/window/images"}
+
+
+class _Operations(TorchDispatchMode):
+    """Names of what is asked of a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("idle")
+def test_a_step_asks_the_device_for_the_replay_alone_unless_the_rate_changes(runs: Runs) -> None:
+    """The rate rises after iteration 2 and drops after 18."""
+    trainer = runs.new("graph")
+    trainer.step()
+    operations = {}
+    for iteration in range(1, FEW):
+        with _Operations() as seen:
+            trainer.step()
+        if seen.names:
+            operations[iteration] = seen.names
+    assert operations == {2: ["fill_", "_foreach_mul_"], 18: ["fill_", "_foreach_mul_"]}
+
+
+def test_a_training_of_one_iteration(runs: Runs) -> None:
+    """Shorter than the warm-up of a capture."""
+    single = replace(runs, recipe=replace(runs.recipe, iterations=1, warm_up=None, drops=Drops((), 0.1)))
+    assert differences(state_of(advance(single.new("graph"), 1)), single.eager_states()[1]) == []
+
+
+def test_after_the_last_iteration_there_is_none(runs: Runs) -> None:
+    trainer = advance(runs.new("graph"), FEW)
+    before = state_of(trainer)
+    with pytest.raises(PaperbenchError, match=f"the training has {FEW}"):
+        trainer.step()
+    assert differences(state_of(trainer), before) == []
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_is_replayed_stays_where_it_is(
+    recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape], precision: str
+) -> None:
+    """A graph knows addresses: a tensor that is replaced rather than written to would be trained no more."""
+    trainer = advance(Runs(recipe, tiny_dataset, CPU, precision=precision).new("graph"), 2)
+
+    def moved() -> list[str]:
+        (tape,) = tapes
+        named = [*trainer.model.named_parameters(), *trainer.model.named_buffers()]
+        momentum = trainer.state_dict()["optimiser"]["momentum"]
+        sums = trainer.state_dict()["window"]
+        named += [(f"momentum {index}", buffer) for index, buffer in enumerate(momentum)]
+        named += [(name, sums[name]) for name in ("loss", "wrong")]
+        return [name for name, tensor in named if "num_batches" not in name and not tape.uses(tensor)]
+
+    assert moved() == []
+    state = copy.deepcopy(trainer.state_dict())
+    trainer.test()
+    assert moved() == []
+    trainer.finish()
+    assert moved() == []
+    trainer.close_window()
+    trainer.load_state_dict(state)
+    assert moved() == []
+    with trainer.stepping_eagerly():
+        trainer.step()
+    assert moved() == []
+
+
+def test_counters_on_the_host_take_no_part(recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape]) -> None:
+    """On a GPU they would be counted once, at the capture."""
+    trainer = advance(Runs(recipe, tiny_dataset, CPU).new("graph"), 2)
+    layers = [m for m in trainer.model.modules() if isinstance(m, _BatchNorm)]
+    assert layers
+    assert not any(tapes[0].uses(layer.num_batches_tracked) for layer in layers)
+    trainer.state_dict()
+    assert {layer.num_batches_tracked.item() for layer in layers} == {4}  # two steps of two groups
+
+
+def test_nothing_is_captured_before_the_first_step(
+    recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape]
+) -> None:
+    """Loading a state and testing it needs no graph, and neither does a training that is complete."""
+    trainer = Runs(recipe, tiny_dataset, CPU).new("graph")
+    trainer.load_state_dict(trainer.state_dict())
+    trainer.test()
+    assert not any(tape.uses(p) for tape in tapes for p in trainer.model.parameters())
+    trainer.step()
+    assert all(tape.uses(p) for tape in tapes for p in trainer.model.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_step_waits_for_the_gpu(paper_recipe: Recipe, tiny_dataset: ImageDataset, precision: str) -> None:
+    """Over both changes of the rate, an epoch's end and the end of a window."""
+    runs = Runs(recipe_of(paper_recipe, FEW), tiny_dataset, torch.device("cuda"), precision=precision)
+    trainer = advance(runs.new("graph"), 1)
+    pending = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(FEW - 1):
+            trainer.step()
+            pending.append(trainer.close_window())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len({p.get().loss for p in pending}) == FEW - 1
