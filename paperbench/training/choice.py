@@ -71,7 +71,15 @@ def choose_engine(wanted: str, device: torch.device, iterations: int, earlier: s
 def _no_triton() -> str | None:
     from torch.utils._triton import has_triton
 
-    return None if has_triton() else "torch.compile needs Triton and a GPU of the Volta generation or later"
+    if not has_triton():
+        return "torch.compile needs Triton and a GPU of the Volta generation or later"
+    try:
+        from triton.runtime import driver
+
+        driver.active.get_current_target()  # compiles some C: needs a compiler, Python's headers, the GPU's driver
+    except Exception as error:  # whatever a machine may lack
+        return f"Triton does not work here ({next(iter(str(error).splitlines()), type(error).__name__)[:200]})"
+    return None
 
 
 def _no_cpp_compiler() -> str | None:
@@ -80,6 +88,6 @@ def _no_cpp_compiler() -> str | None:
 
     try:
         get_cpp_compiler()
-    except InvalidCxxCompiler:
+    except (InvalidCxxCompiler, OSError):
         return "torch.compile needs a C++ compiler on a CPU"
     return None

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from paperbench.data.loader import Batch
-from paperbench.training.batch_norm import GroupedBatchNorm2d
 from paperbench.training.precision import autocast
 from paperbench.training.working_copy import WorkingCopy
 
@@ -79,9 +78,6 @@ def reestimate_batch_norm(
         if isinstance(layer, _BatchNorm):
             layer.reset_running_stats()
     copy = WorkingCopy(model, batch_norm_group=group).module
-    layers = [m for m in copy.modules() if isinstance(m, GroupedBatchNorm2d)]
-    for grouped in layers:
-        grouped.groups_averaged = 0
     groups = 0
     for images in batches:
         between_batches()

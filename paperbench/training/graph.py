@@ -53,7 +53,7 @@ class CudaCapture:
         before.wait_stream(self._stream)
 
     def record(self, work: Work) -> Work:
-        gc.collect()  # nothing that an earlier training left behind may be freed by the GPU's driver while it records
+        gc.collect()  # nothing that an earlier training left in cycles may be freed while it records
         graph = torch.cuda.CUDAGraph()
         # Other threads may use CUDA meanwhile, to save a checkpoint or to hand over pinned memory.
         with (

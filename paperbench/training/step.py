@@ -66,4 +66,5 @@ class TrainingStep:
             logits = self._working.module(images).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
         loss.backward(self._share)
+        self._working.take_in_statistics()
         self._window.add(loss.detach(), (logits.detach().argmax(1) != labels).sum())

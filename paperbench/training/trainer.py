@@ -127,7 +127,7 @@ class Trainer:
         bf16 = has_bf16(self.precision)
         if engine == "graph":
             return self._graphed(self._step_with(WorkingCopy(self.model, bf16_weights=bf16), group))
-        working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group)
+        working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
         compile_units(working.module)
         step = telling_compile_errors(self._step_with(working, size))
         return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._graphed(step)

@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from paperbench.training.batch_norm import GroupedBatchNorm2d
+from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
 
 
 class NetItself:
@@ -27,6 +27,9 @@ class NetItself:
         if not self.module.training:
             self.module.train()
 
+    def take_in_statistics(self) -> None:
+        """Update what BN keeps of the last forward pass, unless it has done so itself."""
+
     def forget_gradients(self) -> None:
         """So that the next backward pass sets them rather than adds to them."""
         for parameter in self._parameters:
@@ -34,7 +37,10 @@ class NetItself:
 
     def gradients(self) -> list[Tensor]:
         """Of the last backward pass, in the order of the net's parameters and in their dtype."""
-        return [p.grad for p in self._parameters if p.grad is not None]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if len(gradients) != len(self._parameters):
+            raise RuntimeError("a parameter has no gradient: the net does not use it")
+        return gradients
 
 
 class WorkingCopy(NetItself):
@@ -45,19 +51,27 @@ class WorkingCopy(NetItself):
         bf16_weights: Keep weights of convolutions and classifier in bfloat16 beside the net's own. Autocasting makes
             the same numbers, but with a kernel for every weight, forward and backward.
         batch_norm_group: Give every BN groups of so many images, rather than the whole batch.
+        groups: How many of them a training batch has; see `GroupedBatchNorm2d`.
 
     Attributes:
         module: The copy.
     """
 
-    def __init__(self, net: nn.Module, *, bf16_weights: bool = False, batch_norm_group: int | None = None) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        bf16_weights: bool = False,
+        batch_norm_group: int | None = None,
+        groups: int | None = None,
+    ) -> None:
         # Tensors that deepcopy finds in its memory are not copied.
         known = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
         self._exact: list[Tensor] = []
         self._rounded: list[Tensor] = []
         self._places: list[int] = []  # of the rounded ones among the parameters
+        places = {id(parameter): index for index, parameter in enumerate(net.parameters())}
         if bf16_weights:
-            places = {id(parameter): index for index, parameter in enumerate(net.parameters())}
             for layer in net.modules():
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):
                     for parameter in layer.parameters():
@@ -67,17 +81,31 @@ class WorkingCopy(NetItself):
                         self._rounded.append(rounded)
                         self._places.append(places[id(parameter)])
         super().__init__(copy.deepcopy(net, known).train())
+        self._by_group: list[tuple[int, Tensor, Tensor]] = []  # place, the net's own, a copy for each group
         for parent in list(self.module.modules()):
             for name, child in parent.named_children():
                 if isinstance(child, nn.BatchNorm2d):
                     child.num_batches_tracked = None  # a host's counter would not count on replays; the trainer does
                     if batch_norm_group is not None:
-                        setattr(parent, name, GroupedBatchNorm2d(child, batch_norm_group))
+                        grouped = GroupedBatchNorm2d(child, batch_norm_group, groups)
+                        setattr(parent, name, grouped)
+                        for own, copies in ((child.weight, grouped.weight), (child.bias, grouped.bias)):
+                            if copies is not own:
+                                self._by_group.append((places[id(own)], own, copies))
+        self._parameters = list(self.module.parameters())
+        self._averages = MovingAverages(m for m in self.module.modules() if isinstance(m, GroupedBatchNorm2d))
 
     @torch.no_grad()
     def refresh(self) -> None:
         if self._rounded:
             torch._foreach_copy_(self._rounded, self._exact)
+        if self._by_group:
+            pairs = [(row, own) for _, own, copies in self._by_group for row in copies.unbind()]
+            rows, owns = (list(side) for side in zip(*pairs, strict=True))
+            torch._foreach_copy_(rows, owns)
+
+    def take_in_statistics(self) -> None:
+        self._averages.update()
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
@@ -87,4 +115,11 @@ class WorkingCopy(NetItself):
             torch._foreach_copy_(widened, [gradients[place] for place in self._places])
             for place, gradient in zip(self._places, widened, strict=True):
                 gradients[place] = gradient
+        if self._by_group:
+            first, *others = zip(*(gradients[place].unbind() for place, *_ in self._by_group), strict=True)
+            sums = torch._foreach_add(first, others[0])
+            for other in others[1:]:
+                torch._foreach_add_(sums, other)
+            for (place, *_), total in zip(self._by_group, sums, strict=True):
+                gradients[place] = total
         return gradients

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._inductor.exc import InvalidCxxCompiler
 
 from paperbench.errors import PaperbenchError
 from paperbench.training import choice
@@ -50,12 +51,25 @@ def test_wrong_engines_are_refused() -> None:
         choose_engine("graph", CPU, 80)
 
 
-def test_without_a_cpp_compiler_a_cpu_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_without_a_c_compiler_is_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton")
+
+    class Driver:
+        def get_current_target(self) -> None:
+            raise RuntimeError("Failed to find C compiler.\nSet CC.")
+
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    monkeypatch.setattr(triton.runtime, "driver", type("Config", (), {"active": Driver()}))
+    assert available_engines(CUDA)["compile"] == "Triton does not work here (Failed to find C compiler.)"
+    assert choose_engine("auto", CUDA, 64_000).name == "graph"
+
+
+@pytest.mark.parametrize("error", [InvalidCxxCompiler(), PermissionError(13, "Permission denied")])
+def test_without_a_cpp_compiler_a_cpu_cannot_compile(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     import torch._inductor.cpp_builder as builder
-    from torch._inductor.exc import InvalidCxxCompiler
 
     def none_found() -> str:
-        raise InvalidCxxCompiler
+        raise error
 
     monkeypatch.setattr(builder, "get_cpp_compiler", none_found)
     assert "C++ compiler" in (available_engines(CPU)["compile"] or "")
