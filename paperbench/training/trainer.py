@@ -140,11 +140,6 @@ class Trainer:
         state = list(chain.from_iterable(tensors))
         return GraphEngine(step, self._batches, self.recipe.iterations, state, CudaCapture(self.device))
 
-    @property
-    def epoch(self) -> float:
-        """Passes over the training set so far."""
-        return self.iteration * self.recipe.batch_size / len(self._dataset.x_train)
-
     def window_metrics(self) -> WindowMetrics:
         """Training loss and error since the window began. Waits for the device."""
         return self._window.metrics()
