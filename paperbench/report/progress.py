@@ -102,7 +102,8 @@ class Progress:
         told = f"engine {engine}: {reason}"
         if told != self._engine:
             self._engine = told
-            self.say(f"    {told}")
+            wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
+            self.say(f"    {told}{wait}")
 
     def stepped(self, iteration: int) -> None:
         self._done += 1

@@ -12,7 +12,7 @@ from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record, major_version
 from paperbench.runs.store import RunDirectory
-from paperbench.training.checkpoint import CheckpointError, read_checkpoint
+from paperbench.training.checkpoint import CheckpointError, ForeignFormatError, read_checkpoint
 from paperbench.training.trainer import NUMERICS_VERSION
 
 RESTART = "`--incompatible restart` trains it anew and keeps the old files aside"
@@ -45,7 +45,8 @@ def newest_contents(
             warn(f"{error}. It is kept as {aside.name}.")
             continue
         except CheckpointError as error:  # what was written is there, only not by this version or for this run
-            raise UncontinuableError(f"{file.path} {error}. Remove it, or start this run again: {RESTART}.") from error
+            remedy = "Continue with that which wrote it" if isinstance(error, ForeignFormatError) else "Remove it"
+            raise UncontinuableError(f"{file.path} {error}. {remedy}, or start this run again: {RESTART}.") from error
         _check_versions(file, contents, torch_version, mixes, warn)
         if checkpoints.damaged():
             warn(f"going on from {file.path.name}.")

@@ -90,8 +90,9 @@ class Executor:
 
         Runs that others are at come last: by then they are done, alive, or were given up by a process that has died.
 
-        On return, or when a run is left by an error, the store holds a checkpoint of it, the history up to that, and a
-        record that says how far it is. If the process dies, they are those of the last checkpoint.
+        On return, the store holds a checkpoint of each run that was worked on, the history up to that, and a record
+        that says how far it is. If the process dies, or a run is left by an error, they are those of the last
+        checkpoint; before the first there is nothing to go on from, and the run begins anew.
 
         Returns:
             The runs that failed.
@@ -167,9 +168,11 @@ class Executor:
             RunError: A file of the run is damaged, missing or of other versions, or there is not enough memory.
             PaperbenchError: The store cannot be written.
         """
+        engine = None
         try:
             session = self._session(run, claim)
             if session is not None:
+                engine = session.engine.name
                 with closing(session):
                     last = self._limits.last_iteration(run.recipe.iterations)
                     self._observer.started(run, session.trainer.iteration, last)
@@ -179,7 +182,8 @@ class Executor:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise RunError(_memory_advice(run, self._device)) from error
+            has_checkpoint = bool(self._store.directory(run.id).checkpoints.newest_first())
+            raise RunError(_memory_advice(run, self._device, engine, has_checkpoint)) from error
 
     def _session(self, run: PlannedRun, claim: Claim) -> RunSession | None:
         """The work on a run; None if there is nothing to do."""
@@ -275,12 +279,21 @@ def _why_done(record: Record) -> str:
     return why
 
 
-def _memory_advice(run: PlannedRun, device: torch.device) -> str:
-    precision = run.spec.precision
+def _memory_advice(run: PlannedRun, device: torch.device, engine: str | None, has_checkpoint: bool) -> str:
+    precision, group = run.spec.precision, run.recipe.batch_norm.group
     advice = [f"give {device} more room (end other programs on it)", "take a larger device (`--device`)"]
     if precision != "bf16":
         advice.append("choose `--precision bf16`, which keeps half as much and counts as an experiment of its own")
+    if engine == "compile" and group < run.recipe.batch_size:  # the other engines take a batch group by group
+        other = "graph" if device.type == "cuda" else "eager"
+        advice.append(
+            f"choose `--engine {other}`, which keeps what {group} images need at a time, not {run.recipe.batch_size}"
+        )
+    if has_checkpoint:
+        next_time = "The last checkpoint is kept, and the same command goes on from there."
+    else:
+        next_time = "There is no checkpoint yet: the same command begins the run anew."
     return (
-        f"{device} ran out of memory with {run.net_name} in {precision}. The last checkpoint is kept, and the same "
-        f"command goes on from there. Before that, {', or '.join(advice)}."
+        f"{device} ran out of memory with {run.net_name} in {precision}. {next_time} Before that, "
+        f"{', or '.join(advice)}."
     )

@@ -18,11 +18,11 @@ from paperbench.runs.continuation import RESTART, UncontinuableError, newest_con
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import SCHEMA, DataFacts, Divergence, Record, Result, Session, Status
+from paperbench.runs.record import SCHEMA, DataFacts, Divergence, Files, Record, Result, Session, Status
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.watch import GoOn, Watch
 from paperbench.runs.weights import weights_bytes
-from paperbench.runs.writer import Save, Writer, files_beside
+from paperbench.runs.writer import NO_FILES, Save, Writer, files_beside
 from paperbench.training.checkpoint import CheckpointError, read_checkpoint
 from paperbench.training.choice import BIT_EQUAL, choose_engine
 from paperbench.training.snapshot import Snapshot
@@ -71,7 +71,7 @@ class RunSession:
         contents = newest_contents(run, directory, record, mixes=mixes, warn=warn)
         if contents is not None:
             with self._telling_what_does_not_fit():
-                self._earlier_sessions = tuple(_session(facts) for facts in contents["sessions"])
+                self._earlier_sessions = tuple(Session(**facts) for facts in contents["sessions"])
         earlier = self._earlier_sessions[-1].engine if self._earlier_sessions else None
         self.engine = choose_engine(engine, device, run.recipe.iterations, earlier)
         untrained = partial(
@@ -187,7 +187,7 @@ class RunSession:
             "seconds": self.seconds,
             "sessions": [asdict(session) for session in self._sessions()],
         }
-        record = self._record("diverged" if divergence else "partial")
+        record = self._record("diverged" if divergence else "partial", NO_FILES)
         return Save(self._snapshot, contents, tuple(self._watch.history), record)
 
     def finish(self, go_on: GoOn) -> Record:
@@ -195,7 +195,14 @@ class RunSession:
 
         Args:
             go_on: Called before each batch; may raise to break off, and another session can finish the run then.
+
+        Raises:
+            ClaimLostError: Another process has taken the run over.
+            PaperbenchError: A file cannot be written.
         """
+        checkpoint = self._writer.newest
+        if checkpoint is None:
+            raise RuntimeError("a run is finished beside its last checkpoint: save first")
         final = self.trainer.finish(go_on)
         result, weights_sha256 = None, None
         if math.isfinite(final.reported.loss):
@@ -213,10 +220,10 @@ class RunSession:
         else:  # by its last update, which no training loss has seen
             self._watch.diverge_in_test(go_on)
             self.directory.remove_weights()
-        record = self._record("finished" if result else "diverged", result, weights_sha256)
+        files = files_beside(self._watch.history, checkpoint, weights_sha256)
+        record = self._record("finished" if result else "diverged", files, result)
         self.directory.write_record(record)
-        if self._writer.newest:
-            self.directory.checkpoints.prune(self._writer.newest, keep_previous=False)
+        self.directory.checkpoints.prune(checkpoint, keep_previous=False)
         return record
 
     def close(self) -> None:
@@ -265,7 +272,7 @@ class RunSession:
             threads=self._environment.threads,
         )
 
-    def _record(self, status: Status, result: Result | None = None, weights_sha256: str | None = None) -> Record:
+    def _record(self, status: Status, files: Files, result: Result | None = None) -> Record:
         data = self.run.dataset
         return Record(
             schema=SCHEMA,
@@ -283,7 +290,7 @@ class RunSession:
             spec=self.run.spec,
             code=self._code,
             environment=self._environment,
-            files=files_beside(self._watch.history, self._writer.newest, weights_sha256),
+            files=files,
         )
 
 
@@ -302,11 +309,6 @@ def _farther_back(
             yield read_checkpoint(file.read(), run.id)[0]["trainer"]
     if iteration <= 2 * run.recipe.monitoring.checkpoint_every:
         yield untrained().state_dict()
-
-
-def _session(facts: dict[str, Any]) -> Session:
-    """A session as a checkpoint holds it. Those of the first versions name no engine: there was one."""
-    return Session(**{"engine": "eager", **facts})
 
 
 def _arithmetic(session: Session) -> tuple[str, str, int, str]:

@@ -92,8 +92,8 @@ class RunDirectory:
             record = Record.from_json(text)
         except ForeignRecordError as error:
             raise ForeignRecordError(
-                f"{self.record_file} {error}. Use the version that wrote it, or another folder; or move the file away: "
-                "`paperbench run` makes it again from the run's checkpoint."
+                f"{self.record_file} {error}. Use the version that wrote it, or another results folder; or "
+                "`paperbench run --incompatible restart` trains the run anew and keeps the old files aside."
             ) from error
         except RecordError as error:
             raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_RECORD_REMEDY}") from error

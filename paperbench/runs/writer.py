@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from paperbench.runs.checkpoints import CheckpointFile
@@ -25,6 +25,9 @@ from paperbench.training.snapshot import Snapshot, is_finite
 THREAD = "checkpoint writer"
 """Name of the thread, where there is one."""
 
+NO_FILES = Files(history_lines=0, history_sha256="", checkpoint="", weights_sha256=None)
+"""What the record of a save says of the files beside it until they are written."""
+
 
 @dataclass(frozen=True)
 class Save:
@@ -34,7 +37,7 @@ class Save:
         state: The trainer's. It stays as it is until the save is written.
         contents: What the checkpoint holds beside state and history.
         history: All lines so far.
-        record: The record, but for what it says of the files beside it.
+        record: The record, with `NO_FILES`: what it says of them is found out in writing.
     """
 
     state: Snapshot
@@ -43,7 +46,7 @@ class Save:
     record: Record
 
 
-def files_beside(history: Sequence[HistoryLine], checkpoint: CheckpointFile | None, weights: str | None) -> Files:
+def files_beside(history: Sequence[HistoryLine], checkpoint: CheckpointFile, weights: str | None) -> Files:
     """What a record says of the files beside it.
 
     Args:
@@ -53,7 +56,7 @@ def files_beside(history: Sequence[HistoryLine], checkpoint: CheckpointFile | No
     return Files(
         history_lines=lines,
         history_sha256=history_sha256(history_bytes(history), lines) or "",
-        checkpoint=checkpoint.path.name if checkpoint else "",
+        checkpoint=checkpoint.path.name,
         weights_sha256=weights,
     )
 
@@ -75,6 +78,11 @@ class Writer:
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self._thread: Thread | None = None
+        # Whether no save is being written. Not left to Thread.join: a signal's handler that raises in it makes Python
+        # take the thread for ended while it still works.
+        self._ended = Event()
+        self._ended.set()
+        self._offered: list[Save] = []
         self._error: BaseException | None = None
         self._waiting: list[HistoryLine] = []
         self.newest: CheckpointFile | None = None
@@ -93,7 +101,7 @@ class Writer:
             PaperbenchError: A file could not be written.
             MemoryError, RuntimeError: There was too little memory.
         """
-        if self._thread is not None and not self._thread.is_alive():
+        if self._thread is not None and self._ended.is_set():
             self.wait()
 
     def wait(self) -> None:
@@ -104,12 +112,13 @@ class Writer:
         """
         if self._thread is None:
             return
+        self._ended.wait()
         self._thread.join()
         self._thread = None
         error, self._error = self._error, None
+        lines, self._waiting = self._waiting, []  # after an error, the next save writes them with the others
         if error is not None:
             raise error
-        lines, self._waiting = self._waiting, []
         for line in lines:
             self._directory.append_history(line)
 
@@ -126,15 +135,26 @@ class Writer:
             self._waiting.append(line)
 
     def begin(self, save: Save) -> None:
-        """Write a save beside the training.
+        """Write a save beside the training; in it, where the machine allows no further thread.
 
         Raises:
-            Exception: As `look`, of the save before.
+            Exception: As `look`, of the save before; of this one if it is written in the training.
         """
         self.wait()
+        self._offered.append(save)
         # No daemon: however the process ends, Python lets the thread come to its end first.
-        self._thread = Thread(target=self._write_and_keep_errors, args=(save,), name=THREAD)
-        self._thread.start()
+        self._thread = Thread(target=self._write_and_keep_errors, name=THREAD)
+        try:
+            self._ended.clear()
+            self._thread.start()
+        except BaseException as error:  # a signal's handler may have raised it, with the thread begun or not
+            if not self._take_offered():
+                raise
+            self._thread = None
+            self._ended.set()
+            if not isinstance(error, RuntimeError):
+                raise
+            self._write(save)
 
     def write(self, save: Save) -> Record:
         """Write a save, and return once it is safe on disk.
@@ -146,17 +166,40 @@ class Writer:
         return self._write(save)
 
     def close(self) -> None:
-        """Let a save that is under way end, and forget what went wrong with it: for whoever leaves by another error."""
-        thread, self._thread = self._thread, None
-        if thread is not None and thread.ident is not None:
-            thread.join()
-        self._error = None
+        """Let a save that is under way end, and forget what went wrong with it: whoever leaves knows, or cannot care.
 
-    def _write_and_keep_errors(self, save: Save) -> None:
+        What a signal's handler raises meanwhile is raised once the save has ended.
+        """
+        raised: BaseException | None = None
+        while not self._ended.is_set():
+            try:
+                self._ended.wait()
+            except BaseException as error:
+                raised = error
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join()
+        self._thread = self._error = None
+        self._waiting = []
+        if raised is not None:
+            raise raised
+
+    def _take_offered(self) -> Save | None:
+        """The save that is to be written, unless another thread has taken it."""
+        try:
+            return self._offered.pop()
+        except IndexError:
+            return None
+
+    def _write_and_keep_errors(self) -> None:
+        save = self._take_offered()
+        if save is None:
+            return
         try:
             self._write(save)
         except BaseException as error:  # the training's thread raises it
             self._error = error
+        finally:
+            self._ended.set()
 
     def _write(self, save: Save) -> Record:
         directory, is_diverged = self._directory, save.record.status == "diverged"

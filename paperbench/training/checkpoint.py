@@ -10,11 +10,15 @@ import torch
 from paperbench.errors import PaperbenchError
 from paperbench.training.memory import is_out_of_memory
 
-FORMAT = 2
+FORMAT = 3
 
 
 class CheckpointError(PaperbenchError):
     """Bytes that are no checkpoint of this format."""
+
+
+class ForeignFormatError(CheckpointError):
+    """A checkpoint that another version of paperbench wrote."""
 
 
 def checkpoint_bytes(run_id: str, contents: dict[str, Any]) -> bytes:
@@ -28,7 +32,8 @@ def read_checkpoint(data: bytes, run_id: str) -> tuple[dict[str, Any], str]:
     """The contents, on the CPU, and the version of torch that wrote them.
 
     Raises:
-        CheckpointError: The bytes are damaged, of another format, or of another run.
+        ForeignFormatError: They are of another format.
+        CheckpointError: The bytes are damaged or of another run.
         MemoryError, RuntimeError: There is too little memory.
     """
     try:
@@ -38,8 +43,10 @@ def read_checkpoint(data: bytes, run_id: str) -> tuple[dict[str, Any], str]:
         if is_out_of_memory(error):
             raise
         raise CheckpointError(f"cannot be read ({type(error).__name__})") from error
-    if found != FORMAT or not isinstance(contents, dict) or not isinstance(version, str):
-        raise CheckpointError(f"has format {found}, and this version of paperbench reads {FORMAT}")
+    if found != FORMAT:
+        raise ForeignFormatError(f"has format {found}, and this version of paperbench reads {FORMAT}")
+    if not isinstance(contents, dict) or not isinstance(version, str):
+        raise CheckpointError("holds other things than a checkpoint does")
     if run != run_id:
         raise CheckpointError(f"belongs to run {run}")
     return contents, version

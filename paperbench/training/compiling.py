@@ -16,9 +16,12 @@ from torch import nn
 from paperbench.data.loader import Choices
 from paperbench.errors import RunError
 from paperbench.models.residual_unit import ResidualUnit
+from paperbench.training.memory import is_out_of_memory
 
 MOST_KINDS = 64
 """Kinds of units that may be compiled for a net. It has two or three a stage; torch gives up after eight by default."""
+
+_LONGEST_REASON = 200
 
 
 def compile_units(module: nn.Module, backend: str = "inductor") -> None:
@@ -45,16 +48,26 @@ def compile_units(module: nn.Module, backend: str = "inductor") -> None:
 
 
 def telling_compile_errors(step: Callable[[Choices], None]) -> Callable[[Choices], None]:
-    """The same step; if the compiler fails in it, a `RunError` says so."""
+    """The same step; if the compiler fails in it, a `RunError` says so, but a lack of memory stays one."""
 
     def told(choices: Choices) -> None:
         try:
             step(choices)
         except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
-            reason = " ".join(str(error).strip().partition("\n\n")[0].split()) or "no reason given"
+            cause = getattr(error, "inner_exception", error)
+            if is_out_of_memory(cause):
+                raise cause from error
             raise RunError(
-                f"torch.compile failed ({type(error).__name__}: {reason}). Use `--engine eager`, or on a GPU "
-                "`--engine graph`."
+                f"torch.compile failed ({type(error).__name__}: {_reason(str(error))}). Use `--engine eager`, or on a "
+                "GPU `--engine graph`."
             ) from error
 
     return told
+
+
+def _reason(message: str) -> str:
+    """What a compiler's message of many lines says is wrong, in one."""
+    first, _, rest = message.strip().partition("\n\n")
+    complaints = [line for line in rest.splitlines() if "error:" in line.lower()]  # a C++ compiler's, quoted
+    reason = " ".join((complaints or [first])[0].split()) or "no reason given"
+    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 3] + "..."

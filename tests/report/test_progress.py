@@ -126,7 +126,7 @@ def test_a_loss_that_is_not_finite_is_said(run: PlannedRun) -> None:
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
 def test_the_engine_is_named_once_until_it_changes(run: PlannedRun, stream: io.StringIO) -> None:
     progress = Progress([], 4, stream)
-    for seed, engine in enumerate(["graph", "graph", "eager", "graph"]):
+    for seed, engine in enumerate(["graph", "graph", "eager", "compile", "compile"]):
         progress.started(replace(run, seed=seed), 0, 80)
         progress.computing(engine, "a reason")
         progress.stepped(1)
@@ -135,6 +135,6 @@ def test_the_engine_is_named_once_until_it_changes(run: PlannedRun, stream: io.S
     assert [line for line in lines if "engine" in line] == [
         "    engine graph: a reason",
         "    engine eager: a reason",
-        "    engine graph: a reason",
+        "    engine compile: a reason; the first step compiles the net, which can take minutes",
     ]
     assert next(i for i, line in enumerate(lines) if "engine" in line) == 1, "right behind the run's name"

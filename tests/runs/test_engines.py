@@ -90,15 +90,6 @@ def test_to_go_on_with_an_engine_of_other_arithmetic_is_remarked(
     assert_same(directory, go(run, tmp_path / "whole")[0])
 
 
-def test_a_checkpoint_from_before_there_were_engines_is_gone_on_from(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path / "part", stop_at=8)
-    directory.record_file.unlink()
-    sessions_of(directory, lambda sessions: sessions[0].pop("engine"))
-    directory, log = go(run, tmp_path / "part")
-    assert [s.engine for s in log.record.sessions] == ["eager", "eager"]
-    assert_same(directory, go(run, tmp_path / "whole")[0])
-
-
 def test_the_engine_of_the_choice_is_the_one_that_trains(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

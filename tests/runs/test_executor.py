@@ -5,11 +5,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs.checkpoints import Checkpoints
@@ -17,7 +20,10 @@ from paperbench.runs.executor import Executor, is_done, to_be_done
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.training import trainer as trainer_module
 from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
+from paperbench.training.choice import EngineChoice
+from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine
 from tests.conftest import ROOT
 from tests.runs.running import CPU, Log, go, state, without_times
@@ -311,6 +317,61 @@ def test_too_little_memory_is_no_result_and_says_what_to_change(
     monkeypatch.undo()
     directory, _ = go(run, tmp_path / "part")
     assert without_times(directory) == without_times(go(run, tmp_path / "whole")[0])
+
+
+def test_a_lack_of_memory_before_the_first_checkpoint_promises_none(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(EagerEngine, "step", exhausted)
+    _, log = go(run, tmp_path)
+    assert "There is no checkpoint yet: the same command begins the run anew." in log.failure
+    assert "is kept" not in log.failure
+    assert "--engine" not in log.failure
+
+
+CHOSEN = {"compile": EngineChoice("compile", "a test"), "eager": EngineChoice("eager", "a test")}
+
+
+@pytest.fixture
+def fail_to_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Exception], None]]:
+    """Let the first run be on the compiled engine and its compiler fail as given; those after it are eager."""
+
+    def fail(cause: Exception) -> None:
+        def backend(*_: object) -> None:
+            raise cause
+
+        monkeypatch.setattr(trainer_module, "compile_units", partial(compile_units, backend=backend))
+
+    engines = iter(["compile", "eager"])
+    monkeypatch.setattr("paperbench.runs.session.choose_engine", lambda *_: CHOSEN[next(engines)])
+    config = torch._dynamo.config
+    with config.patch(recompile_limit=0, accumulated_recompile_limit=0, fail_on_recompile_limit_hit=False):
+        torch._dynamo.reset()
+        yield fail
+        torch._dynamo.reset()
+
+
+def test_a_net_that_cannot_be_compiled_leaves_the_other_runs_alone(
+    run: PlannedRun, tmp_path: Path, fail_to_compile: Callable[[Exception], None]
+) -> None:
+    fail_to_compile(ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"))
+    other, log = replace(run, seed=1), Log()
+    assert Executor(Store(tmp_path), CPU, Limits(), log).work_off([run, other]) == [run]
+    assert "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Use" in log.failure
+    assert (log.record.run, log.record.status) == (other.id, "finished")
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+def test_a_lack_of_memory_in_the_compiler_is_told_as_one(
+    run: PlannedRun, tmp_path: Path, fail_to_compile: Callable[[Exception], None]
+) -> None:
+    fail_to_compile(torch.OutOfMemoryError("CUDA out of memory."))
+    _, log = go(run, tmp_path)
+    assert "cpu ran out of memory with preact_resnet20(depth=8) in fp32." in log.failure
+    assert "choose `--engine eager`, which keeps what 8 images need at a time, not 16" in log.failure
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(

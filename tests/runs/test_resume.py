@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import random
@@ -319,6 +320,33 @@ def test_a_record_of_another_schema_is_left_to_its_version(run: PlannedRun, tmp_
     _, log = go(run, tmp_path)
     assert "has schema 1, and this version of paperbench reads 4. Use the version that wrote it" in log.failure
     assert directory.record_file.read_text() == '{"schema": 1}'
+
+
+def test_a_record_of_another_schema_with_its_checkpoint_is_begun_anew_if_asked_to(
+    run: PlannedRun, tmp_path: Path
+) -> None:
+    """As the advice says; without the record, the checkpoint is refused too: it holds other things."""
+    directory, _ = go(run, tmp_path / "part", stop_at=8)
+    for file in directory.checkpoints.newest_first():
+        file.path.unlink()
+    stream = io.BytesIO()
+    torch.save({"format": 2, "run": run.id, "torch": str(torch.__version__), "contents": {"trainer": {}}}, stream)
+    old = directory.checkpoints.write(8, stream.getvalue()).path
+    record = directory.record_file.read_text().replace('"schema": 4', '"schema": 3')
+    directory.record_file.write_text(record)
+    _, log = go(run, tmp_path / "part")
+    assert "has schema 3, and this version of paperbench reads 4." in log.failure
+    assert "`paperbench run --incompatible restart` trains the run anew and keeps the old files aside" in log.failure
+    directory.record_file.unlink()
+    _, log = go(run, tmp_path / "part")
+    assert f"{old.name} has format 2, and this version of paperbench reads 3. Continue with that" in log.failure
+    directory.record_file.write_text(record)
+    _, log = go(run, tmp_path / "part", incompatible="restart")
+    aside = tmp_path / "part" / "superseded" / f"{run.id}-1"
+    assert log.warnings == [f"begun anew; what there was of it is now in {aside}."]
+    assert (aside / "record.json").read_text() == record
+    assert (aside / old.name).read_bytes() == stream.getvalue()
+    assert_same(directory, go(run, tmp_path / "whole")[0])
 
 
 def test_a_run_of_which_only_a_whole_history_is_left_is_not_begun_anew_unasked(run: PlannedRun, tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ def test_a_damaged_record_is_named_with_what_to_do(run: RunDirectory, content: b
 def test_a_record_of_another_schema_or_run_is_not_called_damaged(run: RunDirectory) -> None:
     run = RunDirectory(run.path.rename(run.path.with_name("abc-s0")))
     run.record_file.write_text('{"schema": 5}')
-    with pytest.raises(ForeignRecordError, match=r"has schema 5, .* Use the version that wrote it, or another folder"):
+    with pytest.raises(
+        ForeignRecordError, match=r"has schema 5, .* Use the version that wrote it, or another results folder"
+    ):
         run.read_record()
     run.write_record(a_record())
     with pytest.raises(ForeignRecordError, match=f"holds the record of run {a_record().run}"):

@@ -22,9 +22,9 @@ from paperbench import atomic
 from paperbench.errors import PaperbenchError
 from paperbench.runs import writer as writer_module
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.claim import ClaimLostError
+from paperbench.runs.claim import Claim, ClaimLostError
 from paperbench.runs.executor import Executor
-from paperbench.runs.limits import Limits
+from paperbench.runs.limits import Limits, stopping_on_signals
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
@@ -262,6 +262,127 @@ def test_whatever_ends_the_training_no_thread_is_left_and_a_save_under_way_is_co
     assert (record.iteration if record else None) == (None if fails else 8)
     monkeypatch.undo()
     assert_same(go(run, tmp_path / "part")[0], go(run, tmp_path / "whole")[0])
+
+
+@pytest.mark.parametrize("signals", [2, 3])
+def test_the_claim_is_held_until_a_save_has_ended_however_many_signals_come(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate, signals: int
+) -> None:
+    """The first lets the training wait for the save; each one after it raises in that wait."""
+    at_work: list[object] = []
+    at_release: list[int] = []
+    write, held = Writer._write, Claim.held
+
+    def noting(self: Writer, save: Any) -> Any:
+        at_work.append(save)
+        try:
+            return write(self, save)
+        finally:
+            at_work.remove(save)
+
+    @contextmanager
+    def watched(self: Claim) -> Iterator[None]:
+        with held(self):
+            try:
+                yield
+            finally:
+                at_release.append(len(at_work))
+
+    monkeypatch.setattr(Writer, "_write", noting)
+    monkeypatch.setattr(Claim, "held", watched)
+    monkeypatch.setattr(Checkpoints, "prune", gate.before(Checkpoints.prune))
+    limits = Limits()
+
+    class Slow(Hasty):
+        def stepped(self, iteration: int) -> None:
+            super().stepped(iteration)
+            if iteration == 9:
+                gate.wait_until_reached()
+                os.kill(os.getpid(), signal.SIGTERM)
+                for number in range(1, signals):
+                    threading.Timer(0.4 * number, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                threading.Timer(0.4 * signals, gate.open).start()
+
+    log = Slow()
+    with stopping_on_signals(limits), pytest.raises(SystemExit) as caught:
+        go(run, tmp_path / "part", limits, log)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert (log.steps[-1], at_release) == (9, [0])
+    assert list((tmp_path / "part" / "claims").iterdir()) == []
+    record = Store(tmp_path / "part").directory(run.id).read_record()
+    assert record
+    assert record.iteration == 8
+    monkeypatch.undo()
+    assert_same(go(run, tmp_path / "part")[0], go(run, tmp_path / "whole")[0])
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_signal_while_the_thread_is_started_leaves_none_at_work(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(self: threading.Thread) -> None:
+        if self.name != THREAD:
+            start(self)
+            return
+        if has_begun:
+            start(self)
+        raise Stop
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(Stop):
+        go(run, tmp_path / "part")
+    assert writers() == []
+    record = Store(tmp_path / "part").directory(run.id).read_record()
+    assert (record.iteration if record else None) == (8 if has_begun else None)
+    monkeypatch.undo()
+    assert_same(go(run, tmp_path / "part")[0], go(run, tmp_path / "whole")[0])
+
+
+def test_where_no_thread_can_be_started_the_training_writes_its_checkpoints_itself(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    names: list[str] = []
+    write = Checkpoints.write
+
+    def refusing(self: threading.Thread) -> None:
+        if self.name == THREAD:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def noting(self: Checkpoints, *arguments: Any) -> Any:
+        names.append(threading.current_thread().name)
+        return write(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refusing)
+        patch.setattr(Checkpoints, "write", noting)
+        part, log = go(run, tmp_path / "part")
+    assert log.record.status == "finished"
+    assert names == [threading.current_thread().name] * 3, "at 8, 16 and the end"
+    assert_same(part, go(run, tmp_path / "whole")[0])
+
+
+def test_lines_that_waited_for_a_save_that_failed_are_in_the_next(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Store(tmp_path).directory(run.id)
+    session = RunSession(run, directory, CPU, None, engine="eager", mixes=False, logged=print, warn=print)
+    with failing(monkeypatch, PaperbenchError("no room")):
+        session._writer.begin(session._save())
+        for _ in range(5):
+            session.trainer.step()
+        session._watch.look(lambda: None)
+        session.settle(lambda: None)
+        with pytest.raises(PaperbenchError, match="no room"):
+            session._writer.wait()
+    session.save()
+    session._writer.begin(session._save())
+    session._writer.wait()
+    session.close()
+    assert [line.iteration for line in directory.history()] == [5], "once"
 
 
 @pytest.mark.parametrize("how", ["pause", "signal"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench.training.checkpoint import CheckpointError, checkpoint_bytes, read_checkpoint
+from paperbench.training.checkpoint import CheckpointError, ForeignFormatError, checkpoint_bytes, read_checkpoint
 
 
 def test_tensors_and_plain_values_come_back() -> None:
@@ -43,17 +43,18 @@ def test_code_in_one_is_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        {"format": 1, "run": "a-run", "torch": "2.0", "contents": {}},
-        {"format": 2, "run": "another-run", "torch": "2.0", "contents": {}},
-        {"format": 2, "run": "a-run", "torch": 2, "contents": {}},
-        {"format": 2, "run": "a-run", "torch": "2.0", "contents": []},
-        {"format": 2},
-        [2],
+        {"format": 2, "run": "a-run", "torch": "2.0", "contents": {}},
+        {"format": 3, "run": "another-run", "torch": "2.0", "contents": {}},
+        {"format": 3, "run": "a-run", "torch": 2, "contents": {}},
+        {"format": 3, "run": "a-run", "torch": "2.0", "contents": []},
+        {"format": 3},
+        [3],
         7,
     ],
 )
 def test_what_is_no_checkpoint_of_this_run_and_format_is_refused(payload: Any) -> None:
     stream = io.BytesIO()
     torch.save(payload, stream)
-    with pytest.raises(CheckpointError):
+    is_foreign = isinstance(payload, dict) and payload["format"] == 2
+    with pytest.raises(ForeignFormatError if is_foreign else CheckpointError):
         read_checkpoint(stream.getvalue(), "a-run")
