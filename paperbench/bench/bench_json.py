@@ -24,7 +24,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for."""
+    """What was asked for; `minutes` is None if there was no limit."""
 
     models: tuple[str, ...]
     engines: tuple[str, ...]
@@ -32,6 +32,7 @@ class Settings:
     batch_size: int
     rounds: int
     seconds: float
+    minutes: float | None
 
 
 def document(

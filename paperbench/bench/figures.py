@@ -78,6 +78,7 @@ class VariantFigures:
         peak_allocated, peak_reserved: What the allocator handed out, and held, at most until the end of the warm-up,
             beyond what was there before. GPUs only.
         losses: Training loss of each of the first steps, of ours; None for one that is not finite.
+        displacement: How far its first steps have moved the parameters, over how far eager float32's have.
         flags: torch's switches as they were read back while the variant was running.
     """
 
@@ -99,6 +100,7 @@ class VariantFigures:
     peak_allocated: int | None = None
     peak_reserved: int | None = None
     losses: tuple[float | None, ...] | None = None
+    displacement: float | None = None
     flags: dict[str, str | bool] | None = None
 
 
@@ -114,6 +116,7 @@ class NetFigures:
         images: Distinct training images.
         rounds: How many were asked for.
         seconds: Least length of a round that was asked for.
+        compared_steps: First steps of ours whose losses were compared with eager float32's.
         variants: Plain loops first.
         controls: What noise there was.
         noise: Greatest distance of any control's round from ratio 1, as a factor minus 1; None without a control.
@@ -127,10 +130,16 @@ class NetFigures:
     images: int
     rounds: int
     seconds: float
+    compared_steps: int
     variants: tuple[VariantFigures, ...]
     controls: tuple[Control, ...]
     noise: float | None
     clocks: dict[str, int] | None
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether anything was measured."""
+        return any(v.status == "measured" for v in self.variants)
 
     @property
     def is_sound(self) -> bool:
@@ -170,5 +179,9 @@ def ratio(ours: Sequence[float], others: Sequence[float], noise: float | None) -
     if not rounds:
         return None
     found = spread(rounds)
-    differs = noise is not None and abs(math.log(found.median)) > math.log1p(noise)
-    return Ratio(rounds, found.median, found.low, found.high, differs)
+    return Ratio(rounds, found.median, found.low, found.high, is_difference(found.median, noise))
+
+
+def is_difference(ratio: float, noise: float | None) -> bool:
+    """Whether a ratio is farther from 1 than `noise`, without which nothing is called a difference."""
+    return noise is not None and abs(math.log(ratio)) > math.log1p(noise)

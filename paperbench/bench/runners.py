@@ -10,7 +10,7 @@ import torch
 
 from paperbench.bench.flags import Flags
 from paperbench.bench.plain_loop import Feed, PlainLoop, plain_flags
-from paperbench.bench.trajectory import STEPS, next_loss
+from paperbench.bench.trajectory import Beginning, first_steps, next_loss
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
@@ -25,8 +25,8 @@ SETTLING_SECONDS = 0.5
 REST_SECONDS = 0.25
 """Time for a DataLoader's workers to fill their queues, which is all that they do while others are timed."""
 
-PLAIN_WARM_UP = {"cpu": 1, "cuda": STEPS}
-"""Steps of a plain loop beyond its first, so that cuDNN has chosen, and made no less of them than ours."""
+PLAIN_WARM_UP_ON_A_CPU = 1
+"""Steps of a plain loop beyond its first. On a GPU it makes as many as ours, so that cuDNN has chosen."""
 
 
 def wait_for(device: torch.device) -> None:
@@ -52,25 +52,39 @@ def new_trainer(
 class OurRunner:
     """Our trainer, stepped as a run steps it: nothing is read back within a round.
 
+    Args:
+        steps: Of the warm-up, which are to be compared.
+
     Attributes:
-        losses: Of its first steps, the warm-up.
+        beginning: What these did.
         construction_seconds, first_step_seconds: See `figures.VariantFigures`.
         flags: torch's switches as read back while it ran.
     """
 
     def __init__(
-        self, net: Net, recipe: Recipe, dataset: ImageDataset, engine: str, precision: str, device: torch.device
+        self,
+        net: Net,
+        recipe: Recipe,
+        dataset: ImageDataset,
+        engine: str,
+        precision: str,
+        device: torch.device,
+        steps: int,
     ) -> None:
         self._precision, self._device = precision, device
         start = time.perf_counter()
         self._trainer = new_trainer(net, recipe, dataset, engine, precision, device)
         wait_for(device)
-        built = time.perf_counter()
-        first = next_loss(self._trainer, self.wait)
-        self.construction_seconds, self.first_step_seconds = built - start, time.perf_counter() - built
-        self.flags = asdict(Flags.now())
-        self.losses = [first] + [next_loss(self._trainer) for _ in range(STEPS - 1)]
+        self.construction_seconds = time.perf_counter() - start
+        self.beginning: Beginning = first_steps(self._trainer, steps, self._first_step)
         self._trainer.begin_window()
+
+    def _first_step(self) -> float:
+        start = time.perf_counter()
+        loss = next_loss(self._trainer, self.wait)
+        self.first_step_seconds = time.perf_counter() - start
+        self.flags = asdict(Flags.now())
+        return loss
 
     def begin(self) -> None:
         set_arithmetic(self._precision)
@@ -94,15 +108,18 @@ class OurRunner:
 class PlainRunner:
     """A plain loop.
 
+    Args:
+        steps: Untimed ones beyond its first, on a GPU.
+
     Attributes:
         construction_seconds, first_step_seconds: See `figures.VariantFigures`.
         flags: torch's switches as read back while it ran.
-        losses: None: it is no engine of ours, and its batches are others.
+        beginning: None: it is no engine of ours, and its batches are others.
     """
 
-    losses = None
+    beginning = None
 
-    def __init__(self, net: Net, recipe: Recipe, feed: Feed, precision: str, device: torch.device) -> None:
+    def __init__(self, net: Net, recipe: Recipe, feed: Feed, precision: str, device: torch.device, steps: int) -> None:
         self._feed, self._device, self._flags = feed, device, plain_flags(precision)
         start = time.perf_counter()
         self._flags.set()
@@ -113,7 +130,7 @@ class PlainRunner:
         self.wait()
         self.construction_seconds, self.first_step_seconds = built - start, time.perf_counter() - built
         self.flags = asdict(Flags.now())
-        for _ in range(PLAIN_WARM_UP[device.type]):
+        for _ in range(steps if device.type == "cuda" else PLAIN_WARM_UP_ON_A_CPU):
             self.step()
 
     def begin(self) -> None:

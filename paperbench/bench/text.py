@@ -42,6 +42,7 @@ def render_net(net: NetFigures) -> str:
     lines = [
         f"{net.net}: {net.parameters:,} parameters, batches of {net.batch_size}, batch norm over {net.bn_group} in "
         f"ours; noise {noise}",
+        f"first {net.compared_steps} losses of ours compared with eager fp32's",
         "",
         tabulate(rows, _HEADINGS, disable_numparse=True, colalign=("left", *["right"] * 7)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,9 @@ from paperbench.bench.machine import clocks
 from paperbench.bench.plain_loop import DeviceFeed, Feed, LoaderFeed, OnDeviceBatches, shipped_precision
 from paperbench.bench.rounds import Slot, interleave, steps_for, timed
 from paperbench.bench.runners import OurRunner, PlainRunner, free_memory, new_trainer
-from paperbench.bench.trajectory import STEPS, complaint, drift, next_loss
+from paperbench.bench.trajectory import DEEP, Beginning, compared_steps, complaint, drift, first_steps, lameness
 from paperbench.bench.variants import Variant, ours, plain_precision, plain_variants
+from paperbench.bench.words import in_words
 from paperbench.catalogue import FAMILIES, Net, resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError, nearest
@@ -43,13 +45,15 @@ IMAGES = {"cpu": 5_000, "cuda": 50_000}
 """Distinct training images; on a GPU as many as would not stay in its caches."""
 
 LEAST_STEPS = {"cpu": 2, "cuda": 20}
-"""Steps a round, however long they take."""
+DEEP_LEAST_STEPS = {"cpu": 2, "cuda": 8}
+"""Steps a round, however long they take; of nets of `DEEP` layers a few suffice, as each is long itself."""
 
 RATE = 1e-3
 """Learning rate. At the paper's, rounding alone changes the second loss of ResNet-110 by 1e-4 of it, the third by more
 than 1e-3: no engine could be told from a wrong one. What a step costs does not depend on it."""
 
 TRIAL_STEPS = {"cpu": 1, "cuda": 10}
+DEEP_TRIAL_STEPS = {"cpu": 1, "cuda": 3}
 """Steps timed beforehand, to find how many fill a round."""
 
 
@@ -73,7 +77,7 @@ def usable_precisions(device: torch.device) -> tuple[str, ...]:
 
 
 def checked_engines(wanted: Sequence[str], device: torch.device) -> tuple[EngineName, ...]:
-    """The engines of these names.
+    """The engines of these names in their order, in which they are built too.
 
     Raises:
         PaperbenchError: There is no such engine, or it does not run here.
@@ -84,7 +88,7 @@ def checked_engines(wanted: Sequence[str], device: torch.device) -> tuple[Engine
             raise PaperbenchError(f"Unknown engine {name!r}. {nearest(name, available)}")
         if why := available[name]:
             raise PaperbenchError(f"Engine {name}: {why}. Leave it out.")
-    return tuple(name for name in available if name in wanted)
+    return tuple(name for name in dict.fromkeys(wanted) if name in available)
 
 
 def checked_net(name: str) -> Net:
@@ -136,7 +140,7 @@ def measure_net(
 
     Args:
         name: The net's.
-        engines: Ours to measure, available on the device.
+        engines: Ours to measure, available on the device, the most decisive first.
         precisions: In which.
         device: Where.
         batch_size: Images a step.
@@ -168,6 +172,7 @@ class _Live:
     figures: VariantFigures
     runner: OurRunner | PlainRunner
     steps: int = 0
+    step_seconds: float = 0.0
 
 
 class _Measurement:
@@ -197,7 +202,8 @@ class _Measurement:
         self._parameters = sum(p.numel() for p in ResidualNet(net).parameters())
         self._done: list[VariantFigures] = []
         self._controls: list[Control] = []
-        self._references: dict[str, list[float]] = {}
+        self._compared = compared_steps(net.depth)
+        self._references: dict[str, Beginning] = {}
         self._no_reference: dict[str, str] = {}
         self._rounding: list[float] = []
 
@@ -220,6 +226,7 @@ class _Measurement:
             images=len(self._dataset.x_train),
             rounds=self._rounds,
             seconds=self._seconds,
+            compared_steps=self._compared,
             variants=tuple(self._with_ratios(f, found, noise) for f in found),
             controls=tuple(self._controls),
             noise=noise,
@@ -236,18 +243,19 @@ class _Measurement:
                 self._no_reference[precision] = "there was no time"
                 continue
             try:
-                self._references[precision] = self._eager_losses(precision)
+                self._references[precision] = self._eager(precision)
                 if precision == "fp32":
                     free_memory(self._device)
-                    self._rounding = drift(self._eager_losses("fp32", last_bits=True), self._references["fp32"])
+                    changed = self._eager("fp32", last_bits=True)
+                    self._rounding = drift(changed.losses, self._references["fp32"].losses)
             except Exception as error:  # a lack of memory, say; the variants that need it will tell
-                self._no_reference[precision] = _in_words(error.with_traceback(None))
+                self._no_reference[precision] = in_words(error.with_traceback(None))
             free_memory(self._device)
             state = self._no_reference.get(precision, "computed")
             self._progress(f"{self._name}, losses of eager {precision} to compare with: {state}")
 
-    def _eager_losses(self, precision: str, *, last_bits: bool = False) -> list[float]:
-        """The first losses of the eager engine; with `last_bits` after its parameters were changed in these."""
+    def _eager(self, precision: str, *, last_bits: bool = False) -> Beginning:
+        """The first steps of the eager engine; with `last_bits` after its parameters were changed in these."""
         trainer = new_trainer(self._net, self._recipe, self._dataset, "eager", precision, self._device)
         if last_bits:
             signs = torch.Generator().manual_seed(0)
@@ -255,17 +263,23 @@ class _Measurement:
                 for parameter in trainer.model.parameters():
                     sign = torch.randint(2, parameter.shape, generator=signs) * 2 - 1
                     parameter.mul_(1 + sign.to(self._device) * torch.finfo(torch.float32).eps)
-        return [next_loss(trainer) for _ in range(STEPS)]
+        return first_steps(trainer, self._compared)
 
-    def _checked(self, figures: VariantFigures, losses: list[float]) -> VariantFigures:
-        """The figures with a status by the losses."""
+    def _checked(self, figures: VariantFigures, beginning: Beginning) -> VariantFigures:
+        """The figures with the first losses, and a status by the first steps."""
+        losses = tuple(loss if math.isfinite(loss) else None for loss in beginning.losses)
+        figures = replace(figures, losses=losses)
         needed = ("fp32", figures.precision) if figures.engine == "graph" else ("fp32",)
         for precision in needed:
             if precision in self._no_reference:
                 why = f"eager {precision}, to compare with: {self._no_reference[precision]}"
                 return replace(figures, status="not checked", detail=why)
-        eager = self._references[figures.precision] if figures.engine == "graph" else None
-        wrong = complaint(losses, self._references["fp32"], eager, figures.precision, self._rounding)
+        fp32 = self._references["fp32"]
+        eager = self._references[figures.precision].losses if figures.engine == "graph" else None
+        wrong = complaint(beginning.losses, fp32.losses, eager, figures.precision, self._rounding)
+        wrong = wrong or lameness(beginning.displacement, fp32.displacement)
+        moved = beginning.displacement / fp32.displacement
+        figures = replace(figures, displacement=moved if math.isfinite(moved) else None)
         return replace(figures, status="wrong loss", detail=wrong) if wrong else figures
 
     # Building and timing
@@ -300,9 +314,11 @@ class _Measurement:
         if self._is_late():
             self._done.append(replace(blank, detail="the time was over"))
             return None
-        free_memory(self._device)
-        before = self._memory_now()
         try:
+            if variant.kind == "plain-on-device" and self._on_device is None:  # is no part of what the variant takes
+                self._on_device = OnDeviceBatches(self._dataset, self._recipe.batch_size, self._device)
+            free_memory(self._device)
+            before = self._memory_now()
             runner = self._build(variant)
         except Exception as raised:
             error = raised.with_traceback(None)  # whose frames would keep what they hold in memory
@@ -319,9 +335,8 @@ class _Measurement:
             peak_reserved=reserved,
             flags=runner.flags,
         )
-        if runner.losses is not None:
-            finite = tuple(loss if abs(loss) < float("inf") else None for loss in runner.losses)
-            figures = replace(self._checked(figures, runner.losses), losses=finite)
+        if runner.beginning is not None:
+            figures = self._checked(figures, runner.beginning)
         state = "ready" if figures.status == "measured" else f"{figures.status} ({figures.detail})"
         taken = runner.construction_seconds + runner.first_step_seconds
         self._progress(f"{self._name}, {variant.label}: first step done after {taken:.1f} s, {state}")
@@ -342,11 +357,13 @@ class _Measurement:
         self._progress(f"{self._name}, {variant.label}: no memory beside the others; measured without them later")
 
     def _build(self, variant: Variant) -> OurRunner | PlainRunner:
+        steps = self._compared
         if variant.is_ours:
-            return OurRunner(self._net, self._recipe, self._dataset, variant.engine, variant.precision, self._device)
+            engine, precision = variant.engine, variant.precision
+            return OurRunner(self._net, self._recipe, self._dataset, engine, precision, self._device, steps)
         feed = self._feed(variant)
         try:
-            return PlainRunner(self._net, self._recipe, feed, variant.precision, self._device)
+            return PlainRunner(self._net, self._recipe, feed, variant.precision, self._device, steps)
         except BaseException:
             feed.close()
             raise
@@ -354,13 +371,14 @@ class _Measurement:
     def _feed(self, variant: Variant) -> Feed:
         if variant.kind == "plain":
             return LoaderFeed(self._dataset, self._recipe.batch_size, self._device)
-        if self._on_device is None:
-            self._on_device = OnDeviceBatches(self._dataset, self._recipe.batch_size, self._device)
+        assert self._on_device is not None  # noqa: S101
         return DeviceFeed(self._on_device)
 
     def _try_all(self, live: list[_Live], later: list[Variant]) -> None:
         """Find how many steps fill a round, with everything in memory that will be; drops what does not fit."""
-        trial, least = TRIAL_STEPS[self._device.type], LEAST_STEPS[self._device.type]
+        is_deep, kind = self._net.depth >= DEEP, self._device.type
+        trial = (DEEP_TRIAL_STEPS if is_deep else TRIAL_STEPS)[kind]
+        least = (DEEP_LEAST_STEPS if is_deep else LEAST_STEPS)[kind]
         for item in list(live):
             try:
                 step = timed(item.runner, trial) / trial
@@ -376,18 +394,15 @@ class _Measurement:
                 variant = Variant(figures.kind, figures.engine, figures.precision)
                 self._put_off(variant, figures, error, later if room else None)
                 continue
-            item.steps = steps_for(self._seconds, step, least)
+            item.steps, item.step_seconds = steps_for(self._seconds, step, least), step
 
     def _take_turns(self, subset: int, live: list[_Live]) -> None:
         """Time everything in rounds, the controls twice, and note what came out."""
         if not live:
             return
         slots = [Slot(item.runner, item.steps) for item in live]
-        first = [
-            next((i for i, item in enumerate(live) if (item.figures.kind == "paperbench") is is_ours), None)
-            for is_ours in (False, True)
-        ]
-        again = {number: Slot(live[number].runner, live[number].steps) for number in first if number is not None}
+        controls = [self._control(live, is_ours=is_ours) for is_ours in (False, True)]
+        again = {number: Slot(live[number].runner, live[number].steps) for number in controls if number is not None}
         images = self._recipe.batch_size
 
         def report(number: int) -> None:
@@ -416,10 +431,17 @@ class _Measurement:
                 same = per_round(slots[number].seconds, slot.seconds)  # times: the later over the earlier rate
                 self._controls.append(Control(live[number].figures.label, subset, same))
 
+    def _control(self, live: Sequence[_Live], *, is_ours: bool) -> int | None:
+        """The variant that is timed twice a round: the first; of deep nets the fastest of ours, to save time."""
+        numbers = [i for i, item in enumerate(live) if (item.figures.kind == "paperbench") is is_ours]
+        if is_ours and self._net.depth >= DEEP:
+            return min(numbers, key=lambda number: live[number].step_seconds, default=None)
+        return next(iter(numbers), None)
+
     def _give_up(self, figures: VariantFigures, error: Exception) -> None:
         status: Status = "out of memory" if is_out_of_memory(error) else "failed"
-        self._done.append(replace(figures, status=status, detail=_in_words(error)))
-        self._progress(f"{self._name}, {figures.label}: {status}: {_in_words(error)}")
+        self._done.append(replace(figures, status=status, detail=in_words(error)))
+        self._progress(f"{self._name}, {figures.label}: {status}: {in_words(error)}")
 
     def _with_ratios(
         self, figures: VariantFigures, found: Sequence[VariantFigures], noise: float | None
@@ -459,9 +481,3 @@ class _Measurement:
         allocated: int = torch.cuda.max_memory_allocated(self._device) - before[0]
         reserved: int = torch.cuda.max_memory_reserved(self._device) - before[1]
         return allocated, reserved
-
-
-def _in_words(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says; nothing of the lines that name files."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first[:200]}" if first else type(error).__name__

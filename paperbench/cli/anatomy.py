@@ -15,8 +15,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="measure where a training step's time goes, against the floors of bytes and launches",
         description="Measures convolutions, batch norm, whole steps and their kernels, and writes DIR/anatomy.json "
         "and DIR/anatomy.md. Each part runs in a process of its own within its share of the time; one that hangs or "
-        "crashes loses itself alone, and the page says so. Exit status: 0; 1 if a part was lost; 128 + N after signal "
-        "N, with what there was until then written.",
+        "crashes loses itself alone, and the page says so. Exit status: 0; 1 if a part was lost or "
+        "nothing was measured; 128 + N after signal N, with what there was until then written.",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the two files")
     add_device(parser)
@@ -82,4 +82,5 @@ def execute(args: argparse.Namespace) -> int:
     print(args.out / "anatomy.md")
     if content["signal"]:
         return 128 + int(content["signal"])
-    return int(any(part["status"] in ("killed", "crashed") for part in content["parts"]))
+    lost = any(part["status"] in ("killed", "crashed") for part in content["parts"])
+    return int(lost or not any(part["rows"] for part in content["parts"]))

@@ -41,6 +41,7 @@ def test_table_and_json_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
         "batch_size": 8,
         "rounds": 2,
         "seconds": 0.01,
+        "minutes": None,
     }
     (net,) = content["nets"]
     assert set(content["precisions"]) == {"fp32", "bf16"}  # the plain loop as shipped is fp32
@@ -88,6 +89,36 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
     assert message in capsys.readouterr().err
 
 
+def test_each_net_gets_its_share_of_the_time_that_is_left_and_json_is_written_in_any_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, deadlines = [1000.0], []
+    monkeypatch.setattr("paperbench.cli.bench.time.monotonic", lambda: now[0])
+
+    def measured(name: str, *, deadline: float, **settings: Any) -> NetFigures:
+        deadlines.append(deadline)
+        now[0] += 90.0
+        left = VariantFigures("paperbench", "eager", "fp32", "eager fp32", "left out", "the time was over")
+        return NetFigures(name, 1, 8, 8, 64, 2, 1.5, 20, (left,), (), None, None)
+
+    monkeypatch.setattr(throughput, "measure_net", measured)
+    file = tmp_path / "bench.json"
+    nets = ["preact_resnet20", "original_resnet20", "preact_resnet110"]
+    command = ["bench", "--device", "cpu", "--minutes", "2", "--json", str(file), "--models", *nets]
+    assert main(command) == 1  # nothing was measured
+    assert deadlines == pytest.approx([1000 + 0.8 * 120 / 3, 1090 + 0.8 * 30 / 2, 1180 - 0.8 * 60])
+    content = valid(json.loads(file.read_text(encoding="utf-8")))
+    assert content["settings"]["minutes"] == 2
+    assert [net["net"] for net in content["nets"]] == nets
+
+
+def test_when_the_time_is_over_a_net_still_gets_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    assert main([*FAST, "--precisions", "fp32", "--minutes", "1e-9", "--json", str(file)]) == 1
+    (net,) = valid(json.loads(file.read_text(encoding="utf-8")))["nets"]
+    assert {variant["status"] for variant in net["variants"]} == {"left out"}
+
+
 def some_figures() -> NetFigures:
     quick = VariantFigures(
         "paperbench",
@@ -108,7 +139,9 @@ def some_figures() -> NetFigures:
     )
     lacking = VariantFigures("paperbench", "compile", "tf32", "compile tf32", "out of memory", "OutOfMemoryError: no")
     control = Control("graph bf16-fp32-stream", 1, (1.1, 1.0))
-    return NetFigures("preact_resnet1001", 10_000_000, 128, 64, 50_000, 2, 1.5, (quick, lacking), (control,), 0.1, None)
+    return NetFigures(
+        "preact_resnet1001", 10_000_000, 128, 64, 50_000, 2, 1.5, 8, (quick, lacking), (control,), 0.1, None
+    )
 
 
 def test_a_row_of_the_table() -> None:
@@ -144,7 +177,7 @@ def test_json_of_figures_from_a_gpu_is_valid_and_its_text_is_the_same_values() -
         "power_limit_w": 700.0,
         "clocks_mhz": {"sm": 1980},
     }
-    settings = bench_json.Settings(("preact_resnet1001",), ("graph",), ("bf16-fp32-stream",), 128, 2, 1.5)
+    settings = bench_json.Settings(("preact_resnet1001",), ("graph",), ("bf16-fp32-stream",), 128, 2, 1.5, 10.0)
     code = {"version": "0.1", "commit": None, "source": "0" * 16, "numerics": 2}
     content = valid(bench_json.document([some_figures()], settings, machine, code))
     assert json.loads(bench_json.to_json(content)) == content

@@ -55,7 +55,7 @@ def test_what_is_nearer_to_1_than_the_noise_is_no_difference(factor: float, nois
 
 def test_a_net_is_sound_unless_a_variant_computed_something_else_or_broke() -> None:
     variant = VariantFigures("paperbench", "eager", "fp32", "eager fp32", "measured")
-    net = NetFigures("a", 1, 2, 2, 10, 1, 0.1, (variant,), (), None, None)
+    net = NetFigures("a", 1, 2, 2, 10, 1, 0.1, 20, (variant,), (), None, None)
     for status, sound in {
         "measured": True,
         "out of memory": True,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from paperbench.bench.trajectory import complaint, drift, next_loss
+from paperbench.bench.trajectory import compared_steps, complaint, drift, lameness, next_loss
 from paperbench.training.window import WindowMetrics
 
 FP32 = [2.0, 1.5, 1.0]
@@ -54,6 +54,16 @@ def test_where_bits_must_be_equal_the_last_one_counts() -> None:
 def test_a_trajectory_must_be_as_long_as_the_reference() -> None:
     with pytest.raises(ValueError, match="zip"):
         complaint(FP32[:2], FP32, None, "fp32", NONE)
+
+
+@pytest.mark.parametrize(("moved", "is_right"), [(0.86, True), (1.14, True), (0.84, False), (1.16, False), (0, False)])
+def test_parameters_must_move_about_as_far_as_in_float32(moved: float, is_right: bool) -> None:
+    assert (lameness(2.0 * moved, 2.0) is None) is is_right
+    assert lameness(math.nan, 2.0) is not None
+
+
+def test_fewer_steps_of_deep_nets_are_compared() -> None:
+    assert (compared_steps(164), compared_steps(1001)) == (20, 8)
 
 
 def test_a_loss_is_of_one_step_alone() -> None:

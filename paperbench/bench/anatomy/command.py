@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from paperbench.bench.anatomy.plan import Task
 from paperbench.bench.anatomy.scale import Scale
 from paperbench.bench.anatomy.schedule import Outcome, Schedule
 from paperbench.catalogue import Net
+from paperbench.errors import PaperbenchError
 
 RESERVE_SECONDS = 2.0
 """Kept for writing."""
@@ -53,6 +55,7 @@ def measure(
     def write() -> dict[str, Any]:
         seconds = time.monotonic() - start
         content = document(outcomes, nets, scale, device, minutes, seconds, code, schedule.signal)
+        _make(folder)
         write_atomically(folder / "anatomy.json", to_json(content).encode())
         write_atomically(folder / "anatomy.md", page(content).encode())
         return content
@@ -62,3 +65,12 @@ def measure(
         outcomes.append(outcome)
         write()
     return write()
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PaperbenchError(f"{folder} cannot be made: {error.strerror}. Choose another one (`--out DIR`).") from None
+    if not os.access(folder, os.W_OK):
+        raise PaperbenchError(f"{folder} cannot be written to. Choose another one (`--out DIR`).")

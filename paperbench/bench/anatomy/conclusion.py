@@ -26,6 +26,9 @@ IDLE = "idle"
 COMPILE_CHECK = "compile is as eager"
 """The check of exactness that is not expected to find equal bits."""
 
+WITHOUT_RIGHT_LOSS = ("wrong loss", "not checked")
+"""How the ladder's reasons for having no figure begin, where the step may be a wrong one."""
+
 HINTS = {
     "convolutions": "other algorithms, or kernels of our own, for the shapes that are far from their floor below",
     "BN, ReLU, addition": "statistics into the convolution before, normalisation and ReLU into the one after",
@@ -97,11 +100,17 @@ def conclude(content: Row, nets: Mapping[str, Net]) -> list[dict[str, Any]]:
 
 
 def measured_steps(content: Row, model: str) -> list[dict[str, Any]]:
-    """A step's time by engine and precision: from the ladder, or where that has none, from the part "kernels"."""
+    """A step's time by engine and precision: from the ladder, or where that has none, from the part "kernels".
+
+    Without those whose losses the ladder found wrong or could not check; "kernels" looks at none.
+    """
     found: dict[tuple[str, str], dict[str, Any]] = {}
+    refused = _refused(content, model)
     for part in ("kernels", "ladder"):
         for row in rows_of(content, part, model):
             if part == "ladder" and row["kind"] != "paperbench":
+                continue
+            if part == "kernels" and (row["precision"], row["engine"]) in refused:
                 continue
             found[row["precision"], row["engine"]] = {
                 "engine": row["engine"],
@@ -112,9 +121,21 @@ def measured_steps(content: Row, model: str) -> list[dict[str, Any]]:
                 "images_per_second": row["images_per_second"],
                 "over_plain": row.get("over_plain"),
                 "over_plain_same_precision": row.get("over_plain_same_precision"),
+                "noise": row.get("noise"),
                 "from": part,
             }
     return sorted(found.values(), key=lambda step: (step["precision"], step["engine"]))
+
+
+def _refused(content: Row, model: str) -> set[tuple[str, str]]:
+    """Precisions and engines whose losses the ladder found wrong or could not check."""
+    return {
+        (left["what"]["precision"], left["what"]["engine"])
+        for outcome in content["parts"]
+        if (outcome["part"], outcome["model"]) == ("ladder", model)
+        for left in outcome["left_out"]
+        if left["what"].get("kind") == "paperbench" and left["why"].startswith(WITHOUT_RIGHT_LOSS)
+    }
 
 
 def _of_step(

@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 from paperbench.bench.anatomy.conclusion import COMPILE_CHECK, GROUPS, HINTS, IDLE, convolution_sums, rows_of
 from paperbench.bench.anatomy.floors import LEVELS
+from paperbench.bench.figures import is_difference
 
 Row = Mapping[str, Any]
 
@@ -19,6 +20,9 @@ kernel in a CUDA graph, arithmetic at the rate of a large matrix product. A step
 the three, except that bytes which are still in the cache cost less. The byte floor depends on what is fused: *unfused*
 is every operation by itself (engines eager and graph), *fused* is BN with ReLU and addition (compile), *ideal* is
 normalisation within the convolutions around it. "Share" is floor over measured; above 100 % the cache has helped."""
+
+
+_NO_DIFFERENCE = "~: nearer to 1 than a loop was to itself when it was measured twice: no difference."
 
 
 def page(content: Row) -> str:
@@ -80,35 +84,21 @@ def _in_short(content: Row) -> str:
             (
                 _short(entry["model"]),
                 entry["precision"],
-                entry["engine"],
-                _ms(entry["ms_per_step"]),
+                entry["engine"] + ("" if entry["from"] == "ladder" else " (!)"),
                 f"{entry['images_per_second']:,.0f}",
-                _times(entry["over_plain"]),
-                _ms(entry["byte_floor_ms"][entry["level"]]),
-                _ms(entry["byte_floor_ms"]["ideal"]),
-                _ms(entry["launch_floor_ms"][entry["level"]]),
-                _ms(entry["arithmetic_floor_ms"]),
+                _times(entry["over_plain"], entry["noise"]),
+                _ms(entry["ms_per_step"]),
+                _ms(_own_floor(entry)),
                 _percent(entry["share"]),
                 entry["floor"] or "-",
-                _percent(entry["share_of_ideal"]),
             )
         )
-    headers = [
-        "net",
-        "precision",
-        "fastest engine",
-        "ms/step",
-        "images/s",
-        "x plain loop",
-        "bytes, as fused, ms",
-        "bytes, ideal, ms",
-        "launches, ms",
-        "arithmetic, ms",
-        "share",
-        "of floor",
-        "share of ideal",
-    ]
-    lines = ["## In short", "", _table(headers, rows, left=(0, 1, 2, 11)), ""]
+    headers = ["net", "precision", "fastest engine", "images/s", "x plain", "ms/step", "floor, ms", "share", "of what"]
+    lines = ["## In short", "", _table(headers, rows, left=(0, 1, 2, 8)), ""]
+    if any(entry["from"] == "kernels" for entry in entries):
+        lines += ["(!): loss not checked; the ladder has no figure, so it is that of the profile's untimed rounds.", ""]
+    if any(_is_noise(entry["over_plain"], entry["noise"]) for entry in entries):
+        lines += [_NO_DIFFERENCE, ""]
     lines += [
         _exact_in_short(content),
         "",
@@ -132,8 +122,32 @@ def _in_short(content: Row) -> str:
         lines.append(about + (told or "nothing") + ".")
     if named:
         lines += ["", "What helps: " + "; ".join(f"*{work}*: {HINTS[work]}" for work in named) + "."]
-    lines += ["", _HOW_TO_READ]
+    lines += ["", _HOW_TO_READ, "", _floors(entries)]
     return "\n".join(lines)
+
+
+def _own_floor(entry: Row) -> float | None:
+    """The greatest floor of the step as its engine fuses it."""
+    return entry["share"] * entry["ms_per_step"] if entry["share"] is not None else None
+
+
+def _floors(entries: Iterable[Row]) -> str:
+    """All floors of the fastest steps."""
+    rows = [
+        (
+            _short(entry["model"]),
+            entry["precision"],
+            entry["engine"],
+            _ms(entry["byte_floor_ms"][entry["level"]]),
+            _ms(entry["byte_floor_ms"]["ideal"]),
+            _ms(entry["launch_floor_ms"][entry["level"]]),
+            _ms(entry["arithmetic_floor_ms"]),
+            _percent(entry["share_of_ideal"]),
+        )
+        for entry in entries
+    ]
+    headers = ["floors, ms", "precision", "engine", "bytes, as fused", "bytes, ideal", "launches", "arithmetic"]
+    return _table([*headers, "share of ideal"], rows, left=(0, 1, 2))
 
 
 def _exact_in_short(content: Row) -> str:
@@ -191,8 +205,10 @@ def _ladder(content: Row) -> str:
                 f"{row['images_per_second']:,.0f}",
                 f"{row['low_images_per_second']:,.0f} to {row['high_images_per_second']:,.0f}",
                 _ms(row["ms_per_step"]),
-                _times(row["over_plain"]),
-                _times(row["over_plain_same_precision"]),
+                _times(row["over_plain"], row["noise"]),
+                _times(row["over_plain_same_precision"], row["noise"]),
+                str(row["rounds"]),
+                f"{100 * row['noise']:.1f} %" if row["noise"] is not None else "-",
                 f"{row['first_step_seconds']:.1f}" if row["first_step_seconds"] is not None else "-",
                 f"{row['peak_allocated'] / 1e9:.2f}" if row["peak_allocated"] else "-",
             )
@@ -207,13 +223,17 @@ def _ladder(content: Row) -> str:
         "ms/step",
         "x plain as shipped",
         "x plain same prec.",
+        "rounds",
+        "noise",
         "first step, s",
         "peak GB",
     ]
     note = (
         "Medians of rounds in which all loops of a net and precision take turns. A loop whose first losses are not "
-        "those of eager float32 has no figure. The first step includes compilation, but what an earlier part or "
-        "net has compiled is taken from the compiler's cache: for a cold one see the first net in the next table."
+        "those of eager float32, or whose parameters do not move as far, has no figure. Noise: how far a loop that "
+        f"was measured twice a round was from itself. {_NO_DIFFERENCE} The first step includes compilation, but what "
+        "an earlier part or net has compiled is taken from the compiler's cache: for a cold one see the first net in "
+        "the next table."
     )
     return "\n".join(["## Steps by engine and precision", "", _table(headers, rows, left=(0, 1)), "", note])
 
@@ -246,8 +266,9 @@ def _kernels(content: Row) -> str:
     lines = ["## A step's time by kind of kernel", "", _table(headers, table, left=(0, 1, 2)), ""]
     if unit == "kernels":
         lines.append(
-            "ms a step, from a profile of two steps; ms/step and idle from steps without the profiler: idle is what "
-            "ms/step leaves beside the time in which a kernel runs. BN's kernels count as such whatever is fused in."
+            "ms a step, from a profile of two steps (one of nets of 500 layers or more); ms/step and idle from steps "
+            "without the profiler: idle is what ms/step leaves beside the time in which a kernel runs. BN's kernels "
+            "count as such whatever is fused in."
         )
     else:
         lines.append("ms a step of operators by themselves, as the profiler sees them on a CPU; it slows them down.")
@@ -423,7 +444,11 @@ def _pieces(content: Row) -> str:
     if not rows:
         return ""
     table = _table(["piece", "us", "byte floor, us", "share"], rows, left=(0,))
-    return f"## Optimiser, batch, loss\n\n{table}"
+    note = (
+        "SGD works on the same tensors in every call: those of a small net stay in the cache, and its share can be "
+        "above 100 %. Within a step they come from memory."
+    )
+    return f"## Optimiser, batch, loss\n\n{table}\n\n{note}"
 
 
 def _seeds(content: Row) -> str:
@@ -442,7 +467,7 @@ def _seeds(content: Row) -> str:
                 row["engine"],
                 str(row["seeds"]),
                 f"{row['images_per_second']:,.0f}",
-                _times(row["images_per_second"] / base if base else None),
+                _plain_times(row["images_per_second"] / base if base else None),
                 f"{sum(equal)} of {len(equal)}",
             )
         )
@@ -585,8 +610,18 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
 
 
-def _times(value: float | None) -> str:
+def _plain_times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _times(value: float | None, noise: float | None) -> str:
+    """A ratio, marked if it is none to speak of."""
+    return "-" if value is None else f"{'~' if _is_noise(value, noise) else ''}{value:.2f}"
+
+
+def _is_noise(ratio: float | None, noise: float | None) -> bool:
+    """Whether a ratio is nearer to 1 than a loop was to itself."""
+    return ratio is not None and not is_difference(ratio, noise)
 
 
 def _ratio(floor: float | None, time: float) -> float | None:

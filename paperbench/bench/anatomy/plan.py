@@ -78,16 +78,16 @@ _WEIGHTS = {
     "machine": 30,
     "convolutions": 42,
     "normalisation": 45,
-    "seeds": 40,
+    "seeds": 26,
     "exactness": 28,
     "pieces": 14,
-    "autotuned": 32,
-    "imagenet": 25,
+    "autotuned": 18,
+    "imagenet": 15,
 }
 # Of nets below, and from, this depth. What "kernels" has compiled, the ladder finds in the compiler's cache; it has
 # figures only once all its loops are built, while "kernels" writes one engine down after the other.
 _DEEP = 500
-_WEIGHTS_BY_MODEL = {"kernels": (45, 60), "ladder": (60, 110)}
+_WEIGHTS_BY_MODEL = {"kernels": (45, 60), "ladder": (60, 148)}
 
 
 def checked_parts(names: Sequence[str] | None) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from paperbench.bench.words import in_words
+
 Row = dict[str, Any]
 
 
@@ -73,8 +75,7 @@ class Recorder:
         if failed is None:
             self.add({**what, **found})
             return True
-        told = f"{type(failed).__name__}: {next(iter(str(failed).strip().splitlines()), '')}"
-        self.leave_out(what, told[:300])
+        self.leave_out(what, in_words(failed, 300))
         if not self._is_usable():
             raise failed
         self._release()

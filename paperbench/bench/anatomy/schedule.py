@@ -19,6 +19,7 @@ import paperbench
 from paperbench.bench.anatomy.job import Job
 from paperbench.bench.anatomy.plan import Task
 from paperbench.bench.anatomy.recorder import Recorded, Row
+from paperbench.bench.words import without_paths
 
 Status = Literal["complete", "killed", "crashed", "interrupted", "not run"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -98,7 +99,7 @@ class Schedule:
                 yield outcome
 
     def _carry_out(self, task: Task, limit: float, base: Path) -> Outcome:
-        output, log = base.with_suffix(".jsonl"), base.with_suffix(".log")
+        output, said, errors = (base.with_suffix(suffix) for suffix in (".jsonl", ".out", ".err"))
         # Before its limit a part is asked to begin nothing new, so that it can end by itself.
         seconds = max(limit / 2, limit - max(3.0, 0.12 * limit))
         job = Job(
@@ -112,12 +113,12 @@ class Schedule:
             output=str(output),
         )
         start = self._clock()
-        with open(log, "wb") as stream:
+        with open(said, "wb") as stdout, open(errors, "wb") as stderr:
             process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", self._worker, job.to_json()],
                 stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
+                stdout=stdout,
+                stderr=stderr,
                 env=_environment(),
                 start_new_session=True,  # so that the compiler's processes can be ended with it
             )
@@ -125,9 +126,9 @@ class Schedule:
         taken = self._clock() - start
         found = Recorded(output)
         if status == "complete" and (process.returncode != 0 or not found.is_complete):
-            status, why = "crashed", _reason(process.returncode, log)
+            status, why = "crashed", _reason(process.returncode, errors)
         elif status == "killed":
-            why = f"still running after {limit:.0f} s" + (f"; last said: {last}" if (last := _last_line(log)) else "")
+            why = f"still running after {limit:.0f} s" + (f"; last said: {last}" if (last := _last_line(said)) else "")
         return Outcome(task, status, why, taken, limit, found.rows, found.left_out)
 
     def _watch(self, process: subprocess.Popen[bytes], until: float) -> tuple[Status, str | None]:
@@ -174,8 +175,8 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **given, "TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
 
 
-def _reason(code: int | None, log: Path) -> str:
-    """Why a process has ended, by its status and the last line that it wrote."""
+def _reason(code: int | None, errors: Path) -> str:
+    """Why a process has ended, by its status and the last of what it wrote as errors."""
     if code is not None and code < 0:
         try:
             how = f"ended by {signal.Signals(-code).name}"
@@ -183,7 +184,7 @@ def _reason(code: int | None, log: Path) -> str:
             how = f"ended by signal {-code}"
     else:
         how = f"ended with status {code}"
-    last = _last_line(log)
+    last = _last_line(errors)
     return f"{how}: {last}" if last else how
 
 
@@ -192,4 +193,4 @@ def _last_line(log: Path) -> str:
         lines = log.read_bytes()[-20_000:].decode(errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return lines[-1].strip()[:300] if lines else ""
+    return without_paths(lines[-1].strip())[:300] if lines else ""

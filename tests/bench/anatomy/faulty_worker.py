@@ -18,6 +18,7 @@ with open(job.output, "a", encoding="utf-8") as stream:
     match job.model:
         case "hang":
             print("waiting for a kernel that never ends", flush=True)
+            print("a warning of some library", file=sys.stderr, flush=True)
             time.sleep(600)
         case "hang with a child":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -27,6 +28,8 @@ with open(job.output, "a", encoding="utf-8") as stream:
             os.abort()
         case "raise":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        case "raise with a path":
+            raise RuntimeError("cannot read '/home/somebody/file.py' at 3 images/s")
         case "silent end":
             sys.exit(0)
         case "half a line":

@@ -105,6 +105,8 @@ def step_row(model: str, engine: str, precision: str, ms: float, kind: str = "pa
         "clocks": {"sm": 1980},
         "rounds": 3,
         "noise": 0.01,
+        "compared_steps": 20,
+        "displacement": 0.98 if kind == "paperbench" else None,
     }
 
 

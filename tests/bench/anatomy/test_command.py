@@ -27,15 +27,18 @@ def written(out: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_quick_run_measures_every_part_that_a_cpu_can(tmp_path: Path) -> None:
+def test_a_quick_run_measures_every_part_that_a_cpu_can(tmp_path: Path, full: bool) -> None:
+    """Without --full those that the conclusion rests on: every part is a process that loads torch."""
     out = tmp_path / "new" / "folder"
-    done = subprocess.run(command(out, "--quick"), cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    parts = list(PARTS) if full else ["machine", "ladder", "kernels", "imagenet"]
+    started = command(out, "--quick", "--parts", *parts)
+    done = subprocess.run(started, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(out / "anatomy.md")
     assert "less than on a GPU is measured" in done.stderr
     content = written(out)
     status = {part["part"]: (part["status"], part["why"], len(part["rows"]) > 0) for part in content["parts"]}
-    assert set(status) == set(PARTS)
+    assert set(status) == set(parts)
     for name, (state, why, has_rows) in status.items():
         expected = ("not run", True, False) if PARTS[name].needs_gpu else ("complete", False, True)
         assert (state, why is not None, has_rows) == expected, (name, why, done.stderr)
@@ -93,6 +96,24 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
     assert code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc, where nobody can make a folder")
+def test_a_folder_that_cannot_be_made_is_said_to_be_an_argument_of_this_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from paperbench.cli.main import main
+
+    assert main(["anatomy", "--out", "/proc/x", "--quick", "--device", "cpu", "--parts", "machine"]) == 2
+    told = capsys.readouterr().err
+    assert "--out DIR" in told
+    assert "--results" not in told
+
+
+def test_a_part_that_a_cpu_has_not_measures_nothing_and_that_is_status_1(tmp_path: Path) -> None:
+    from paperbench.cli.main import main
+
+    assert main(["anatomy", "--out", str(tmp_path), "--quick", "--device", "cpu", "--parts", "autotuned"]) == 1
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from paperbench.bench.anatomy.page import page
 from paperbench.bench.anatomy.scale import FULL
 from paperbench.bench.anatomy.schedule import Outcome
 from paperbench.catalogue import resolve
-from tests.bench.anatomy.gpu_figures import CODE, MODELS, kernel_row, outcome, outcomes
+from tests.bench.anatomy.gpu_figures import CODE, MODELS, kernel_row, outcome, outcomes, step_row
 
 NETS = {name: resolve(name) for name in MODELS}
 
@@ -76,6 +76,21 @@ def test_a_step_without_a_ladder_is_taken_from_the_profile() -> None:
     assert (entry["engine"], entry["from"], entry["over_plain"]) == ("eager", "kernels", None)
 
 
+@pytest.mark.parametrize("why", ["wrong loss: step 3: loss 2.5", "not checked: eager fp32: there was no time"])
+def test_a_step_whose_loss_the_ladder_refused_is_not_taken_from_the_profile(why: str) -> None:
+    small = MODELS[0]
+    left = {"model": small, "precision": "bf16", "kind": "paperbench", "engine": "graph"}
+    found = [
+        outcome("ladder", [step_row(small, "eager", "bf16", 18.0)], small, left_out=[{"what": left, "why": why}]),
+        outcome("kernels", [kernel_row(small, "graph", "bf16", 5.0, convolution=2.0)], small),
+    ]
+    assert concluded(made(found), small, "bf16")["engine"] == "eager"
+    found[0].left_out[0]["why"] = "left out: the time was over"
+    entry = concluded(made(found), small, "bf16")
+    assert (entry["engine"], entry["from"]) == ("graph", "kernels")
+    assert "loss not checked" in page(made(found)).split("**What stands")[0]
+
+
 def test_works_are_ranked_by_what_they_take_beyond_their_floor() -> None:
     entry = concluded(made(), "preact_resnet110", "bf16")
     assert [item["work"] for item in entry["next"][:4]] == [
@@ -129,12 +144,27 @@ def test_the_page_begins_with_what_follows() -> None:
     assert len(headings) == len(set(headings)) == 12
     row = next(line for line in lines if line.startswith("| ResNet-110 | bf16        | compile "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[3:] == ["4.00", "32,000", "5.00", "1.05", "0.51", "1.96", "0.24", "49 %", "launches", "13 %"]
+    assert cells[3:] == ["32,000", "5.00", "4.00", "1.96", "49 %", "launches"]
+    table = text.split("## In short")[1].split("**Exactness")[0]
+    assert max(len(line) for line in table.splitlines()) <= 120
+    floors = next(line for line in lines if line.startswith("| ResNet-110   | bf16        | compile"))
+    assert [cell.strip() for cell in floors.strip("|").split("|")][3:] == ["1.05", "0.51", "1.96", "0.24", "13 %"]
     assert (
         "- ResNet-110, bf16, compile: convolutions 1.56 (of 2.00, 100); BN, ReLU, addition 1.00 (of 1.10, 200)" in text
     )
     assert "- ResNet-164, bf16, graph: not known, as its kernels were not profiled." in text
     assert "**Exactness: not equal bit by bit: ResNet-110 bf16: 4 seeds side by side.**" in text
+
+
+def test_a_ratio_within_the_noise_is_marked() -> None:
+    small = MODELS[0]
+    row = {**step_row(small, "graph", "bf16", 8.0), "noise": 0.05, "rounds": 2}
+    text = page(made([outcome("ladder", [{**row, "over_plain": 1.04, "over_plain_same_precision": 1.06}], small)]))
+    line = next(line for line in text.splitlines() if "| graph bf16" in line)
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[5:9] == ["~1.04", "1.06", "2", "5.0 %"]
+    assert "~1.04" in text.split("## Steps by engine")[0]
+    assert "no difference" in text.split("## Steps by engine")[0]
 
 
 def test_the_page_says_what_was_lost_and_why() -> None:
@@ -154,7 +184,7 @@ def test_a_graph_that_is_not_as_eager_is_said_at_the_top() -> None:
 
 def test_every_table_is_rectangular_and_no_cell_breaks_it() -> None:
     tables = re.findall(r"(?:^\|.*\n)+", page(made()), flags=re.MULTILINE)
-    assert len(tables) == 15
+    assert len(tables) == 16
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
 

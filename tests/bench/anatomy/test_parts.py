@@ -33,6 +33,7 @@ from paperbench.bench.figures import NetFigures, Spread, VariantFigures
 from paperbench.catalogue import resolve
 from paperbench.errors import PaperbenchError
 from paperbench.training.trainer import Trainer
+from tests.training.tape import Tape
 
 NET = resolve("preact_resnet20", depth=8)
 
@@ -211,6 +212,36 @@ def test_a_step_is_profiled_with_all_its_convolutions() -> None:
     assert found["images_per_second"] == pytest.approx(8000 / found["ms_per_step"])
 
 
+def test_an_engine_that_will_not_come_to_its_end_in_time_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    seconds = {"graph": 2.0, "eager": 30.0}
+
+    def measured(context: Context, net: Any, precision: str, engine: str) -> dict[str, Any]:
+        clock[0] += seconds[engine]
+        return {}
+
+    monkeypatch.setattr(kernels, "one", measured)
+    made, stream, _ = context("kernels")
+    made.__dict__.update(precisions=("bf16", "fp32"), engines=("graph", "eager"))
+    made.recorder.deadline, made.recorder._clock = 50.0, lambda: clock[0]
+    kernels.measure(made)
+    assert [(row["precision"], row["engine"]) for row in rows(stream)] == [
+        ("bf16", "graph"),
+        ("bf16", "eager"),
+        ("fp32", "graph"),
+    ]
+    assert json.loads(stream.getvalue().splitlines()[-1])["why"] == "no time left"
+
+
+def test_of_a_deep_net_one_step_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "DEEP", 8)
+    made, _, _ = context()
+    steps: list[int] = []
+    monkeypatch.setattr(kernels, "operators", lambda trainer, number: steps.append(number) or {})
+    kernels.one(made, NET, "fp32", "eager")
+    assert steps == [1]
+
+
 def spoilt(seed: int, after: int) -> Callable[[Trainer], None]:
     """A step that goes wrong for one seed, at one iteration."""
     step = Trainer.step
@@ -260,6 +291,18 @@ def test_exactness_finds_a_run_that_does_not_go_on_as_it_was(monkeypatch: pytest
     ]
 
 
+def test_exactness_holds_a_graph_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paperbench.training.trainer.CudaCapture", lambda device: Tape())
+    made, stream, _ = context()
+    made.__dict__["engines"] = ("graph", "eager")
+    exactness.measure(made)
+    assert [(row["check"], row["equal"]) for row in rows(stream)] == [
+        ("eager repeats itself", True),
+        ("graph is as eager", True),
+        ("graph, stopped half-way and gone on with", True),
+    ]
+
+
 def test_large_images_are_stepped() -> None:
     made, _, _ = context()
     found = imagenet.steps(made, resolve("preact_resnet18"), "fp32", batch=2, size=64, seconds=0.0)
@@ -295,7 +338,7 @@ def test_the_ladder_goes_precision_by_precision_while_there_is_time(monkeypatch:
         variant = VariantFigures("paperbench", "graph", settings["precisions"][0], "graph", "measured")
         known = replace(variant, images_per_second=Spread(1000.0, 990.0, 1010.0), seconds=(1.0, 1.1))
         wrong = replace(variant, status="wrong loss", detail="step 3", engine="compile")
-        return NetFigures(name, 1, 128, 64, 512, 3, 0.5, (known, wrong), (), None, None)
+        return NetFigures(name, 1, 128, 64, 512, 3, 0.5, 20, (known, wrong), (), None, None)
 
     monkeypatch.setattr(ladder, "measure_net", measured)
     monkeypatch.setattr(ladder.time, "monotonic", lambda: clock[0])

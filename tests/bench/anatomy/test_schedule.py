@@ -43,6 +43,7 @@ def ends(process: int) -> bool:
         ("raise", "illegal memory access"),
         ("silent end", "status 0"),
         ("half a line", "SIGABRT"),
+        ("raise with a path", "RuntimeError: cannot read [path] at 3 images/s"),
     ],
 )
 def test_a_part_that_crashes_loses_itself_alone_and_keeps_its_rows(fault: str, why: str) -> None:
@@ -134,6 +135,7 @@ def test_the_plan_puts_the_decisive_and_the_shallow_first() -> None:
     ]
     assert labels.index("ladder preact_resnet1001") < labels.index("seeds") < labels.index("imagenet")
     assert {task.part.name for task in tasks} == set(PARTS)
+    assert max(tasks, key=lambda task: task.weight).label == "ladder preact_resnet1001"
     assert 570 <= sum(task.weight for task in tasks) <= 640  # seconds of ten minutes
     assert [task.label for task in plan(checked_parts(["seeds", "machine"]), depths)] == ["machine", "seeds"]
 

@@ -8,14 +8,15 @@ from typing import Any
 from paperbench.bench.anatomy.context import Context
 from paperbench.bench.figures import NetFigures, VariantFigures
 from paperbench.bench.throughput import measure_net
+from paperbench.bench.trajectory import DEEP
 from paperbench.catalogue import Net
-
-DEEP = 500
-"""Layers from which the plain loops, which take seconds a round then, are measured beside the first precision only."""
 
 
 def measure(context: Context) -> None:
-    """Measure precision by precision, so that what is known of one is kept if the time is over in the next."""
+    """Measure precision by precision, so that what is known of one is kept if the time is over in the next.
+
+    Beside deep nets the plain loops, which take seconds a round then, are measured with the first precision only.
+    """
     (name, net), *_ = context.nets.items()
     first_took = 0.0
     precisions = [*context.precisions, *([context.stream_precision] if context.stream_precision else [])]
@@ -81,4 +82,6 @@ def figures(variant: VariantFigures, found: NetFigures) -> dict[str, Any]:
         "clocks": found.clocks,
         "rounds": len(variant.seconds),
         "noise": found.noise,
+        "compared_steps": found.compared_steps,
+        "displacement": variant.displacement,
     }

@@ -109,7 +109,7 @@ def time_sequence(
     layer.train()
     parts = [group] * (batch // group)
     if way == "compiled, grouped":
-        layer, parts = GroupedBatchNorm2d(layer, group).train(), [batch]
+        layer, parts = GroupedBatchNorm2d(layer, group, batch // group).train(), [batch]
     run: Callable[..., tuple[Tensor, ...]] = _sequence(sequence, layer)
     if way != "native":
         run = torch.compile(run, dynamic=False)

@@ -101,9 +101,9 @@ class Team:
 
 
 def digest(trainer: Trainer) -> str:
-    """sha256 of a net's parameters and buffers."""
+    """sha256 of a net's parameters and buffers, as a run would save them: the net alone may lack BN's counts."""
     found = hashlib.sha256()
-    for name, value in trainer.model.state_dict().items():
+    for name, value in trainer.state_dict()["model"].items():
         found.update(name.encode())
         found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
