@@ -321,7 +321,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in other units elsewhere")
 @pytest.mark.parametrize("name", ["preact_resnet1001", "original_resnet1202"])
-def test_a_thousand_layers_train_a_step_of_8_images_in_less_than_4_gb(name: str) -> None:
+def test_a_thousand_layers_train_a_step_of_8_images_in_less_than_4_gb(name: str, full: bool) -> None:
+    if name == "original_resnet1202" and not full:
+        pytest.skip("--full: the less memory of the two")
     command = [sys.executable, "-c", TRAIN_A_STEP, name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 < 4e9

@@ -113,7 +113,11 @@ def test_the_engine_of_the_choice_is_the_one_that_trains(
 
 
 @pytest.mark.skipif(available_engines(CPU)["compile"] is not None, reason="needs a C++ compiler")
-def test_a_compiled_run_paused_and_continued_is_the_uninterrupted_one(run: PlannedRun, tmp_path: Path) -> None:
+def test_a_compiled_run_paused_and_continued_is_the_uninterrupted_one(
+    run: PlannedRun, tmp_path: Path, full: bool
+) -> None:
+    if not full:
+        pytest.skip("--full: Inductor takes its time")
     whole, _ = go(run, tmp_path / "whole", engine="compile")
     go(run, tmp_path / "part", engine="compile", stop_at=7)
     part, log = go(run, tmp_path / "part")

@@ -70,10 +70,10 @@ def test_kills_at_random_moments_lose_nothing(undisturbed: Path, specs: Path, tm
     """
     expected = Store(undisturbed).directories()
     assert len(expected) == RUNS
-    left, rounds = 100 if full else 12, 0
+    left, rounds = 100 if full else 8, 0
     while left > 0:
         results = tmp_path / f"Ergebnisse für alle, 結果 {rounds}"
-        killed, _ = chaos(results, specs, kills=min(left, 6), workers=2, seed=rounds, lease=2 * (rounds % 2))
+        killed, _ = chaos(results, specs, kills=min(left, 4), workers=2, seed=rounds, lease=2 * (rounds % 2))
         left -= killed
         rounds += 1
         store = Store(results)

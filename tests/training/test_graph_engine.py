@@ -149,12 +149,12 @@ def test_without_momentum(runs: Runs) -> None:
     ],
 )
 def test_an_engine_goes_on_where_another_stopped(
-    noisy: Runs, precision: str, first: EngineName, second: EngineName
+    noisy: Runs, precision: str, first: EngineName, second: EngineName, full: bool
 ) -> None:
     """Stops lie before and on changes of the rate, and where a batch goes over the end of an epoch (17)."""
     noisy = replace(noisy, precision=precision)
     states = noisy.eager_states()
-    for stop in (1, 17, 18):
+    for stop in (1, 17, 18) if full or noisy.device.type == "cuda" else (17,):
         saved = through_a_file(advance(noisy.new(first), stop))
         torch.manual_seed(99)  # another process would start from other generators
         again = noisy.new(second)

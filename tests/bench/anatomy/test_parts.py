@@ -136,7 +136,9 @@ def test_convolutions_are_measured_as_the_trainer_has_them(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("way", ["native", "compiled, grouped"])
-def test_a_sequence_is_what_it_says_forward_and_backward(way: normalisation.Way) -> None:
+def test_a_sequence_is_what_it_says_forward_and_backward(way: normalisation.Way, full: bool) -> None:
+    if way != "native" and not full:
+        pytest.skip("--full: Inductor takes its time")
     made, _, timer = context()
     group = 4 if way == "compiled, grouped" else 8
     found = normalisation.time_sequence(made, "add, BN, ReLU", (3, 4), "fp32", "NHWC", way, group)
