@@ -23,11 +23,11 @@ def resident_bytes() -> int:
 def test_memory_does_not_grow_with_iterations(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
-    """Over 5,000 iterations, 200 epochs, 500 lines of history, 25 tests and 50 checkpoints."""
+    """Over 2,500 iterations, 100 epochs, 250 lines of history, 12 tests and 25 checkpoints."""
     recipe = tiny(
         paper_recipe,
         batch_size=4,
-        iterations=5_000,
+        iterations=2_500,
         batch_norm=BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
         monitoring=Monitoring(log_every=10, test_every=200, checkpoint_every=100, checkpoint_share=1.0),
     )
@@ -37,7 +37,7 @@ def test_memory_does_not_grow_with_iterations(
 
     class Watching(Log):
         def stepped(self, iteration: int) -> None:
-            if iteration % 1_000 == 0:
+            if iteration % 500 == 0:
                 gc.collect()
                 seen.append(resident_bytes())
 

@@ -32,9 +32,16 @@ def recipe(paper_recipe: Recipe) -> Recipe:
     )
 
 
-def test_200_steps_of_resnet20_equal_a_plain_loop(recipe: Recipe, small_dataset: ImageDataset) -> None:
+def test_200_steps_equal_a_plain_loop(recipe: Recipe, small_dataset: ImageDataset, full: bool) -> None:
     """A loop as one would write it by hand: torchvision's augmentation, plain functions, torch's plain SGD."""
-    trainer = Trainer(resolve("original_resnet20"), recipe, small_dataset, seed=4, precision="fp32", device=CPU)
+    trainer = Trainer(
+        resolve("original_resnet20", depth=20 if full else 8),
+        recipe,
+        small_dataset,
+        seed=4,
+        precision="fp32",
+        device=CPU,
+    )
     state = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
     trainable = [state[k].requires_grad_() for k, _ in trainer.model.named_parameters()]
     # Fused as in the engine: torch's other forms round differently, and such differences grow fast at these rates.
