@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -14,6 +13,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import ENVIRONMENT_VARIABLE, load_dataset
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.table import Table, load_table
+from tests.helpers import random_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -82,14 +82,4 @@ def paper_recipe(table2: Table) -> Recipe:
 @pytest.fixture(scope="session")
 def small_dataset() -> ImageDataset:
     """100 + 40 random images; 100 is no multiple of the batch sizes that the tests use."""
-    rng = np.random.default_rng(0)
-    return ImageDataset(
-        key="cifar10",
-        name="random pixels",
-        origin="a test",
-        canonical=False,
-        x_train=rng.integers(0, 256, (100, 32, 32, 3), dtype=np.uint8),
-        y_train=rng.integers(0, 10, 100),
-        x_test=rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8),
-        y_test=rng.integers(0, 10, 40),
-    )
+    return random_dataset(32)

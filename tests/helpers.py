@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from paperbench import atomic
+from paperbench.data.dataset import ImageDataset
 from paperbench.runs.record import Code, DataFacts, Divergence, Environment, Files, Record, Result, Session
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.run_spec import RunSpec
@@ -71,9 +73,48 @@ class HalfWritten:
             self._stream.write(data[len(data) // 2 :])
 
 
+def at_each_dealing_with_the_disk(tick: Callable[[], bool]) -> None:
+    """Have it called before and after each sync, renaming and removal, and half-way through each write.
+
+    For a process that ends soon: nothing is put back.
+
+    Args:
+        tick: Whether the other half of a write is to follow.
+    """
+
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **names: Any) -> Any:
+            tick()
+            result = function(*arguments, **names)
+            tick()
+            return result
+
+        return wrapped
+
+    atomic.open = lambda *of: HalfWritten(open(*of), tick)  # noqa: SIM115
+    os.fsync = around(os.fsync)
+    Path.replace = around(Path.replace)
+    Path.unlink = around(Path.unlink)
+
+
 def random_images(n: int, seed: int = 0, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(0, classes, n)
+
+
+def random_dataset(side: int) -> ImageDataset:
+    """100 + 40 random images of so many pixels a side."""
+    rng = np.random.default_rng(0)
+    return ImageDataset(
+        key="cifar10",
+        name="random pixels",
+        origin="a test",
+        canonical=False,
+        x_train=rng.integers(0, 256, (100, side, side, 3), dtype=np.uint8),
+        y_train=rng.integers(0, 10, 100),
+        x_test=rng.integers(0, 256, (40, side, side, 3), dtype=np.uint8),
+        y_test=rng.integers(0, 10, 40),
+    )
 
 
 def write_batch(path: Path, images: np.ndarray, labels: np.ndarray, key: str = "labels", protocol: int = 2) -> None:

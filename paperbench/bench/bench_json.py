@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import Any
 
+from paperbench.bench import json_text
 from paperbench.bench.figures import NetFigures
 
 SCHEMA = 1
@@ -61,25 +61,13 @@ def document(
 
 def to_json(content: dict[str, Any]) -> str:
     """The document's text: indented, with short lists of numbers on one line."""
-    return _lines(content, "") + "\n"
+    return json_text.to_json(content)
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a document."""
-    text = files("paperbench.bench").joinpath("bench.schema.json").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
+    return json_text.packaged_schema("paperbench.bench", "bench.schema.json")
 
 
 def _precisions(nets: Sequence[NetFigures], settings: Settings) -> set[str]:
     return {*settings.precisions, *(variant.precision for net in nets for variant in net.variants)}
-
-
-def _lines(value: Any, indent: str) -> str:
-    inner = indent + "  "
-    if isinstance(value, dict) and value:
-        parts = [f"{inner}{json.dumps(key)}: {_lines(item, inner)}" for key, item in value.items()]
-        return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
-        return "[\n" + ",\n".join(inner + _lines(item, inner) for item in value) + f"\n{indent}]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

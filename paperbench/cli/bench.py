@@ -70,6 +70,7 @@ def positive_minutes(text: str) -> float:
 
 def execute(args: argparse.Namespace) -> int:
     wait_without_spinning()
+    from paperbench.atomic import write_atomically
     from paperbench.bench import bench_json, machine, text
     from paperbench.bench.plain_loop import WORKERS, shipped_precision
     from paperbench.bench.throughput import (
@@ -134,6 +135,6 @@ def execute(args: argparse.Namespace) -> int:
         nets.append(figures)
         if args.json:  # after each net, so that what ends the command early costs no figure
             content = bench_json.document(nets, settings, machine.facts(device), known)
-            args.json.write_text(bench_json.to_json(content), encoding="utf-8")
+            write_atomically(args.json, bench_json.to_json(content).encode())
     print(text.notes(device.type, shipped_precision(device), WORKERS[device.type]))
     return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1

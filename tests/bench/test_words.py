@@ -8,9 +8,9 @@ from paperbench.bench.words import in_words, without_paths
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("cannot open /home/somebody/a.so: no such file", "cannot open [path] no such file"),
-        ('File "C:\\Users\\somebody\\a.py", line 3', "File [path] line 3"),
-        ("~/cache and ./here and file:///tmp/a", "[path] and [path] and [path]"),
+        ("cannot open /folder/of/mine/a.so: no such file", "cannot open [path] no such file"),
+        ('File "C:\\Folder\\mine\\a.py", line 3', "File [path] line 3"),
+        ("~/cache and ./here and file:///a/b", "[path] and [path] and [path]"),
         ("round 1 of 3, images/s: graph bf16 1234", "round 1 of 3, images/s: graph bf16 1234"),
         ("CUDA out of memory. Tried to allocate 20.00 GiB.", "CUDA out of memory. Tried to allocate 20.00 GiB."),
     ],

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import current_thread
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench import atomic
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
@@ -26,7 +24,7 @@ from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
-from tests.helpers import HalfWritten
+from tests.helpers import at_each_dealing_with_the_disk
 from tests.runs.running import Log, assert_same, go, planned, tiny
 
 
@@ -374,19 +372,7 @@ def kill_at(point: int, told: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return True
 
-    def around(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any, **names: Any) -> Any:
-            tick()
-            result = function(*arguments, **names)
-            tick()
-            return result
-
-        return wrapped
-
-    atomic.open = lambda *of: HalfWritten(open(*of), tick)  # noqa: SIM115
-    os.fsync = around(os.fsync)
-    Path.replace = around(Path.replace)
-    Path.unlink = around(Path.unlink)
+    at_each_dealing_with_the_disk(tick)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench import atomic
 from paperbench.errors import PaperbenchError
 from paperbench.runs import writer as writer_module
 from paperbench.runs.checkpoints import Checkpoints
@@ -33,7 +32,7 @@ from paperbench.specs.recipe import Monitoring
 from paperbench.training.checkpoint import read_checkpoint
 from paperbench.training.snapshot import Snapshot, is_finite
 from paperbench.training.trainer import Trainer
-from tests.helpers import HalfWritten
+from tests.helpers import at_each_dealing_with_the_disk
 from tests.runs.running import CPU, Log, assert_equal, assert_same, go, state, writers
 
 
@@ -517,19 +516,7 @@ def kill_beside_the_writer(point: int) -> Log:
             time.sleep(600)
         return True
 
-    def around(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any, **names: Any) -> Any:
-            tick()
-            result = function(*arguments, **names)
-            tick()
-            return result
-
-        return wrapped
-
-    atomic.open = lambda *of: HalfWritten(open(*of), tick)  # noqa: SIM115
-    os.fsync = around(os.fsync)
-    Path.replace = around(Path.replace)
-    Path.unlink = around(Path.unlink)
+    at_each_dealing_with_the_disk(tick)
 
     class Killing(Hasty):
         left = 3

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import Any
 
+from paperbench.bench import json_text
 from paperbench.bench.anatomy.conclusion import conclude
 from paperbench.bench.anatomy.floors import BYTES_OF, LEVELS, Floors, placed_convolutions
 from paperbench.bench.anatomy.recorder import finite
@@ -104,21 +103,9 @@ def counted(net: Net, scale: Scale) -> dict[str, Any]:
 
 def to_json(content: Mapping[str, Any]) -> str:
     """The document's text: a line for each row of a part."""
-    return _lines(content, "") + "\n"
+    return json_text.to_json(content, levels=3)
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a document."""
-    text = files("paperbench.bench.anatomy").joinpath("anatomy.schema.json").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
-
-
-def _lines(value: Any, indent: str) -> str:
-    inner = indent + "  "
-    if isinstance(value, Mapping) and value and len(indent) < 6:
-        parts = [f"{inner}{json.dumps(key)}: {_lines(item, inner)}" for key, item in value.items()]
-        return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
-        return "[\n" + ",\n".join(inner + _lines(item, inner) for item in value) + f"\n{indent}]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return json_text.packaged_schema("paperbench.bench.anatomy", "anatomy.schema.json")

@@ -29,7 +29,7 @@ with open(job.output, "a", encoding="utf-8") as stream:
         case "raise":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         case "raise with a path":
-            raise RuntimeError("cannot read '/home/somebody/file.py' at 3 images/s")
+            raise RuntimeError("cannot read 'a/folder/of/mine/file.py' at 3 images/s")
         case "silent end":
             sys.exit(0)
         case "half a line":
