@@ -1,0 +1,157 @@
+"""What a checkpoint holds, and which one a run resumes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from paperbench.errors import PaperbenchError, RunError
+from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
+from paperbench.runs.history import HistoryLine
+from paperbench.runs.planning import PlannedRun
+from paperbench.runs.record import Divergence, Record, Session, major_version
+from paperbench.runs.store import RunDirectory
+from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
+from paperbench.training.trainer import NUMERICS_VERSION
+from paperbench.typed import from_json, to_json, typed
+
+FORMAT = 1
+RESTART = "`--incompatible restart` trains it anew and keeps the old files aside"
+
+
+class ResumeError(RunError):
+    """A run that cannot be resumed."""
+
+
+class CheckpointError(PaperbenchError):
+    """Bytes that are no checkpoint of this run and format; the message continues a sentence about the file."""
+
+
+@typed
+class CheckpointFacts:
+    """What a checkpoint says beside its tensors.
+
+    Attributes:
+        torch, numerics: Versions that wrote it.
+        seconds: Time spent in the run so far.
+        best_test_error: Lowest moving-average error so far, in percent.
+        history: All lines so far.
+    """
+
+    format: Literal[1]
+    run: str
+    torch: str
+    numerics: int
+    seconds: float
+    best_test_error: float | None
+    divergence: Divergence | None
+    sessions: tuple[Session, ...]
+    history: tuple[HistoryLine, ...]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run at one moment.
+
+    Attributes:
+        state: `Trainer.state_dict()`.
+    """
+
+    facts: CheckpointFacts
+    state: dict[str, Tensor]
+
+    def to_bytes(self) -> bytes:
+        """A safetensors file, with the facts as JSON in its metadata."""
+        return tensor_file_bytes(self.state, {"paperbench": to_json(self.facts)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, run_id: str) -> Checkpoint:
+        """Read a checkpoint back, tensors on the CPU.
+
+        Raises:
+            CheckpointError: The bytes are damaged, of another format, or of another run.
+        """
+        try:
+            state, metadata = read_tensor_file(data)
+            text = metadata["paperbench"]
+            found = json.loads(text)["format"]
+            if found != FORMAT:
+                raise CheckpointError(f"has format {found}, and this version of paperbench reads {FORMAT}")
+            facts = from_json(CheckpointFacts, text)
+        except CheckpointError:
+            raise
+        except (SafetensorError, PaperbenchError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"is no checkpoint that this version of paperbench reads ({error})") from error
+        if facts.run != run_id:
+            raise CheckpointError(f"belongs to run {facts.run}")
+        return cls(facts, state)
+
+
+def newest_checkpoint(
+    run: PlannedRun, directory: RunDirectory, record: Record | None, *, mixes: bool, warn: Callable[[str], None]
+) -> Checkpoint | None:
+    """The newest undamaged checkpoint of a run; None for a run that has none yet.
+
+    Args:
+        record: The directory's, if there is one.
+        mixes: Whether one of another numerics version or major version of torch will do.
+        warn: Receives what happened to damaged checkpoints, which are set aside, and a note on mixing.
+
+    Raises:
+        ResumeError: There was a checkpoint once, and none is left that can be resumed from.
+        PaperbenchError: A file cannot be read, or not be set aside.
+    """
+    checkpoints = directory.checkpoints
+    for file in checkpoints.newest_first():
+        try:
+            checkpoint = Checkpoint.from_bytes(file.read(), run.id)
+        except DamagedCheckpointError as error:
+            aside = checkpoints.set_aside(file)
+            warn(f"{error}. It is kept as {aside.name}.")
+            continue
+        except CheckpointError as error:  # its hash is right: it is what somebody wrote, only not for this
+            raise ResumeError(
+                f"{file.path} {error}. Use the version that wrote it, remove it, or start this run again: {RESTART}."
+            ) from error
+        _check_versions(file, checkpoint.facts, mixes, warn)
+        if checkpoints.damaged():
+            warn(f"resuming from {file.path.name}.")
+        return checkpoint
+    if checkpoints.damaged() or (record and record.iteration) or _has_whole_history(directory, run):
+        reached = f", while its record says {record.iteration:,} iterations" if record else ""
+        raise ResumeError(
+            f"{directory.path} has no readable checkpoint{reached}. Restore one, or start this run again: {RESTART}."
+        )
+    return None
+
+
+def _has_whole_history(directory: RunDirectory, run: PlannedRun) -> bool:
+    """Whether the run had reached its end, and somebody has removed the rest."""
+    try:
+        lines = directory.history()
+    except RunError:
+        return False
+    return bool(lines) and lines[-1].iteration >= run.recipe.iterations
+
+
+def _check_versions(file: CheckpointFile, facts: CheckpointFacts, mixes: bool, warn: Callable[[str], None]) -> None:
+    differences = []
+    if facts.numerics != NUMERICS_VERSION:
+        differences.append(f"numerics version {facts.numerics}, and this is {NUMERICS_VERSION}")
+    if major_version(facts.torch) != major_version(str(torch.__version__)):
+        differences.append(f"torch {facts.torch}, and this is {torch.__version__}")
+    if not differences:
+        return
+    made_by = f"{file.path} was trained by {'; by '.join(differences)}"
+    if not mixes:
+        raise ResumeError(
+            f"{made_by}. Resuming would mix them. {RESTART}; `--incompatible continue` resumes, and marks the run as "
+            "mixed, so that it is never pooled with others."
+        )
+    warn(f"{made_by}. The run continues, and is marked as mixed.")
