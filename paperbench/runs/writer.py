@@ -67,7 +67,7 @@ class Writer:
     What goes wrong while a save is written beside the training is raised by whichever call comes next, once.
 
     Args:
-        directory: The run's files, guarded by its claim.
+        directory: The run's files, guarded by its lease.
 
     Attributes:
         newest: The checkpoint written last.
@@ -97,7 +97,7 @@ class Writer:
         """Notice that a save has ended. Waits for nothing.
 
         Raises:
-            ClaimLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken the run over.
             PaperbenchError: A file could not be written.
             MemoryError, RuntimeError: There was too little memory.
         """
@@ -126,7 +126,7 @@ class Writer:
         """Add a line to the history, once no save is under way.
 
         Raises:
-            ClaimLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken the run over.
             PaperbenchError: It cannot be written.
         """
         if self._thread is None:
