@@ -68,7 +68,7 @@ class Progress:
         self.say(f"[{self._number}/{self._runs}] {_title(run)}: error: {why}")
 
     def watching(self, runs: int, seconds: float) -> None:
-        """Runs that processes on other machines claim, of which it is not known yet whether they are alive."""
+        """Runs held by processes on other machines, of which it is not known yet whether they are alive."""
         self.say(f"waiting up to {seconds:.0f} s for a sign of life of the processes that are at {runs} other runs")
 
     def warned(self, run: PlannedRun, text: str) -> None:

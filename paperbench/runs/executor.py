@@ -10,9 +10,9 @@ from typing import Literal, Protocol
 import torch
 
 from paperbench.errors import RunError
-from paperbench.runs.claim import LEASE_SECONDS, Claim, ClaimLostError, take_any
 from paperbench.runs.continuation import UncontinuableError
 from paperbench.runs.history import HistoryLine
+from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, take_any
 from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import ForeignRecordError, Record, RecordError
@@ -110,46 +110,46 @@ class Executor:
                 continue
             if self._limits.exhausted:
                 return failed
-            claim = self._store.claim(run.id)
-            if not claim.take():
+            lease = self._store.lease(run.id)
+            if not lease.take():
                 busy.append(run)
-            elif not self._succeeds(run, claim):
+            elif not self._succeeds(run, lease):
                 failed.append(run)
         while taken := self._take_over(busy):
-            run, claim = taken
+            run, lease = taken
             busy.remove(run)
-            if not self._succeeds(run, claim):
+            if not self._succeeds(run, lease):
                 failed.append(run)
         return failed
 
-    def _take_over(self, busy: list[PlannedRun]) -> tuple[PlannedRun, Claim] | None:
-        """A run that another process was at and is no longer, with its claim; None if there is none.
+    def _take_over(self, busy: list[PlannedRun]) -> tuple[PlannedRun, Lease] | None:
+        """A run that another process was at and is no longer, with its lease; None if there is none.
 
         Then it has told of each who is at it, or that it is done.
         """
-        claims = {run.id: self._store.claim(run.id) for run in busy}
-        watched = dict(claims)
+        leases = {run.id: self._store.lease(run.id) for run in busy}
+        watched = dict(leases)
         taken = take_any(
             watched, lambda: self._limits.exhausted, lambda waiting: self._observer.watching(waiting, LEASE_SECONDS)
         )
         for run in busy:
             if run.id == taken:
-                return run, claims[taken]
+                return run, leases[taken]
         for run in busy:
             if run.id not in watched:
-                self._observer.skipped(run, f"{claims[run.id].holder} is at it")
+                self._observer.skipped(run, f"{leases[run.id].holder} is at it")
         return None
 
     def _is_done(self, record: Record, run: PlannedRun) -> bool:
         return is_done(record, run, self._limits, self._incompatible)
 
-    def _succeeds(self, run: PlannedRun, claim: Claim) -> bool:
-        """Work on a run and release its claim; tell what concerns it alone. False if it can go on nowhere."""
+    def _succeeds(self, run: PlannedRun, lease: Lease) -> bool:
+        """Work on a run and release its lease; tell what concerns it alone. False if it can go on nowhere."""
         try:
-            with claim.held():
-                self._execute(run, claim)
+            with lease.held():
+                self._execute(run, lease)
             return True
-        except ClaimLostError as error:
+        except LeaseLostError as error:
             self._observer.skipped(run, str(error))
             return True
         except RunError as error:
@@ -160,24 +160,24 @@ class Executor:
             torch.cuda.empty_cache()
         return False
 
-    def _execute(self, run: PlannedRun, claim: Claim) -> None:
+    def _execute(self, run: PlannedRun, lease: Lease) -> None:
         """Start a run, or continue it from its newest checkpoint, and go on to its end or to a limit.
 
         Raises:
-            ClaimLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken the run over.
             RunError: A file of the run is damaged, missing or of other versions, or there is not enough memory.
             PaperbenchError: The store cannot be written.
         """
         engine = None
         try:
-            session = self._session(run, claim)
+            session = self._session(run, lease)
             if session is not None:
                 engine = session.engine.name
                 with closing(session):
                     last = self._limits.last_iteration(run.recipe.iterations)
                     self._observer.started(run, session.trainer.iteration, last)
                     self._observer.computing(session.engine.name, session.engine.reason)
-                    record = self._train(session, claim, last)
+                    record = self._train(session, lease, last)
                 self._observer.ended(record)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -185,9 +185,9 @@ class Executor:
             has_checkpoint = bool(self._store.directory(run.id).checkpoints.newest_first())
             raise RunError(_memory_advice(run, self._device, engine, has_checkpoint)) from error
 
-    def _session(self, run: PlannedRun, claim: Claim) -> RunSession | None:
+    def _session(self, run: PlannedRun, lease: Lease) -> RunSession | None:
         """The work on a run; None if there is nothing to do."""
-        directory = self._store.directory(run.id, claim.check)
+        directory = self._store.directory(run.id, lease.check)
 
         def warn(text: str) -> None:
             self._observer.warned(run, text)
@@ -218,14 +218,14 @@ class Executor:
             warn(f"begun anew; what there was of it is now in {self._store.supersede(run.id)}.")
             return begin(None)
 
-    def _train(self, session: RunSession, claim: Claim, last: int) -> Record:
+    def _train(self, session: RunSession, lease: Lease, last: int) -> Record:
         limits, observer = self._limits, self._observer
         with suppress(Interrupted):
             session.look(limits.raise_if_signalled)  # the session before may have been interrupted at its test
             session.settle(limits.raise_if_signalled)
             while session.trainer.iteration < last and not limits.exhausted and not session.diverged:
-                if claim.is_lost:
-                    claim.check()
+                if lease.is_lost:
+                    lease.check()
                 session.trainer.step()
                 observer.stepped(session.trainer.iteration)
                 session.look(limits.raise_if_signalled)

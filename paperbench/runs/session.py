@@ -34,7 +34,7 @@ class RunSession:
 
     Args:
         run: What to train.
-        directory: Where its files are, guarded by the run's claim.
+        directory: Where its files are, guarded by the run's lease.
         device: Where to train.
         record: What the directory's record says, if there is one.
         engine: Name of the engine to train on, or "auto".
@@ -127,7 +127,7 @@ class RunSession:
             go_on: Called before each batch of a test; may raise to break off, and the line is then still due.
 
         Raises:
-            ClaimLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken the run over.
             PaperbenchError: A file cannot be written.
         """
         self._writer.look()
@@ -164,7 +164,7 @@ class RunSession:
         """Write all that there is, and return once it is safe on disk. For a session that is settled.
 
         Raises:
-            ClaimLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken the run over.
             PaperbenchError: A file cannot be written.
         """
         return self._writer.write(self._save())
@@ -197,7 +197,7 @@ class RunSession:
             go_on: Called before each batch; may raise to break off, and another session can finish the run then.
 
         Raises:
-            ClaimLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken the run over.
             PaperbenchError: A file cannot be written.
         """
         checkpoint = self._writer.newest

@@ -4,7 +4,7 @@
                           history.jsonl       one line a logged iteration
                           checkpoint-*.pt     what it takes to go on: the newest, and the one before
                           model.safetensors   the trained net, once the run has ended
-            claims/<run id>.<n>               which process is at it
+            leases/<run id>.<n>               which process is at it
             superseded/<run id>-<n>/          runs that were begun anew
 
 Nothing here imports torch.
@@ -23,7 +23,6 @@ from paperbench.atomic import TEMPORARY, sync, unguarded, unwritable, write_atom
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.reading import read_at_most, read_end
 from paperbench.runs.checkpoints import DAMAGED, Checkpoints
-from paperbench.runs.claim import Claim
 from paperbench.runs.history import (
     HistoryLine,
     Measure,
@@ -35,6 +34,7 @@ from paperbench.runs.history import (
     parse_history,
     window_mean,
 )
+from paperbench.runs.lease import Lease
 from paperbench.runs.record import ForeignRecordError, Record, RecordError
 
 _T = TypeVar("_T")
@@ -67,7 +67,7 @@ class RunDirectory:
         self.checkpoints = Checkpoints(path, guard)
 
     def clear_leftovers(self) -> None:
-        """Remove what a process was writing when it was killed. Only for whoever holds the run's claim."""
+        """Remove what a process was writing when it was killed. Only for whoever holds the run's lease."""
         for leftover in self.path.glob(f"*{TEMPORARY}"):
             self._guard()
             try:
@@ -263,9 +263,9 @@ class Store:
         except OSError as error:
             raise PaperbenchError(f"{runs} cannot be read: {error.strerror or error}. Mend that first.") from error
 
-    def claim(self, run_id: str) -> Claim:
+    def lease(self, run_id: str) -> Lease:
         """What a process must hold while it writes to the run's directory."""
-        return Claim(self.root / "claims", run_id)
+        return Lease(self.root / "leases", run_id)
 
     def supersede(self, run_id: str) -> Path:
         """Move a run's directory out of the way, so that it can be begun anew.

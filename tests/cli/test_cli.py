@@ -431,7 +431,7 @@ def test_a_run_that_another_process_holds_is_passed_over(run: Run, quick_specs: 
     common = ["run", "table2", "--tables", quick_specs, *ONE_RUN]
     _, out, _ = run(*common, "--results", tmp_path / "r", "--dry-run")
     run_id = out.splitlines()[2].split()[0]
-    theirs = Store(tmp_path / "r").claim(run_id)
+    theirs = Store(tmp_path / "r").lease(run_id)
     assert theirs.take()
     with theirs.held():
         code, _, err = run(*common, "--results", tmp_path / "r")

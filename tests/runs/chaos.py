@@ -25,7 +25,8 @@ import torch
 
 from paperbench.cli.main import main
 from paperbench.data.digits import load_digits
-from paperbench.runs import claim, executor, room  # noqa: F401  (loaded once, for all workers)
+from paperbench.runs import executor, room  # noqa: F401  (loaded once, for all workers)
+from paperbench.runs import lease as lease_module
 
 LOG = f"{tempfile.mkdtemp()}/{{}}.log"
 
@@ -88,8 +89,8 @@ def kill_again_and_again(arguments: list[str], kills: int, workers: int, chance:
 if __name__ == "__main__":
     results, tables, cells, kills, workers, seed, lease = sys.argv[1:]
     if float(lease):
-        claim._machine = lambda: f"machine {os.getpid()}"
-        claim.LEASE_SECONDS, claim.HEARTBEAT_SECONDS = float(lease), float(lease) / 10
+        lease_module._machine = lambda: f"machine {os.getpid()}"
+        lease_module.LEASE_SECONDS, lease_module.HEARTBEAT_SECONDS = float(lease), float(lease) / 10
     torch.set_num_threads(1)
     load_digits()
     os.fsync = slowly(os.fsync)

@@ -35,7 +35,7 @@ def test_an_engine_that_there_is_not_ends_the_command(
 ) -> None:
     with pytest.raises(PaperbenchError, match=message):
         go(run, tmp_path, engine=engine)
-    assert list((tmp_path / "claims").iterdir()) == []
+    assert list((tmp_path / "leases").iterdir()) == []
     assert not (tmp_path / "runs").exists()
 
 

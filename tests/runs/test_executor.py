@@ -48,7 +48,7 @@ def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: Planne
     assert sorted(path.name for path in directory.path.iterdir()) == sorted(
         [record.files.checkpoint, "history.jsonl", "model.safetensors", "record.json"]
     )
-    assert list((tmp_path / "claims").iterdir()) == []
+    assert list((tmp_path / "leases").iterdir()) == []
 
 
 def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_finished_run_is_left_as_it_is(run: PlannedRun, tmp_path: Path) -> Non
 def test_a_run_that_another_process_finished_meanwhile_is_said_to_be_done(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was not done when this process looked, and is when it has the claim."""
+    """It was not done when this process looked, and is when it has the lease."""
     go(run, tmp_path)
     monkeypatch.setattr(Store, "readable_record", lambda *_: None)
     _, log = go(run, tmp_path)
@@ -113,7 +113,7 @@ def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None
     assert len(directory.checkpoints.newest_first()) == 1
 
 
-def test_the_record_never_claims_more_than_the_checkpoint_holds(
+def test_the_record_never_leases_more_than_the_checkpoint_holds(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
@@ -362,7 +362,7 @@ def test_a_net_that_cannot_be_compiled_leaves_the_other_runs_alone(
     assert Executor(Store(tmp_path), CPU, Limits(), log).work_off([run, other]) == [run]
     assert "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Use" in log.failure
     assert (log.record.run, log.record.status) == (other.id, "finished")
-    assert list((tmp_path / "claims").iterdir()) == []
+    assert list((tmp_path / "leases").iterdir()) == []
 
 
 def test_a_lack_of_memory_in_the_compiler_is_told_as_one(
@@ -383,7 +383,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
     monkeypatch.setattr(EagerEngine, "step", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         go(run, tmp_path)
-    assert list((tmp_path / "claims").iterdir()) == []
+    assert list((tmp_path / "leases").iterdir()) == []
 
 
 def test_a_record_names_no_person_and_no_place(run: PlannedRun, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
     assert record
     assert record.iteration == 8 if leave < size else record.iteration in (8, 16)
     assert any(file.read() for file in directory.checkpoints.newest_first())
-    assert list((small_disk / "claims").iterdir()) == []
+    assert list((small_disk / "leases").iterdir()) == []
     (small_disk / "ballast").unlink()
     directory, log = go(partial, small_disk)
     assert log.warnings == []

@@ -233,11 +233,11 @@ def test_a_run_that_is_being_written_is_looked_at_again(
     assert verify(store).problems == []
 
 
-def test_a_claim_hides_nothing_and_nothing_is_written(store: Store, directory: RunDirectory) -> None:
+def test_a_lease_hides_nothing_and_nothing_is_written(store: Store, directory: RunDirectory) -> None:
     directory.history_file.write_text("")
-    claim = store.claim(directory.path.name)
-    assert claim.take()
-    with claim.held():
+    lease = store.lease(directory.path.name)
+    assert lease.take()
+    with lease.held():
         before = sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*"))
         assert "was cut short" in problem(store)
         assert sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*")) == before

@@ -21,8 +21,8 @@ import torch
 from paperbench.errors import PaperbenchError
 from paperbench.runs import writer as writer_module
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.claim import Claim, ClaimLostError
 from paperbench.runs.executor import Executor
+from paperbench.runs.lease import Lease, LeaseLostError
 from paperbench.runs.limits import Limits, stopping_on_signals
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.session import RunSession
@@ -165,7 +165,7 @@ def test_what_goes_wrong_in_writing_ends_the_run_at_the_next_step(
     assert threads == [THREAD]
     assert log.steps[-1] == 9
     assert writers() == []
-    assert list((tmp_path / "claims").iterdir()) == []
+    assert list((tmp_path / "leases").iterdir()) == []
     assert_same(go(run, tmp_path)[0], go(run, tmp_path / "whole")[0])
 
 
@@ -190,10 +190,10 @@ def test_what_went_wrong_is_told_once(run: PlannedRun, tmp_path: Path, monkeypat
     session.close()
 
 
-def test_a_claim_lost_in_writing_is_no_failure(
+def test_a_lease_lost_in_writing_is_no_failure(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with failing(monkeypatch, ClaimLostError("another is at it")):
+    with failing(monkeypatch, LeaseLostError("another is at it")):
         _, log = go(run, tmp_path)
     assert log.skips == [(run.id, "another is at it")]
     assert log.steps[-1] == 9
@@ -256,7 +256,7 @@ def test_whatever_ends_the_training_no_thread_is_left_and_a_save_under_way_is_co
         go(run, tmp_path / "part", log=Broken())
     assert caught.value is error
     assert writers() == []
-    assert list((tmp_path / "part" / "claims").iterdir()) == []
+    assert list((tmp_path / "part" / "leases").iterdir()) == []
     record = Store(tmp_path / "part").directory(run.id).read_record()
     assert (record.iteration if record else None) == (None if fails else 8)
     monkeypatch.undo()
@@ -264,13 +264,13 @@ def test_whatever_ends_the_training_no_thread_is_left_and_a_save_under_way_is_co
 
 
 @pytest.mark.parametrize("signals", [2, 3])
-def test_the_claim_is_held_until_a_save_has_ended_however_many_signals_come(
+def test_the_lease_is_held_until_a_save_has_ended_however_many_signals_come(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate, signals: int
 ) -> None:
     """The first lets the training wait for the save; each one after it raises in that wait."""
     at_work: list[object] = []
     at_release: list[int] = []
-    write, held = Writer._write, Claim.held
+    write, held = Writer._write, Lease.held
 
     def noting(self: Writer, save: Any) -> Any:
         at_work.append(save)
@@ -280,7 +280,7 @@ def test_the_claim_is_held_until_a_save_has_ended_however_many_signals_come(
             at_work.remove(save)
 
     @contextmanager
-    def watched(self: Claim) -> Iterator[None]:
+    def watched(self: Lease) -> Iterator[None]:
         with held(self):
             try:
                 yield
@@ -288,7 +288,7 @@ def test_the_claim_is_held_until_a_save_has_ended_however_many_signals_come(
                 at_release.append(len(at_work))
 
     monkeypatch.setattr(Writer, "_write", noting)
-    monkeypatch.setattr(Claim, "held", watched)
+    monkeypatch.setattr(Lease, "held", watched)
     monkeypatch.setattr(Checkpoints, "prune", gate.before(Checkpoints.prune))
     limits = Limits()
 
@@ -307,7 +307,7 @@ def test_the_claim_is_held_until_a_save_has_ended_however_many_signals_come(
         go(run, tmp_path / "part", limits, log)
     assert caught.value.code == 128 + signal.SIGTERM
     assert (log.steps[-1], at_release) == (9, [0])
-    assert list((tmp_path / "part" / "claims").iterdir()) == []
+    assert list((tmp_path / "part" / "leases").iterdir()) == []
     record = Store(tmp_path / "part").directory(run.id).read_record()
     assert record
     assert record.iteration == 8

@@ -1,6 +1,6 @@
 """Which process is at a run, on any file system that machines share.
 
-A claim is a small file that its holder touches every few seconds. A holder on this machine is known to be alive or dead
+A lease is a small file that its holder touches every few seconds. A holder on this machine is known to be alive or dead
 at once. That of another machine is taken for dead when its file has not changed for a minute of the watcher's own
 steady clock, so that neither wrong clocks nor jumping ones matter.
 
@@ -26,22 +26,22 @@ from paperbench.atomic import unwritable
 from paperbench.errors import RunError
 
 LEASE_SECONDS = 60.0
-"""How long a claim lasts without a sign of life."""
+"""How long a lease lasts without a sign of life."""
 HEARTBEAT_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _LONGEST_PAUSE = 1.0
 _LARGEST = 1_000
 
 
-class ClaimLostError(RunError):
+class LeaseLostError(RunError):
     """Another process may be at this run, and this one must write no more."""
 
 
-class Claim:
-    """A claim to one run, which this process may take.
+class Lease:
+    """A lease to one run, which this process may take.
 
     Args:
-        folder: Where the claims of the store are.
+        folder: Where the leases of the store are.
         run_id: The run's.
     """
 
@@ -54,14 +54,14 @@ class Claim:
         self._seen: object = None
         self._looked_at = self._silence = 0.0
         self.is_lost = False
-        """Whether a heartbeat found that the claim is no longer ours. Costs nothing to ask; `check` looks again."""
+        """Whether a heartbeat found that the lease is no longer ours. Costs nothing to ask; `check` looks again."""
         self.shows_life = False
         """Whether the process that holds it is known to be alive, as of the last attempt to take it."""
         self.holder = ""
         """Who holds it, in words, as of the last attempt to take it."""
 
     def take(self) -> bool:
-        """Take the claim if nobody has it, or its holder is known to be dead; whether that worked.
+        """Take the lease if nobody has it, or its holder is known to be dead; whether that worked.
 
         Raises:
             PaperbenchError: Its file cannot be read or written.
@@ -81,7 +81,7 @@ class Claim:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Release the claim at the end, however that comes."""
+        """Release the lease at the end, however that comes."""
         try:
             yield
         finally:
@@ -94,24 +94,24 @@ class Claim:
             self._ours = None
 
     def check(self) -> None:
-        """Make sure, on disk, that the claim is still ours.
+        """Make sure, on disk, that the lease is still ours.
 
         Raises:
-            ClaimLostError: It is not: this process must write no more.
-            PaperbenchError: The folder of claims cannot be read.
+            LeaseLostError: It is not: this process must write no more.
+            PaperbenchError: The folder of leases cannot be read.
         """
         try:
             is_ours = not self.is_lost and self._is_ours()
         except OSError as error:
             raise unwritable(self._folder / self._run_id, error) from error
         if not is_ours:
-            raise ClaimLostError(
-                "this process no longer holds its claim: after a long silence of it another process took the run over, "
+            raise LeaseLostError(
+                "this process no longer holds its lease: after a long silence of it another process took the run over, "
                 f"or somebody cleared {self._folder}. What it did since its last checkpoint is left out."
             )
 
     def _highest(self) -> tuple[int, Path | None]:
-        """The number of the claim's present file, and that file; 0 and None if there is none."""
+        """The number of the lease's present file, and that file; 0 and None if there is none."""
         # Unlike glob, this does not take a folder that cannot be read for an empty one.
         numbers = [int(tail) for path in self._folder.iterdir() if (tail := self._number_in(path.name))]
         number = max(numbers, default=0)
@@ -134,7 +134,7 @@ class Claim:
                 stream.write(content)
         except FileExistsError:
             return False
-        except OSError:  # a full disk: an empty claim would keep everybody waiting
+        except OSError:  # a full disk: an empty lease would keep everybody waiting
             with suppress(OSError):
                 path.unlink()
             raise
@@ -185,31 +185,31 @@ class Claim:
             return False
 
 
-def take_any(claims: dict[str, Claim], is_cancelled: Callable[[], bool], on_wait: Callable[[int], None]) -> str | None:
-    """Watch claims of others until one can be taken.
+def take_any(leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait: Callable[[int], None]) -> str | None:
+    """Watch leases of others until one can be taken.
 
     Args:
-        claims: By the names of their runs. Those whose holders show a sign of life are taken out.
+        leases: By the names of their runs. Those whose holders show a sign of life are taken out.
         is_cancelled: Asked every moment; ends the watch once it is true.
         on_wait: Told how many there are to wait for, if there are any.
 
     Returns:
-        The name of the run whose claim was taken; None if all holders are alive, or the watch was cancelled.
+        The name of the run whose lease was taken; None if all holders are alive, or the watch was cancelled.
 
     Raises:
-        PaperbenchError: No claim can be written.
+        PaperbenchError: No lease can be written.
     """
     has_waited = False
-    while claims and not is_cancelled():
-        for name, claim in list(claims.items()):
-            if claim.take():
+    while leases and not is_cancelled():
+        for name, lease in list(leases.items()):
+            if lease.take():
                 return name
-            if claim.shows_life:
-                del claims[name]
-        if claims and not has_waited:
-            on_wait(len(claims))
+            if lease.shows_life:
+                del leases[name]
+        if leases and not has_waited:
+            on_wait(len(leases))
             has_waited = True
-        time.sleep(_POLL_SECONDS if claims else 0)
+        time.sleep(_POLL_SECONDS if leases else 0)
     return None
 
 
@@ -219,15 +219,15 @@ def _this_process() -> dict[str, object]:
 
 
 def _holder(content: bytes, inode: int) -> tuple[str, bool | None]:
-    """Who wrote a claim, in words, and whether that process is alive; None for what cannot be known from here."""
+    """Who wrote a lease, in words, and whether that process is alive; None for what cannot be known from here."""
     unknown = "a process on another machine, or one that this cannot see,"
     try:
-        claim = json.loads(content)
-        machine, pid, started, own_inode = (claim[key] for key in ("machine", "pid", "started", "inode"))
+        lease = json.loads(content)
+        machine, pid, started, own_inode = (lease[key] for key in ("machine", "pid", "started", "inode"))
     except (ValueError, KeyError, TypeError, RecursionError):
         return unknown, None
     if machine is None or machine != _machine() or own_inode != inode or type(pid) is not int:
-        return unknown, None  # another inode: a copy of a claim
+        return unknown, None  # another inode: a copy of a lease
     name = f"process {pid}"
     try:
         os.kill(pid, 0)

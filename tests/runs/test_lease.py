@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.runs import claim as claim_module
+from paperbench.runs import lease as lease_module
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.claim import Claim, ClaimLostError, take_any
 from paperbench.runs.executor import Executor
+from paperbench.runs.lease import Lease, LeaseLostError, take_any
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "results" / "claims"
+    return tmp_path / "results" / "leases"
 
 
 RUN = "abc-s0"
@@ -42,15 +42,15 @@ RUN = "abc-s0"
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For claims whose holders are dead or stopped."""
-    monkeypatch.setattr(claim_module, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(claim_module, "HEARTBEAT_SECONDS", 0.2)
+    """For leases whose holders are dead or stopped."""
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.2)
 
 
 @pytest.fixture
 def lively(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For claims whose holders are alive, if slow."""
-    monkeypatch.setattr(claim_module, "HEARTBEAT_SECONDS", 0.2)
+    """For leases whose holders are alive, if slow."""
+    monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.2)
 
 
 def end(process: int) -> None:
@@ -63,7 +63,7 @@ def end(process: int) -> None:
 
 @pytest.fixture
 def holder(folder: Path) -> Iterator[Callable[..., int]]:
-    """Starts a process that holds the claim until it is killed, here or on what looks like another machine."""
+    """Starts a process that holds the lease until it is killed, here or on what looks like another machine."""
     children = []
 
     def start(*, elsewhere: bool = False) -> int:
@@ -72,8 +72,8 @@ def holder(folder: Path) -> Iterator[Callable[..., int]]:
         if child == 0:
             try:
                 if elsewhere:
-                    claim_module._machine = lambda: "another machine"
-                mine = Claim(folder, RUN)
+                    lease_module._machine = lambda: "another machine"
+                mine = Lease(folder, RUN)
                 os.write(told, b"y" if mine.take() else b"n")
                 time.sleep(100)
             finally:
@@ -91,9 +91,9 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_claim_is_held_until_it_is_released(folder: Path) -> None:
+def test_a_lease_is_held_until_it_is_released(folder: Path) -> None:
     for _ in range(2):
-        mine = Claim(folder, RUN)
+        mine = Lease(folder, RUN)
         assert mine.take()
         with mine.held():
             assert files(folder) == ["abc-s0.1"]
@@ -101,24 +101,24 @@ def test_a_claim_is_held_until_it_is_released(folder: Path) -> None:
         assert files(folder) == []
 
 
-def test_a_claim_is_released_whatever_happens(folder: Path) -> None:
-    mine = Claim(folder, RUN)
+def test_a_lease_is_released_whatever_happens(folder: Path) -> None:
+    mine = Lease(folder, RUN)
     mine.take()
     with pytest.raises(KeyboardInterrupt), mine.held():
         raise KeyboardInterrupt
     assert files(folder) == []
 
 
-def test_claims_of_other_runs_are_others(folder: Path) -> None:
-    claims = [Claim(folder, name) for name in ("abc-s1", "abc-s11", "abc-s1.x")]
-    assert all(claim.take() for claim in claims)
-    for claim in claims:
-        with claim.held():
-            claim.check()
+def test_leases_of_other_runs_are_others(folder: Path) -> None:
+    leases = [Lease(folder, name) for name in ("abc-s1", "abc-s11", "abc-s1.x")]
+    assert all(lease.take() for lease in leases)
+    for lease in leases:
+        with lease.held():
+            lease.check()
 
 
-def test_a_claim_names_no_machine_and_no_person(folder: Path) -> None:
-    mine = Claim(folder, RUN)
+def test_a_lease_names_no_machine_and_no_person(folder: Path) -> None:
+    mine = Lease(folder, RUN)
     mine.take()
     with mine.held():
         text = (folder / "abc-s0.1").read_text()
@@ -126,11 +126,11 @@ def test_a_claim_names_no_machine_and_no_person(folder: Path) -> None:
         assert private not in text
 
 
-def test_a_living_process_keeps_its_claim_and_a_dead_ones_is_free_at_once(
+def test_a_living_process_keeps_its_lease_and_a_dead_ones_is_free_at_once(
     folder: Path, holder: Callable[..., int]
 ) -> None:
     process = holder()
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     assert not contender.take()
     assert contender.shows_life
     os.kill(process, signal.SIGKILL)
@@ -140,29 +140,29 @@ def test_a_living_process_keeps_its_claim_and_a_dead_ones_is_free_at_once(
         assert files(folder) == ["abc-s0.2"]
 
 
-def test_another_process_with_the_number_of_a_dead_one_does_not_hold_its_claim(
+def test_another_process_with_the_number_of_a_dead_one_does_not_hold_its_lease(
     folder: Path, holder: Callable[..., int]
 ) -> None:
     end(holder())
     (file,) = folder.iterdir()
     value = json.loads(file.read_text())
     file.write_text(json.dumps({**value, "pid": os.getpid()}))
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     assert contender.take()
     with contender.held():
         pass
 
 
 @pytest.mark.usefixtures("lively")
-def test_a_claim_on_another_machine_lasts_while_it_beats(folder: Path, holder: Callable[..., int]) -> None:
+def test_a_lease_on_another_machine_lasts_while_it_beats(folder: Path, holder: Callable[..., int]) -> None:
     holder(elsewhere=True)
-    claims = {RUN: Claim(folder, RUN)}
+    leases = {RUN: Lease(folder, RUN)}
     waited: list[int] = []
     began = time.monotonic()
-    assert take_any(claims, lambda: False, waited.append) is None
-    assert claims == {}, "it showed a sign of life"
+    assert take_any(leases, lambda: False, waited.append) is None
+    assert leases == {}, "it showed a sign of life"
     assert waited == [1]
-    assert time.monotonic() - began < claim_module.LEASE_SECONDS / 2
+    assert time.monotonic() - began < lease_module.LEASE_SECONDS / 2
 
 
 @pytest.mark.usefixtures("impatient")
@@ -171,10 +171,10 @@ def test_a_pause_of_the_watcher_is_no_silence_of_the_holder(
 ) -> None:
     """A file server that is away, or a batch system that suspends, stops both."""
     os.kill(holder(elsewhere=True), signal.SIGSTOP)
-    monkeypatch.setattr(claim_module, "LEASE_SECONDS", 60.0)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 60.0)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     for _ in range(3):
         assert not contender.take()
         now += 1_000
@@ -199,25 +199,25 @@ def test_a_process_that_cannot_be_seen_is_not_taken_for_dead(
         raise error
 
     monkeypatch.setattr(os, "kill", hidden)
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     assert not contender.take()
     assert not contender.shows_life, "so it is watched"
     monkeypatch.undo()
 
 
-def test_a_copy_of_a_claim_is_not_held_by_the_process_that_wrote_it(
+def test_a_copy_of_a_lease_is_not_held_by_the_process_that_wrote_it(
     folder: Path, tmp_path: Path, holder: Callable[..., int]
 ) -> None:
     holder()
     shutil.copytree(folder, tmp_path / "copy")
-    contender = Claim(tmp_path / "copy", RUN)
+    contender = Lease(tmp_path / "copy", RUN)
     assert not contender.take()
     assert not contender.shows_life, "so it is watched, for a minute"
 
 
-def test_who_holds_a_claim_is_said(folder: Path, holder: Callable[..., int]) -> None:
+def test_who_holds_a_lease_is_said(folder: Path, holder: Callable[..., int]) -> None:
     process = holder()
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     contender.take()
     assert contender.holder == f"process {process}"
     end(process)
@@ -227,23 +227,23 @@ def test_who_holds_a_claim_is_said(folder: Path, holder: Callable[..., int]) -> 
     assert contender.holder == "a process on another machine, or one that this cannot see,"
 
 
-def test_a_full_disk_leaves_no_empty_claim(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_empty_lease(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(claim_module.json, "dumps", full)
+    monkeypatch.setattr(lease_module.json, "dumps", full)
     with pytest.raises(PaperbenchError, match=r"No space left on device\. Make room or choose"):
-        Claim(folder, RUN).take()
+        Lease(folder, RUN).take()
     assert files(folder) == []
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_claim_on_another_machine_is_taken_once_it_has_not_beaten_for_the_lease(
+def test_a_lease_on_another_machine_is_taken_once_it_has_not_beaten_for_the_lease(
     folder: Path, holder: Callable[..., int], fate: signal.Signals
 ) -> None:
     os.kill(holder(elsewhere=True), fate)
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     assert not contender.take()
     assert not contender.shows_life
     began = time.monotonic()
@@ -254,14 +254,14 @@ def test_a_claim_on_another_machine_is_taken_once_it_has_not_beaten_for_the_leas
 
 
 @pytest.mark.usefixtures("impatient")
-def test_of_many_that_wait_for_a_dead_holder_one_gets_the_claim(folder: Path, holder: Callable[..., int]) -> None:
+def test_of_many_that_wait_for_a_dead_holder_one_gets_the_lease(folder: Path, holder: Callable[..., int]) -> None:
     end(holder(elsewhere=True))
-    contenders = [Claim(folder, RUN) for _ in range(8)]
+    contenders = [Lease(folder, RUN) for _ in range(8)]
     assert not any(contender.take() for contender in contenders)
     time.sleep(1.2)
     barrier = threading.Barrier(8)
 
-    def take(contender: Claim) -> bool:
+    def take(contender: Lease) -> bool:
         barrier.wait()
         return contender.take()
 
@@ -274,11 +274,11 @@ def test_of_many_that_wait_for_a_dead_holder_one_gets_the_claim(folder: Path, ho
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"machine": 1}'])
-def test_an_unreadable_claim_is_no_dead_end(folder: Path, content: bytes) -> None:
+def test_an_unreadable_lease_is_no_dead_end(folder: Path, content: bytes) -> None:
     """Left by a power cut, or a kill between opening and writing."""
     folder.mkdir(parents=True)
     (folder / "abc-s0.7").write_bytes(content)
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     assert not contender.take()
     assert take_any({RUN: contender}, lambda: False, print) == RUN
     with contender.held():
@@ -287,12 +287,12 @@ def test_an_unreadable_claim_is_no_dead_end(folder: Path, content: bytes) -> Non
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("jump", [-1e9, 1e9])
-def test_a_clock_that_is_wrong_does_not_prolong_a_dead_claim(
+def test_a_clock_that_is_wrong_does_not_prolong_a_dead_lease(
     folder: Path, holder: Callable[..., int], jump: float
 ) -> None:
     end(holder(elsewhere=True))
     os.utime(folder / "abc-s0.1", (time.time() + jump, time.time() + jump))
-    contender = Claim(folder, RUN)
+    contender = Lease(folder, RUN)
     assert take_any({RUN: contender}, lambda: False, print) == RUN
     with contender.held():
         pass
@@ -301,14 +301,14 @@ def test_a_clock_that_is_wrong_does_not_prolong_a_dead_claim(
 @pytest.mark.usefixtures("impatient")
 def test_a_watch_can_be_cancelled(folder: Path, holder: Callable[..., int]) -> None:
     os.kill(holder(elsewhere=True), signal.SIGSTOP)
-    claims = {RUN: Claim(folder, RUN)}
-    assert take_any(claims, lambda: True, print) is None
-    assert list(claims) == [RUN], "nothing is known about it"
+    leases = {RUN: Lease(folder, RUN)}
+    assert take_any(leases, lambda: True, print) is None
+    assert list(leases) == [RUN], "nothing is known about it"
 
 
 @pytest.mark.parametrize("theirs", [None, "abc-s0.1", "abc-s0.2"])
-def test_a_claim_that_is_gone_or_anothers_is_lost(folder: Path, theirs: str | None) -> None:
-    mine = Claim(folder, RUN)
+def test_a_lease_that_is_gone_or_anothers_is_lost(folder: Path, theirs: str | None) -> None:
+    mine = Lease(folder, RUN)
     mine.take()
     with mine.held():
         mine.check()
@@ -316,14 +316,14 @@ def test_a_claim_that_is_gone_or_anothers_is_lost(folder: Path, theirs: str | No
         if theirs:
             folder.mkdir()
             (folder / theirs).write_text("another's")
-        with pytest.raises(ClaimLostError, match="no longer holds its claim"):
+        with pytest.raises(LeaseLostError, match="no longer holds its lease"):
             mine.check()
     assert not theirs or files(folder) == [theirs], "what is another's is not released"
 
 
 @pytest.mark.usefixtures("lively")
-def test_a_heartbeat_finds_that_the_claim_is_lost(folder: Path) -> None:
-    mine = Claim(folder, RUN)
+def test_a_heartbeat_finds_that_the_lease_is_lost(folder: Path) -> None:
+    mine = Lease(folder, RUN)
     mine.take()
     with mine.held():
         (folder / "abc-s0.2").write_text("another's")
@@ -365,10 +365,10 @@ def test_a_woken_process_leaves_its_run_to_the_one_that_took_it_over(
     def suspended(self: object, *arguments: object, **names: object) -> object:
         if next(calls) == call:
             monkeypatch.undo()
-            (store.root / "claims" / f"{run.id}.1").unlink()  # as whoever takes over does
+            (store.root / "leases" / f"{run.id}.1").unlink()  # as whoever takes over does
             go(run, store.root)
             if other_is_still_at_it:
-                (store.root / "claims" / f"{run.id}.2").write_text("the other's")
+                (store.root / "leases" / f"{run.id}.2").write_text("the other's")
             finished.update({path.name: path.read_bytes() for path in directory.path.iterdir()})
         return original(self, *arguments, **names)
 
@@ -376,7 +376,7 @@ def test_a_woken_process_leaves_its_run_to_the_one_that_took_it_over(
     _, log = go(run, store.root)
     assert finished, "there are so many calls"
     ((_, why),) = log.skips
-    assert "this process no longer holds its claim" in why
+    assert "this process no longer holds its lease" in why
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == finished
 
 
@@ -385,9 +385,9 @@ def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRu
     """Others are looked at anew after each run that was worked on: it may have taken days."""
     store, log = Store(tmp_path), Log()
     runs = [replace(run, seed=seed) for seed in range(4)]
-    held = {seed: store.claim(runs[seed].id) for seed in (0, 1, 2)}
-    for claim in held.values():
-        assert claim.take()
+    held = {seed: store.lease(runs[seed].id) for seed in (0, 1, 2)}
+    for lease in held.values():
+        assert lease.take()
 
     class Meanwhile(Log):
         def ended(self, record: Record) -> None:
@@ -410,16 +410,16 @@ def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRu
 
 
 def test_how_many_runs_are_waited_for_is_told(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_module, "LEASE_SECONDS", 1.0)
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / f"{run.id}.3").write_text("left by a power cut")
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 1.0)
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases" / f"{run.id}.3").write_text("left by a power cut")
     directory, log = go(run, tmp_path / ".")
     assert log.watches == [1]
     assert log.record.status == "finished"
     assert_same(directory, go(run, tmp_path / "whole")[0])
 
 
-def test_a_place_where_no_claim_can_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_where_no_lease_can_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PaperbenchError, match=r"cannot be written: Not a directory\. Choose another"):
-        Claim(tmp_path / "file" / "claims", RUN).take()
+        Lease(tmp_path / "file" / "leases", RUN).take()
