@@ -6,30 +6,33 @@ neither timm nor torch by itself:
     import paperbench, timm
     model = timm.create_model("preact_resnet1001")
 
-Its tables and their verdicts are objects:
+Its tables, their runs and their verdicts are objects (see `paperbench.api`):
 
     paperbench.load_table("table2").compare("results/")
+    paperbench.run(paperbench.plan("table2", profile="smoke"))
 """
 
 from __future__ import annotations
 
-from os import PathLike
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wrapt import register_post_import_hook
 
 if TYPE_CHECKING:
-    from paperbench.api import PublishedTable
+    from paperbench.api import load_table, plan, run
 
+__all__ = ["load_table", "plan", "run"]
 __version__ = "0.1.0"
 
 
-def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
-    """A table of the paper; see `paperbench.api.load_table`."""
+def __getattr__(name: str) -> Any:
+    """What `api` offers, loaded when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from paperbench import api
 
-    return api.load_table(table, root)
+    return getattr(api, name)
 
 
 def _register_nets(_timm: ModuleType) -> None:

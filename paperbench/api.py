@@ -1,21 +1,28 @@
-"""Tables as objects, for scripts and notebooks.
+"""Tables as objects: what scripts, notebooks and the command line use.
 
     import paperbench
-    table = paperbench.load_table("table2")
-    judged = table.compare("results/")
+    judged = paperbench.load_table("table2").compare("results/")
     judged.cells[0].verdict
 
-Neither torch nor timm is loaded.
+    plan = paperbench.plan("table2", profile="smoke", cells="*/resnet110")
+    print(plan)
+    judged = paperbench.run(plan).judged
+
+Only `plan` and `run` load torch and timm.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
@@ -32,6 +39,13 @@ from paperbench.runs.store import Store
 from paperbench.specs.locate import spec_root
 from paperbench.specs.table import Cell, Table, table_ids
 from paperbench.specs.table import load_table as read_table
+
+if TYPE_CHECKING:
+    import torch
+
+    from paperbench.runs.executor import Incompatible
+    from paperbench.runs.observer import Observer
+    from paperbench.runs.planning import PlannedRun
 
 
 class JudgedTable:
@@ -217,3 +231,170 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
     """
     folder = spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, folder), folder)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs that a table needs, and how to train them. `str` lists them.
+
+    Attributes:
+        cells: The shell pattern that chose the cells.
+        unnamed_rows: Rows that match it and run only if they are named in full.
+        seeds: Runs per cell, fixed beforehand; the runs may be the extension to twice as many.
+        runs: All runs of these cells and seeds.
+        remaining: Those still to be done, each with the iterations that it lacks.
+        bytes_needed: Disk space that they will fill.
+        results: The results directory.
+        stop_at: Iteration at which every run pauses.
+        max_seconds: Time to train for.
+    """
+
+    table: PublishedTable
+    cells: str
+    unnamed_rows: tuple[str, ...]
+    profile: str
+    seeds: int
+    runs: list[PlannedRun]
+    remaining: list[tuple[PlannedRun, int]]
+    bytes_needed: int
+    results: Path
+    device: torch.device
+    engine: str
+    incompatible: Incompatible
+    stop_at: int | None
+    max_seconds: float | None
+
+    def __str__(self) -> str:
+        from paperbench.runs.disk_space import format_bytes
+
+        store, lacking = Store(self.results), {run.id: iterations for run, iterations in self.remaining}
+        rows = []
+        for run in self.runs:
+            record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
+            status = record.status if record else "no record" if is_there else "not started"
+            done = record.iteration if record else 0
+            rows.append((run.id, run.net_name, run.seed, ", ".join(run.cells), status, done, lacking.get(run.id, 0)))
+        table = tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "to do"])
+        total = sum(lacking.values())
+        return (
+            f"{table}\n\n{len(rows)} run{'s' if len(rows) > 1 else ''}, {total:,} iterations to do, about "
+            f"{format_bytes(self.bytes_needed)} of disk to be filled."
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a plan.
+
+    Attributes:
+        failed: Runs that could not continue; the observer has the reasons.
+        remaining: Runs still to be done, the failed ones among them.
+        is_cut_short: Whether a signal or the time limit stopped it.
+        signal: Number of the signal, if it was one.
+    """
+
+    judged: JudgedTable
+    failed: list[PlannedRun]
+    remaining: list[PlannedRun]
+    is_cut_short: bool
+    signal: int | None
+
+
+def plan(
+    table: str,
+    results: str | PathLike[str] = "results",
+    *,
+    cells: str = "*",
+    profile: str = "paper",
+    seeds: int | None = None,
+    precision: str | None = None,
+    device: str = "auto",
+    engine: str = "auto",
+    data: str | PathLike[str] | None = None,
+    stop_at: int | None = None,
+    max_seconds: float | None = None,
+    incompatible: Incompatible = "refuse",
+    root: str | PathLike[str] | None = None,
+) -> Plan:
+    """What it takes to train a table. Loads the data sets; writes nothing.
+
+    Args:
+        results: The results directory; runs that it holds are continued.
+        cells: A shell pattern, see `Table.cells`.
+        seeds: Runs per cell, if not as many as the table or profile says. Twice as many are its extension.
+        precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
+        engine: "eager", "graph" or "compile"; "auto" chooses.
+        data: Folder with the data sets; by default $PAPERBENCH_DATA, else ./data.
+        stop_at: Iteration at which every run pauses: a prefix, to be continued later.
+        max_seconds: Time to train for.
+        incompatible: What to do with runs by other versions, or without a readable checkpoint.
+        root: As of `load_table`.
+
+    Raises:
+        PaperbenchError: A name is unknown, data are missing, the device lacks something, or the disk is too full.
+    """
+    published, folder = load_table(table, root), Path(results)
+    read = published.table
+    of_profile = read.profiles.named(profile)
+    chosen = read.cells(cells)
+    if folder.exists() and not folder.is_dir():
+        raise PaperbenchError(f"{folder} is no directory. Choose another one (`--results DIR`).")
+
+    from paperbench.data.sources import data_directory, load_dataset
+    from paperbench.runs import planning  # torch from here on, once the names are right
+    from paperbench.runs.disk_space import check_disk_space
+    from paperbench.runs.executor import remaining
+    from paperbench.runs.limits import Limits
+    from paperbench.training.choice import choose_engine
+    from paperbench.training.precision import choose_device, choose_precision
+
+    on = choose_device(device)
+    choose_engine(engine, on, iterations=0)  # complains, if it must, before data are read
+    arithmetic = choose_precision(precision or read.experiment.precision, on)
+    data_folder = data_directory(Path(data) if data is not None else None)
+    datasets = {key: load_dataset(key, data_folder) for key in planning.needed_datasets(chosen, of_profile)}
+    usual = read.seeds_in(of_profile)
+    runs = planning.plan(read, chosen, profile, arithmetic, seeds or usual, datasets)
+    to_do = remaining(runs, Store(folder), Limits(stop_at), incompatible)
+    matching = read.cells(cells, on_request=True)
+    return Plan(
+        table=published,
+        cells=cells,
+        unnamed_rows=tuple(dict.fromkeys(cell.row.id for cell in matching if cell not in chosen)),
+        profile=profile,
+        seeds=usual if seeds in (None, 2 * usual) else seeds,
+        runs=runs,
+        remaining=to_do,
+        bytes_needed=check_disk_space([run for run, _ in to_do], Store(folder), start_anew=incompatible == "restart"),
+        results=folder,
+        device=on,
+        engine=engine,
+        incompatible=incompatible,
+        stop_at=stop_at,
+        max_seconds=max_seconds,
+    )
+
+
+def run(plan: Plan, observer: Observer | None = None) -> Outcome:
+    """Train what a plan lacks, then judge the table. Ctrl-C, and SIGTERM, stop it after the present iteration.
+
+    Args:
+        observer: Follows the runs; by default progress goes to stderr.
+
+    Raises:
+        PaperbenchError: A file cannot be written.
+    """
+    from paperbench.report.progress import Progress
+    from paperbench.runs.executor import Executor, remaining
+    from paperbench.runs.limits import Limits, stopping_on_signals
+
+    store, limits = Store(plan.results), Limits(plan.stop_at, plan.max_seconds)
+    observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
+    with stopping_on_signals(limits) if current_thread() is main_thread() else nullcontext():
+        executor = Executor(store, plan.device, limits, observer, plan.incompatible, plan.engine)
+        failed = executor.run_all(plan.runs)
+    is_cut_short = limits.exhausted
+    plan.results.mkdir(parents=True, exist_ok=True)  # there was perhaps no time to start any run
+    judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
+    left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
+    return Outcome(judged, failed, left, is_cut_short, limits.signal)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
     Subparsers,
@@ -22,11 +21,6 @@ from paperbench.cli.arguments import (
     positive_seconds,
 )
 
-if TYPE_CHECKING:
-    from paperbench.runs.limits import Limits
-    from paperbench.runs.planning import PlannedRun
-    from paperbench.runs.store import Store
-
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
@@ -39,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_cells(parser)
     add_profile(parser)
     parser.add_argument(
-        "--seeds", type=number_of_runs, metavar="N", help="runs a cell (default: the table's, or the profile's)"
+        "--seeds", type=number_of_runs, metavar="N", help="runs per cell (default: the table's, or the profile's)"
     )
     parser.add_argument(
         "--precision",
@@ -91,78 +85,44 @@ def wait_without_spinning() -> None:
 
 def execute(args: argparse.Namespace) -> int:
     wait_without_spinning()
-    from paperbench.api import load_table
-    from paperbench.data.sources import data_directory, load_dataset
-    from paperbench.errors import PaperbenchError
+    from paperbench import api
     from paperbench.report.progress import Progress
-    from paperbench.runs.limits import Limits, stopping_on_signals
-    from paperbench.runs.planning import needed_datasets, plan
-    from paperbench.runs.store import Store
 
-    published = load_table(args.table, args.tables)
-    table = published.table
-    profile = table.profiles.named(args.profile)
-    cells = table.cells(args.cells)
-    for row in dict.fromkeys(c.row.id for c in table.cells(args.cells, on_request=True) if c not in cells):
-        if args.cells != "*":
-            print(f"paperbench: not run: {row}, which must be named in full (`--cells {row}`).", file=sys.stderr)
-    if args.results.exists() and not args.results.is_dir():
-        raise PaperbenchError(f"{args.results} is no directory. Choose another one (`--results DIR`).")
-
-    from paperbench.runs.executor import Executor, to_be_done  # torch, once the names are right
-    from paperbench.runs.room import check_room, in_words
-    from paperbench.training.choice import choose_engine
-    from paperbench.training.precision import choose_device, choose_precision
-
-    device = choose_device(args.device)
-    choose_engine(args.engine, device, iterations=0)  # complains, if it must, before data are read
-    precision = choose_precision(args.precision or table.experiment.precision, device)
-    folder = data_directory(args.data)
-    datasets = {key: load_dataset(key, folder) for key in needed_datasets(cells, profile)}
-    runs = plan(table, cells, args.profile, precision, args.seeds or table.seeds_in(profile), datasets)
-
-    store = Store(args.results)
-    limits = Limits(args.stop_at, args.max_seconds)
-    to_do = to_be_done(runs, store, limits, args.incompatible)
-    needed = check_room([run for run, _ in to_do], store, begin_anew=args.incompatible == "restart")
+    plan = api.plan(
+        args.table,
+        args.results,
+        cells=args.cells,
+        profile=args.profile,
+        seeds=args.seeds,
+        precision=args.precision,
+        device=args.device,
+        engine=args.engine,
+        data=args.data,
+        stop_at=args.stop_at,
+        max_seconds=args.max_seconds,
+        incompatible=args.incompatible,
+        root=args.tables,
+    )
+    for row in plan.unnamed_rows if args.cells != "*" else ():
+        print(f"paperbench: not run: {row}, which must be named in full (`--cells {row}`).", file=sys.stderr)
     if args.dry_run:
-        _print_plan(runs, store, limits)
-        iterations = sum(missing for _, missing in to_do)
-        print(f"\n{len(runs)} runs, {iterations:,} iterations to do, about {in_words(needed)} of disk to be filled.")
+        print(plan)
         return 0
-    progress = Progress(to_do, len(runs), sys.stderr)
-    with stopping_on_signals(limits):
-        failed = Executor(store, device, limits, progress, args.incompatible, args.engine).work_off(runs)
-    waiting = to_be_done(runs, store, limits, args.incompatible)
-    if waiting and limits.exhausted:
-        why = "stopped by a signal" if limits.signal else f"{limits.max_seconds:g} seconds are over"
-        progress.say(f"paperbench: {why}; runs still to do: {len(waiting)}. The same command goes on.")
-    elif len(waiting) > len(failed):
-        progress.say(f"paperbench: runs left to other processes: {len(waiting) - len(failed)}.")
-    args.results.mkdir(parents=True, exist_ok=True)  # there was perhaps no time to begin any run
-    usual = table.seeds_in(profile)
-    planned = args.seeds if args.seeds not in (None, 2 * usual) else usual  # 2N: the extension of N
-    judged = published.compare(args.results, cells=args.cells, profile=args.profile, seeds=planned)
+    progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
+    outcome = api.run(plan, progress)
+    left, failed = len(outcome.remaining), len(outcome.failed)
+    if left and outcome.is_cut_short:
+        why = "stopped by a signal" if outcome.signal else f"{args.max_seconds:g} seconds are over"
+        progress.say(f"paperbench: {why}; runs still to do: {left}. The same command continues.")
+    elif left > failed:
+        progress.say(f"paperbench: runs left to other processes: {left - failed}.")
     try:
-        print(judged, flush=True)
+        print(outcome.judged, flush=True)
     except BrokenPipeError:  # what was trained, and how it ended, stands
         discard_output()
-    for complaint in judged.complaints:
+    for complaint in outcome.judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
     if failed:
-        ids = ", ".join(run.id for run in failed)
+        ids = ", ".join(run.id for run in outcome.failed)
         progress.say(f"paperbench: error: runs that failed, see above: {ids}")
-    return 128 + limits.signal if limits.signal else 2 if failed else 0
-
-
-def _print_plan(runs: list[PlannedRun], store: Store, limits: Limits) -> None:
-    from tabulate import tabulate
-
-    rows = []
-    for run in runs:
-        record = store.readable_record(run.id)
-        is_there = store.directory(run.id).path.exists()
-        done, status = (record.iteration, record.status) if record else (0, "no record" if is_there else "not started")
-        goal = limits.last_iteration(run.recipe.iterations)
-        rows.append((run.id, run.net_name, run.seed, ", ".join(run.cells), status, done, goal))
-    print(tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "goal"]))
+    return 128 + outcome.signal if outcome.signal else 2 if failed else 0

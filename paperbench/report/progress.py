@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from paperbench.report.divergence import describe
 from paperbench.runs.history import HistoryLine
+from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 
@@ -36,8 +37,8 @@ class _Stream:
         return getattr(self._stream, name)
 
 
-class Progress:
-    """Prints what the executor reports about one run after another.
+class Progress(Observer):
+    """Prints how one run after another goes.
 
     Args:
         to_do: The runs that the command has to do, and the iterations that each lacks.
@@ -67,9 +68,8 @@ class Progress:
         self._come_to(run)
         self.say(f"[{self._number}/{self._runs}] {_title(run)}: error: {why}")
 
-    def watching(self, runs: int, seconds: float) -> None:
-        """Runs held by processes on other machines, of which it is not known yet whether they are alive."""
-        self.say(f"waiting up to {seconds:.0f} s for a sign of life of the processes that are at {runs} other runs")
+    def waiting(self, runs: int, seconds: float) -> None:
+        self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {runs} other runs")
 
     def warned(self, run: PlannedRun, text: str) -> None:
         """Something about a run that changes little."""
@@ -82,7 +82,7 @@ class Progress:
             self._number += 1
             self._run_id = run.id
 
-    def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None:
+    def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self._come_to(run)
         self._here, self._last = iteration, last_iteration
         self._iterations, self._batch_size = run.recipe.iterations, run.recipe.batch_size
@@ -92,18 +92,14 @@ class Progress:
         if last_iteration < run.recipe.iterations:
             goal += f" of {run.recipe.iterations:,}"
         self.say(f"[{self._number}/{self._runs}] {_title(run)}: to iteration {goal}{continued}")
+        if (said := f"engine {engine}: {reason}") != self._engine:  # once, until it changes
+            self._engine = said
+            wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
+            self.say(f"    {said}{wait}")
         if self._stream.isatty():
             self._bar = tqdm(
                 total=max(last_iteration, iteration), initial=iteration, unit="it", leave=False, file=self._stream
             )
-
-    def computing(self, engine: str, reason: str) -> None:
-        """What carries out the steps of the run that was started. Said once, until it changes."""
-        told = f"engine {engine}: {reason}"
-        if told != self._engine:
-            self._engine = told
-            wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
-            self.say(f"    {told}{wait}")
 
     def stepped(self, iteration: int) -> None:
         self._done += 1

@@ -1,8 +1,8 @@
 """The checkpoint files of a run. Nothing here imports torch: what is in them is the trainer's business.
 
-A name holds the iteration and a hash of the contents, `checkpoint-64000-0123456789abcdef.pt`, so that damage shows
-without a second file, and the folders of two stores can be copied over each other without one checkpoint replacing
-another.
+A name holds the iteration and a hash of the contents, such as `checkpoint-64000-0123456789abcdef.safetensors`, so that
+damage shows without a second file, and the folders of two stores can be copied over each other without one checkpoint
+replacing another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DAMAGED = ".damaged"
 """Ending of files that could not be read; kept, as somebody may know more about the disk."""
 
 _LARGEST = 10_000_000_000
-_NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.pt")
+_NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
 
 class DamagedCheckpointError(RunError):
@@ -68,7 +68,7 @@ class Checkpoints:
     def newest_first(self) -> list[CheckpointFile]:
         """All of them, the farthest first."""
         files = []
-        for path in self.folder.glob("checkpoint-*.pt"):
+        for path in self.folder.glob("checkpoint-*.safetensors"):
             if match := _NAME.fullmatch(path.name):
                 files.append(CheckpointFile(path, int(match[1]), match[2]))
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
@@ -84,7 +84,7 @@ class Checkpoints:
             PaperbenchError: It cannot be written.
         """
         digest = _digest(data)
-        file = CheckpointFile(self.folder / f"checkpoint-{iteration}-{digest}.pt", iteration, digest)
+        file = CheckpointFile(self.folder / f"checkpoint-{iteration}-{digest}.safetensors", iteration, digest)
         write_atomically(file.path, data, self._guard)
         return file
 

@@ -16,12 +16,13 @@ from paperbench.runs.environment import environment_facts
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
+from paperbench.runs.session import history_line
 from paperbench.training.choice import BIT_EQUAL, available_engines
 from paperbench.training.engine import EngineName
 from paperbench.training.precision import choose_precision
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 
-MOST_LINES = 3
+MAX_LINES = 3
 """Lines of history that a repetition covers at most: it is to be short."""
 
 TOLERANCE = 0.02
@@ -77,7 +78,7 @@ def rerun_prefix(
     first = record.sessions[0]
     if first.numerics != NUMERICS_VERSION:
         raise NotRepeatableError(f"it has numerics version {first.numerics}, and this is {NUMERICS_VERSION}.")
-    lines = [line for line in history[:MOST_LINES] if line.iteration <= first.last]
+    lines = [line for line in history[:MAX_LINES] if line.iteration <= first.last]
     if not lines:
         raise NotRepeatableError("its first session wrote no line of history.")
     lines = lines[: chance.randint(1, len(lines))]
@@ -89,7 +90,7 @@ def rerun_prefix(
         computes_alike = first.engine == engine or {first.engine, engine} <= BIT_EQUAL
         is_same = device.type == "cpu" and computes_alike and (here.torch, here.device) == (first.torch, first.device)
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
-        pairs = list(zip(lines, _repeat(trainer, lines), strict=True))
+        pairs = list(zip(lines, _repeat(trainer, lines, len(dataset.x_train)), strict=True))
     return Rerun(
         run=record.run,
         iterations=lines[-1].iteration,
@@ -107,25 +108,15 @@ def _engine_like(recorded: str, device: torch.device) -> EngineName:
     return "eager"
 
 
-def _repeat(trainer: Trainer, lines: Sequence[HistoryLine]) -> Iterator[HistoryLine]:
+def _repeat(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Iterator[HistoryLine]:
     """The same lines by a new training; times are left as they were."""
     for line in lines:
         while trainer.iteration < line.iteration:
             trainer.step()
         window = trainer.window_metrics()
-        is_finite = math.isfinite(window.loss)
         tested = trainer.test() if line.test_error is not None else None
         trainer.begin_window()
-        yield HistoryLine(
-            iteration=line.iteration,
-            epoch=line.epoch,
-            lr=line.lr,
-            train_loss=window.loss if is_finite else None,
-            train_error=window.error if is_finite else None,
-            test_loss=tested.loss if tested and math.isfinite(tested.loss) else None,
-            test_error=tested.error if tested else None,
-            seconds=line.seconds,
-        )
+        yield history_line(trainer.recipe, images, line.iteration, window, tested, line.seconds)
 
 
 def _numbers(line: HistoryLine) -> tuple[float | None, ...]:

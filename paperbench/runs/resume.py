@@ -66,6 +66,11 @@ class Checkpoint:
     facts: CheckpointFacts
     state: dict[str, Tensor]
 
+    @property
+    def iteration(self) -> int:
+        """Iterations done."""
+        return int(self.state["iteration"])
+
     def to_bytes(self) -> bytes:
         """A safetensors file, with the facts as JSON in its metadata."""
         return tensor_file_bytes(self.state, {"paperbench": to_json(self.facts)})
@@ -90,6 +95,8 @@ class Checkpoint:
             raise CheckpointError(f"is no checkpoint that this version of paperbench reads ({error})") from error
         if facts.run != run_id:
             raise CheckpointError(f"belongs to run {facts.run}")
+        if "iteration" not in state or state["iteration"].numel() != 1:
+            raise CheckpointError("does not say how many iterations were done")
         return cls(facts, state)
 
 

@@ -1,53 +1,62 @@
-"""One process's work on one run: where it begins, what is looked at on the way, what is written about it."""
+"""One process's work on one run: resume, train, log, save, find where it diverged, finish."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
-from typing import Any
 
 import torch
+from torch import Tensor
 
-from paperbench.errors import RunError
-from paperbench.runs.continuation import RESTART, UncontinuableError, newest_contents
+from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
-from paperbench.runs.history import HistoryLine
+from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
+from paperbench.runs.lease import Lease
+from paperbench.runs.limits import Interrupted, Limits
+from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import SCHEMA, DataFacts, Divergence, Files, Record, Result, Session, Status
+from paperbench.runs.resume import (
+    RESTART,
+    Checkpoint,
+    CheckpointError,
+    CheckpointFacts,
+    ResumeError,
+    newest_checkpoint,
+)
 from paperbench.runs.store import RunDirectory
-from paperbench.runs.watch import GoOn, Watch
 from paperbench.runs.weights import weights_bytes
-from paperbench.runs.writer import NO_FILES, Save, Writer, files_beside
-from paperbench.training.checkpoint import CheckpointError, read_checkpoint
+from paperbench.specs.recipe import Recipe
 from paperbench.training.choice import BIT_EQUAL, choose_engine
-from paperbench.training.snapshot import Snapshot
+from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
+from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
+from paperbench.training.window import WindowMetrics
 
 
 class RunSession:
-    """Starts a run, or continues it from its newest readable checkpoint. To be closed, however it is left.
+    """Starts a run, or resumes it from its newest readable checkpoint.
 
     Args:
         run: What to train.
         directory: Where its files are, guarded by the run's lease.
+        lease: The run's.
         device: Where to train.
         record: What the directory's record says, if there is one.
         engine: Name of the engine to train on, or "auto".
-        mixes: Whether to go on from another numerics version or major version of torch.
-        logged: Told each line of history.
-        warn: Told what the user should know but need not act on.
+        mixes: Whether to resume from another numerics version or major version of torch.
+        limits: When to stop early.
+        observer: Follows the run.
 
     Attributes:
         engine: What it trains on, and why.
         trainer: The training.
+        history: All lines so far.
 
     Raises:
-        UncontinuableError: The checkpoints are damaged, missing, or of other versions.
+        ResumeError: The checkpoints are damaged, missing, or of other versions.
         PaperbenchError: A file cannot be read or written, or the device does not have the engine.
     """
 
@@ -55,155 +64,157 @@ class RunSession:
         self,
         run: PlannedRun,
         directory: RunDirectory,
+        lease: Lease,
         device: torch.device,
         record: Record | None,
         *,
         engine: str,
         mixes: bool,
-        logged: Callable[[HistoryLine], None],
-        warn: Callable[[str], None],
+        limits: Limits,
+        observer: Observer,
     ) -> None:
-        self.run, self.directory = run, directory
-        self._device, self._warn = device, warn
+        self.run, self.directory, self._lease = run, directory, lease
+        self._limits, self._observer = limits, observer
         self._started = time.monotonic()
-        self._seconds_before = 0.0
-        self._earlier_sessions: tuple[Session, ...] = ()
-        contents = newest_contents(run, directory, record, mixes=mixes, warn=warn)
-        if contents is not None:
-            with self._telling_what_does_not_fit():
-                self._earlier_sessions = tuple(Session(**facts) for facts in contents["sessions"])
-        earlier = self._earlier_sessions[-1].engine if self._earlier_sessions else None
-        self.engine = choose_engine(engine, device, run.recipe.iterations, earlier)
-        untrained = partial(
+        checkpoint = newest_checkpoint(run, directory, record, mixes=mixes, warn=partial(observer.warned, run))
+        facts = checkpoint.facts if checkpoint else None
+        self._earlier_sessions = facts.sessions if facts else ()
+        self._earlier_seconds = facts.seconds if facts else 0.0
+        self.history = list(facts.history) if facts else []
+        self.best_test_error = facts.best_test_error if facts else None
+        self.divergence = facts.divergence if facts else None
+        earlier_engine = self._earlier_sessions[-1].engine if self._earlier_sessions else None
+        self.engine = choose_engine(engine, device, run.recipe.iterations, earlier_engine)
+        self._untrained = partial(
             Trainer, run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device, engine=self.engine.name
         )
-        self.trainer = untrained()
-        self._code, self._environment = code_facts(self.trainer.engine_name), environment_facts(device)
-        history: list[HistoryLine] = []
-        best_test_error, divergence = None, None
-        if contents is not None:
-            with self._telling_what_does_not_fit():
-                self.trainer.load_state_dict(contents["trainer"])
-                divergence = Divergence(**contents["divergence"]) if contents["divergence"] else None
-                best_test_error = contents["best_test_error"]
-                self._seconds_before = contents["seconds"]
-                history = [HistoryLine(**line) for line in contents["history"]]
-            self._remark_other_arithmetic()
-        self._saved_iteration = self.trainer.iteration
-        self._copying_seconds = 0.0
-        self._snapshot: Snapshot | None = None
-        self._writer = Writer(directory)
-        # What the watch is given refers to no session: else a run's memory would outlive it until cycles are collected.
-        self._watch = Watch(
-            run,
-            self.trainer,
-            history,
-            best_test_error,
-            divergence,
-            farther_back=partial(_farther_back, run, directory, self._writer, untrained),
-            began=self._started - self._seconds_before,
-            told=partial(_tell, self._writer, logged),
-            warn=warn,
-        )
+        self.trainer = self._untrained()
+        self._code, self._environment = code_facts(self.engine.name), environment_facts(device)
+        if checkpoint is not None:
+            self._load(checkpoint.state)
+            self._warn_of_other_arithmetic()
+        self._saved_at, self._save_seconds = time.monotonic(), 0.0
         directory.clear_leftovers()
-        directory.settle_history(history)
+        directory.settle_history(self.history)
 
-    @property
-    def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._started
+    def train(self) -> Record:
+        """Train to the run's end or to a limit; save; and, at the end, test.
 
-    @property
-    def diverged(self) -> bool:
-        return self._watch.divergence is not None
-
-    @property
-    def is_at_its_end(self) -> bool:
-        return self.trainer.iteration == self.run.recipe.iterations and not self.diverged
-
-    def look(self, go_on: GoOn) -> None:
-        """Do what is due after a step: a line of history, a test, a checkpoint. Only a test waits for the device.
-
-        Args:
-            go_on: Called before each batch of a test; may raise to break off, and the line is then still due.
+        Returns:
+            What the run's record says now.
 
         Raises:
             LeaseLostError: Another process has taken the run over.
             PaperbenchError: A file cannot be written.
         """
-        self._writer.look()
-        self._watch.look(go_on)
-        if self._is_checkpoint_due():
-            self._watch.settle(go_on)
-            if not self.diverged:
-                began = time.monotonic()
-                self._writer.begin(self._save())
-                self._copying_seconds = time.monotonic() - began
+        last = self._limits.last_iteration(self.run.recipe.iterations)
+        try:
+            self._log_if_due()  # the session before may have been interrupted in its test
+            while self.trainer.iteration < last and not self._limits.exhausted and not self.divergence:
+                if self._lease.is_lost:
+                    self._lease.check()
+                self.trainer.step()
+                self._observer.stepped(self.trainer.iteration)
+                self._log_if_due()
+                if self.trainer.iteration < last and self._is_checkpoint_due():
+                    self._save()
+        except Interrupted:
+            pass  # a line of history that is due stays due
+        record, checkpoint = self._save()
+        if self.trainer.iteration < self.run.recipe.iterations or self.divergence:
+            return record
+        self._observer.finishing()
+        try:
+            return self._finish(checkpoint)
+        except Interrupted:
+            return record
 
-    def settle(self, go_on: GoOn) -> None:
-        """Finish the line of history whose numbers are still on their way, if there is one. Before a save.
+    # History
 
-        Args:
-            go_on: As of `look`.
+    def _log_if_due(self) -> None:
+        """Write the line of history that is due at this iteration, if any; the test that it needs may be interrupted.
+
+        A loss that is not finite ends the run: no later iteration can mend it.
         """
-        self._watch.settle(go_on)
+        iteration, monitoring = self.trainer.iteration, self.run.recipe.monitoring
+        is_test_due = iteration % monitoring.test_every == 0 or iteration == self.run.recipe.iterations
+        if iteration == self._last_logged or not (is_test_due or iteration % monitoring.log_every == 0):
+            return
+        window, tested = self.trainer.window_metrics(), None
+        if not math.isfinite(window.loss):
+            self.divergence = self._located(self._find_divergence())
+        elif is_test_due:
+            tested = self.trainer.test(self._limits.raise_if_signalled)
+            self._note_test_error(tested.error)
+        images = len(self.run.dataset.x_train)
+        line = history_line(self.run.recipe, images, iteration, window, tested, round(self.seconds, 3))
+        self.history.append(line)
+        self.directory.append_history(line)
+        self._observer.logged(line)
+        self.trainer.begin_window()
+
+    @property
+    def _last_logged(self) -> int:
+        return self.history[-1].iteration if self.history else 0
+
+    def _note_test_error(self, error: float) -> float:
+        """Take in a moving-average error; returns the lowest so far."""
+        self.best_test_error = error if self.best_test_error is None else min(error, self.best_test_error)
+        return self.best_test_error
+
+    # Saving
 
     def _is_checkpoint_due(self) -> bool:
-        """Whether it is time for one by the iteration, and another would not take more than its share of the time.
-
-        What one takes is what the training lacks for it: the time to copy the state, and the processor's in writing.
-        """
-        monitoring, iteration = self.run.recipe.monitoring, self.trainer.iteration
-        if iteration % monitoring.checkpoint_every or iteration == self._saved_iteration:
+        """Whether it is time for one by the iteration, and another would not take more than its share of the time."""
+        monitoring = self.run.recipe.monitoring
+        if self.trainer.iteration % monitoring.checkpoint_every or self.divergence:
             return False
-        if self.diverged or self.is_at_its_end or self._writer.is_at_work:
-            return False
-        taken = self._copying_seconds + self._writer.seconds
-        return (time.monotonic() - self._writer.ended_at) * monitoring.checkpoint_share >= taken
+        return (time.monotonic() - self._saved_at) * monitoring.checkpoint_share >= self._save_seconds
 
-    def save(self) -> Record:
-        """Write all that there is, and return once it is safe on disk. For a session that is settled.
+    def _save(self) -> tuple[Record, CheckpointFile]:
+        """Write checkpoint, history and record, in this order: the record never claims more than there is.
+
+        Returns once they are safe on disk.
 
         Raises:
             LeaseLostError: Another process has taken the run over.
             PaperbenchError: A file cannot be written.
         """
-        return self._writer.write(self._save())
+        began = time.monotonic()
+        facts = CheckpointFacts(
+            format=1,
+            run=self.run.id,
+            torch=self._environment.torch,
+            numerics=NUMERICS_VERSION,
+            seconds=self.seconds,
+            best_test_error=self.best_test_error,
+            divergence=self.divergence,
+            sessions=self._sessions(),
+            history=tuple(self.history),
+        )
+        data = Checkpoint(facts, self.trainer.state_dict()).to_bytes()
+        checkpoint = self.directory.checkpoints.write(self.trainer.iteration, data)
+        self.directory.settle_history(self.history)
+        if self.divergence:
+            self.directory.remove_weights()
+        record = self._record("diverged" if self.divergence else "partial", checkpoint)
+        self.directory.write_record(record)
+        if self.divergence or is_sound(self.trainer):  # else an older one will show where the numbers broke
+            self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
+        self._saved_at = time.monotonic()
+        self._save_seconds = self._saved_at - began
+        return record, checkpoint
 
-    def _save(self) -> Save:
-        """The run as it is now."""
-        if not self._watch.is_settled:
-            raise RuntimeError("a save would lack the line of history that is pending: settle first")
-        self._writer.wait()  # it may still be reading the snapshot
-        if self._snapshot is None:
-            self._snapshot = Snapshot(self.trainer)
-        else:
-            self._snapshot.take(self.trainer)
-        self._saved_iteration = self.trainer.iteration
-        divergence = self._watch.divergence
-        contents = {
-            "numerics": NUMERICS_VERSION,
-            "divergence": asdict(divergence) if divergence else None,
-            "best_test_error": self._watch.best_test_error,
-            "seconds": self.seconds,
-            "sessions": [asdict(session) for session in self._sessions()],
-        }
-        record = self._record("diverged" if divergence else "partial", NO_FILES)
-        return Save(self._snapshot, contents, tuple(self._watch.history), record)
-
-    def finish(self, go_on: GoOn) -> Record:
-        """Test the trained net, and write it and the result. For a saved session at its end.
+    def _finish(self, checkpoint: CheckpointFile) -> Record:
+        """Test the trained net, and write it and the result.
 
         Args:
-            go_on: Called before each batch; may raise to break off, and another session can finish the run then.
+            checkpoint: That of the run's end.
 
         Raises:
-            LeaseLostError: Another process has taken the run over.
-            PaperbenchError: A file cannot be written.
+            Interrupted: A signal came; another session can finish the run.
         """
-        checkpoint = self._writer.newest
-        if checkpoint is None:
-            raise RuntimeError("a run is finished beside its last checkpoint: save first")
-        final = self.trainer.finish(go_on)
+        final = self.trainer.finish(self._limits.raise_if_signalled)
         result, weights_sha256 = None, None
         if math.isfinite(final.reported.loss):
             moving = final.moving_average
@@ -212,48 +223,87 @@ class RunSession:
                 test_loss=final.reported.loss,
                 moving_average_test_error=moving.error,
                 moving_average_test_loss=moving.loss if math.isfinite(moving.loss) else None,
-                best_test_error=self._watch.note_test_error(final.moving_average.error),
+                best_test_error=self._note_test_error(moving.error),
             )
             weights = weights_bytes(self.run, self.trainer, result)
             weights_sha256 = sha256(weights).hexdigest()
             self.directory.write_weights(weights)
         else:  # by its last update, which no training loss has seen
-            self._watch.diverge_in_test(go_on)
+            self.divergence = self._located(find_in_test(self.trainer, self._limits.raise_if_signalled))
             self.directory.remove_weights()
-        files = files_beside(self._watch.history, checkpoint, weights_sha256)
-        record = self._record("finished" if result else "diverged", files, result)
+        record = self._record("finished" if result else "diverged", checkpoint, result, weights_sha256)
         self.directory.write_record(record)
         self.directory.checkpoints.prune(checkpoint, keep_previous=False)
         return record
 
-    def close(self) -> None:
-        """Let no thread outlive the session."""
-        self._writer.close()
+    # Divergence
 
-    @contextmanager
-    def _telling_what_does_not_fit(self) -> Iterator[None]:
-        """Tell of a checkpoint that holds other things than one of this version."""
+    def _find_divergence(self) -> Origin | None:
+        """Replay from the newest sound checkpoint, or from the start, and observe what follows the last line.
+
+        Leaves the trainer as it is.
+
+        Raises:
+            Interrupted: A signal came; another session can search again.
+        """
+        self._observer.warned(self.run, "a training loss is not finite; replaying to find where that began")
+        present = {name: tensor.clone() for name, tensor in self.trainer.state_dict().items()}
         try:
-            yield
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            self._return_to_sound_state()
+            while self.trainer.iteration < self._last_logged:
+                self._limits.raise_if_signalled()
+                self.trainer.step()
+            return find_in_training(self.trainer, int(present["iteration"]), self._limits.raise_if_signalled)
+        finally:
+            self.trainer.load_state_dict(present)
+
+    def _return_to_sound_state(self) -> None:
+        for file in self.directory.checkpoints.newest_first():
+            try:
+                self.trainer.load_state_dict(Checkpoint.from_bytes(file.read(), self.run.id).state)
+            except (DamagedCheckpointError, CheckpointError):
+                continue
+            if is_sound(self.trainer):
+                return
+        self.trainer.load_state_dict(self._untrained().state_dict())
+
+    def _located(self, origin: Origin | None) -> Divergence:
+        iteration = origin.iteration if origin else self.trainer.iteration
+        rate = self.run.recipe.rate_at(iteration - 1)
+        return Divergence(iteration, rate, origin.phase if origin else None, origin.module if origin else None)
+
+    # Resuming
+
+    def _load(self, state: dict[str, Tensor]) -> None:
+        try:
+            self.trainer.load_state_dict(state)
+        except (KeyError, ValueError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "loading state_dict" not in str(error):
                 raise  # too little memory, or a fault of the device
-            raise UncontinuableError(
+            raise ResumeError(
                 f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Continue "
                 f"with the version that wrote it, or start this run again: {RESTART}."
             ) from error
 
-    def _remark_other_arithmetic(self) -> None:
-        """Tell if the run goes on where its last bits come out differently."""
+    def _warn_of_other_arithmetic(self) -> None:
+        """Say so if the last bits come out differently from here on."""
         before, now = self._earlier_sessions[-1], self._this_session()
         if _arithmetic(before) != _arithmetic(now):
-            here, there = (
+            began, resumes = (
                 f"torch {s.torch} on {s.device}, {s.threads} threads, engine {s.engine}" for s in (before, now)
             )
-            self._warn(
-                f"begun with {here}; goes on with {there}. The result is as valid, but not bit for bit the one that "
-                "either would have had alone."
+            self._observer.warned(
+                self.run,
+                f"begun with {began}; resumes with {resumes}. The result is as valid, but not bit for bit the one that "
+                "either would have had alone.",
             )
+
+    # The record
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in the run, by this session and those before."""
+        return self._earlier_seconds + time.monotonic() - self._started
 
     def _sessions(self) -> tuple[Session, ...]:
         return (*self._earlier_sessions, self._this_session())
@@ -272,8 +322,15 @@ class RunSession:
             threads=self._environment.threads,
         )
 
-    def _record(self, status: Status, files: Files, result: Result | None = None) -> Record:
-        data = self.run.dataset
+    def _record(
+        self,
+        status: Status,
+        checkpoint: CheckpointFile,
+        result: Result | None = None,
+        weights_sha256: str | None = None,
+    ) -> Record:
+        data, lines = self.run.dataset, len(self.history)
+        history = history_sha256(history_bytes(self.history), lines) or ""
         return Record(
             schema=SCHEMA,
             run=self.run.id,
@@ -282,7 +339,7 @@ class RunSession:
             status=status,
             iteration=self.trainer.iteration,
             result=result,
-            divergence=self._watch.divergence,
+            divergence=self.divergence,
             seconds=round(self.seconds, 3),
             sessions=self._sessions(),
             test_every=self.run.recipe.monitoring.test_every,
@@ -290,25 +347,37 @@ class RunSession:
             spec=self.run.spec,
             code=self._code,
             environment=self._environment,
-            files=files,
+            files=Files(lines, history, checkpoint.path.name, weights_sha256),
         )
 
 
-def _tell(writer: Writer, logged: Callable[[HistoryLine], None], line: HistoryLine) -> None:
-    writer.append(line)
-    logged(line)
+def history_line(
+    recipe: Recipe,
+    images: int,
+    iteration: int,
+    window: WindowMetrics,
+    tested: EvaluationMetrics | None,
+    seconds: float,
+) -> HistoryLine:
+    """The line of history of an iteration.
 
-
-def _farther_back(
-    run: PlannedRun, directory: RunDirectory, writer: Writer, untrained: Callable[[], Trainer], iteration: int
-) -> Iterator[dict[str, Any]]:
-    """What a search for a divergence may go back to, if the session began with the run already broken."""
-    writer.wait()
-    for file in directory.checkpoints.newest_first():
-        with suppress(RunError, CheckpointError):
-            yield read_checkpoint(file.read(), run.id)[0]["trainer"]
-    if iteration <= 2 * run.recipe.monitoring.checkpoint_every:
-        yield untrained().state_dict()
+    Args:
+        images: Size of the training set.
+        window: Training loss and error since the line before.
+        tested: The test, where one was due.
+        seconds: Time spent in the run so far.
+    """
+    is_finite = math.isfinite(window.loss)
+    return HistoryLine(
+        iteration=iteration,
+        epoch=round(iteration * recipe.batch_size / images, 4),
+        lr=recipe.rate_at(iteration - 1),
+        train_loss=window.loss if is_finite else None,
+        train_error=window.error if is_finite else None,
+        test_loss=tested.loss if tested and math.isfinite(tested.loss) else None,
+        test_error=tested.error if tested else None,
+        seconds=seconds,
+    )
 
 
 def _arithmetic(session: Session) -> tuple[str, str, int, str]:

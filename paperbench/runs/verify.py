@@ -194,13 +194,12 @@ def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
 
 
 def _content_problems(data: bytes, run_id: str, iteration: int, name: str) -> Iterator[str]:
-    from paperbench.training.checkpoint import CheckpointError, read_checkpoint  # torch, only where there is need
+    from paperbench.runs.resume import Checkpoint, CheckpointError  # torch, only where there is need
 
     try:
-        contents, _ = read_checkpoint(data, run_id)
+        checkpoint = Checkpoint.from_bytes(data, run_id)
     except CheckpointError as error:
         yield f"{name} {error}."
         return
-    trainer = contents.get("trainer")
-    if not isinstance(trainer, dict) or trainer.get("iteration") != iteration:
+    if checkpoint.iteration != iteration:
         yield f"{name} is not of the iteration in its name."

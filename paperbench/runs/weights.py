@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-import safetensors.torch
 from torch import Tensor
 
 import paperbench
 from paperbench.catalogue import tags
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Result
+from paperbench.tensor_file import tensor_file_bytes
 from paperbench.training.trainer import Trainer
 
 
@@ -43,19 +43,7 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
         "seed": str(run.seed),
         "result": json.dumps(asdict(result)),
     }
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
-    return _with_sorted_header(safetensors.torch.save(tensors, metadata))
-
-
-def _with_sorted_header(data: bytes) -> bytes:
-    """The same file with its header's keys in order: the library's come in another order each time.
-
-    A file is the length of its header in 8 bytes, the header in JSON, which spaces may follow, and the values.
-    """
-    values = 8 + int.from_bytes(data[:8], "little")
-    header = json.dumps(json.loads(data[8:values]), sort_keys=True).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[values:]
+    return tensor_file_bytes(trainer.model.state_dict(), metadata)
 
 
 def _shortest(values: Tensor) -> object:

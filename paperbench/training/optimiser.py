@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,20 +66,16 @@ class MomentumSGD:
             maximize=False,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Rate and momentum."""
-        return {"rate": self._rate, "momentum": self.momentum}
-
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; it is copied.
+    def resume(self, iteration: int, momentum: Sequence[Tensor]) -> None:
+        """Continue after an iteration of the recipe with its momentum, which is copied.
 
         Raises:
-            ValueError: It is of other parameters.
+            ValueError: It is the momentum of other parameters.
         """
-        if [t.shape for t in state["momentum"]] != [t.shape for t in self.momentum]:
+        if [t.shape for t in momentum] != [t.shape for t in self.momentum]:
             raise ValueError("momentum of other parameters")
-        for ours, theirs in zip(self.momentum, state["momentum"], strict=True):
+        for ours, theirs in zip(self.momentum, momentum, strict=True):
             ours.copy_(theirs)
-        self._rate = state["rate"]
+        self._rate = self._recipe.rate_at(max(iteration - 1, 0))
         self._rate_on_device.fill_(self._rate)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from paperbench.training.graph import CudaCapture, GraphEngine
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import has_bf16, keep_stream_in_fp32, set_arithmetic
 from paperbench.training.step import TrainingStep
-from paperbench.training.window import PendingMetrics, Window, WindowMetrics
+from paperbench.training.window import Window, WindowMetrics
 from paperbench.training.working_copy import NetItself, WorkingCopy
 
 NUMERICS_VERSION = 1
@@ -149,10 +149,6 @@ class Trainer:
         """Whether no step was made since the window began."""
         return self._window.is_empty
 
-    def close_window(self) -> PendingMetrics:
-        """Training loss and error since the window began, to be read later; a new one begins. Waits for nothing."""
-        return self._window.close()
-
     def begin_window(self) -> None:
         """Forget the training loss and error so far."""
         self._window.begin()
@@ -200,31 +196,40 @@ class Trainer:
             purpose=purpose,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly, with any engine; tensors and plain values only."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to continue exactly, with any engine, as tensors by dotted names. They are not copied."""
         self._count_batches()
-        return {
-            "iteration": self.iteration,
+        parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
+            "momentum": {str(index): tensor for index, tensor in enumerate(self._optimiser.momentum)},
             "window": self._window.state_dict(),
             "noise": _generator_states(self.device),
         }
+        state = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        return {"iteration": torch.tensor(self.iteration), **state}
 
     def _count_batches(self) -> None:
         """Let BN's counters say how often it was trained: not every engine counts."""
         groups = self.recipe.batch_size // self.recipe.batch_norm.group
         count_batches(self.model, self.iteration * groups)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same net, recipe and seed."""
-        self.model.load_state_dict(state["model"])
-        self._optimiser.load_state_dict(state["optimiser"])
-        self._window.load_state_dict(state["window"])
-        torch.set_rng_state(state["noise"]["cpu"])
-        if self.device.type == "cuda" and "cuda" in state["noise"]:
-            torch.cuda.set_rng_state(state["noise"]["cuda"], self.device)
-        self.iteration = state["iteration"]
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from a state of the same net, recipe and seed; its tensors are copied.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: It is of another net.
+        """
+        parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
+        for name, tensor in state.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        self.iteration = int(state["iteration"])
+        self.model.load_state_dict(parts["model"])
+        self._optimiser.resume(self.iteration, [parts["momentum"][str(i)] for i in range(len(parts["momentum"]))])
+        self._window.load_state_dict(parts["window"])
+        torch.set_rng_state(parts["noise"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in parts["noise"]:
+            torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)
 
 
 def _initialised_model(net: Net, recipe: Recipe, seed: int, device: torch.device) -> ResidualNet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,17 +19,6 @@ class WindowMetrics:
 
     loss: float
     error: float
-
-
-class PendingMetrics(Protocol):
-    """Metrics that the device may still be working on."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `get` would return at once."""
-
-    def get(self) -> WindowMetrics:
-        """The metrics; waits for the device if they are not ready."""
 
 
 class Window:
@@ -61,13 +49,7 @@ class Window:
 
     def metrics(self) -> WindowMetrics:
         """The means so far. Waits for the device."""
-        return self._pending().get()
-
-    def close(self) -> PendingMetrics:
-        """The means so far, to be read later; a new window begins. Waits for nothing."""
-        pending = self._pending()
-        self.begin()
-        return pending
+        return WindowMetrics(self._loss.item() / self._images, 100 * self._wrong.item() / self._images)
 
     def begin(self) -> None:
         """Forget what was summed."""
@@ -75,48 +57,16 @@ class Window:
         self._wrong.zero_()
         self._images = 0
 
-    def _pending(self) -> PendingMetrics:
-        return _Pending(torch.stack((self._loss, self._wrong.double())), self._images)
-
     def tensors(self) -> list[Tensor]:
         """The sums, as the device changes them."""
         return [self._loss, self._wrong]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The sums."""
-        return {"loss": self._loss, "wrong": self._wrong, "images": self._images}
+    def state_dict(self) -> dict[str, Tensor]:
+        """The sums, and the number of images."""
+        return {"loss": self._loss, "wrong": self._wrong, "images": torch.tensor(self._images)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such sums; they are copied."""
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from such sums; they are copied."""
         self._loss.copy_(state["loss"])
         self._wrong.copy_(state["wrong"])
-        self._images = state["images"]
-
-
-class _Pending:
-    """Sums on their way to the host.
-
-    Args:
-        sums: Loss and number of errors, float64 of shape (2,).
-        images: Over how many images.
-    """
-
-    def __init__(self, sums: Tensor, images: int) -> None:
-        self._images, self._arrived = images, None
-        if sums.device.type == "cuda":
-            self._sums = torch.empty(2, dtype=torch.float64, pin_memory=True)
-            self._sums.copy_(sums, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record(torch.cuda.current_stream(sums.device))
-        else:
-            self._sums = sums
-
-    @property
-    def is_ready(self) -> bool:
-        return self._arrived is None or bool(self._arrived.query())
-
-    def get(self) -> WindowMetrics:
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        loss, wrong = self._sums.tolist()
-        return WindowMetrics(loss / self._images, 100 * wrong / self._images)
+        self._images = int(state["images"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread, current_thread
-from threading import enumerate as enumerate_threads
 from typing import Any
 
 import torch
@@ -16,14 +14,14 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.runs.executor import Executor, Incompatible
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
+from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Files, Record
+from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.runs.writer import THREAD
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
 from paperbench.specs.run_spec import Precision
-from paperbench.training.checkpoint import read_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -51,19 +49,7 @@ def planned(
     return PlannedRun(spec, 0, net, reference, recipe, dataset, ("preact/resnet110",))
 
 
-def writers() -> list[Thread]:
-    """The threads that write checkpoints now."""
-    return [thread for thread in enumerate_threads() if thread.name == THREAD]
-
-
-def let_writers_end() -> None:
-    """Wait for them, if this is not one of them."""
-    for thread in writers():
-        if thread is not current_thread():
-            thread.join()
-
-
-class Log:
+class Log(Observer):
     """An observer that remembers."""
 
     def __init__(self) -> None:
@@ -78,15 +64,11 @@ class Log:
     def skipped(self, run: PlannedRun, why: str) -> None:
         self.skips.append((run.id, why))
 
-    def started(self, run: PlannedRun, iteration: int, last_iteration: int) -> None:
-        self.goal = last_iteration
-
-    def computing(self, engine: str, reason: str) -> None:
-        self.engine = engine, reason
+    def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
+        self.goal, self.engine = last_iteration, (engine, reason)
 
     def stepped(self, iteration: int) -> None:
         self.steps.append(iteration)
-        let_writers_end()  # so that every checkpoint is there on time, however slow the disk
 
     def logged(self, line: HistoryLine) -> None:
         self.lines.append(line)
@@ -100,7 +82,7 @@ class Log:
     def failed(self, run: PlannedRun, why: str) -> None:
         self.failures.append((run.id, why))
 
-    def watching(self, runs: int, seconds: float) -> None:
+    def waiting(self, runs: int, seconds: float) -> None:
         self.watches.append(runs)
 
     def warned(self, run: PlannedRun, text: str) -> None:
@@ -128,14 +110,13 @@ def go(
 ) -> tuple[RunDirectory, Log]:
     """Give a run what the command line would: start it, continue it, or see that it is done."""
     store, log = Store(root), log or Log()
-    Executor(store, device, limits or Limits(**values), log, incompatible, engine).work_off([run])
+    Executor(store, device, limits or Limits(**values), log, incompatible, engine).run_all([run])
     return store.directory(run.id), log
 
 
 def state(directory: RunDirectory) -> dict[str, Any]:
     """What the trainer left in the newest checkpoint."""
-    contents, _ = read_checkpoint(directory.checkpoints.newest_first()[0].read(), directory.path.name)
-    return contents["trainer"]
+    return Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), directory.path.name).state
 
 
 def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:

@@ -16,12 +16,12 @@ import torch._dynamo
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.executor import Executor, is_done, to_be_done
+from paperbench.runs.executor import Executor, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training import trainer as trainer_module
-from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
+from paperbench.runs.resume import Checkpoint
 from paperbench.training.choice import EngineChoice
 from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine
@@ -61,10 +61,10 @@ def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path:
     assert not is_done(None, run, Limits())
     # killed after the last checkpoint, before the result
     assert not is_done(replace(partial, iteration=20), run, Limits())
-    assert to_be_done([run], Store(tmp_path), Limits(), "refuse") == [(run, 12)]
+    assert remaining([run], Store(tmp_path), Limits(), "refuse") == [(run, 12)]
     directory, _ = go(run, tmp_path)
     assert is_done(directory.read_record(), run, Limits())
-    assert to_be_done([run], Store(tmp_path), Limits(), "refuse") == []
+    assert remaining([run], Store(tmp_path), Limits(), "refuse") == []
 
 
 def test_a_run_killed_before_its_result_gets_it_without_training(run: PlannedRun, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_finished_run_is_left_as_it_is(run: PlannedRun, tmp_path: Path) -> Non
     assert directory.record_file.read_bytes() == before
 
 
-def test_a_run_that_another_process_finished_meanwhile_is_said_to_be_done(
+def test_a_run_that_another_process_finished_meanwhile_is_said_remaining(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not done when this process looked, and is when it has the lease."""
@@ -216,7 +216,7 @@ def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
     set_numerics(monkeypatch, 2)
     _, refused = go(run, tmp_path)
     assert "by numerics version 1 (this is 2; `--incompatible restart` trains it anew)" in refused.skips[0][1]
-    assert to_be_done([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
+    assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     directory, log = go(run, tmp_path, incompatible="restart")
     assert log.steps == list(range(1, 21))
     assert (log.record.numerics, log.record.is_mixed) == ((2,), False)
@@ -237,7 +237,7 @@ def test_a_mixed_run_is_begun_anew_on_request(
     monkeypatch.setattr(torch, "__version__", version)
     _, mixed = go(run, tmp_path, incompatible="continue", stop_at=stop_at)
     assert mixed.record.is_mixed
-    assert to_be_done([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
+    assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     _, anew = go(run, tmp_path, incompatible="restart")
     assert anew.steps == list(range(1, 21))
     assert not anew.record.is_mixed
@@ -269,9 +269,9 @@ def test_going_on_elsewhere_is_remarked(run: PlannedRun, tmp_path: Path) -> None
 def test_no_time_left_means_no_step_and_the_run_is_left_waiting(run: PlannedRun, tmp_path: Path) -> None:
     log = Log()
     runs, limits = [run, replace(run, seed=1)], Limits(max_seconds=1e-9)
-    assert Executor(Store(tmp_path), CPU, limits, log).work_off(runs) == []
+    assert Executor(Store(tmp_path), CPU, limits, log).run_all(runs) == []
     assert log.steps == []
-    assert [waiting.seed for waiting, _ in to_be_done(runs, Store(tmp_path), limits, "refuse")] == [0, 1]
+    assert [waiting.seed for waiting, _ in remaining(runs, Store(tmp_path), limits, "refuse")] == [0, 1]
 
 
 def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp
     store, log = Store(tmp_path), Log()
     store.directory(run.id).path.mkdir(parents=True)
     store.directory(run.id).record_file.write_text("{")
-    assert Executor(store, CPU, Limits(), log).work_off([run, other]) == [run]
+    assert Executor(store, CPU, Limits(), log).run_all([run, other]) == [run]
     assert "record.json is no JSON" in log.failure
     assert log.record.run == other.id
     assert store.directory(run.id).record_file.read_text() == "{"
@@ -359,7 +359,7 @@ def test_a_net_that_cannot_be_compiled_leaves_the_other_runs_alone(
 ) -> None:
     fail_to_compile(ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"))
     other, log = replace(run, seed=1), Log()
-    assert Executor(Store(tmp_path), CPU, Limits(), log).work_off([run, other]) == [run]
+    assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run, other]) == [run]
     assert "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Use" in log.failure
     assert (log.record.run, log.record.status) == (other.id, "finished")
     assert list((tmp_path / "leases").iterdir()) == []

@@ -13,7 +13,7 @@ import pytest
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.room import check_room, checkpoint_size, in_words
+from paperbench.runs.disk_space import check_disk_space, checkpoint_size, format_bytes
 from paperbench.runs.store import Store
 from tests.runs.running import Log, assert_same, go
 
@@ -91,17 +91,17 @@ def test_a_full_disk_is_told_before_anything_is_trained(partial: PlannedRun, sma
 
 def test_too_little_room_is_refused_before_the_start(run: PlannedRun, small_disk: Path) -> None:
     store = Store(small_disk / "results" / "not there yet")
-    needed = check_room([run], store)
+    needed = check_disk_space([run], store)
     fill(small_disk, needed - 10_000)
     with pytest.raises(
         PaperbenchError, match=r"The runs to be done need about .* in .*not there yet, which has .* left\. Make room"
     ):
-        check_room([run], store)
+        check_disk_space([run], store)
     (small_disk / "ballast").unlink()
     fill(small_disk, needed + 50_000)
-    check_room([run], store)
+    check_disk_space([run], store)
     go(run, store.root)
-    assert check_room([], store) == 0
+    assert check_disk_space([], store) == 0
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may write anywhere")
@@ -137,7 +137,7 @@ def test_the_prediction_is_just_above_what_a_run_leaves_at_most(run: PlannedRun,
             most = max(most, sum(path.stat().st_size for path in (tmp_path / "runs").rglob("*") if path.is_file()))
 
     log = Watching()
-    predicted = check_room([run], Store(tmp_path))
+    predicted = check_disk_space([run], Store(tmp_path))
     directory, _ = go(run, tmp_path, log=log, stop_at=stop_at)
     log.measure()
     (newest, *_) = directory.checkpoints.newest_first()
@@ -152,32 +152,32 @@ def test_what_several_runs_leave_is_foreseen_closely(run: PlannedRun, tmp_path: 
     """Beside the checkpoints that only the run at work has."""
     runs = [replace(run, seed=seed) for seed in range(3)]
     store = Store(tmp_path)
-    foreseen = check_room(runs, store) - check_room(runs[:1], store)
+    foreseen = check_disk_space(runs, store) - check_room(runs[:1], store)
     left = [sum(file.stat().st_size for file in go(one, tmp_path)[0].path.iterdir()) for one in runs[1:]]
     assert sum(left) <= foreseen <= 1.15 * sum(left)
 
 
 def test_what_is_there_already_is_not_counted_again(run: PlannedRun, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    before = check_room([run], store)
+    before = check_disk_space([run], store)
     directory, _ = go(run, tmp_path, stop_at=8)
     there = sum(file.path.stat().st_size for file in directory.checkpoints.newest_first())
-    assert check_room([run], store) == before - there
+    assert check_disk_space([run], store) == before - there
 
 
 def test_checkpoints_that_another_process_removes_meanwhile_count_nothing(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = check_room([run], Store(tmp_path))
+    before = check_disk_space([run], Store(tmp_path))
     directory, _ = go(run, tmp_path, stop_at=8)
     files = directory.checkpoints.newest_first()
     monkeypatch.setattr(type(directory.checkpoints), "newest_first", lambda _: files)
     files[0].path.unlink()
-    assert check_room([run], Store(tmp_path)) == before
+    assert check_disk_space([run], Store(tmp_path)) == before
 
 
 @pytest.mark.parametrize(
     ("size", "words"), [(900, "1 kB"), (51_200, "51 kB"), (14_000_000, "14.0 MB"), (3e9, "3.0 GB")]
 )
-def test_sizes_in_words(size: int, words: str) -> None:
-    assert in_words(size) == words
+def test_sizes_format_bytes(size: int, words: str) -> None:
+    assert format_bytes(size) == words

@@ -399,7 +399,7 @@ def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRu
                     RunDirectory(store.directory(runs[1].id).path).write_record(replace(record, run=runs[1].id, seed=1))
 
     log = Meanwhile()
-    Executor(store, CPU, Limits(), log).work_off(runs)
+    Executor(store, CPU, Limits(), log).run_all(runs)
     assert [record.seed for record in log.records] == [3, 0]
     assert log.skips == [
         (runs[1].id, "finished at iteration 20 already"),
