@@ -73,7 +73,7 @@ def read_verified(key: str, folder: Path) -> list[bytes]:
         PaperbenchError: A file is missing, cannot be read, or is not the published one; all such files are named.
     """
     train, test = MD5[key]
-    contents, problems = [], []
+    contents, problems, altered = [], [], []
     for name, md5 in {**train, **test}.items():
         try:
             content = read_at_most(folder / name, _MAX_BYTES)
@@ -84,7 +84,9 @@ def read_verified(key: str, folder: Path) -> list[bytes]:
         else:
             contents.append(content)
             if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
-                problems.append(f"the md5 sum of {name} is not the published one")
+                altered.append(name)
+    if altered:
+        problems.append(f"by their md5 sums, these are other files: {', '.join(altered)}")
     if problems:
         raise PaperbenchError(
             f"{folder} does not hold the original {DATASETS[key].title}: {'; '.join(problems)}. Only the original "

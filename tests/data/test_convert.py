@@ -14,7 +14,7 @@ from paperbench.errors import PaperbenchError
 from tests.data.batches import publish
 from tests.helpers import random_images
 
-CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CIFAR10_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 IMAGES, _ = random_images(20)
 
 
@@ -61,7 +61,7 @@ def test_images_of_a_folder_become_an_npz_file(tmp_path: Path, target: Path, cla
     assert dataset.y_train.tolist() == dataset.y_test.tolist() == list(range(10))
     assert not dataset.canonical
     assert load_dataset("cifar10", target.parent).fingerprint == dataset.fingerprint
-    assert os.listdir(target.parent) == ["cifar10.npz"]
+    assert list(target.parent.iterdir()) == [target]
 
 
 def test_images_come_by_class_and_file_name_and_in_rgb(folder: Path, target: Path) -> None:
@@ -92,12 +92,12 @@ def test_original_files_become_an_npz_file_of_the_same_fingerprint(
 def test_altered_batches_are_not_converted(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = publish(monkeypatch, tmp_path / "original", "cifar10", *random_images(24), "labels")
     (batches / "test_batch").write_bytes(b"other")
-    assert "the md5 sum of test_batch is not the published one" in complaint(batches.parent, target)
+    assert "by their md5 sums, these are other files: test_batch." in complaint(batches.parent, target)
 
 
 def test_files_that_are_no_such_image_are_named(folder: Path, target: Path) -> None:
     dog = folder / "test" / "dog"
-    Image.fromarray(IMAGES[0, :20]).save(dog / "small.png")
+    Image.fromarray(IMAGES[0, :1, :1]).save(dog / "small.png")
     Image.fromarray(IMAGES[0]).save(dog / "other.gif")
     (dog / "cut.png").write_bytes((dog / "one.png").read_bytes()[:200])
     (dog / "notes.txt").write_text("a dog")
@@ -108,18 +108,13 @@ def test_files_that_are_no_such_image_are_named(folder: Path, target: Path) -> N
         "notes.txt is no PNG or JPEG image",
         "other.gif is no PNG or JPEG image",
         "pipe.png: is no file",
-        "small.png: has 32 x 20 pixels, not 32 x 32",
+        "small.png: has 1 x 1 pixels, not 32 x 32",
     ):
         assert f"{dog / problem}" in message
     assert message.endswith("Remove or replace them.")
     for number in range(7):
         (folder / "train" / "cat" / f"{number}.png").touch()
     assert complaint(folder, target).endswith("; and 2 more. Remove or replace them.")
-
-
-def test_an_image_of_absurd_size_is_not_decoded(folder: Path, target: Path) -> None:
-    Image.new("1", (60_000, 60_000)).save(folder / "train" / "cat" / "huge.png")
-    assert "huge.png: " in complaint(folder, target)
 
 
 def test_classes_must_be_those_of_the_data_set_in_both_parts(folder: Path, target: Path) -> None:

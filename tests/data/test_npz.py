@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 def complaint(file: Path) -> str:
     with pytest.raises(PaperbenchError) as caught:
-        load_npz("cifar10", file, None, None)
+        load_npz("cifar10", file)
     assert str(caught.value).startswith(str(file))
     return str(caught.value)
 
@@ -37,18 +37,19 @@ def complaint(file: Path) -> str:
 def test_arrays_come_back_as_they_are(file: Path, save: Any) -> None:
     written = arrays()
     save(file, **written)
-    dataset = load_npz("cifar10", file, None, None)
+    dataset = load_npz("cifar10", file)
     for name, values in written.items():
         np.testing.assert_array_equal(getattr(dataset, name), values)
     assert dataset.y_train.dtype == dataset.y_test.dtype == np.int64
     assert (dataset.key, dataset.canonical) == ("cifar10", False)
+    assert dataset.x_test.flags.writeable, "torch warns of others"
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", ">i8", "uint64"])
 def test_labels_may_be_whole_numbers_of_any_size(file: Path, dtype: str) -> None:
     written = arrays()
     np.savez(file, **{**written, "y_train": written["y_train"].astype(dtype)})
-    loaded = load_npz("cifar10", file, None, None).y_train
+    loaded = load_npz("cifar10", file).y_train
     assert loaded.dtype == np.int64
     np.testing.assert_array_equal(loaded, written["y_train"])
 
@@ -56,28 +57,26 @@ def test_labels_may_be_whole_numbers_of_any_size(file: Path, dtype: str) -> None
 def test_images_in_another_memory_order_have_the_same_fingerprint(file: Path) -> None:
     written = arrays()
     np.savez(file, **written)
-    before = load_npz("cifar10", file, None, None).fingerprint
+    before = load_npz("cifar10", file).fingerprint
     np.savez(file, **{**written, "x_train": np.asfortranarray(written["x_train"])})
-    assert load_npz("cifar10", file, None, None).fingerprint == before
+    assert load_npz("cifar10", file).fingerprint == before
 
 
-def test_names_say_that_nobody_has_verified_the_pixels_unless_the_user_names_them(file: Path) -> None:
+def test_the_name_says_that_nobody_has_verified_the_pixels(file: Path) -> None:
     np.savez(file, **arrays())
-    assert load_npz("cifar10", file, None, None).name == "CIFAR-10 (unverified cifar10.npz)"
-    named = load_npz("cifar10", file, "CIFAR-10 from JPEG", "a mirror")
-    assert (named.name, named.origin, named.canonical) == ("CIFAR-10 from JPEG", "a mirror", False)
+    assert load_npz("cifar10", file).name == "CIFAR-10 (unverified cifar10.npz)"
 
 
 def test_further_arrays_are_left_alone(file: Path) -> None:
     np.savez(file, **arrays(), notes=np.array(["kept", "apart"]))
-    assert len(load_npz("cifar10", file, None, None).x_train) == 8
+    assert len(load_npz("cifar10", file).x_train) == 8
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y_test": None}, "lacks the array y_test."),
-        ({"x_train": None, "y_test": None}, "lacks the arrays x_train, y_test."),
+        ({"y_test": None}, "lacks y_test."),
+        ({"x_train": None, "y_test": None}, "lacks x_train, y_test."),
         (
             {"x_train": np.zeros((8, 32, 32, 3))},
             "x_train must be uint8 of shape (N, 32, 32, 3) with N from 1 to 200,000, not float64",
@@ -106,18 +105,18 @@ def test_arrays_of_another_shape_or_kind_are_refused(file: Path, changes: dict[s
 def test_a_hundred_classes_are_legal_in_cifar100_only(tmp_path: Path) -> None:
     file = tmp_path / "cifar100.npz"
     np.savez(file, **arrays(y_train=np.arange(8) + 92))
-    assert load_npz("cifar100", file, None, None).y_train.max() == 99
+    assert load_npz("cifar100", file).y_train.max() == 99
     with pytest.raises(PaperbenchError, match="labels of CIFAR-10 are 0 to 9"):
-        load_npz("cifar10", file, None, None)
+        load_npz("cifar10", file)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_a_truncated_file_is_damaged(file: Path, share: float) -> None:
     np.savez_compressed(file, **arrays())
     content = file.read_bytes()
     file.write_bytes(content[: int(len(content) * share)])
     assert "is damaged or no .npz file" in complaint(file)
-    assert "Copy or make it again." in complaint(file)
+    assert "Copy it again, or make it with numpy.savez or `paperbench data convert`." in complaint(file)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -129,16 +128,10 @@ def test_a_flipped_byte_among_the_pixels_is_found(file: Path, save: Any) -> None
     assert "is damaged or no .npz file" in complaint(file)
 
 
-@pytest.mark.parametrize("content", [b"<html>not found</html>", b"PK\x03\x04", bytes(1000)])
+@pytest.mark.parametrize("content", [b"<html>not found</html>", b"PK\x03\x04", bytes(1000), b"\x93NUMPY\x01\x00"])
 def test_files_of_another_kind_are_refused(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     assert "is damaged or no .npz file" in complaint(file)
-
-
-def test_a_single_array_is_refused(file: Path) -> None:
-    with open(file, "wb") as stream:
-        np.save(stream, arrays()["x_train"])
-    assert "holds a single array; write all four with numpy.savez." in complaint(file)
 
 
 def test_a_folder_in_the_files_place_is_refused(file: Path) -> None:
@@ -200,17 +193,10 @@ def test_a_compression_that_is_unpacked_whatever_its_size_is_refused(file: Path,
         assert "compressed in a way that numpy never uses" in complaint(file)
 
 
-def test_arrays_can_be_written_to(file: Path) -> None:
-    np.savez(file, **arrays())
-    assert load_npz("cifar10", file, None, None).x_test.flags.writeable  # torch warns of others
-
-
-def test_a_pipe_in_the_files_place_is_not_waited_for(file: Path) -> None:
+def test_a_pipe_or_a_file_of_absurd_size_is_not_read(file: Path) -> None:
     os.mkfifo(file)
     assert "it is no ordinary file" in complaint(file)
-
-
-def test_a_file_of_absurd_size_is_not_read(file: Path) -> None:
+    file.unlink()
     file.touch()
     os.truncate(file, 2**40)
     assert "1,099,511,627,776 bytes are more than" in complaint(file)

@@ -13,25 +13,26 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import ENVIRONMENT_VARIABLE, data_directory, load_dataset
 from paperbench.errors import PaperbenchError
 from paperbench.specs.strict_yaml import SpecError
-from tests.helpers import random_images, write_cifar10_folder
+from tests.data.batches import publish
+from tests.helpers import random_images
 
-PER_FILE = 4
+IMAGES, LABELS = random_images(24)
 
 
-def write_npz(directory: Path) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = random_images(6 * PER_FILE)
-    n = 5 * PER_FILE
+def write_npz(directory: Path) -> None:
     directory.mkdir(exist_ok=True)
-    np.savez(directory / "cifar10.npz", x_train=images[:n], y_train=labels[:n], x_test=images[n:], y_test=labels[n:])
-    return images, labels
+    arrays = {"x_train": IMAGES[:20], "y_train": LABELS[:20], "x_test": IMAGES[20:], "y_test": LABELS[20:]}
+    np.savez(directory / "cifar10.npz", **arrays)
 
 
-def test_the_same_images_from_either_container_have_the_same_fingerprint(tmp_path: Path) -> None:
-    images, labels = write_npz(tmp_path / "npz")
-    write_cifar10_folder(tmp_path / "batches", images, labels, PER_FILE)
-    both = [load_dataset("cifar10", tmp_path / name) for name in ("npz", "batches")]
-    assert both[0].fingerprint == both[1].fingerprint
-    assert both[0].name != both[1].name
+def test_the_same_images_from_either_container_have_the_same_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_npz(tmp_path / "npz")
+    publish(monkeypatch, tmp_path / "batches", "cifar10", IMAGES, LABELS, "labels")
+    npz, batches = (load_dataset("cifar10", tmp_path / name) for name in ("npz", "batches"))
+    assert npz.fingerprint == batches.fingerprint
+    assert (npz.canonical, batches.canonical) == (False, True)
 
 
 def test_the_fingerprint_is_sha256_over_shapes_pixels_and_labels(small_dataset: ImageDataset) -> None:
@@ -83,14 +84,14 @@ def test_missing_data_are_told_with_every_way_to_get_them(tmp_path: Path) -> Non
     assert f"CIFAR-10 is not in {tmp_path / 'nowhere'}." in told
     assert f"paperbench data download cifar10 --data {tmp_path / 'nowhere'}" in told
     assert "cifar-10-batches-py/" in told
-    assert "cifar10.npz" in told
+    assert f"`paperbench data convert FOLDER {tmp_path / 'nowhere' / 'cifar10.npz'}`" in told
     assert "--data DIR" in told
     assert ENVIRONMENT_VARIABLE == "PAPERBENCH_DATA"
     assert "PAPERBENCH_DATA" in told
 
 
 def test_naming_the_inner_folder_is_put_right(tmp_path: Path) -> None:
-    write_cifar10_folder(tmp_path, *random_images(6), 1)
+    (tmp_path / "cifar-10-batches-py").mkdir()
     with pytest.raises(PaperbenchError, match=f"Name the folder around cifar-10-batches-py/.*: {tmp_path}$"):
         load_dataset("cifar10", tmp_path / "cifar-10-batches-py")
 
@@ -106,22 +107,25 @@ def test_an_unknown_data_set_is_refused(tmp_path: Path) -> None:
         load_dataset("cifra10", tmp_path)
 
 
-def test_the_folder_goes_before_the_file(tmp_path: Path) -> None:
+def test_the_original_files_go_before_the_npz_file_and_its_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_npz(tmp_path)
-    write_cifar10_folder(tmp_path, *random_images(6, seed=5), 1)
-    assert len(load_dataset("cifar10", tmp_path).x_train) == 5
+    (tmp_path / "dataset.yaml").write_text("name: mine\norigin: me\n")
+    folder = publish(monkeypatch, tmp_path, "cifar10", IMAGES[:6], LABELS[:6], "labels")
+    dataset = load_dataset("cifar10", tmp_path)
+    assert (len(dataset.x_train), dataset.name, dataset.canonical) == (5, "CIFAR-10", True)
+    (folder / "test_batch").unlink()
+    with pytest.raises(PaperbenchError, match="test_batch is missing"):
+        load_dataset("cifar10", tmp_path)
 
 
 def test_digits_need_no_folder(tmp_path: Path) -> None:
     assert load_dataset("digits", tmp_path / "nowhere").key == "digits"
 
 
-@pytest.mark.parametrize("container", ["npz", "batches"])
-def test_the_name_in_dataset_yaml_is_used(tmp_path: Path, container: str) -> None:
-    if container == "npz":
-        write_npz(tmp_path)
-    else:
-        write_cifar10_folder(tmp_path, *random_images(6), 1)
+def test_the_name_in_dataset_yaml_is_used(tmp_path: Path) -> None:
+    write_npz(tmp_path)
     (tmp_path / "dataset.yaml").write_text("name: CIFAR-10 from JPEG\norigin: a mirror\ncanonical: false\n")
     dataset = load_dataset("cifar10", tmp_path)
     assert (dataset.name, dataset.origin, dataset.canonical) == ("CIFAR-10 from JPEG", "a mirror", False)
