@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import paperbench
 from paperbench.cli import arguments as cli_arguments
@@ -108,6 +110,18 @@ def test_data_check_of_a_users_file_names_it_and_its_fingerprint(run: Run, tmp_p
     assert "4 to train on, 4 to test" in out
 
 
+def test_data_convert_makes_a_file_that_data_check_finds(run: Run) -> None:
+    for part, label in product(("train", "test"), range(10)):
+        folder = Path("images") / part / str(label)
+        folder.mkdir(parents=True)
+        Image.new("RGB", (32, 32), (label, 0, 0)).save(folder / "one.png")
+    code, out, _ = run("data", "convert", "images", "mine/cifar10.npz")
+    assert code == 0
+    assert "10 to train on, 10 to test" in out
+    assert run("data", "check", "cifar10", "--data", "mine") == (0, out, "")
+    assert run("data", "convert", "images", "mine/other.npz", "--dataset", "cifar10")[0] == 0
+
+
 def test_version(run: Run) -> None:
     assert run("--version") == (0, f"paperbench {paperbench.__version__}\n", "")
 
@@ -130,6 +144,9 @@ def test_version(run: Run) -> None:
         ("data check cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
         ("data download cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
         ("data download digits", "nothing to download"),
+        ("data convert . other.npz", "Name the new file cifar10.npz or cifar100.npz; under another name"),
+        ("data convert . cifar10.npy", "Name the new file cifar10.npz or cifar100.npz; under another name"),
+        ("data convert . cifar10.npz", "has neither a folder cifar-10-batches-py/ with the original files, nor fold"),
         ("run table2 --device tpu", "Unknown device 'tpu'. Use auto, cpu, cuda or cuda:N."),
         ("run table2 --device mps", "paperbench runs on cpu and cuda, not on 'mps'."),
         (

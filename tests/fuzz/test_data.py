@@ -62,22 +62,10 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (3, 32, 32, 3), }"
 HEADER_TOKENS = (
-    *(
-        b"'|O'",
-        b"'<i8'",
-        b"'>u8'",
-        b"'<f4'",
-        b"'|b1'",
-        b"'<U9'",
-        b"'<M8[ns]'",
-        b"'V3072'",
-        b"'|u99'",
-        b"'|u1,|u1'",
-        b"",
-    ),
-    *(b"[('a', '|O')]", b"[('a', '|u1', (9999999, 9999999))]", b"('|u1', (2**9,))", b"True", b"None", b"L", b"1e9"),
-    *(b"()", b"(3,)", b"(-1, 32, 32, 3)", b"(99999999, 32, 32, 3)", b"(%d, 32, 32, 3)" % 10**30, b"(3.0,)", b"'"),
-    *(b"(" * 500, b"-" * 5000, b"[" * 5000, b"__import__('os').system('x')", b"{", b"}", b"\0", b"\n", b"9" * 5000),
+    *b"'|O' '<i8' '>u8' '<f4' '|b1' '<U9' '<M8[ns]' 'V3072' '|u99' '|u1,|u1' True None L 1e9 () (3,) (3.0,) ' {".split(),
+    *(b"[('a', '|O')]", b"[('a', '|u1', (9999999, 9999999))]", b"('|u1', (2**9,))", b"__import__('os').system('x')"),
+    *(b"(-1, 32, 32, 3)", b"(99999999, 32, 32, 3)", b"(%d, 32, 32, 3)" % 10**30, b"", b"\0", b"\n"),
+    *(b"(" * 500, b"-" * 5000, b"[" * 5000, b"9" * 5000),
 )
 
 
@@ -132,7 +120,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of the images of a folder; there is one a class."""
     folder = tmp_path_factory.mktemp("images")
     for part in ("train", "test"):
-        for label in range(100):
+        for label in range(10):
             (folder / part / str(label)).mkdir(parents=True)
             Image.fromarray(IMAGES[0]).save(folder / part / str(label) / "a.png")
     return folder / "test" / "7" / "a.png"
@@ -149,6 +137,6 @@ def test_a_damaged_image_is_read_or_refused(image: Path, kind: str, data: st.Dat
     image.write_bytes(data.draw(damaged(stream.getvalue(), tokens)))
 
     def loaded_images() -> None:
-        check(load_images("cifar100", image.parents[2]))
+        check(load_images("cifar10", image.parents[2]))
 
     refused(PaperbenchError, loaded_images)
