@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.catalogue import DATASETS
@@ -12,18 +13,17 @@ from paperbench.data.digits import load_digits
 from paperbench.data.npz import load_npz
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.strict_yaml import FieldError, bind, read_mapping
-from paperbench.typed import Text, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_FOLDER = Path("data")
 
 
-@typed
+@dataclass(frozen=True)
 class DataDescription:
-    """An optional file dataset.yaml beside a .npz file: what to call the data in reports."""
+    """An optional file dataset.yaml beside data that are not the original: what to call them in reports."""
 
-    name: Text
-    origin: Text
+    name: str
+    origin: str
     canonical: bool = False
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
             f"paperbench cannot train or test on {DATASETS[key].title} yet: it has no loader for it. Its nets can be "
             "built (`paperbench models`), and its tables shown."
         )
-    folder, file = directory / FOLDERS[key], directory / f"{key}.npz"
+    folder, file, description = directory / FOLDERS[key], directory / f"{key}.npz", directory / "dataset.yaml"
     try:
         has_folder, has_file = folder.is_dir(), file.exists()
         is_inner = directory.name == FOLDERS[key] and directory.is_dir()
@@ -67,7 +67,7 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
     if has_folder:
         return load_batches(key, folder)
     if has_file:
-        return load_npz(key, file, *_description(directory / "dataset.yaml"))
+        return load_npz(key, file, *(_described(description) if description.exists() else ()))
     if is_inner:
         raise PaperbenchError(f"Name the folder around {FOLDERS[key]}/, not that folder itself: {directory.parent}")
     raise PaperbenchError(
@@ -80,8 +80,6 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
     )
 
 
-def _description(file: Path) -> tuple[str, str] | tuple[()]:
-    if not file.exists():
-        return ()
+def _described(file: Path) -> tuple[str, str]:
     described = bind(read_mapping(file), DataDescription)
     return described.name, described.origin
