@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -21,8 +20,6 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.run_spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]
-
-CIFAR10_FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 
 
 def copy_of_specs(target: Path) -> Path:
@@ -115,24 +112,6 @@ def random_dataset(side: int) -> ImageDataset:
         x_test=rng.integers(0, 256, (40, side, side, 3), dtype=np.uint8),
         y_test=rng.integers(0, 10, 40),
     )
-
-
-def write_batch(path: Path, images: np.ndarray, labels: np.ndarray, key: str = "labels", protocol: int = 2) -> None:
-    """A batch file in the layout of CIFAR's authors: one row an image, all red first, then green, then blue."""
-    rows = np.stack([np.concatenate([image[:, :, c].reshape(-1) for c in range(3)]) for image in images])
-    with open(path, "wb") as stream:
-        pickle.dump({"data": rows, key: [int(label) for label in labels]}, stream, protocol=protocol)
-
-
-def write_cifar10_folder(directory: Path, images: np.ndarray, labels: np.ndarray, per_file: int, **how: Any) -> Path:
-    """torchvision's folder with six files of `per_file` images each: five to train on, one to test."""
-    folder = directory / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-    assert len(images) == 6 * per_file
-    for i, name in enumerate(CIFAR10_FILES):
-        part = slice(i * per_file, (i + 1) * per_file)
-        write_batch(folder / name, images[part], labels[part], **how)
-    return folder
 
 
 def paperbench_process(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,19 @@
-"""paperbench data: what data sets there are, and fetching them."""
+"""paperbench data: check, download and convert data sets."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import Subparsers, add_data
 
+if TYPE_CHECKING:
+    from paperbench.data.dataset import ImageDataset
+
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("data", help="check data sets, or download them")
+    parser = subparsers.add_parser("data", help="check, download or convert data sets")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser("check", help="read a data set and say what it is")
     check.add_argument("dataset", help="cifar10, cifar100 or digits")
@@ -18,17 +23,17 @@ def add_parser(subparsers: Subparsers) -> None:
     download.add_argument("dataset", help="cifar10 or cifar100")
     add_data(download)
     download.set_defaults(execute=execute_download)
+    convert = actions.add_parser("convert", help="make a .npz file of a folder of images, or of the original files")
+    convert.add_argument("source", type=Path, help="folder with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)")
+    convert.add_argument("target", type=Path, metavar="OUT.npz", help="the new file, such as data/cifar10.npz")
+    convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: the name of OUT.npz)")
+    convert.set_defaults(execute=execute_convert)
 
 
 def execute_check(args: argparse.Namespace) -> int:
     from paperbench.data.sources import data_directory, load_dataset
 
-    dataset = load_dataset(_known(args.dataset), data_directory(args.data))
-    print(f"{dataset.name}")
-    print(f"  origin       {dataset.origin}")
-    print(f"  canonical    {'yes' if dataset.canonical else 'no: errors on it are not comparable with the paper'}")
-    print(f"  images       {len(dataset.x_train):,} to train on, {len(dataset.x_test):,} to test")
-    print(f"  fingerprint  {dataset.fingerprint}")
+    print(_described(load_dataset(args.dataset, data_directory(args.data))))
     return 0
 
 
@@ -36,14 +41,31 @@ def execute_download(args: argparse.Namespace) -> int:
     from paperbench.data.download import download
     from paperbench.data.sources import data_directory
 
-    print(f"{download(_known(args.dataset), data_directory(args.data))} is complete and checked.")
+    print(f"{download(args.dataset, data_directory(args.data))} is complete and checked.")
     return 0
 
 
-def _known(key: str) -> str:
-    from paperbench.catalogue import DATASETS
-    from paperbench.errors import PaperbenchError, nearest
+def execute_convert(args: argparse.Namespace) -> int:
+    from paperbench.data.cifar_batches import FOLDERS
+    from paperbench.data.convert import convert
+    from paperbench.errors import PaperbenchError
 
-    if key not in DATASETS:
-        raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
-    return key
+    key = args.dataset or args.target.stem
+    if key not in FOLDERS or args.target.suffix != ".npz":
+        raise PaperbenchError(
+            "Name the new file cifar10.npz or cifar100.npz; under another name ending in .npz, say which of the two it "
+            "is with `--dataset`."
+        )
+    print(_described(convert(args.source, args.target, key)))
+    return 0
+
+
+def _described(dataset: ImageDataset) -> str:
+    comparable = "yes" if dataset.canonical else "no: errors on it are not comparable with the paper"
+    return (
+        f"{dataset.name}\n"
+        f"  origin       {dataset.origin}\n"
+        f"  canonical    {comparable}\n"
+        f"  images       {len(dataset.x_train):,} to train on, {len(dataset.x_test):,} to test\n"
+        f"  fingerprint  {dataset.fingerprint}"
+    )

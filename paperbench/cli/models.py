@@ -24,7 +24,14 @@ _COUNTED = "counted from the tensors that a step makes, not measured: kernels ne
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("models", help="list the nets registered with timm, or draw one")
     parser.add_argument("pattern", nargs="?", default="*", help="shell pattern of names, such as 'preact_*'")
-    parser.add_argument("--diagram", action="store_true", help="draw the one net that is named, unit by unit")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--diagram", action="store_true", help="draw the one net that is named, unit by unit")
+    shown.add_argument(
+        "--memory",
+        action="store_true",
+        help="what a training step takes, with and without recomputing what is inside the residual units (gradient "
+        "checkpointing, `set_grad_checkpointing` of timm's models); measured on a GPU, else counted",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -32,12 +39,6 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="KEY=VALUE",
         dest="settings",
         help="with --diagram: an argument of the net, as one would give it to timm, such as depth=20; repeatable",
-    )
-    parser.add_argument(
-        "--memory",
-        action="store_true",
-        help="what a training step takes, with and without recomputing what is inside the residual units (gradient "
-        "checkpointing, `set_grad_checkpointing` of timm's models); measured on a GPU, else counted",
     )
     parser.add_argument("--batch-size", type=positive_int, metavar="N", help="with --memory: images (default: 128)")
     parser.add_argument("--device", metavar="D", help="with --memory: auto (default), cpu, cuda or cuda:N")
@@ -58,12 +59,13 @@ def execute(args: argparse.Namespace) -> int:
         names = [args.pattern]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
-    if args.diagram and args.memory:
-        raise PaperbenchError("--diagram and --memory are two answers. Ask for one at a time.")
-    if args.settings and not args.diagram:
-        raise PaperbenchError("--set changes what --diagram draws; tables list the nets as named. Add --diagram.")
-    if (args.batch_size or args.device) and not args.memory:
-        raise PaperbenchError("--batch-size and --device are of the step that --memory looks at. Add --memory.")
+    for option, value, needed, is_there in (
+        ("--set", args.settings, "--diagram", args.diagram),
+        ("--batch-size", args.batch_size, "--memory", args.memory),
+        ("--device", args.device, "--memory", args.memory),
+    ):
+        if value and not is_there:
+            raise PaperbenchError(f"{option} needs {needed}. Add that, or leave {option} out.")
     if args.tables and (args.diagram or args.memory):
         raise PaperbenchError("--tables is for the list of nets, which names the tables that use them. Leave it out.")
     if args.diagram:
@@ -75,25 +77,18 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _diagram(names: list[str], pattern: str, settings: Iterable[str]) -> str:
+def _diagram(names: list[str], pattern: str, settings: list[str]) -> str:
     from paperbench.catalogue import resolve
     from paperbench.errors import PaperbenchError
     from paperbench.report.diagram import diagram
 
     if len(names) > 1:
-        raise PaperbenchError(
-            f"--diagram draws one net, and {pattern!r} matches {len(names)}. Name one: {_few(names)}."
-        )
-    arguments: dict[str, Any] = {}
-    for key, value in map(_setting, settings):
-        if key in arguments:
-            raise PaperbenchError(f"--set gives {key} twice. Give it once.")
-        arguments[key] = value
+        few = ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} or another"
+        raise PaperbenchError(f"--diagram draws one net, and {pattern!r} matches {len(names)}. Name one: {few}.")
+    arguments = dict(map(_setting, settings))
+    if len(arguments) < len(settings):
+        raise PaperbenchError("--set gives an argument twice. Give it once.")
     return diagram(resolve(names[0], **arguments))
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} or another"
 
 
 def _setting(text: str) -> tuple[str, Any]:

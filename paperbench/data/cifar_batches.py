@@ -1,14 +1,18 @@
-"""CIFAR in the layout of its authors (and torchvision): pickled batches, read without trusting them."""
+"""CIFAR in torchvision's layout: pickled batches, opened only if they are the published files.
+
+Opening a pickle can run any code, so no other is ever opened.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from paperbench.catalogue import DATASETS
-from paperbench.data.batch_pickle import PickledArray, read_pickle
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
 from paperbench.reading import read_at_most
@@ -30,85 +34,70 @@ MD5 = {
         {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
     ),
 }
-"""Files of the original training and test sets with their published md5 sums."""
+"""Files of the original training and test sets with their published md5 sums, as torchvision lists them."""
 _LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
-_MOST_BYTES = 256 * 2**20
+_MAX_BYTES = 256 * 2**20
 """Of one file; the largest original one has 155 million."""
 
 
-def load_batches(key: str, folder: Path, name: str | None, origin: str | None) -> ImageDataset:
-    """Read CIFAR-10 or CIFAR-100 from its batch files.
+def load_batches(key: str, folder: Path) -> ImageDataset:
+    """Read the original CIFAR-10 or CIFAR-100 from its batch files.
 
     Args:
         key: "cifar10" or "cifar100".
         folder: Holds the batch files.
-        name, origin: What to call data that are not the original, if the user has said.
 
     Raises:
-        PaperbenchError: A file is missing, truncated, or no CIFAR batch.
+        PaperbenchError: A file is missing, or not the published one.
     """
-    train_files, test_files = MD5[key]
-    is_original = True
-    parts: list[tuple[Pixels, Labels]] = []
-    for file, md5 in (*train_files.items(), *test_files.items()):
-        content = _read(folder / file)
-        is_original &= hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
-        parts.append(_parse(key, folder / file, content))
-    split = len(train_files)
-    title = DATASETS[key].title
+    batches = [pickle.loads(content, encoding="latin1") for content in read_verified(key, folder)]  # noqa: S301
+    split = len(MD5[key][0])
+    x_train, y_train = _images_and_labels(batches[:split], _LABELS[key])
+    x_test, y_test = _images_and_labels(batches[split:], _LABELS[key])
     return ImageDataset(
         key=key,
-        name=title if is_original else name or f"{title} (altered copy)",
-        origin="the original files, md5 as published"
-        if is_original
-        else origin or "unknown; files differ from the original",
-        canonical=is_original,
-        x_train=np.concatenate([x for x, _ in parts[:split]]),
-        y_train=np.concatenate([y for _, y in parts[:split]]),
-        x_test=np.concatenate([x for x, _ in parts[split:]]),
-        y_test=np.concatenate([y for _, y in parts[split:]]),
+        name=DATASETS[key].title,
+        origin="the original files, md5 as published",
+        canonical=True,
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
     )
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return read_at_most(path, _MOST_BYTES)
-    except FileNotFoundError as error:
+def read_verified(key: str, folder: Path) -> list[bytes]:
+    """The contents of the batch files, training set first, all with their published md5 sums.
+
+    Raises:
+        PaperbenchError: A file is missing, cannot be read, or is not the published one; all such files are named.
+    """
+    train, test = MD5[key]
+    contents, problems, altered = [], [], []
+    for name, md5 in {**train, **test}.items():
+        try:
+            content = read_at_most(folder / name, _MAX_BYTES)
+        except FileNotFoundError:
+            problems.append(f"{name} is missing")
+        except OSError as error:
+            problems.append(f"{name} cannot be read: {error.strerror}")
+        else:
+            contents.append(content)
+            if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+                altered.append(name)
+    if altered:
+        problems.append(f"by their md5 sums, these are other files: {', '.join(altered)}")
+    if problems:
         raise PaperbenchError(
-            f"{path} is missing. The folder needs all batch files; unpack the archive again."
-        ) from error
-    except OSError as error:
-        raise PaperbenchError(f"{path} cannot be read: {error.strerror}.") from error
+            f"{folder} does not hold the original {DATASETS[key].title}: {'; '.join(problems)}. Only the original "
+            f"files are opened, as opening a pickle can run any code. To get them, move this folder away and use "
+            f"`paperbench data download {key}`. Bring other data as {key}.npz, which `paperbench data convert` makes "
+            "of a folder of images."
+        )
+    return contents
 
 
-def _parse(key: str, path: Path, content: bytes) -> tuple[Pixels, Labels]:
-    try:
-        batch = read_pickle(content)
-        data = batch.get("data") if isinstance(batch, dict) else None
-        if isinstance(data, PickledArray):
-            data = data.to_numpy()
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        reason = str(error) or type(error).__name__
-        raise PaperbenchError(
-            f"{path} is damaged or no CIFAR batch ({reason:.300}). Unpack or download it again."
-        ) from error
-    labels = batch.get(_LABELS[key]) if isinstance(batch, dict) else None
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
-        found = f"{data.dtype} of shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise PaperbenchError(
-            f"{path} must hold uint8 images of shape (N, 3072) under `data`, not {found}. Unpack or download it again."
-        )
-    if len(data) == 0:
-        raise PaperbenchError(f"{path} holds no image. Unpack or download it again.")
-    classes = DATASETS[key].num_classes
-    if (
-        not isinstance(labels, list)
-        or len(labels) != len(data)
-        or not all(type(label) is int and 0 <= label < classes for label in labels)
-    ):
-        raise PaperbenchError(
-            f"{path} must hold under `{_LABELS[key]}` a list with a whole number from 0 to {classes - 1} for each of "
-            f"its {len(data)} images. Unpack or download it again."
-        )
-    images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(images), np.asarray(labels, dtype=np.int64)
+def _images_and_labels(batches: list[dict[str, Any]], label_key: str) -> tuple[Pixels, Labels]:
+    rows = np.concatenate([batch["data"] for batch in batches])  # all red, then all green, then all blue
+    images = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return images, np.concatenate([batch[label_key] for batch in batches]).astype(np.int64)

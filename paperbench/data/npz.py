@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
-from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_magic
+from numpy.lib.format import read_array_header_1_0, read_magic
 
+from paperbench.atomic import TEMPORARY
 from paperbench.catalogue import DATASETS
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
 from paperbench.reading import check_size
 
-_MOST_IMAGES = 200_000
+_MAX_IMAGES = 200_000
 """In one part; CIFAR has 50,000. A small archive can unpack to any size."""
 
 
-def load_npz(key: str, path: Path, name: str | None, origin: str | None) -> ImageDataset:
-    """Read `x_train` (N, 32, 32, 3) uint8, `y_train` (N,), `x_test` and `y_test`; other arrays are left alone.
+def load_npz(key: str, path: Path, name: str | None = None, origin: str | None = None) -> ImageDataset:
+    """Read `x_train` (N, 32, 32, 3) uint8, `y_train` (N,), `x_test` and `y_test`; other arrays are ignored.
 
     Such a file cannot prove that its pixels are the original ones, so its data set is never canonical.
 
@@ -32,26 +34,25 @@ def load_npz(key: str, path: Path, name: str | None, origin: str | None) -> Imag
         PaperbenchError: The file is damaged or its arrays are not as described.
     """
     try:
-        check_size(path, 2 * _MOST_IMAGES * 4096)
-        with open(path, "rb") as stream:
-            if stream.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX:
-                raise PaperbenchError(f"{path} holds a single array; write all four with numpy.savez.")
+        check_size(path, 2 * _MAX_IMAGES * 4096)
         with ZipFile(path) as archive:
             names = set(archive.namelist())
             missing = [k for k in ("x_train", "y_train", "x_test", "y_test") if f"{k}.npy" not in names]
             if missing:
-                raise PaperbenchError(f"{path} lacks the array{'s'[: len(missing) > 1]} {', '.join(missing)}.")
-            x_train, y_train = _part(key, path, archive, "train")
-            x_test, y_test = _part(key, path, archive, "test")
+                raise PaperbenchError(f"{path} lacks {', '.join(missing)}.")
+            x_train, y_train = _part(key, archive, "train")
+            x_test, y_test = _part(key, archive, "test")
     except PaperbenchError:
         raise
     except Exception as error:  # a damaged archive can raise nearly anything
         reason = str(error) or type(error).__name__
-        raise PaperbenchError(f"{path} is damaged or no .npz file ({reason:.300}). Copy or make it again.") from error
-    title = DATASETS[key].title
+        raise PaperbenchError(
+            f"{path} is damaged or no .npz file ({reason:.300}). Copy it again, or make it with numpy.savez or "
+            "`paperbench data convert`."
+        ) from error
     return ImageDataset(
         key=key,
-        name=name or f"{title} (unverified {path.name})",
+        name=name or f"{DATASETS[key].title} (unverified {path.name})",
         origin=origin or "unknown; a .npz file",
         canonical=False,
         x_train=x_train,
@@ -61,57 +62,63 @@ def load_npz(key: str, path: Path, name: str | None, origin: str | None) -> Imag
     )
 
 
-def _part(key: str, path: Path, archive: ZipFile, part: str) -> tuple[Pixels, Labels]:
+def save_npz(dataset: ImageDataset, path: Path) -> None:
+    """Write a data set as `load_npz` reads it, at once or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    arrays = {key: getattr(dataset, key) for key in ("x_train", "y_train", "x_test", "y_test")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(temporary, "wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _part(key: str, archive: ZipFile, part: str) -> tuple[Pixels, Labels]:
     info = DATASETS[key]
-    with _Member(archive, f"x_{part}") as images:
-        shape = (info.size, info.size, 3)
-        if images.dtype != np.uint8 or images.shape[1:] != shape or not 0 < images.shape[0] <= _MOST_IMAGES:
-            raise PaperbenchError(
-                f"{path}: x_{part} must be uint8 of shape (N, {info.size}, {info.size}, 3) with N from 1 to "
-                f"{_MOST_IMAGES:,}, not {images.described}."
-            )
-        x = images.read()
-    with _Member(archive, f"y_{part}") as labels:
-        if labels.shape != (len(x),) or labels.dtype.kind not in "iu":
-            raise PaperbenchError(
-                f"{path}: y_{part} must be whole numbers of shape ({len(x)},), one for each image, "
-                f"not {labels.described}."
-            )
-        y = labels.read()
+    x: Pixels = _array(
+        archive,
+        f"x_{part}",
+        f"uint8 of shape (N, {info.size}, {info.size}, 3) with N from 1 to {_MAX_IMAGES:,}",
+        lambda shape, dtype: (
+            dtype == np.uint8 and shape[1:] == (info.size, info.size, 3) and 0 < shape[0] <= _MAX_IMAGES
+        ),
+    )
+    y = _array(
+        archive,
+        f"y_{part}",
+        f"whole numbers of shape ({len(x)},), one for each image",
+        lambda shape, dtype: shape == (len(x),) and dtype.kind in "iu",
+    )
     if y.min() < 0 or y.max() >= info.num_classes:
         raise PaperbenchError(
-            f"{path}: labels of {info.title} are 0 to {info.num_classes - 1}, y_{part} has {y.min()} to {y.max()}."
+            f"{archive.filename}: labels of {info.title} are 0 to {info.num_classes - 1}, y_{part} has {y.min()} to "
+            f"{y.max()}."
         )
     return x, y.astype(np.int64)
 
 
-class _Member:
-    """An array in the archive, of which the header is read first: what it announces may be more than memory holds."""
-
-    def __init__(self, archive: ZipFile, name: str) -> None:
-        info = archive.getinfo(f"{name}.npy")
-        if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # others are unpacked whatever their size
-            raise ValueError(f"{name} is compressed in a way that numpy never uses")
-        self._stream = archive.open(info)
-        version = read_magic(self._stream)
+def _array(archive: ZipFile, name: str, wanted: str, fits: Callable[[tuple[int, ...], np.dtype], bool]) -> np.ndarray:
+    """An array of the archive, read only if the shape and kind in its header fit: it may announce any size."""
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # others are unpacked whatever their size
+        raise ValueError(f"{name} is compressed in a way that numpy never uses")
+    with archive.open(info) as stream:
+        version = read_magic(stream)
         if version != (1, 0):  # others may have headers of any length
             raise ValueError(f"{name} has version {version} of the format, made for arrays of many fields")
-        self.shape, self._is_fortran, self.dtype = read_array_header_1_0(self._stream)
-
-    def __enter__(self) -> _Member:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    @property
-    def described(self) -> str:
-        return f"{self.dtype!s:.100} of shape {self.shape!s:.100}"
-
-    def read(self) -> np.ndarray:
-        """The values, now that their number is known to be reasonable."""
-        size = math.prod(self.shape) * self.dtype.itemsize
-        content = bytearray(self._stream.read(size + 1))
-        if len(content) != size:
-            raise ValueError(f"the array of shape {self.shape} has too few or too many values")
-        return np.ndarray(self.shape, self.dtype, content, order="F" if self._is_fortran else "C")
+        shape, is_fortran, dtype = read_array_header_1_0(stream)
+        if not fits(shape, dtype):
+            raise PaperbenchError(
+                f"{archive.filename}: {name} must be {wanted}, not {dtype!s:.100} of shape {shape!s:.100}."
+            )
+        size = math.prod(shape) * dtype.itemsize
+        content = bytearray(stream.read(size + 1))  # at the end of the file its checksum is compared
+    if len(content) != size:
+        raise ValueError(f"{name} has too few or too many values for its shape {shape}")
+    return np.ndarray(shape, dtype, content, order="F" if is_fortran else "C")

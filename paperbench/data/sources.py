@@ -42,7 +42,7 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
 
     Args:
         key: A key of `catalogue.DATASETS`.
-        directory: Holds CIFAR as torchvision's folder or as one .npz file. The digits need none.
+        directory: Holds CIFAR as torchvision's folder of original files or as one .npz file. The digits need none.
 
     Raises:
         PaperbenchError: The data are not there, or damaged; the message says how to get them.
@@ -58,24 +58,24 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
         )
     folder, file, description = directory / FOLDERS[key], directory / f"{key}.npz", directory / "dataset.yaml"
     try:
-        has_folder, has_file, is_described = folder.is_dir(), file.exists(), description.exists()
+        has_folder, has_file = folder.is_dir(), file.exists()
         is_inner = directory.name == FOLDERS[key] and directory.is_dir()
     except OSError as error:
         raise PaperbenchError(
             f"{directory} cannot be searched: {error.strerror}. Choose another folder (`--data DIR`)."
         ) from error
-    name, origin = _described(description) if is_described else (None, None)
     if has_folder:
-        return load_batches(key, folder, name, origin)
+        return load_batches(key, folder)
     if has_file:
-        return load_npz(key, file, name, origin)
+        return load_npz(key, file, *(_described(description) if description.exists() else ()))
     if is_inner:
         raise PaperbenchError(f"Name the folder around {FOLDERS[key]}/, not that folder itself: {directory.parent}")
     raise PaperbenchError(
         f"{DATASETS[key].title} is not in {directory}. Any one of these will do:\n"
         f"  - `paperbench data download {key} --data {directory}` fetches and checks the original files;\n"
-        f"  - put torchvision's folder {FOLDERS[key]}/ there;\n"
-        f"  - put {key}.npz there (x_train (N,32,32,3) uint8, y_train, x_test, y_test).\n"
+        f"  - put torchvision's folder {FOLDERS[key]}/ with the original files there;\n"
+        f"  - put {key}.npz there (x_train (N,32,32,3) uint8, y_train, x_test, y_test);\n"
+        f"  - `paperbench data convert FOLDER {file}` makes that of a folder of images.\n"
         f"Another folder: `--data DIR`, or the environment variable {ENVIRONMENT_VARIABLE}."
     )
 

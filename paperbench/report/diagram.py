@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, zip_longest
 
 from paperbench.architecture import Convolution, Unit, macs, num_features, parameters, stem, tail, units
 from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Component, Net
 
-
-@dataclass(frozen=True)
-class _Columns:
-    """Where the lines of gate, if there is one, and residual function run, and where shapes begin."""
-
-    gate: int | None
-    residual: int
-    shape: int
-
-
-_UNGATED, _GATED = _Columns(None, 40, 56), _Columns(38, 64, 79)
-_SHORTCUT = 12  # column of the shortcut path, which the signal also takes between units
+_COLUMNS = 12, 38, 64
+"""Where the paths run: the shortcut, which the signal also takes between units, the gate if any, and the residual."""
 _TEXT = 19  # room for text in a box: "global average pool"
 
 
-def diagram(net: Net, size: int | None = None) -> str:
-    """A picture of a net in ASCII, at most 100 columns wide. Equal units that follow each other are drawn once.
-
-    Args:
-        size: Side of the image; what the net is made for if None.
-    """
-    size = size or FAMILIES[net.family].size
-    columns = _UNGATED if net.gate_bias is None else _GATED
-    lines = [*_heading(net, size), "", *_stem(net, size, columns)]
+def diagram(net: Net) -> str:
+    """A picture of a net in ASCII, at most 100 columns wide. Equal units that follow each other are drawn once."""
+    size = FAMILIES[net.family].size
+    paths = 2 if net.gate_bias is None else 3
+    lines = [*_heading(net, size), "", *_stem(net, size, paths)]
     size = stem(net).output_size(size)
     for _, group in groupby(units(net), key=lambda unit: replace(unit, index=0)):
         equal = list(group)
         size = equal[0].output_size(size)
-        lines += [*_title(equal, columns), *_unit(net, equal[0], columns)]
-        lines += [_line("|", columns, _shape(equal[0].out_channels, size)), _line()]
-    return "\n".join([*lines, *_end(net, columns)])
+        lines += [*_title(equal, paths), *_unit(net, equal[0])]
+        lines += [_line("|", paths, _shape(equal[0].out_channels, size)), _line()]
+    return "\n".join([*lines, *_end(net, paths)])
 
 
 def _heading(net: Net, size: int) -> Iterator[str]:
@@ -70,44 +56,51 @@ def _name(net: Net) -> str:
     return f"ResNet-{net.depth}"
 
 
-def _stem(net: Net, size: int, columns: _Columns) -> Iterator[str]:
+def _stem(net: Net, size: int, paths: int) -> Iterator[str]:
     first = stem(net)
-    yield _line("image", columns, _shape(net.in_chans, size))
+    yield _line("image", paths, _shape(net.in_chans, size))
     yield _line()
     yield _line(_box(_conv(first.convolution)))
     if first.components:
         yield _line(_box(_words(first.components)))
     if first.pools:
-        yield _line("|", columns, _shape(first.convolution.outputs, first.convolution.output_size(size)))
+        yield _line("|", paths, _shape(first.convolution.outputs, first.convolution.output_size(size)))
         yield _line(_box("3x3 max pool, /2"))
-    yield _line("|", columns, _shape(first.convolution.outputs, first.output_size(size)))
+    yield _line("|", paths, _shape(first.convolution.outputs, first.output_size(size)))
     yield _line()
 
 
-def _title(equal: list[Unit], columns: _Columns) -> Iterator[str]:
+def _title(equal: list[Unit], paths: int) -> Iterator[str]:
     first, last = equal[0], equal[-1]
     which = f"unit {first.index + 1}"
     if len(equal) > 1:
         which = f"units {first.index + 1} to {last.index + 1}: {len(equal)} equal units"
-    start, end = _SHORTCUT + 3, columns.shape + len("64 x 112 x 112")
-    yield _row((_SHORTCUT, "|"), (start, f"== stage {first.stage + 1}, {which} ".ljust(end - start, "=")))
+    start, end = _COLUMNS[0] + 3, _shape_column(paths) + len("64 x 112 x 112")
+    yield _row((_COLUMNS[0], "|"), (start, f"== stage {first.stage + 1}, {which} ".ljust(end - start, "=")))
     yield _line()
 
 
-def _unit(net: Net, unit: Unit, columns: _Columns) -> Iterator[str]:
+def _unit(net: Net, unit: Unit) -> Iterator[str]:
     is_shared = unit.shortcut_reads == "activated"
     if is_shared:
         yield _line(_box(_words(unit.before)))
         yield _line()
+    boxes = [list(_on_shortcut(unit)), list(_on_gate(net, unit)), list(_on_residual(unit, is_shared))]
+    names = ["|", "  | g", "  | F"]
+    if not unit.gate:
+        del boxes[1], names[1]
     signal = "activated x" if is_shared else "raw x" if unit.before else "x"
-    yield _paths(columns, "o", ".", ".", wire_to=columns.residual)
-    yield _paths(columns, f"{signal} |{' ' * len(signal)} ", "|", "|")  # the line in the middle, as texts are centred
-    boxes = _on_shortcut(unit), _on_gate(net, unit), _on_residual(unit, is_shared)
-    for shortcut, gate, residual in zip_longest(*boxes):
-        yield _paths(columns, _box(shortcut), _box(gate), _box(residual))
-    yield _paths(columns, "|", "  | g", "  | F")
-    yield from _factors(net, columns)
-    yield _row(_wire(columns.residual), _centred(_SHORTCUT, "(+)"), (_SHORTCUT + 2, "<"), (columns.residual, "'"))
+    others = len(boxes) - 1
+    yield _paths("o", *"." * others, wire_to=others)
+    yield _paths(f"{signal} |{' ' * len(signal)} ", *"|" * others)  # the line in the middle, as texts are centred
+    for texts in zip_longest(*boxes):
+        yield _paths(*map(_box, texts))
+    yield _paths(*names)
+    factors = _factors(net)
+    if factors:
+        yield factors
+        yield _row((_COLUMNS[0], "|"), (_COLUMNS[others], "|"))
+    yield _row(_wire(others), _centred(_COLUMNS[0], "(+)"), (_COLUMNS[0] + 2, "<"), (_COLUMNS[others], "'"))
     if unit.after_addition:
         yield _line()
         yield _line(_box(_words(unit.after_addition)))
@@ -142,29 +135,23 @@ def _on_residual(unit: Unit, is_shared: bool) -> Iterator[str]:
         yield _words(unit.last)
 
 
-def _factors(net: Net, columns: _Columns) -> Iterator[str]:
-    """What the two paths go through in front of the addition."""
+def _factors(net: Net) -> str:
+    """What the paths go through before the addition, if anything."""
     if net.shortcut == "exclusive_gating":
-        shortcut, residual = f" {_box('times (1 - g)')}<", f">{_box('times g')} "
-        yield _paths(columns, shortcut, "+", residual, wire_to=columns.residual)
-    elif net.shortcut == "shortcut_only_gating":
-        yield _paths(columns, f" {_box('times (1 - g)')}<", "'", "|", wire_to=columns.gate)
-    elif net.shortcut == "constant_scaling":
+        return _paths(f" {_box('times (1 - g)')}<", "+", f">{_box('times g')} ", wire_to=2)
+    if net.shortcut == "shortcut_only_gating":
+        return _paths(f" {_box('times (1 - g)')}<", "'", "|", wire_to=1)
+    if net.shortcut == "constant_scaling":
         factors = net.shortcut_scale, net.residual_scale
-        shortcut, residual = (_box(None if factor == 1 else f"times {factor:g}") for factor in factors)
-        yield _paths(columns, shortcut, "", residual)
-    elif net.shortcut == "dropout":
-        yield _paths(columns, _box("dropout 0.5"), "", "|")
-    else:
-        return
-    yield _row((_SHORTCUT, "|"), (columns.residual, "|"))
+        return _paths(*(_box(None if factor == 1 else f"times {factor:g}") for factor in factors))
+    return _paths(_box("dropout 0.5"), "|") if net.shortcut == "dropout" else ""
 
 
-def _end(net: Net, columns: _Columns) -> Iterator[str]:
+def _end(net: Net, paths: int) -> Iterator[str]:
     if tail(net):
         yield _line(_box(_words(tail(net))))
     yield _line(_box("global average pool"))
-    yield _line("|", columns, str(num_features(net)))
+    yield _line("|", paths, str(num_features(net)))
     if net.num_classes:
         yield _line(_box(f"classifier, {net.num_classes}"))
 
@@ -186,25 +173,26 @@ _Piece = tuple[int, str]
 """A text, and the column that it begins in."""
 
 
-def _line(text: str = "|", columns: _Columns = _UNGATED, shape: str = "") -> str:
-    """A line where there is one path alone."""
-    return _row(_centred(_SHORTCUT, text), (columns.shape, shape))
+def _line(text: str = "|", paths: int = 2, shape: str = "") -> str:
+    """A line outside units."""
+    return _row(_centred(_COLUMNS[0], text), (_shape_column(paths), shape))
 
 
-def _paths(columns: _Columns, shortcut: str, gate: str, residual: str, wire_to: int | None = None) -> str:
-    """A line between split and addition, with a text centred on each path; a wire lies under them."""
-    pieces = [_wire(wire_to or _SHORTCUT), _centred(_SHORTCUT, shortcut), _centred(columns.residual, residual)]
-    if columns.gate:
-        pieces.append(_centred(columns.gate, gate))
-    return _row(*pieces)
+def _paths(*texts: str, wire_to: int = 0) -> str:
+    """A line inside a unit, with a text centred on each path; a wire from the first path to another lies under them."""
+    return _row(_wire(wire_to), *map(_centred, _COLUMNS, texts))
+
+
+def _shape_column(paths: int) -> int:
+    return _COLUMNS[paths - 1] + 16
 
 
 def _box(text: str | None) -> str:
     return f"[ {text:^{_TEXT}} ]" if text else "|"
 
 
-def _wire(end: int) -> _Piece:
-    return _SHORTCUT, "-" * (end - _SHORTCUT)
+def _wire(path: int) -> _Piece:
+    return _COLUMNS[0], "-" * (_COLUMNS[path] - _COLUMNS[0])
 
 
 def _centred(column: int, text: str) -> _Piece:

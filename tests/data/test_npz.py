@@ -14,11 +14,8 @@ from paperbench.errors import PaperbenchError
 from tests.helpers import random_images
 from tests.limits import frugal
 
-
-def arrays(**changes: Any) -> dict[str, Any]:
-    (x_train, y_train), (x_test, y_test) = random_images(8), random_images(3, seed=1)
-    values = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, **changes}
-    return {key: value for key, value in values.items() if value is not None}
+(X_TRAIN, Y_TRAIN), (X_TEST, Y_TEST) = random_images(8), random_images(3, seed=1)
+ARRAYS = {"x_train": X_TRAIN, "y_train": Y_TRAIN, "x_test": X_TEST, "y_test": Y_TEST}
 
 
 @pytest.fixture
@@ -28,62 +25,44 @@ def file(tmp_path: Path) -> Path:
 
 def complaint(file: Path) -> str:
     with pytest.raises(PaperbenchError) as caught:
-        load_npz("cifar10", file, None, None)
+        load_npz("cifar10", file)
     assert str(caught.value).startswith(str(file))
     return str(caught.value)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_arrays_come_back_as_they_are(file: Path, save: Any) -> None:
-    written = arrays()
-    save(file, **written)
-    dataset = load_npz("cifar10", file, None, None)
-    for name, values in written.items():
+def test_arrays_come_back_as_they_are_and_others_are_ignored(file: Path, save: Any) -> None:
+    save(file, **ARRAYS, notes=np.array(["ignored", "here"]))
+    dataset = load_npz("cifar10", file)
+    for name, values in ARRAYS.items():
         np.testing.assert_array_equal(getattr(dataset, name), values)
     assert dataset.y_train.dtype == dataset.y_test.dtype == np.int64
+    assert dataset.x_test.flags.writeable, "torch warns of others"
     assert (dataset.key, dataset.canonical) == ("cifar10", False)
+    assert dataset.name == "CIFAR-10 (unverified cifar10.npz)"
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", ">i8", "uint64"])
 def test_labels_may_be_whole_numbers_of_any_size(file: Path, dtype: str) -> None:
-    written = arrays()
-    np.savez(file, **{**written, "y_train": written["y_train"].astype(dtype)})
-    loaded = load_npz("cifar10", file, None, None).y_train
+    np.savez(file, **{**ARRAYS, "y_train": Y_TRAIN.astype(dtype)})
+    loaded = load_npz("cifar10", file).y_train
     assert loaded.dtype == np.int64
-    np.testing.assert_array_equal(loaded, written["y_train"])
+    np.testing.assert_array_equal(loaded, Y_TRAIN)
 
 
 def test_images_in_another_memory_order_have_the_same_fingerprint(file: Path) -> None:
-    written = arrays()
-    np.savez(file, **written)
-    before = load_npz("cifar10", file, None, None).fingerprint
-    np.savez(file, **{**written, "x_train": np.asfortranarray(written["x_train"])})
-    assert load_npz("cifar10", file, None, None).fingerprint == before
-
-
-def test_names_say_that_nobody_has_verified_the_pixels_unless_the_user_names_them(file: Path) -> None:
-    np.savez(file, **arrays())
-    assert load_npz("cifar10", file, None, None).name == "CIFAR-10 (unverified cifar10.npz)"
-    named = load_npz("cifar10", file, "CIFAR-10 from JPEG", "a mirror")
-    assert (named.name, named.origin, named.canonical) == ("CIFAR-10 from JPEG", "a mirror", False)
-
-
-def test_further_arrays_are_left_alone(file: Path) -> None:
-    np.savez(file, **arrays(), notes=np.array(["kept", "apart"]))
-    assert len(load_npz("cifar10", file, None, None).x_train) == 8
+    np.savez(file, **ARRAYS)
+    before = load_npz("cifar10", file).fingerprint
+    np.savez(file, **{**ARRAYS, "x_train": np.asfortranarray(X_TRAIN)})
+    assert load_npz("cifar10", file).fingerprint == before
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y_test": None}, "lacks the array y_test."),
-        ({"x_train": None, "y_test": None}, "lacks the arrays x_train, y_test."),
-        (
-            {"x_train": np.zeros((8, 32, 32, 3))},
-            "x_train must be uint8 of shape (N, 32, 32, 3) with N from 1 to 200,000, not float64",
-        ),
-        ({"x_train": np.zeros((8, 3, 32, 32), np.uint8)}, "not uint8 of shape (8, 3, 32, 32)"),
-        ({"x_train": np.zeros((8, 3072), np.uint8)}, "not uint8 of shape (8, 3072)"),
+        ({"x_train": np.zeros((8, 32, 32, 3))}, "x_train must be uint8 of shape (N, 32, 32, 3) with N from 1 to 200,0"),
+        ({"x_train": np.zeros((8, 32, 32, 3))}, "not float64 of shape (8, 32, 32, 3)."),
+        ({"x_train": np.zeros((8, 3, 32, 32), np.uint8)}, "not uint8 of shape (8, 3, 32, 32)."),
         ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "x_test must be uint8 of shape"),
         ({"x_test": np.uint8(3)}, "not uint8 of shape ()"),
         (
@@ -95,60 +74,61 @@ def test_further_arrays_are_left_alone(file: Path) -> None:
         ({"y_train": np.zeros(8, bool)}, "not bool of shape (8,)"),
         ({"y_train": np.arange(8) + 3}, "labels of CIFAR-10 are 0 to 9, y_train has 3 to 10."),
         ({"y_train": np.arange(8) - 1}, "y_train has -1 to 6."),
-        ({"y_train": np.array([0, 1, 2, 3, 4, 5, 6, object()], dtype=object)}, "not object of shape (8,)"),
+        ({"y_train": np.array([*range(7), object()], dtype=object)}, "not object of shape (8,)"),
     ],
 )
 def test_arrays_of_another_shape_or_kind_are_refused(file: Path, changes: dict[str, Any], message: str) -> None:
-    np.savez(file, **arrays(**changes))
+    np.savez(file, **{**ARRAYS, **changes})
     assert message in complaint(file)
+
+
+def test_missing_arrays_are_named(file: Path) -> None:
+    np.savez(file, y_train=Y_TRAIN, x_test=X_TEST)
+    assert complaint(file).endswith("lacks x_train, y_test.")
 
 
 def test_a_hundred_classes_are_legal_in_cifar100_only(tmp_path: Path) -> None:
     file = tmp_path / "cifar100.npz"
-    np.savez(file, **arrays(y_train=np.arange(8) + 92))
-    assert load_npz("cifar100", file, None, None).y_train.max() == 99
+    np.savez(file, **{**ARRAYS, "y_train": np.arange(8) + 92})
+    assert load_npz("cifar100", file).y_train.max() == 99
     with pytest.raises(PaperbenchError, match="labels of CIFAR-10 are 0 to 9"):
-        load_npz("cifar10", file, None, None)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
-def test_a_truncated_file_is_damaged(file: Path, share: float) -> None:
-    np.savez_compressed(file, **arrays())
-    content = file.read_bytes()
-    file.write_bytes(content[: int(len(content) * share)])
-    assert "is damaged or no .npz file" in complaint(file)
-    assert "Copy or make it again." in complaint(file)
+        load_npz("cifar10", file)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_flipped_byte_among_the_pixels_is_found(file: Path, save: Any) -> None:
-    save(file, **arrays())
+def test_a_truncated_file_or_one_with_a_flipped_byte_is_damaged(file: Path, save: Any) -> None:
+    save(file, **ARRAYS)
     content = bytearray(file.read_bytes())
+    for share in (0.0, 0.01, 0.5, 0.999):
+        file.write_bytes(content[: int(len(content) * share)])
+        assert "is damaged or no .npz file" in complaint(file)
     content[len(content) // 3] ^= 0xFF
     file.write_bytes(content)
     assert "is damaged or no .npz file" in complaint(file)
+    assert "Copy it again, or make it with numpy.savez or `paperbench data convert`." in complaint(file)
 
 
-@pytest.mark.parametrize("content", [b"<html>not found</html>", b"PK\x03\x04", bytes(1000)])
+@pytest.mark.parametrize("content", [b"<html>not found</html>", b"PK\x03\x04", bytes(1000), b"\x93NUMPY\x01\x00"])
 def test_files_of_another_kind_are_refused(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     assert "is damaged or no .npz file" in complaint(file)
 
 
-def test_a_single_array_is_refused(file: Path) -> None:
-    with open(file, "wb") as stream:
-        np.save(stream, arrays()["x_train"])
-    assert "holds a single array; write all four with numpy.savez." in complaint(file)
-
-
-def test_a_folder_in_the_files_place_is_refused(file: Path) -> None:
+def test_folders_pipes_and_files_of_absurd_size_are_not_read(file: Path) -> None:
     file.mkdir()
     assert re.search("damaged or no .npz file .*Is a directory", complaint(file))
+    file.rmdir()
+    os.mkfifo(file)
+    assert "it is no ordinary file" in complaint(file)
+    file.unlink()
+    file.touch()
+    os.truncate(file, 2**40)
+    assert "1,099,511,627,776 bytes are more than" in complaint(file)
 
 
 def write_members(file: Path, compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> None:
-    """The arrays of these tests, and bytes of another making in the place of some."""
-    np.savez(file, **arrays())
+    """The arrays of these tests, and other bytes in the place of some."""
+    np.savez(file, **ARRAYS)
     with zipfile.ZipFile(file) as archive:
         whole = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(file, "w", compression) as archive:
@@ -168,21 +148,13 @@ def header(shape: str, descr: str = "'|u1'", version: tuple[int, int] = (1, 0), 
         ("x_train", header(f"({2**60}, 32, 32, 3)"), "N from 1 to 200,000"),
         ("x_train", header("(-8, 32, 32, 3)"), "N from 1 to 200,000"),
         ("x_train", header("(200_000, 32, 32, 3)") + bytes(10), "too few or too many values"),
-        ("x_train", header("(7, 32, 32, 3)") + bytes(8 * 3072), "too few or too many values"),
         ("x_train", header("(8, 32, 32, 3)") + bytes(100 * 2**20), "too few or too many values"),
         ("x_train", header("(8, 32, 32, 3)", "[('a', '|O')]"), "not [('a', 'O')] of shape"),
-        ("x_train", header("(8, 32, 32, 3)", "('|u1', (2**9,))"), "is damaged"),
         ("x_train", header("(8, 32, 32, 3)", version=(2, 0), spaces=100 * 2**20), "has version (2, 0) of the format"),
         ("x_train", header("(" * 60_000), "is damaged"),
-        ("x_train", header("-" * 60_000 + "1"), "is damaged"),
         ("x_train", bytes(100 * 2**20), "is damaged"),
         ("y_train", header(f"({2**60},)", "'<i8'"), "y_train must be whole numbers of shape (8,)"),
-        ("y_train", header("(8,)", "'<f8'") + b"\xff" * 64, "not float64 of shape (8,)"),
-        (
-            "y_train",
-            header("(8,)", "'|O'") + b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00:\x85R.",
-            "not object of shape (8,)",
-        ),
+        ("y_train", header("(8,)", "'|O'") + b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00:\x85R.", "not object of shape"),
     ],
 )
 def test_a_header_that_lies_is_refused_before_its_values_are_read(
@@ -198,19 +170,3 @@ def test_a_compression_that_is_unpacked_whatever_its_size_is_refused(file: Path,
     write_members(file, compression, x_train=header("(8, 32, 32, 3)") + bytes(100 * 2**20))
     with frugal(megabytes=20):
         assert "compressed in a way that numpy never uses" in complaint(file)
-
-
-def test_arrays_can_be_written_to(file: Path) -> None:
-    np.savez(file, **arrays())
-    assert load_npz("cifar10", file, None, None).x_test.flags.writeable  # torch warns of others
-
-
-def test_a_pipe_in_the_files_place_is_not_waited_for(file: Path) -> None:
-    os.mkfifo(file)
-    assert "it is no ordinary file" in complaint(file)
-
-
-def test_a_file_of_absurd_size_is_not_read(file: Path) -> None:
-    file.touch()
-    os.truncate(file, 2**40)
-    assert "1,099,511,627,776 bytes are more than" in complaint(file)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from PIL import Image
 
-from paperbench.data.batch_pickle import read_pickle
+from paperbench.data.convert import load_images
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError
-from tests.fuzz.strategies import JSON_VALUES, damaged, hundreds, refused
-from tests.helpers import random_images, write_batch
+from tests.fuzz.strategies import damaged, hundreds, refused
+from tests.helpers import random_images
 
 (IMAGES, LABELS) = random_images(3, classes=100)
 ARRAYS = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES[:1], "y_test": LABELS[:1]}
@@ -43,9 +43,11 @@ def header(text: str, version: tuple[int, int] = (1, 0)) -> bytes:
 
 
 def loaded(directory: Path) -> None:
+    check(load_dataset("cifar100", directory))
+
+
+def check(dataset: ImageDataset) -> None:
     """Whatever is accepted has the promised form."""
-    dataset = load_dataset("cifar100", directory)
-    assert isinstance(dataset, ImageDataset)
     for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)):
         assert (x.dtype, x.shape[1:], y.dtype, y.shape) == (np.uint8, (32, 32, 3), np.int64, (len(x),))
         assert y.min() >= 0
@@ -58,33 +60,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("npz") / "cifar100.npz"
 
 
-@pytest.fixture(scope="module")
-def batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("batches") / "cifar-100-python"
-    folder.mkdir()
-    for name in ("train", "test"):
-        write_batch(folder / name, IMAGES, LABELS, key="fine_labels")
-    return folder / "train"
-
-
 HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (3, 32, 32, 3), }"
 HEADER_TOKENS = (
-    *(
-        b"'|O'",
-        b"'<i8'",
-        b"'>u8'",
-        b"'<f4'",
-        b"'|b1'",
-        b"'<U9'",
-        b"'<M8[ns]'",
-        b"'V3072'",
-        b"'|u99'",
-        b"'|u1,|u1'",
-        b"",
-    ),
-    *(b"[('a', '|O')]", b"[('a', '|u1', (9999999, 9999999))]", b"('|u1', (2**9,))", b"True", b"None", b"L", b"1e9"),
-    *(b"()", b"(3,)", b"(-1, 32, 32, 3)", b"(99999999, 32, 32, 3)", b"(%d, 32, 32, 3)" % 10**30, b"(3.0,)", b"'"),
-    *(b"(" * 500, b"-" * 5000, b"[" * 5000, b"__import__('os').system('x')", b"{", b"}", b"\0", b"\n", b"9" * 5000),
+    *b"'|O' '<i8' '>u8' '<f4' '|b1' '<U9' '<M8[ns]' 'V3072' '|u99' '|u1,|u1' True None L 1e9 () (3,) (3.0,) '".split(),
+    *(b"[('a', '|O')]", b"[('a', '|u1', (9999999, 9999999))]", b"('|u1', (2**9,))", b"__import__('os').system('x')"),
+    *(b"(-1, 32, 32, 3)", b"(99999999, 32, 32, 3)", b"(%d, 32, 32, 3)" % 10**30, b"", b"\0", b"\n"),
+    *(b"(" * 500, b"-" * 5000, b"[" * 5000, b"9" * 5000),
 )
 
 
@@ -134,84 +115,28 @@ def test_an_array_of_any_kind_is_read_or_refused(
     refused(PaperbenchError, loaded, archive.parent)
 
 
-OPERATIONS = (
-    *(bytes([code]) for code in b"(.0120FNIJLMKVUTXSBCRGbcilojtsude}]){pqrhga\x80\x81\x82\x85\x86\x87\x88\x89\x8a\x8b"),
-    *(bytes([code]) for code in b"\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98"),
-    *(
-        b"cos\nsystem\n",
-        b"cbuiltins\neval\n",
-        b"ccopyreg\n_reconstructor\n",
-        b"\x8c\x05numpy\x8c\x07ndarray\x93",
-        b"K\x01",
-    ),
-    *(
-        b"cnumpy\nndarray\n",
-        b"cnumpy\ndtype\n",
-        b"cnumpy.core.multiarray\n_reconstruct\n",
-        b"c_codecs\nencode\n",
-        b"h\x00",
-    ),
-    *(
-        b"r\xff\xff\xff\x7f",
-        b"\x8e" + b"\xff" * 7 + b"\x00",
-        b"X\x04\x00\x00\x00data",
-        b"\x8c\x06latin1",
-        b"\x8c\x02u1",
-        b"q\x00",
-    ),
-)
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of the images of a folder; there is one a class."""
+    folder = tmp_path_factory.mktemp("images")
+    for part in ("train", "test"):
+        for label in range(10):
+            (folder / part / str(label)).mkdir(parents=True)
+            Image.fromarray(IMAGES[0]).save(folder / part / str(label) / "a.png")
+    return folder / "test" / "7" / "a.png"
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 5])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF"])
 @hundreds(1)
 @given(data=st.data())
-def test_a_damaged_batch_is_read_or_refused(batch: Path, protocol: int, data: st.DataObject) -> None:
-    original = pickle.dumps({"data": IMAGES[:1].reshape(1, -1), "fine_labels": [7]}, protocol)
-    head, pixels, tail = original[:200], original[200:-200], original[-200:]
-    if data.draw(st.booleans()):
-        head = data.draw(damaged(head, OPERATIONS))
-    else:
-        tail = data.draw(damaged(tail, OPERATIONS))
-    batch.write_bytes(head + pixels + tail)
-    refused(PaperbenchError, loaded, batch.parents[1])
+def test_a_damaged_image_is_read_or_refused(image: Path, kind: str, data: st.DataObject) -> None:
+    stream = io.BytesIO()
+    Image.fromarray(IMAGES[1]).save(stream, kind)
+    tokens = (b"IHDR", b"IEND", b"tEXt", b"\xff\xc0", b"\xff\xd9", b"\xff" * 8, bytes(8), b"\x00\x01\x00\x00")
+    image.write_bytes(data.draw(damaged(stream.getvalue(), tokens)))
 
+    def loaded_images() -> None:
+        check(load_images("cifar10", image.parents[2]))
 
-@hundreds(3)
-@given(operations=st.lists(st.sampled_from(OPERATIONS) | st.binary(max_size=3), max_size=30))
-def test_any_sequence_of_pickle_operations_is_refused(batch: Path, operations: list[bytes]) -> None:
-    batch.write_bytes(b"".join(operations) + b".")
-    assert refused(PaperbenchError, loaded, batch.parents[1])
-
-
-VALUES = st.recursive(
-    JSON_VALUES
-    | st.binary()
-    | st.complex_numbers()
-    | st.dates()
-    | st.sampled_from([len, dict, IMAGES, LABELS[0], b""]),
-    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
-    max_leaves=6,
-)
-
-
-@hundreds(2)
-@given(
-    value=VALUES | st.fixed_dictionaries({"data": VALUES, "fine_labels": VALUES}),
-    protocol=st.integers(0, pickle.HIGHEST_PROTOCOL),
-)
-def test_a_pickle_of_any_value_is_refused(batch: Path, value: Any, protocol: int) -> None:
-    batch.write_bytes(pickle.dumps(value, protocol))
-    assert refused(PaperbenchError, loaded, batch.parents[1])
-
-
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
-)
-
-
-@hundreds(1)
-@given(value=PLAIN, protocol=st.integers(0, pickle.HIGHEST_PROTOCOL))
-def test_plain_values_come_back_as_they_were_pickled(value: Any, protocol: int) -> None:
-    assert read_pickle(pickle.dumps(value, protocol)) == value
+    refused(PaperbenchError, loaded_images)

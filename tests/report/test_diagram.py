@@ -11,8 +11,8 @@ from paperbench.report.diagram import diagram
 TITLE = re.compile(r"== stage (\d+), units? (\d+)(?: to (\d+): (\d+) equal units)? =+")
 SHAPE = re.compile(r"\d+ x \d+ x \d+$")
 BOX = re.compile(r"\[ +(\S.*?) +\]")
-SHORTCUT, GATE, RESIDUAL, GATED_RESIDUAL = 12, 38, 40, 64
-"""Columns that the paths run in; the residual path is farther right in nets with gates."""
+SHORTCUT, SECOND, THIRD = 12, 38, 64
+"""Columns that the paths run in; the second is the gate if there is one, else the residual function."""
 
 
 def drawn(name: str, **kwargs: object) -> list[str]:
@@ -46,24 +46,16 @@ def boxes(lines: list[str], column: int) -> list[str]:
     return [box[1] for line in lines for box in BOX.finditer(line) if box.start() < column < box.end()]
 
 
-def above_the_split(part: list[str]) -> list[str]:
-    return boxes(part[: split(part)], SHORTCUT)
-
-
-def on_the_shortcut(part: list[str]) -> list[str]:
-    return boxes(part[split(part) : addition(part)], SHORTCUT)
-
-
-def behind_the_addition(part: list[str]) -> list[str]:
-    return boxes(part[addition(part) :], SHORTCUT)
-
-
 def split(part: list[str]) -> int:
     return next(number for number, line in enumerate(part) if line[SHORTCUT : SHORTCUT + 2] == "o-")
 
 
-def addition(part: list[str]) -> int:
-    return next(number for number, line in enumerate(part) if "(+)<-" in line)
+def on_the_shortcut(part: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Boxes before the split, between it and the addition, and after that."""
+    addition = next(number for number, line in enumerate(part) if "(+)<-" in line)
+    parts = part[: split(part)], part[split(part) : addition], part[addition:]
+    before, between, after = (boxes(lines, SHORTCUT) for lines in parts)
+    return before, between, after
 
 
 def shapes(lines: list[str]) -> list[str]:
@@ -97,29 +89,29 @@ def test_1001_layers_take_few_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "facts"),
+    ("name", "size", "cost"),
     [
-        ("preact_resnet110", ("110 layers, 54 units, 1,727,962 parameters", "252.9M", "3 x 32 x 32")),
-        ("preact_resnet164", ("164 layers, 54 units, 1,703,258 parameters", "244.5M", "3 x 32 x 32")),
-        ("preact_resnet1001", ("1001 layers, 333 units, 10,327,706 parameters", "1487.8M", "3 x 32 x 32")),
-        ("original_resnet110_1layer", ("110 layers, 108 units, 1,727,962 parameters", "252.9M", "3 x 32 x 32")),
-        ("original_resnet50", ("50 layers, 16 units, 25,557,032 parameters", "3858.0M", "3 x 224 x 224")),
+        ("preact_resnet164", "164 layers, 54 units, 1,703,258 parameters", "244.5M|3 x 32 x 32"),
+        ("original_resnet110_1layer", "110 layers, 108 units, 1,727,962 parameters", "252.9M|3 x 32 x 32"),
+        ("original_resnet50", "50 layers, 16 units, 25,557,032 parameters", "3858.0M|3 x 224 x 224"),
     ],
 )
-def test_the_heading_says_how_large_the_net_is(name: str, facts: tuple[str, str, str]) -> None:
-    size, macs, image = facts
+def test_the_heading_says_how_large_the_net_is(name: str, size: str, cost: str) -> None:
     lines = drawn(name)
     assert f"  size        {size}" in lines
-    assert f"  cost        {macs} multiply-accumulates on an image of {image}" in lines
+    assert f"  cost        {cost.replace('|', ' multiply-accumulates on an image of ')}" in lines
 
 
-def test_the_heading_names_net_and_figures() -> None:
+def test_the_heading_names_net_figures_and_initial_weights_of_gates() -> None:
     lines = drawn("resnet110_exclusive_gating")
     assert lines[:3] == [
         "resnet110_exclusive_gating",
         "  placement   original Residual Unit, Fig. 4(a) of arXiv:1603.05027",
         "  shortcut    exclusive gating, Fig. 2(c)",
     ]
+    assert any(line.endswith("initial weights: He's") for line in lines)
+    lines = drawn("resnet110_exclusive_gating", gate_init="gaussian")
+    assert any(line.endswith("initial weights: Gaussian with deviation 0.01") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +135,14 @@ def test_a_net_is_called_what_the_catalogue_calls_it(kwargs: dict[str, object], 
 def test_full_preactivation_feeds_both_paths_in_unit_1_and_where_dimensions_change_and_nowhere_else(name: str) -> None:
     for (_, first, _), part in units(drawn(name)):
         is_shared = first == 1
-        assert above_the_split(part) == (["BN, ReLU"] if is_shared else [])
+        assert on_the_shortcut(part)[0] == (["BN, ReLU"] if is_shared else [])
         assert part[split(part) + 1].split()[0] == ("activated" if is_shared else "raw")
-        assert (boxes(part, RESIDUAL)[0] == "BN, ReLU") is not is_shared
+        assert (boxes(part, SECOND)[0] == "BN, ReLU") is not is_shared
 
 
 def test_shortcuts_that_change_dimensions_can_read_the_raw_signal() -> None:
     lines = drawn("preact_resnet164", transition_shortcut="raw")
-    shared = [where[:2] for where, part in units(lines) if above_the_split(part)]
+    shared = [where[:2] for where, part in units(lines) if on_the_shortcut(part)[0]]
     assert shared == [(1, 1)]
     part = unit(lines, 2, 1)
     assert part[split(part) + 1].startswith("      raw x |")
@@ -168,42 +160,35 @@ def test_shortcuts_that_change_dimensions_can_read_the_raw_signal() -> None:
 )
 def test_units_are_those_of_figure_4(placement: str, residual: list[str], behind: list[str]) -> None:
     part = unit(drawn("original_resnet110", placement=placement), 1, 2)
-    assert above_the_split(part) == []
-    assert boxes(part, RESIDUAL) == residual
-    assert on_the_shortcut(part) == []
-    assert behind_the_addition(part) == behind
+    assert on_the_shortcut(part) == ([], [], behind)
+    assert boxes(part, SECOND) == residual
 
 
 def test_a_bottleneck_reduces_convolves_and_restores() -> None:
     part = unit(drawn("preact_resnet164"), 2, 1)
-    assert boxes(part, RESIDUAL) == ["1x1 conv, 32, /2", "BN, ReLU", "3x3 conv, 32", "BN, ReLU", "1x1 conv, 128"]
+    assert boxes(part, SECOND) == ["1x1 conv, 32, /2", "BN, ReLU", "3x3 conv, 32", "BN, ReLU", "1x1 conv, 128"]
     part = unit(drawn("preact_resnet164", stride_in="middle"), 2, 1)
-    assert boxes(part, RESIDUAL) == ["1x1 conv, 32", "BN, ReLU", "3x3 conv, 32, /2", "BN, ReLU", "1x1 conv, 128"]
+    assert boxes(part, SECOND) == ["1x1 conv, 32", "BN, ReLU", "3x3 conv, 32, /2", "BN, ReLU", "1x1 conv, 128"]
 
 
-@pytest.mark.parametrize(("name", "bn"), [("original_resnet164", ["BN"]), ("preact_resnet164", [])])
-def test_the_three_projections_have_bn_in_the_original_net_alone(name: str, bn: list[str]) -> None:
-    lines = drawn(name)
-    projections = {where[:2]: on_the_shortcut(part) for where, part in units(lines) if on_the_shortcut(part)}
-    assert projections == {
-        (1, 1): ["1x1 conv, 64", *bn],
-        (2, 1): ["1x1 conv, 128, /2", *bn],
-        (3, 1): ["1x1 conv, 256, /2", *bn],
-    }
-
-
-def test_option_a_samples_and_adds_zeros() -> None:
-    lines = drawn("original_resnet110")
-    changes = {where[:2]: on_the_shortcut(part) for where, part in units(lines) if on_the_shortcut(part)}
-    assert changes == {
-        (2, 1): ["every 2nd pixel", "+ 16 zero channels"],
-        (3, 1): ["every 2nd pixel", "+ 32 zero channels"],
-    }
+@pytest.mark.parametrize(
+    ("name", "resizing"),
+    [
+        ("original_resnet164", [["1x1 conv, 64", "BN"], ["1x1 conv, 128, /2", "BN"], ["1x1 conv, 256, /2", "BN"]]),
+        ("preact_resnet164", [["1x1 conv, 64"], ["1x1 conv, 128, /2"], ["1x1 conv, 256, /2"]]),
+        (
+            "original_resnet110",
+            [[], ["every 2nd pixel", "+ 16 zero channels"], ["every 2nd pixel", "+ 32 zero channels"]],
+        ),
+    ],
+)
+def test_shortcuts_change_where_dimensions_do(name: str, resizing: list[list[str]]) -> None:
+    for (stage, first, _), part in units(drawn(name)):
+        assert on_the_shortcut(part)[1] == (resizing[stage - 1] if first == 1 else [])
 
 
 def test_convolution_shortcuts_stand_in_every_unit() -> None:
-    lines = drawn("resnet110_conv_shortcut")
-    found = [on_the_shortcut(part) for _, part in units(lines)]
+    found = [on_the_shortcut(part)[1] for _, part in units(drawn("resnet110_conv_shortcut"))]
     assert found == [[f"1x1 conv, {c}", "BN"] for c in ("16", "32, /2", "32", "64, /2", "64")]
 
 
@@ -219,24 +204,18 @@ def test_a_gate_multiplies_the_shortcut_and_only_if_exclusive_the_residual_funct
 ) -> None:
     lines = drawn(f"resnet110_{shortcut}", gate_bias=-5.5)
     part = unit(lines, 2, 1)
-    assert boxes(part, GATE) == ["1x1 conv, 32, /2", "+ b, -5.5 initially", "sigmoid"]
-    assert on_the_shortcut(part) == ["every 2nd pixel", "+ 16 zero channels", "times (1 - g)"]
-    assert boxes(part, GATED_RESIDUAL) == ["3x3 conv, 32, /2", "BN, ReLU", "3x3 conv, 32", "BN", *residual]
+    assert boxes(part, SECOND) == ["1x1 conv, 32, /2", "+ b, -5.5 initially", "sigmoid"]
+    assert on_the_shortcut(part)[1] == ["every 2nd pixel", "+ 16 zero channels", "times (1 - g)"]
+    assert boxes(part, THIRD) == ["3x3 conv, 32, /2", "BN, ReLU", "3x3 conv, 32", "BN", *residual]
     assert any(line.endswith(wire) for line in part)
     assert part[split(part)].count(".") == 2, "gate and residual function read the same signal"
-
-
-def test_initial_weights_of_gates_are_told() -> None:
-    assert any(line.endswith("initial weights: He's") for line in drawn("resnet110_exclusive_gating"))
-    lines = drawn("resnet110_exclusive_gating", gate_init="gaussian")
-    assert any(line.endswith("initial weights: Gaussian with deviation 0.01") for line in lines)
 
 
 @pytest.mark.parametrize(("scale", "residual"), [(1.0, []), (0.5, ["times 0.5"])])
 def test_constant_scaling_multiplies_the_paths_whose_factor_is_not_1(scale: float, residual: list[str]) -> None:
     part = unit(drawn("resnet110_constant_scaling", residual_scale=scale), 1, 2)
-    assert on_the_shortcut(part) == ["times 0.5"]
-    assert boxes(part, RESIDUAL) == ["3x3 conv, 16", "BN, ReLU", "3x3 conv, 16", "BN", *residual]
+    assert on_the_shortcut(part)[1] == ["times 0.5"]
+    assert boxes(part, SECOND) == ["3x3 conv, 16", "BN, ReLU", "3x3 conv, 16", "BN", *residual]
 
 
 @pytest.mark.parametrize(
@@ -248,77 +227,51 @@ def test_constant_scaling_multiplies_the_paths_whose_factor_is_not_1(scale: floa
 )
 def test_dropout_stands_on_the_shortcut_and_says_how_it_scales(inverted: bool, told: str) -> None:
     lines = drawn("resnet110_dropout_shortcut", inverted=inverted)
-    assert on_the_shortcut(unit(lines, 1, 2)) == ["dropout 0.5"]
+    assert on_the_shortcut(unit(lines, 1, 2))[1] == ["dropout 0.5"]
     assert f"  dropout     in training, what it keeps {told}" in lines
 
 
 @pytest.mark.parametrize(
-    ("name", "components"),
+    ("name", "stem", "tail"),
     [
-        ("original_resnet110", []),
-        ("resnet110_bn_after_addition", []),
-        ("resnet110_relu_before_addition", []),
-        ("resnet110_relu_only_preact", ["ReLU"]),
-        ("preact_resnet110", ["BN, ReLU"]),
-        ("preact_resnet50", ["BN, ReLU"]),
+        ("original_resnet110", ["3x3 conv, 16", "BN, ReLU"], []),
+        ("resnet110_bn_after_addition", ["3x3 conv, 16", "BN, ReLU"], []),
+        ("resnet110_relu_before_addition", ["3x3 conv, 16", "BN, ReLU"], []),
+        ("resnet110_relu_only_preact", ["3x3 conv, 16", "BN"], ["ReLU"]),
+        ("preact_resnet110", ["3x3 conv, 16"], ["BN, ReLU"]),
+        ("original_resnet50", ["7x7 conv, 64, /2", "BN, ReLU", "3x3 max pool, /2"], []),
+        ("preact_resnet50", ["7x7 conv, 64, /2", "BN, ReLU", "3x3 max pool, /2"], ["BN, ReLU"]),
     ],
 )
-def test_only_preactivation_needs_an_extra_activation_behind_the_last_addition(
-    name: str, components: list[str]
-) -> None:
+def test_stem_and_tail_have_what_first_and_last_unit_lack(name: str, stem: list[str], tail: list[str]) -> None:
     lines = drawn(name)
-    *_, (_, last) = units(lines)
-    end = lines[lines.index(last[0]) + len(last) :]  # titles are unique
-    assert boxes(end, SHORTCUT) == [*components, "global average pool", f"classifier, {NETS[name].num_classes}"]
-
-
-@pytest.mark.parametrize(
-    ("name", "components"),
-    [("original_resnet110", ["BN, ReLU"]), ("resnet110_relu_only_preact", ["BN"]), ("preact_resnet110", [])],
-)
-def test_the_stem_has_what_the_first_unit_lacks(name: str, components: list[str]) -> None:
-    lines = drawn(name)
-    stem = lines[: next(number for number, line in enumerate(lines) if TITLE.search(line))]
-    assert boxes(stem, SHORTCUT) == ["3x3 conv, 16", *components]
+    parts = [part for _, part in units(lines)]
+    assert boxes(lines[: lines.index(parts[0][0])], SHORTCUT) == stem
+    end = lines[lines.index(parts[-1][0]) + len(parts[-1]) :]  # titles are unique
+    assert boxes(end, SHORTCUT) == [*tail, "global average pool", f"classifier, {NETS[name].num_classes}"]
 
 
 @pytest.mark.parametrize("name", ["original_resnet50", "preact_resnet50"])
-def test_nets_for_imagenet_activate_and_pool_before_the_first_unit(name: str) -> None:
-    lines = drawn(name)
-    stem = lines[: next(number for number, line in enumerate(lines) if TITLE.search(line))]
-    assert boxes(stem, SHORTCUT) == ["7x7 conv, 64, /2", "BN, ReLU", "3x3 max pool, /2"]
-    first = unit(lines, 1, 1)
-    assert above_the_split(first) == []
+def test_nets_for_imagenet_activate_before_the_first_unit(name: str) -> None:
+    first = unit(drawn(name), 1, 1)
+    assert on_the_shortcut(first)[0] == []
     assert first[split(first) + 1].startswith("          x |")
-    assert boxes(first, RESIDUAL)[0] == "1x1 conv, 64"
+    assert boxes(first, SECOND)[0] == "1x1 conv, 64"
 
 
-def each_once(texts: list[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
+CIFAR, IMAGENET = ["3 x 32 x 32", "16 x 32 x 32"], ["3 x 224 x 224", "64 x 112 x 112", "64 x 56 x 56"]
 
 
-def test_shapes_along_the_nets() -> None:
-    cifar = ["3 x 32 x 32", "16 x 32 x 32", "32 x 16 x 16", "64 x 8 x 8"]
-    assert each_once(shapes(drawn("preact_resnet110"))) == cifar
-    wide = ["3 x 32 x 32", "16 x 32 x 32", "64 x 32 x 32", "128 x 16 x 16", "256 x 8 x 8"]
-    assert each_once(shapes(drawn("preact_resnet164"))) == wide
-    imagenet = ["3 x 224 x 224", "64 x 112 x 112", "64 x 56 x 56"]
-    stages = ["256 x 56 x 56", "512 x 28 x 28", "1024 x 14 x 14", "2048 x 7 x 7"]
-    assert each_once(shapes(drawn("preact_resnet50"))) == imagenet + stages
-
-
-def cost(lines: list[str]) -> float:
-    """Millions of multiply-accumulates."""
-    (found,) = re.findall(r"cost +([\d.]+)M", "\n".join(lines))
-    return float(found)
-
-
-def test_another_size_of_image_changes_shapes_and_cost() -> None:
-    lines = diagram(resolve("preact_resnet200"), 320).splitlines()
-    assert shapes(lines)[0] == "3 x 320 x 320"
-    assert shapes(lines)[-1] == "2048 x 10 x 10"
-    assert cost(lines) == pytest.approx(cost(drawn("preact_resnet200")) * (320 / 224) ** 2, rel=0.001)
-    assert shapes(diagram(resolve("preact_resnet20"), 33).splitlines())[-1] == "64 x 9 x 9"
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("preact_resnet110", [*CIFAR, "32 x 16 x 16", "64 x 8 x 8"]),
+        ("preact_resnet164", [*CIFAR, "64 x 32 x 32", "128 x 16 x 16", "256 x 8 x 8"]),
+        ("preact_resnet50", [*IMAGENET, "256 x 56 x 56", "512 x 28 x 28", "1024 x 14 x 14", "2048 x 7 x 7"]),
+    ],
+)
+def test_shapes_along_the_nets(name: str, found: list[str]) -> None:
+    assert list(dict.fromkeys(shapes(drawn(name)))) == found
 
 
 def test_classes_and_channels_of_the_images_are_drawn() -> None:
