@@ -187,7 +187,8 @@ def _path_in(data: Any, location: KeyPath) -> KeyPath:
     """Where a location leads in the data; pydantic puts the names of union members into it too."""
     path: list[str | int] = []
     for part in location:
-        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
+        known: Any = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+        if part in known:
             data = data[part]
             path.append(part)
     return tuple(path)

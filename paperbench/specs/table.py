@@ -330,7 +330,8 @@ class _Files:
 
     def _label_problems(self) -> Iterator[Problem]:
         """Headings of labels are used."""
-        used = {label for row in (*self.experiment.rows, *self.expected.literature) for label in row.labels}
+        used = {label for row in self.experiment.rows for label in row.labels}
+        used |= {label for row in self.expected.literature for label in row.labels}
         for label in self.experiment.labels:
             if label not in used:
                 yield Problem(("labels", label), "no row has this label.")
@@ -493,12 +494,8 @@ def _remarks(own: Sequence[_Remark], others: Mapping[str, Sequence[_Remark]], ce
         others: Remarks by table.
     """
     here = {cell.home: cell.id for cell in cells}
-    return [
-        *own,
-        *(
-            replace(remark, cell=here[f"{table}/{remark.cell}"])
-            for table, remarks in others.items()
-            for remark in remarks
-            if f"{table}/{remark.cell}" in here
-        ),
-    ]
+    found = list(own)
+    for table, remarks in others.items():
+        homes = [(f"{table}/{remark.cell}", remark) for remark in remarks]
+        found += [replace(remark, cell=here[home]) for home, remark in homes if home in here]
+    return found

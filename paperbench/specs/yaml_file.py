@@ -63,7 +63,7 @@ class Document:
 
     def overlaid(self, changes: Document, path: KeyPath) -> Document:
         """This document with a mapping from another one laid over it."""
-        patch = changes.data
+        patch: Any = changes.data
         for part in path:
             patch = patch[part]
         n = len(path)
@@ -177,7 +177,7 @@ class _Reader:
         while not isinstance(event := next(self._events), end):
             yield event
 
-    def _error(self, event: yaml.Event, message: str) -> SpecError:
+    def _error(self, event: Any, message: str) -> SpecError:
         return SpecError(f"{self._path}:{event.start_mark.line + 1}: {message}")
 
 
