@@ -159,6 +159,11 @@ def _problems(error: ValidationError, kind: Any, text: str | bytes) -> Iterator[
                 yield Problem(path, str(context["error"]))
             case "too_short" | "string_too_short" if context["min_length"] == 1:
                 yield Problem(path, "must not be empty.")
+            case "too_short" | "too_long":
+                limit = (
+                    f"at least {context['min_length']}" if cause == "too_short" else f"at most {context['max_length']}"
+                )
+                yield Problem(path, f"must have {limit} entries, not {context['actual_length']}.")
             case _:
                 wanted = _WANTED_PATTERNS.get(context.get("pattern", "")) or _WANTED.get(cause, "")
                 options, _ = alternatives.setdefault(path, ([], found["input"]))
@@ -215,5 +220,6 @@ def _keys_at(schema: Mapping[str, Any], path: KeyPath) -> list[str]:
         inner = [node["items"] for node in nodes if isinstance(part, int) and "items" in node]
         inner += [node["properties"][str(part)] for node in nodes if str(part) in node.get("properties", {})]
         inner += [n["additionalProperties"] for n in nodes if isinstance(n.get("additionalProperties"), Mapping)]
+        inner += [value for node in nodes for value in node.get("patternProperties", {}).values()]
         nodes = follow(inner) or nodes
     return [key for node in nodes for key in node.get("properties", {})]

@@ -363,23 +363,25 @@ class _Files:
         for i, row in enumerate(self.expected.literature):
             if row.id in self.rows:
                 yield Problem(("literature", i, "id"), f"{row.id!r} is a row of the experiment.")
-            for name, given, known in (
-                ("column", row.cells, self.columns),
-                ("label", row.labels, self.experiment.labels),
-            ):
-                for word in given:
-                    if word not in known:
-                        yield Problem(("literature", i), f"unknown {name} {word!r}. {nearest(word, known)}")
+            for column in row.cells:
+                if column not in self.columns:
+                    yield Problem(
+                        ("literature", i, "cells", column), f"unknown column. {nearest(column, self.columns)}"
+                    )
+            for label in row.labels:
+                if label not in self.experiment.labels:
+                    message = f"unknown label. {nearest(label, self.experiment.labels)}"
+                    yield Problem(("literature", i, "labels", label), message)
         sweeps = {cell for cell in self.ids if self._nets(cell).sweep}
         for i, claim in enumerate(self.expected.claims):
+            path = ("claims", i, "pairs" if claim.pairs else "cells")
             may_be_literature = claim.cells[1:] if claim.kind == "lower" and claim.measure == "test_error" else ()
             for cell in claim.all_cells:
-                known_cells = {*self.ids, *(literature if cell in may_be_literature else ())}
-                if cell not in known_cells:
-                    message = f"claim {claim.id!r}: unknown cell {cell!r}. {nearest(cell, known_cells)}"
-                    yield Problem(("claims", i), message)
+                known = {*self.ids, *(literature if cell in may_be_literature else ())}
+                if cell not in known:
+                    yield Problem(path, f"unknown cell {cell!r}. {nearest(cell, known)}")
                 if cell in sweeps and claim.kind not in ("diverges", "converges"):
-                    yield Problem(("claims", i), f"claim {claim.id!r}: {cell} stands for several nets.")
+                    yield Problem(path, f"{cell} stands for several nets.")
 
     def _mark_problems(self) -> Iterator[Problem]:
         """Marks are explained, and footnotes are used."""
