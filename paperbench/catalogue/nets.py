@@ -52,7 +52,7 @@ class Net:
     family: str
     depth: int
     placement: str
-    shortcut_option: ShortcutOption | None
+    shortcut_option: ShortcutOption | None = None
     num_classes: Annotated[int, Field(ge=0)] = 10
     in_chans: Count = 3
     shortcut: str = "identity"
