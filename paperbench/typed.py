@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 import pydantic
+import pydantic_core
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from paperbench.errors import PaperbenchError, nearest
 
 T = TypeVar("T")
+KeyPath = tuple[str | int, ...]
+"""Keys and indices that lead to a value."""
 
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$")]
+_TEXT, _ID = r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$", r"^[a-z0-9_]+$"
+
+Text = Annotated[str, StringConstraints(pattern=_TEXT)]
 """Text that a terminal can print: no control characters but tab and newline."""
 
+Id = Annotated[str, StringConstraints(pattern=_ID)]
+"""A name that can stand in file names, shell patterns and `row/column`."""
 
-@dataclass_transform(frozen_default=True, field_specifiers=(pydantic.Field,))
+Count = Annotated[int, pydantic.Field(ge=1)]
+Positive = Annotated[float, pydantic.Field(gt=0)]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, pydantic.Field))
 def typed(kind: type[T]) -> type[T]:
     """Make a class a frozen dataclass that refuses unknown keys, wrong types, NaN and infinity."""
-    config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
     return cast(type[T], pydantic.dataclasses.dataclass(frozen=True, config=config)(kind))
 
 
@@ -30,11 +42,11 @@ class Problem:
     """One way in which a value does not fit its type.
 
     Attributes:
-        path: Keys and indices that lead to it.
-        message: What is wrong there, as the rest of a sentence: "must be a whole number, not 'x'".
+        path: Where the value stands.
+        message: What is wrong there: "must be a whole number, not 'x'."
     """
 
-    path: tuple[str | int, ...]
+    path: KeyPath
     message: str
 
     def __str__(self) -> str:
@@ -42,12 +54,23 @@ class Problem:
         return f"{place.removeprefix('.')}: {self.message}" if place else self.message
 
 
-class TypedError(PaperbenchError):
+class TypedError(PaperbenchError, ValueError):
     """A value that does not fit its type."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
+
+
+def check(problems: Iterable[Problem]) -> None:
+    """What a typed class calls in `__post_init__` with what is wrong with its fields taken together.
+
+    Raises:
+        TypedError: There is a problem.
+    """
+    found = list(problems)
+    if found:
+        raise TypedError(found)
 
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
@@ -69,7 +92,7 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     try:
         value: T = adapter(kind).validate_json(text)
     except ValidationError as error:
-        raise TypedError(list(_problems(error, kind))) from error
+        raise TypedError(list(_problems(error, kind, text))) from error
     return value
 
 
@@ -78,26 +101,106 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return adapter(type(value)).dump_json(value, indent=indent).decode()
 
 
+def set_values(value: Any) -> dict[str, Any]:
+    """The fields of a typed value that are set, as JSON values: those that are None are left out.
+
+    What enters a digest is made of these, so that a field which a type gains changes no digest until it is set.
+    """
+    values: dict[str, Any] = adapter(type(value)).dump_python(value, mode="json", exclude_none=True)
+    return values
+
+
 def json_schema(kind: Any) -> dict[str, Any]:
     """The JSON Schema of a type (draft 2020-12)."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **adapter(kind).json_schema()}
 
 
-def _problems(error: ValidationError, kind: Any) -> Iterator[Problem]:
-    for found in error.errors(include_url=False):
-        path = found["loc"]
-        match found["type"]:
-            case "unexpected_keyword_argument" | "extra_forbidden":
+_WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "dataclass_type": "a mapping",
+    "literal_error": "{expected}",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+}
+"""What pydantic would have taken, in the words of a sentence that begins with "must be"."""
+
+_WANTED_PATTERNS = {_TEXT: "text without control characters", _ID: "made of small letters, digits and underscores"}
+
+
+def _problems(error: ValidationError, kind: Any, text: str | bytes) -> Iterator[Problem]:
+    errors = error.errors(include_url=False)
+    if errors[0]["type"] == "json_invalid":
+        yield Problem((), f"is no valid JSON: {errors[0]['ctx']['error']}.")
+        return
+    data = pydantic_core.from_json(text)
+    alternatives: dict[KeyPath, tuple[list[str], Any]] = {}  # members of a union each say what they would have taken
+    for found in errors:
+        cause, path = found["type"], _path_in(data, found["loc"])
+        context = {key: _plain(value) for key, value in found.get("ctx", {}).items()}
+        match cause:
+            case "unexpected_keyword_argument":
                 keys = _keys_at(adapter(kind).json_schema(), path[:-1])
                 yield Problem(path, f"unknown key. {nearest(str(path[-1]), keys)}")
-            case "missing" | "missing_argument":
-                yield Problem(path, "is missing.")
+            case "missing":
+                yield Problem((*path, found["loc"][-1]), "is missing.")
+            case "value_error" if isinstance(context["error"], TypedError):
+                yield from (Problem((*path, *inner.path), inner.message) for inner in context["error"].problems)
+            case "value_error":
+                yield Problem(path, str(context["error"]))
+            case "too_short" | "string_too_short" if context["min_length"] == 1:
+                yield Problem(path, "must not be empty.")
+            case "too_short" | "too_long":
+                limit = (
+                    f"at least {context['min_length']}" if cause == "too_short" else f"at most {context['max_length']}"
+                )
+                yield Problem(path, f"must have {limit} entries, not {context['actual_length']}.")
             case _:
-                yield Problem(path, f"{found['msg']}, not {found['input']!r}.")
+                wanted = _WANTED_PATTERNS.get(context.get("pattern", "")) or _WANTED.get(cause, "")
+                options, _ = alternatives.setdefault(path, ([], found["input"]))
+                options.append(wanted.format(**context) or f"right ({found['msg']})")
+    for path, (options, value) in alternatives.items():
+        remedy = " Put it in quotes." if options == ["text"] and isinstance(value, (bool, int, float)) else ""
+        yield Problem(path, f"must be {' or '.join(dict.fromkeys(options))}, not {_shown(value)}.{remedy}")
 
 
-def _keys_at(schema: Mapping[str, Any], path: tuple[str | int, ...]) -> list[str]:
-    """The keys that a schema allows where a path leads; names of union members in the path are passed over."""
+def _plain(bound: Any) -> Any:
+    """100.0 as 100."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case None | bool():
+            return "nothing" if value is None else str(value).lower()
+        case dict() | list():
+            return "a mapping" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _path_in(data: Any, location: KeyPath) -> KeyPath:
+    """Where a location leads in the data; pydantic puts the names of union members into it too."""
+    path: list[str | int] = []
+    for part in location:
+        known: Any = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+        if part in known:
+            data = data[part]
+            path.append(part)
+    return tuple(path)
+
+
+def _keys_at(schema: Mapping[str, Any], path: KeyPath) -> list[str]:
+    """The keys that a schema allows where a path leads."""
     definitions = schema.get("$defs", {})
 
     def follow(nodes: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -117,5 +220,6 @@ def _keys_at(schema: Mapping[str, Any], path: tuple[str | int, ...]) -> list[str
         inner = [node["items"] for node in nodes if isinstance(part, int) and "items" in node]
         inner += [node["properties"][str(part)] for node in nodes if str(part) in node.get("properties", {})]
         inner += [n["additionalProperties"] for n in nodes if isinstance(n.get("additionalProperties"), Mapping)]
+        inner += [value for node in nodes for value in node.get("patternProperties", {}).values()]
         nodes = follow(inner) or nodes
     return [key for node in nodes for key in node.get("properties", {})]

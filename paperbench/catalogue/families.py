@@ -9,7 +9,7 @@ from typing import Literal
 
 from paperbench.errors import PaperbenchError
 
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 """Deeper nets than the paper's 1,202 layers can be asked for, within reason."""
 
 
@@ -59,8 +59,8 @@ class Family:
         Raises:
             PaperbenchError: The family has no net of this depth; the message names the nearest legal depths.
         """
-        if depth > MOST_LAYERS:
-            raise PaperbenchError(f"No {self.name} net has {depth} layers here: {MOST_LAYERS:,} are the most.")
+        if depth > MAX_LAYERS:
+            raise PaperbenchError(f"No {self.name} net has {depth} layers here: {MAX_LAYERS:,} are the most.")
         if self.layers_per_n is None:
             if depth in self.depths:
                 return self.depths[depth]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from paperbench.catalogue.arguments import (
-    ARGUMENTS,
     GateInit,
     ShortcutOption,
     StrideIn,
@@ -20,9 +21,10 @@ from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.placements import PLACEMENTS
 from paperbench.catalogue.shortcuts import SHORTCUTS
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.typed import Count, set_values, typed
 
 
-@dataclass(frozen=True)
+@typed
 class Net:
     """One net. As `resolve` makes them, equal nets have equal fields, whatever they were asked for by.
 
@@ -50,12 +52,12 @@ class Net:
     family: str
     depth: int
     placement: str
-    shortcut_option: ShortcutOption | None
-    num_classes: int = 10
-    in_chans: int = 3
+    shortcut_option: ShortcutOption | None = None
+    num_classes: Annotated[int, Field(ge=0)] = 10
+    in_chans: Count = 3
     shortcut: str = "identity"
-    shortcut_scale: float | None = None
-    residual_scale: float | None = None
+    shortcut_scale: Annotated[float, Field(ge=0)] | None = None
+    residual_scale: Annotated[float, Field(ge=0)] | None = None
     gate_bias: float | None = None
     gate_init: GateInit | None = None
     shortcut_bn: bool | None = None
@@ -64,12 +66,10 @@ class Net:
     transition_shortcut: TransitionShortcut = "activated"
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise PaperbenchError(f"There is no family {self.family!r}. {nearest(self.family, FAMILIES)}")
+        for key, known in (("family", FAMILIES), ("placement", PLACEMENTS), ("shortcut", SHORTCUTS)):
+            if getattr(self, key) not in known:
+                raise PaperbenchError(f"There is no {key} {getattr(self, key)!r}. {nearest(getattr(self, key), known)}")
         of_shortcuts = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
-        for key in ARGUMENTS:
-            if getattr(self, key) is not None or key not in of_shortcuts:
-                checked("a net", key, getattr(self, key))
         family = FAMILIES[self.family]
         family.units(self.depth)
         used = {*SHORTCUTS[self.shortcut].defaults, *(() if self.shortcut == "conv" else ("shortcut_option",))}
@@ -84,14 +84,8 @@ class Net:
                 _check_use("A net", key, family, self.shortcut, self.placement)
 
     def canonical(self) -> dict[str, Any]:
-        """The fields as plain JSON values, for specs and digests.
-
-        All but the first fields there were are left out at their default, so that the nets from before them kept their
-        digests, and with these the names of their runs. So must be whatever is added one day.
-        """
-        first = ("family", "depth", "placement", "shortcut_option", "num_classes", "in_chans")
-        defaults = {f.name: f.default for f in fields(self) if f.name not in first}
-        return {key: value for key, value in asdict(self).items() if key in first or value != defaults[key]}
+        """The fields that are set, as JSON values, for specs and digests."""
+        return set_values(self)
 
     @property
     def units(self) -> tuple[int, ...]:

@@ -17,11 +17,11 @@ def execute(args: argparse.Namespace) -> int:
     from tabulate import tabulate
 
     from paperbench.specs.locate import spec_root
-    from paperbench.specs.table import load_profiles, load_table, table_ids
+    from paperbench.specs.table import load_experiment, load_profiles, table_ids
 
     root = spec_root(args.tables)
-    tables = [load_table(table_id, root) for table_id in table_ids(root)]
-    rows = [(t.id, len(t.cells()), t.experiment.seeds, t.experiment.title) for t in tables]
+    tables = [load_experiment(table, root) for table in table_ids(root)]
+    rows = [(t.table, sum(len(r.cells) for r in t.rows if not r.on_request), t.seeds, t.title) for t in tables]
     print(tabulate(rows, ["table", "cells", "seeds", "title"]))
     print()
     profiles = load_profiles(root).profiles

@@ -10,7 +10,7 @@ from paperbench.catalogue import DATASETS, Net
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.profile import Profile
-from paperbench.specs.recipe import Recipe, in_words
+from paperbench.specs.recipe import Recipe, format_value
 from paperbench.specs.table import Cell, Table
 
 
@@ -45,7 +45,7 @@ def deviations(table: Table, profile: Profile, compared: Iterable[CellComparison
         shown[cell.id] = None
         recipe = table.recipe_in(profile, cell.recipe)
         printed = table.recipe_in(paper, cell.recipe)
-        decided = [(_title(name), "", in_words(recipe.value_of(name))) for name in printed.silent]
+        decided = [(_title(name), "", format_value(recipe.value_of(name))) for name in printed.silent]
         decided += [one for net in comparison.nets if net.shown for one in _of_net(cell.net_in(profile, net.setting))]
         reduced = _by_profile(cell, paper, profile, recipe, printed)
         of_records = {one: None for record, data in records for one in _of(record, data, recipe, printed, cell.dataset)}
@@ -92,7 +92,7 @@ def _of_net(net: Net) -> Iterable[tuple[str, str, str]]:
         value = getattr(net, name)
         is_of_net = value is not None and (name != "stride_in" or "bottleneck" in net.family)
         if is_of_net:
-            yield title, "", in_words(value)
+            yield title, "", format_value(value)
         elif name == "shortcut_bn" and net.shortcut == "conv":
             yield title, "", "as projections of the placement"
 
@@ -106,7 +106,7 @@ def _by_profile(
         yield "depth", str(depth), str(reduced)
     theirs, ours = (dict(_flat(one.defining_values())) for one in (printed, recipe))
     for name in dict.fromkeys([*theirs, *ours]):
-        values = in_words(theirs.get(name)), in_words(ours.get(name))
+        values = format_value(theirs.get(name)), format_value(ours.get(name))
         if values[0] != values[1] and name != "batch_norm.group":  # told beside what the authors did
             yield _title(name), *values
 

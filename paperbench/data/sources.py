@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.catalogue import DATASETS
@@ -12,24 +11,25 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.data.npz import load_npz
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.specs.strict_yaml import FieldError, bind, read_mapping
+from paperbench.specs.yaml_file import bind, load
+from paperbench.typed import Problem, Text, check, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_FOLDER = Path("data")
 
 
-@dataclass(frozen=True)
+@typed
 class DataDescription:
     """An optional file dataset.yaml beside data that are not the original: what to call them in reports."""
 
-    name: str
-    origin: str
+    name: Text
+    origin: Text
     canonical: bool = False
 
     def __post_init__(self) -> None:
         if self.canonical:
-            message = "`canonical: true` cannot be declared; only the original files are canonical, known by their md5."
-            raise FieldError("canonical", message)
+            message = "cannot be declared true; only the original files are canonical, known by their md5."
+            check([Problem(("canonical",), message)])
 
 
 def data_directory(chosen: Path | None = None) -> Path:
@@ -81,5 +81,5 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
 
 
 def _described(file: Path) -> tuple[str, str]:
-    described = bind(read_mapping(file), DataDescription)
+    described = bind(load(file), DataDescription)
     return described.name, described.origin

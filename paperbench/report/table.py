@@ -9,7 +9,7 @@ from tabulate import tabulate
 from paperbench.catalogue import DATASETS
 from paperbench.report.layout import paper_grid
 from paperbench.specs.profile import Profile
-from paperbench.specs.recipe import in_words
+from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Cell, Table
 
 
@@ -116,6 +116,7 @@ def _recipes(table: Table, profile: Profile) -> Iterator[str]:
             by_recipe.setdefault(cell.recipe, []).append(cell.id)
     for name, cells in by_recipe.items():
         recipe = table.recipe_in(profile, name)
-        values = [f"  {key}: {in_words(value)}" for key, value in recipe.defining_values().items()]
+        shown = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
+        values = [f"  {key}: {format_value(value)}" for key, value in shown.items()]
         whose = "" if len(by_recipe) == 1 else f" of {', '.join(cells)}"
         yield "\n".join([f"Recipe {recipe.recipe}{whose} ({recipe.source}):", *values])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Literal
 
-from paperbench.specs.strict_yaml import FieldError
+from paperbench.typed import Count, Id, Positive, Problem, Text, check, typed
 
 Kind = Literal["lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early"]
 Measure = Literal["test_error", "train_loss", "train_error"]
@@ -23,7 +23,7 @@ _MAY_TAKE = {"lower": {"by"}}
 _EMPTY = {"cells": (), "pairs": (), "measure": None, "within": None, "by": None, "iteration": None}
 
 
-@dataclass(frozen=True)
+@typed
 class Claim:
     """One claim; what `cells` and `pairs` mean depends on its kind.
 
@@ -50,42 +50,39 @@ class Claim:
         note: How the sentence was turned into a test, where that was a choice.
     """
 
-    id: str
-    says: str
-    section: str
+    id: Id
+    says: Text
+    section: Text
     kind: Kind
-    cells: tuple[str, ...] = ()
-    pairs: tuple[tuple[str, ...], ...] = ()
+    cells: tuple[Text, ...] = ()
+    pairs: tuple[tuple[Text, ...], ...] = ()
     measure: Measure | None = None
-    within: float | None = None
-    by: float | None = None
-    iteration: int | None = None
-    note: str | None = None
-    where: str = ""
+    within: Positive | None = None
+    by: Positive | None = None
+    iteration: Count | None = None
+    note: Text | None = None
 
     def __post_init__(self) -> None:
+        check(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         takes = _TAKES[self.kind]
         for name, empty in _EMPTY.items():
             is_given = getattr(self, name) != empty
             if is_given and name not in takes | _MAY_TAKE.get(self.kind, set()):
-                raise FieldError(name, f"a claim of kind {self.kind} has no use for {name}.")
+                yield Problem((name,), f"a claim of kind {self.kind} has no use for it.")
             if not is_given and name in takes:
-                raise FieldError("kind", f"a claim of kind {self.kind} needs {name}.")
-        least = {"diverges": 1, "converges": 1, "largest_gain": 0}.get(self.kind, 2)
-        if len(self.cells) < least or (self.kind == "higher_loss_lower_error" and len(self.cells) > 2):
-            raise FieldError("cells", f"a claim of kind {self.kind} is not about {len(self.cells)} cells.")
-        if len(set(self.cells)) < len(self.cells):
-            raise FieldError("cells", "a cell stands twice.")
-        if self.kind == "largest_gain" and (len(self.pairs) < 2 or any(len(pair) != 2 for pair in self.pairs)):
-            raise FieldError("pairs", "a largest gain needs two pairs of two cells or more.")
+                yield Problem(("kind",), f"a claim of kind {self.kind} needs {name}.")
+        if "cells" in takes and self.cells:
+            fewest = 1 if self.kind in ("diverges", "converges") else 2
+            if len(self.cells) < fewest or (self.kind == "higher_loss_lower_error" and len(self.cells) > 2):
+                yield Problem(("cells",), f"a claim of kind {self.kind} is not about {len(self.cells)} cells.")
+            if len(set(self.cells)) < len(self.cells):
+                yield Problem(("cells",), "a cell stands twice.")
+        if self.pairs and (len(self.pairs) < 2 or any(len(pair) != 2 for pair in self.pairs)):
+            yield Problem(("pairs",), "a largest gain needs two or more pairs of two cells.")
         if self.kind == "early" and self.measure == "test_error":
-            raise FieldError("measure", "early claims are about train_loss or train_error; a prefix has no test error.")
-        for name in ("within", "by"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise FieldError(name, f"{name} must be positive, not {value}.")
-        if self.iteration is not None and self.iteration < 1:
-            raise FieldError("iteration", f"iteration must be at least 1, not {self.iteration}.")
+            yield Problem(("measure",), "must be train_loss or train_error: a prefix of a run has no test error.")
 
     @property
     def all_cells(self) -> tuple[str, ...]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Annotated, Any, Literal
 
-from paperbench.errors import PaperbenchError
+from pydantic import BeforeValidator, Field
+
 from paperbench.specs.claim import Claim
-from paperbench.specs.ids import check_ids
-from paperbench.specs.strict_yaml import FieldError
+from paperbench.typed import Count, Id, Positive, Problem, Text, check, typed
 
 Statistic = Literal["median", "single"]
+Percent = Annotated[float, Field(ge=0, le=100)]
 
 
-@dataclass(frozen=True)
+@typed
 class Source:
     """Where the numbers were read."""
 
-    paper: str
-    arxiv: str
-    table: str
+    paper: Text
+    arxiv: Text
+    table: Text
 
 
-@dataclass(frozen=True)
+@typed
 class Defaults:
     """What holds for every cell that does not say otherwise.
 
@@ -35,17 +36,20 @@ class Defaults:
     """
 
     statistic: Statistic
-    n: int
-    tolerance: float
-    decimals: int = 2
+    n: Count
+    tolerance: Positive
+    decimals: Annotated[int, Field(ge=0, le=10)] = 2
 
     def __post_init__(self) -> None:
-        if self.decimals < 0:
-            raise FieldError("decimals", f"decimals must not be negative, as {self.decimals} is.")
-        _check_spread(self.statistic, self.n, self.tolerance)
+        check(_number_of_runs(self.statistic, self.n))
 
 
-@dataclass(frozen=True)
+def _number_of_runs(statistic: Statistic | None, n: int | None) -> Iterator[Problem]:
+    if statistic == "single" and n not in (None, 1):
+        yield Problem(("n",), f"a single run is not {n} runs.")
+
+
+@typed
 class ExpectedCell:
     """A published result.
 
@@ -62,77 +66,58 @@ class ExpectedCell:
         note: What a reader must know beside the number.
     """
 
-    value: float | Literal["fail", "unprinted"] | None = None
-    same_as: str | None = None
-    mean: float | None = None
-    std: float | None = None
-    std_source: str | None = None
+    value: Percent | Literal["fail", "unprinted"] | None = None
+    same_as: Text | None = None
+    mean: Percent | None = None
+    std: Positive | None = None
+    std_source: Text | None = None
     statistic: Statistic | None = None
-    n: int | None = None
-    tolerance: float | None = None
-    mark: str | None = None
-    params: str | None = None
-    source: str | None = None
-    note: str | None = None
-
-    @classmethod
-    def from_scalar(cls, value: Any) -> ExpectedCell:
-        if value in ("fail", "unprinted"):
-            return cls(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise PaperbenchError(f"{value!r} is neither a test error in percent nor `fail` nor `unprinted`.")
-        return cls(float(value))
+    n: Count | None = None
+    tolerance: Positive | None = None
+    mark: Text | None = None
+    params: Text | None = None
+    source: Text | None = None
+    note: Text | None = None
 
     def __post_init__(self) -> None:
+        check(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         if (self.value is None) == (self.same_as is None):
-            raise FieldError("value", "a cell needs a value, or same_as with the cell that has it; not both.")
-        for name in ("value", "mean"):
-            number = getattr(self, name)
-            if isinstance(number, float):
-                _check_error(name, number)
-        if self.std is not None and self.std <= 0:
-            raise FieldError("std", f"a standard deviation is positive, {self.std} is not.")
+            yield Problem(("value",), "a cell needs a value, or same_as with the cell that has it; not both.")
         if (self.std is None) != (self.std_source is None):
             given = "std" if self.std is not None else "std_source"
-            raise FieldError(given, "std and std_source need each other.")
-        if self.same_as is not None:
-            self._check_reference(self.same_as)
+            yield Problem((given,), "std and std_source need each other.")
         if not isinstance(self.value, float):
-            for name in ("mean", "std", "tolerance"):
-                if getattr(self, name) is not None:
-                    raise FieldError(name, f"{name} is for cells with a number.")
-        _check_spread(self.statistic, self.n, self.tolerance)
+            for name in self._given("mean", "std", "tolerance"):
+                yield Problem((name,), "is for cells with a number.")
+        if self.same_as is not None:
+            if self.same_as.count("/") != 2 or not all(self.same_as.split("/")):
+                yield Problem(("same_as",), "must be table/row/column, such as table2/original/resnet110.")
+            for name in self._given("statistic", "n", "source"):
+                yield Problem((name,), f"stands with the number, in {self.same_as}.")
+        yield from _number_of_runs(self.statistic, self.n)
 
-    def _check_reference(self, same_as: str) -> None:
-        if same_as.count("/") != 2 or not all(same_as.split("/")):
-            raise FieldError(
-                "same_as", f"must be table/row/column, such as table2/original/resnet110, not {same_as!r}."
-            )
-        for name in ("statistic", "n", "source"):
-            if getattr(self, name) is not None:
-                raise FieldError(name, f"{name} stands with the number, in {same_as}.")
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) is not None]
 
     def with_number_of(self, other: ExpectedCell) -> ExpectedCell:
         """The other cell's result, with what this cell says beside it."""
-        own = {name: getattr(self, name) for name in ("mark", "params", "note") if getattr(self, name) is not None}
+        own = {name: getattr(self, name) for name in self._given("mark", "params", "note")}
         return replace(other, **{"mark": None, "params": None, **own}, same_as=None)
 
 
-def _check_error(field_name: str, error: float) -> None:
-    if not 0 <= error <= 100:
-        raise FieldError(field_name, f"a test error lies between 0 and 100 percent, {error} does not.")
+def _with_value(cell: Any) -> Any:
+    """A cell may be written as its value alone."""
+    return cell if isinstance(cell, (dict, ExpectedCell)) else {"value": cell}
 
 
-def _check_spread(statistic: str | None, n: int | None, tolerance: float | None) -> None:
-    if n is not None and n < 1:
-        raise FieldError("n", f"n must be at least 1, not {n}.")
-    if statistic == "single" and n not in (None, 1):
-        raise FieldError("n", f"a single run is not {n} runs.")
-    if tolerance is not None and tolerance <= 0:
-        raise FieldError("tolerance", f"tolerance must be positive, not {tolerance}.")
+WrittenCell = Annotated[
+    ExpectedCell, BeforeValidator(_with_value, Percent | Literal["fail", "unprinted"] | ExpectedCell)
+]
 
 
-@dataclass(frozen=True)
+@typed
 class LiteratureRow:
     """A row with numbers of others, which the paper prints for comparison. It is never run.
 
@@ -142,48 +127,36 @@ class LiteratureRow:
         source: Where else the numbers can be found, or what they are.
     """
 
-    id: str
-    title: str
-    cells: Mapping[str, float]
+    id: Id
+    title: Text
+    cells: Annotated[Mapping[Id, Percent], Field(min_length=1)]
     place: Literal["above", "below"] = "above"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    params: str | None = None
-    source: str | None = None
-    note: str | None = None
-    where: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.cells:
-            raise FieldError("cells", "a row needs cells.")
-        for error in self.cells.values():
-            _check_error("cells", error)
+    labels: Mapping[Text, Text] = field(default_factory=dict)
+    params: Text | None = None
+    source: Text | None = None
+    note: Text | None = None
 
 
-@dataclass(frozen=True)
+@typed
 class Disputed:
     """Something that circulates about a cell, or about the whole table, and what the paper has instead."""
 
-    circulates: str
-    paper: str
-    cell: str | None = None
-    where: str = ""
+    circulates: Text
+    paper: Text
+    cell: Text | None = None
 
 
-@dataclass(frozen=True)
+@typed
 class Peer:
     """What a public re-implementation got."""
 
-    cell: str
-    value: float
-    source: str
-    note: str
-    where: str = ""
-
-    def __post_init__(self) -> None:
-        _check_error("value", self.value)
+    cell: Text
+    value: Percent
+    source: Text
+    note: Text
 
 
-@dataclass(frozen=True)
+@typed
 class Expected:
     """The file expected/<table>.yaml; `cells` is by row id, then column id.
 
@@ -192,16 +165,28 @@ class Expected:
     """
 
     schema: Literal[1]
-    table: str
+    table: Id
     source: Source
     defaults: Defaults
-    cells: Mapping[str, Mapping[str, ExpectedCell]]
+    cells: Mapping[Id, Mapping[Id, WrittenCell]]
     literature: tuple[LiteratureRow, ...] = ()
-    footnotes: Mapping[str, str] = field(default_factory=dict)
+    footnotes: Mapping[Text, Text] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     disputed: tuple[Disputed, ...] = ()
     peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
-        check_ids("claims", [claim.id for claim in self.claims])
-        check_ids("literature", [row.id for row in self.literature])
+        check([*repeated("claims", self.claims), *repeated("literature", self.literature)])
+
+
+def repeated(name: str, items: Sequence[Any]) -> Iterator[Problem]:
+    """Problems of items that have the id of an earlier one.
+
+    Args:
+        name: Of the field that lists them.
+    """
+    seen = set()
+    for i, item in enumerate(items):
+        if item.id in seen:
+            yield Problem((name, i, "id"), f"another of the {name} is called {item.id!r} too.")
+        seen.add(item.id)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.seeds import MOST_SEEDS
-from paperbench.specs.ids import check_ids
+from paperbench.specs.expected import repeated
 from paperbench.specs.run_spec import Precision
-from paperbench.specs.strict_yaml import FieldError, SpecError
+from paperbench.typed import Count, Id, KeyPath, Problem, Text, check, typed
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class NetReference:
     def __post_init__(self) -> None:
         for key in ("num_classes", "in_chans"):
             if key in self.kwargs:
-                raise FieldError("kwargs", f"{key} follows from the data set; leave it out.")
+                raise PaperbenchError(f"{key} follows from the data set; leave it out.")
         resolve(self.model, **self.kwargs)
 
     def __str__(self) -> str:
@@ -42,11 +44,10 @@ class NetReference:
         Raises:
             PaperbenchError: It is made for images of another size.
         """
-        name = self.name
-        made_for, size = FAMILIES[NETS[name].family].size, DATASETS[dataset].size
+        made_for, size = FAMILIES[NETS[self.name].family].size, DATASETS[dataset].size
         if made_for != size:
             raise PaperbenchError(
-                f"{name} is a net for images of {made_for}x{made_for} pixels, and {DATASETS[dataset].title} has "
+                f"{self.name} is a net for images of {made_for}x{made_for} pixels, and {DATASETS[dataset].title} has "
                 f"{size}x{size}. Take a net of that size (`paperbench models`), or another data set."
             )
 
@@ -73,7 +74,7 @@ class Setting:
     reference: NetReference
 
 
-@dataclass(frozen=True)
+@typed
 class CellNets:
     """What a cell trains: a net, or one for each value of an argument if the paper gives one result for them all.
 
@@ -81,27 +82,28 @@ class CellNets:
         sweep: The argument, with its values.
     """
 
-    model: str
+    model: Text
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    sweep: Mapping[str, tuple[Any, ...]] | None = None
-
-    @classmethod
-    def from_scalar(cls, value: Any) -> CellNets:
-        if not isinstance(value, str):
-            raise PaperbenchError("must be the name of a net. `paperbench models` lists all.")
-        return cls(value)
+    sweep: Mapping[str, Annotated[tuple[Any, ...], Field(strict=False)]] | None = None
 
     def __post_init__(self) -> None:
+        check(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         if self.sweep is not None and len(self.sweep) != 1:
-            raise FieldError("sweep", "a sweep is over one argument.")
+            yield Problem(("sweep",), "a sweep is over one argument.")
+            return
         for argument, values in (self.sweep or {}).items():
             if argument in self.kwargs:
-                raise FieldError("sweep", f"{argument} is among kwargs too.")
+                yield Problem(("sweep", argument), "is among kwargs too.")
             if argument == "depth":
-                raise FieldError("sweep", "profiles choose the depth of every net; make a cell for each depth.")
+                yield Problem(("sweep",), "profiles choose the depth of every net; make a cell for each depth.")
             if len(values) < 2 or any(values.count(value) > 1 for value in values):
-                raise FieldError("sweep", f"{argument} needs two values or more, each different.")
-        _ = self.settings  # makes every net once, so that what is wrong with one is found here
+                yield Problem(("sweep", argument), "needs two values or more, each different.")
+        try:
+            _ = self.settings
+        except PaperbenchError as error:
+            yield Problem((), str(error))
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -115,19 +117,37 @@ class CellNets:
         )
 
 
-@dataclass(frozen=True)
+def _with_model(nets: Any) -> Any:
+    """A cell may be written as the name of its net alone."""
+    return nets if isinstance(nets, (dict, CellNets)) else {"model": nets}
+
+
+WrittenNets = Annotated[CellNets, BeforeValidator(_with_model, str | CellNets)]
+
+
+def _known_dataset(name: str) -> str:
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}. {nearest(name, DATASETS)}")
+    return name
+
+
+DatasetName = Annotated[str, AfterValidator(_known_dataset)]
+"""A key of `catalogue.DATASETS`."""
+
+
+@typed
 class Evaluation:
     """How a trained net is tested: on one central crop of an image whose shorter side was brought to `scale`.
 
     No part of a run: one training can be tested in several ways. Both are in pixels.
     """
 
-    crop: int
+    crop: Count
     scale: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.crop <= self.scale:
-            raise FieldError("crop", f"a crop of {self.crop} pixels does not fit an image of {self.scale}.")
+        if self.crop > self.scale:
+            raise ValueError(f"a crop of {self.crop} pixels does not fit an image of {self.scale}.")
 
     def __str__(self) -> str:
         return f"{self.crop}x{self.crop} crop of a shorter side of {self.scale}"
@@ -136,7 +156,7 @@ class Evaluation:
 Metric = Literal["top1", "top5"]
 
 
-@dataclass(frozen=True)
+@typed
 class Column:
     """A column of results.
 
@@ -145,17 +165,13 @@ class Column:
         dataset: What its nets train on, in tables where that is the same down a column.
     """
 
-    id: str
-    title: str
+    id: Id
+    title: Text
     metric: Metric = "top1"
-    dataset: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.dataset is not None:
-            _check_dataset(self.dataset)
+    dataset: DatasetName | None = None
 
 
-@dataclass(frozen=True)
+@typed
 class Row:
     """A row of the table.
 
@@ -168,95 +184,70 @@ class Row:
         on_request: Whether it is run only if it is named: too costly, or no part of the printed table.
     """
 
-    id: str
-    title: str
-    cells: Mapping[str, CellNets]
-    figure: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    dataset: str | None = None
-    recipe: str | None = None
+    id: Id
+    title: Text
+    cells: Annotated[Mapping[Id, WrittenNets], Field(min_length=1)]
+    figure: Text = ""
+    labels: Mapping[Text, Text] = field(default_factory=dict)
+    dataset: DatasetName | None = None
+    recipe: Text | None = None
     evaluation: Evaluation | None = None
     on_request: bool = False
-    where: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.cells:
-            raise FieldError("cells", "a row needs cells.")
-        if self.dataset is not None:
-            _check_dataset(self.dataset)
-            for column, nets in self.cells.items():
-                _check_fit(column, nets, self.dataset)
 
 
-def _check_dataset(dataset: str) -> None:
-    if dataset not in DATASETS:
-        raise FieldError("dataset", f"unknown data set {dataset!r}. {nearest(dataset, DATASETS)}")
-
-
-def _check_fit(column: str, nets: CellNets, dataset: str) -> None:
-    """Make sure that all nets of a cell are for the images of its data set."""
-    for setting in nets.settings:
-        try:
-            setting.reference.check_size(dataset)
-            setting.reference.check_tag(dataset)
-        except PaperbenchError as error:
-            raise FieldError("cells", f"{column}: {error}") from error
-
-
-@dataclass(frozen=True)
+@typed
 class Experiment:
     """The file experiments/<table>.yaml.
 
     Attributes:
         recipe: Name of a file in experiments/recipes/.
-        seeds: Runs a cell, fixed before the first; one extension to twice as many is allowed.
+        seeds: Runs per cell, fixed before the first; one extension to twice as many is allowed.
         case: What the paper calls the things in the rows.
         labels: Headings of the paper's further columns, with where they stand beside the results.
         precision: What runs are trained in unless the user chooses; None leaves it to the device.
     """
 
     schema: Literal[1]
-    table: str
-    title: str
-    recipe: str
-    seeds: int
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    case: str = "case"
-    labels: Mapping[str, Literal["before", "after"]] = field(default_factory=dict)
+    table: Id
+    title: Text
+    recipe: Text
+    seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)]
+    columns: Annotated[tuple[Column, ...], Field(min_length=1)]
+    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    case: Text = "case"
+    labels: Mapping[Text, Literal["before", "after"]] = field(default_factory=dict)
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.seeds <= MOST_SEEDS:
-            raise FieldError("seeds", f"seeds must be from 1 to {MOST_SEEDS}, not {self.seeds}.")
-        for name in ("columns", "rows"):
-            if not getattr(self, name):
-                raise FieldError(name, f"a table needs {name}.")
-        check_ids("columns", [column.id for column in self.columns])
-        check_ids("rows", [row.id for row in self.rows])
-        for row in self.rows:
-            self._check_row(row)
+        check(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
+        yield from repeated("columns", self.columns)
+        yield from repeated("rows", self.rows)
+        columns = {column.id: column for column in self.columns}
+        for i, row in enumerate(self.rows):
+            for label in row.labels:
+                if label not in self.labels:
+                    yield Problem(("rows", i, "labels", label), f"unknown label. {nearest(label, self.labels)}")
+            for column, nets in row.cells.items():
+                place = ("rows", i, "cells", column)
+                if column not in columns:
+                    yield Problem(place, f"unknown column. {nearest(column, columns)}")
+                elif (row.dataset is None) == (columns[column].dataset is None):
+                    which = "neither does" if row.dataset is None else "both do"
+                    yield Problem(place, f"the data set must be given by the row or the column; {which}.")
+                else:
+                    yield from self._misfits(place, nets, self.dataset_of(row, columns[column]))
+
+    def _misfits(self, place: KeyPath, nets: CellNets, dataset: str) -> Iterator[Problem]:
+        """Problems of nets that are not for the images of their data set."""
+        try:
+            for setting in nets.settings:
+                setting.reference.check_size(dataset)
+                setting.reference.check_tag(dataset)
+        except PaperbenchError as error:
+            yield Problem(place, str(error))
 
     def dataset_of(self, row: Row, column: Column) -> str:
         """Key of the data set that a cell's nets train on."""
         return row.dataset or column.dataset or ""
-
-    def _check_row(self, row: Row) -> None:
-        columns = {column.id: column for column in self.columns}
-        for label in row.labels:
-            if label not in self.labels:
-                raise SpecError(f"{row.where}: row {row.id!r}: unknown label {label!r}. {nearest(label, self.labels)}")
-        for name, nets in row.cells.items():
-            if name not in columns:
-                raise SpecError(f"{row.where}: row {row.id!r}: unknown column {name!r}. {nearest(name, columns)}")
-            if (row.dataset is None) == (columns[name].dataset is None):
-                which = "neither does" if row.dataset is None else "both do"
-                raise SpecError(
-                    f"{row.where}: {row.id}/{name}: the data set must be given by the row or the column; {which}."
-                )
-            dataset = columns[name].dataset
-            if dataset is not None:
-                try:
-                    _check_fit(name, nets, dataset)
-                except PaperbenchError as error:
-                    raise SpecError(f"{row.where}: row {row.id!r}: {error}") from error

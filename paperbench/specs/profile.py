@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import Any, Literal
 
-import yaml
-
-from paperbench.catalogue import DATASETS, FAMILIES
+from paperbench.catalogue import FAMILIES
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.specs.strict_yaml import FieldError
+from paperbench.specs.experiment import DatasetName
+from paperbench.typed import Count, Id, Problem, Text, check, typed
 
 
-@dataclass(frozen=True)
+@typed
 class Profile:
     """What a profile changes in every run of a table.
 
@@ -22,45 +21,49 @@ class Profile:
     Attributes:
         title: One line for lists and tables.
         depth: Depth of every net of a family.
-        dataset: A key of `catalogue.DATASETS` for every run.
+        dataset: What every run trains on.
         recipe: Keys laid over every recipe.
-        seeds: Seeds a cell unless the user says otherwise.
+        seeds: Seeds per cell unless the user says otherwise.
     """
 
-    title: str
+    title: Text
     depth: Mapping[str, int] = field(default_factory=dict)
-    dataset: str | None = None
-    recipe: yaml.MappingNode | None = None
-    seeds: int | None = None
-    where: str = ""
+    dataset: DatasetName | None = None
+    recipe: Mapping[str, Any] | None = None
+    seeds: Count | None = None
 
     def __post_init__(self) -> None:
+        check(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         for family, depth in self.depth.items():
             if family not in FAMILIES:
-                raise FieldError("depth", f"unknown family {family!r}. {nearest(family, FAMILIES)}")
+                yield Problem(("depth", family), f"unknown family. {nearest(family, FAMILIES)}")
+                continue
             try:
                 FAMILIES[family].units(depth)
             except PaperbenchError as error:
-                raise FieldError("depth", str(error)) from error
-        if self.dataset is not None and self.dataset not in DATASETS:
-            raise FieldError("dataset", f"unknown data set {self.dataset!r}. {nearest(self.dataset, DATASETS)}")
-        if self.seeds is not None and self.seeds < 1:
-            raise FieldError("seeds", f"seeds must be at least 1, not {self.seeds}.")
+                yield Problem(("depth", family), str(error))
 
 
-@dataclass(frozen=True)
+@typed
 class Profiles:
     """The file profiles.yaml."""
 
     schema: Literal[1]
-    profiles: Mapping[str, Profile]
+    profiles: Mapping[Id, Profile]
 
     def __post_init__(self) -> None:
         paper = self.profiles.get("paper")
-        if paper is None or paper.depth or paper.dataset or paper.recipe or paper.seeds:
-            raise FieldError("profiles", "there must be a profile `paper`, and it must change nothing.")
+        if paper is None or paper != Profile(paper.title):
+            check([Problem(("profiles", "paper"), "there must be a profile `paper`, and it must change nothing.")])
 
     def named(self, name: str) -> Profile:
+        """The profile of a name.
+
+        Raises:
+            PaperbenchError: There is none.
+        """
         if name not in self.profiles:
             raise PaperbenchError(f"Unknown profile {name!r}. {nearest(name, self.profiles)}")
         return self.profiles[name]

@@ -1,31 +1,40 @@
-"""How a net is trained: every value, none implied."""
+"""How a net is trained: every value, none implied but the absence of a warm-up."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from paperbench.specs.run_spec import Precision
-from paperbench.specs.strict_yaml import FieldError
+from paperbench.typed import Count, Positive, Problem, Text, check, set_values, typed
+
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
-@dataclass(frozen=True)
+@typed
 class WarmUp:
     """A constant lower learning rate for the first iterations (Appendix of the paper: 0.01 for 400)."""
 
-    learning_rate: float
-    iterations: int
+    learning_rate: Positive
+    iterations: Count
 
 
-@dataclass(frozen=True)
+@typed
 class Drops:
     """Iterations, counted from 0, from which the learning rate is multiplied by `factor` once more."""
 
-    at: tuple[int, ...]
-    factor: float
+    at: tuple[Annotated[int, Field(ge=0)], ...]
+    factor: Share
+
+    def __post_init__(self) -> None:
+        if list(self.at) != sorted(set(self.at)):
+            check([Problem(("at",), "must rise from drop to drop.")])
 
 
-@dataclass(frozen=True)
+@typed
 class BatchNormSettings:
     """Batch normalisation in training and testing.
 
@@ -37,13 +46,13 @@ class BatchNormSettings:
             training has ended, as the authors describe for v1; "moving_average": those gathered along the way.
     """
 
-    group: int
-    eps: float
-    moving_average: float
+    group: Annotated[int, Field(ge=2)]
+    eps: Positive
+    moving_average: Share
     at_test: Literal["reestimated", "moving_average"]
 
 
-@dataclass(frozen=True)
+@typed
 class Augmentation:
     """Random crop after zero padding of `padding` pixels a side; mirrored with probability 0.5 if `flip`.
 
@@ -58,49 +67,41 @@ class Augmentation:
         lighting: Standard deviation of the noise along the principal components of the colours.
     """
 
-    padding: int
+    padding: Annotated[int, Field(ge=0)]
     flip: bool
-    shorter_side: tuple[int, ...] | None = None
-    crop: int | None = None
-    area: tuple[float, ...] | None = None
-    aspect_ratio: tuple[float, ...] | None = None
-    jitter: float | None = None
-    lighting: float | None = None
+    shorter_side: tuple[Count, Count] | None = None
+    crop: Count | None = None
+    area: tuple[Share, Share] | None = None
+    aspect_ratio: tuple[Positive, Positive] | None = None
+    jitter: Positive | None = None
+    lighting: Positive | None = None
 
     def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise FieldError("padding", f"padding must not be negative, as {self.padding} is.")
+        check(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         for name in ("shorter_side", "area", "aspect_ratio"):
             bounds = getattr(self, name)
-            if bounds is not None and (len(bounds) != 2 or not 0 < bounds[0] <= bounds[1]):
-                raise FieldError(name, f"{name} must be two positive numbers, the lesser first.")
+            if bounds is not None and bounds[0] > bounds[1]:
+                yield Problem((name,), "must have the lesser number first.")
         if self.shorter_side and self.area:
-            raise FieldError(
-                "area", "a crop is of a fixed size (shorter_side) or of a share of the image (area), not both."
+            yield Problem(
+                ("area",), "a crop is of a fixed size (shorter_side) or of a share of the image (area), not both."
             )
         if (self.shorter_side or self.area) and self.crop is None:
-            raise FieldError("crop", "large images need a crop.")
+            yield Problem(("crop",), "large images need a crop.")
         if self.shorter_side and self.crop and self.crop > self.shorter_side[0]:
-            raise FieldError("crop", f"a crop of {self.crop} does not fit a shorter side of {self.shorter_side[0]}.")
-        if self.area and self.area[1] > 1:
-            raise FieldError("area", f"area is a share of the image, at most 1, not {self.area[1]}.")
-        for name in ("crop", "jitter", "lighting"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise FieldError(name, f"{name} must be positive, not {value}.")
+            yield Problem(("crop",), f"a crop of {self.crop} does not fit a shorter side of {self.shorter_side[0]}.")
         if self.padding and self.is_for_large_images:
-            raise FieldError("padding", "padding is for small images that are not resized; write 0 here.")
+            yield Problem(("padding",), "padding is for small images that are not resized; write 0 here.")
 
     @property
     def is_for_large_images(self) -> bool:
         """Whether images are resized or recoloured."""
-        return any(getattr(self, name) is not None for name in _FOR_LARGE_IMAGES)
+        return bool(set(set_values(self)) - {"padding", "flip"})
 
 
-_FOR_LARGE_IMAGES = ("shorter_side", "crop", "area", "aspect_ratio", "jitter", "lighting")
-
-
-@dataclass(frozen=True)
+@typed
 class Authors:
     """What those whose numbers are published trained with.
 
@@ -110,16 +111,12 @@ class Authors:
         precision: Arithmetic.
     """
 
-    framework: str
-    images_per_gpu: int
+    framework: Text
+    images_per_gpu: Count
     precision: Precision
 
-    def __post_init__(self) -> None:
-        if self.images_per_gpu < 1:
-            raise FieldError("images_per_gpu", f"images_per_gpu must be at least 1, not {self.images_per_gpu}.")
 
-
-@dataclass(frozen=True)
+@typed
 class Monitoring:
     """How often a run is looked at, in iterations. No value here changes what is trained, so digests leave it out.
 
@@ -127,20 +124,13 @@ class Monitoring:
         checkpoint_share: Share of the time that checkpoints may take; one that would come too soon is left out.
     """
 
-    log_every: int
-    test_every: int
-    checkpoint_every: int
-    checkpoint_share: float
-
-    def __post_init__(self) -> None:
-        for name in ("log_every", "test_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise FieldError(name, f"{name} must be at least 1, not {getattr(self, name)}.")
-        if not 0 < self.checkpoint_share <= 1:
-            raise FieldError("checkpoint_share", f"checkpoint_share must be in (0, 1], not {self.checkpoint_share}.")
+    log_every: Count
+    test_every: Count
+    checkpoint_every: Count
+    checkpoint_share: Share
 
 
-@dataclass(frozen=True)
+@typed
 class Recipe:
     """One training recipe. Iterations drive everything; epochs only name passes over the training set.
 
@@ -161,56 +151,43 @@ class Recipe:
     """
 
     schema: Literal[1]
-    recipe: str
-    source: str
-    batch_size: int
-    iterations: int
-    learning_rate: float
-    warm_up: WarmUp | None
+    recipe: Text
+    source: Text
+    batch_size: Count
+    iterations: Count
+    learning_rate: Positive
+    warm_up: WarmUp | None = field(default=None, kw_only=True)
     drops: Drops
-    momentum: float
+    momentum: Annotated[float, Field(ge=0, lt=1)]
     momentum_form: Literal["caffe", "pytorch", "nesterov"]
-    weight_decay: float
+    weight_decay: Annotated[float, Field(ge=0)]
     initialisation: Literal["fan_out", "fan_in"]
     input: Literal["per_pixel_mean", "channel_mean_std"]
     augmentation: Augmentation
     batch_norm: BatchNormSettings
     monitoring: Monitoring
     authors: Authors
-    silent: tuple[str, ...]
+    silent: tuple[Text, ...]
 
     def __post_init__(self) -> None:
-        for name in self.silent:
-            _ = self.value_of(name)
-        for name in ("batch_size", "iterations"):
-            if getattr(self, name) < 1:
-                raise FieldError(name, f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.learning_rate <= 0:
-            raise FieldError("learning_rate", f"learning_rate must be positive, not {self.learning_rate}.")
-        if not 0 <= self.momentum < 1:
-            raise FieldError("momentum", f"momentum must be in [0, 1), not {self.momentum}.")
+        check(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
+        for i, name in enumerate(self.silent):
+            try:
+                _ = self.value_of(name)
+            except KeyError:
+                yield Problem(("silent", i), f"a recipe has no value {name!r}.")
         if self.momentum_form == "nesterov" and not self.momentum:
-            raise FieldError("momentum", "nesterov needs a momentum above 0.")
-        if self.weight_decay < 0:
-            raise FieldError("weight_decay", f"weight_decay must not be negative, as {self.weight_decay} is.")
-        if self.batch_norm.group < 2 or self.batch_size % self.batch_norm.group:
-            raise FieldError(
-                "batch_norm",
-                f"group must be at least 2 and divide batch_size {self.batch_size}, not {self.batch_norm.group}.",
-            )
-        if not 0 < self.batch_norm.moving_average <= 1 or self.batch_norm.eps <= 0:
-            raise FieldError("batch_norm", "moving_average must be in (0, 1] and eps positive.")
-        if list(self.drops.at) != sorted(set(self.drops.at)) or not 0 < self.drops.factor <= 1:
-            raise FieldError("drops", "`at` must rise from drop to drop, and factor be in (0, 1].")
+            yield Problem(("momentum",), "nesterov needs a momentum above 0.")
+        if self.batch_size % self.batch_norm.group:
+            yield Problem(("batch_norm", "group"), f"must divide batch_size, which is {self.batch_size}.")
         if self.drops.at and self.drops.at[-1] >= self.iterations:
-            raise FieldError(
-                "drops", f"the drop at {self.drops.at[-1]} comes after the last of {self.iterations} iterations."
-            )
-        warm_up_end = self.warm_up.iterations if self.warm_up else 0
-        if self.drops.at and self.drops.at[0] < warm_up_end:
-            raise FieldError("drops", f"the first drop must not come before the warm-up ends, at {warm_up_end}.")
-        if self.warm_up and (self.warm_up.iterations < 1 or self.warm_up.learning_rate <= 0):
-            raise FieldError("warm_up", "iterations and learning_rate must be positive; leave out warm-up by `null`.")
+            last = self.drops.at[-1]
+            yield Problem(("drops", "at"), f"the drop at {last} comes after the last of {self.iterations} iterations.")
+        if self.drops.at and self.warm_up and self.drops.at[0] < self.warm_up.iterations:
+            message = f"the first drop must not come before the warm-up ends, at {self.warm_up.iterations}."
+            yield Problem(("drops", "at"), message)
 
     def rate_at(self, iteration: int) -> float:
         """Learning rate of an iteration, counted from 0."""
@@ -220,39 +197,32 @@ class Recipe:
         return float(self.learning_rate * self.drops.factor**drops)
 
     def defining_values(self) -> dict[str, Any]:
-        """What enters a digest, as plain JSON values: all but names, sources and monitoring."""
-        values = asdict(self)
+        """What enters a digest, as JSON values: all that is set but names, sources and monitoring."""
+        values = set_values(self)
         for key in ("schema", "recipe", "source", "monitoring", "authors", "silent"):
             del values[key]
-        values["drops"]["at"] = list(self.drops.at)
-        augmentation = values["augmentation"]
-        for key in _FOR_LARGE_IMAGES:  # younger than the digests of CIFAR runs, which must not change
-            if augmentation[key] is None:
-                del augmentation[key]
-            elif isinstance(augmentation[key], tuple):
-                augmentation[key] = list(augmentation[key])
         return values
 
     def value_of(self, name: str) -> Any:
         """A defining value by its dotted name.
 
         Raises:
-            FieldError: There is no such value.
+            KeyError: There is no such value.
         """
         value: Any = self.defining_values()
         for part in name.split("."):
-            if not isinstance(value, dict) or part not in value:
-                raise FieldError("silent", f"a recipe has no value {name!r}.")
+            if not isinstance(value, dict):
+                raise KeyError(name)
             value = value[part]
         return value
 
 
-def in_words(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A recipe's value as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {in_words(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return " and ".join(in_words(item) for item in value) or "none"
+        return " and ".join(format_value(item) for item in value) or "none"
     return "none" if value is None else str(value)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any, Literal
+
+from paperbench.typed import Text, typed
 
 Precision = Literal["fp32", "tf32", "bf16-fp32-stream", "bf16"]
 """Arithmetics, the most precise first."""
 
 
-@dataclass(frozen=True)
+@typed
 class RunSpec:
     """What is trained, on which pixels, in which arithmetic. Code, engine and machine stand in the record instead.
 
@@ -25,17 +27,14 @@ class RunSpec:
 
     net: dict[str, Any]
     recipe: dict[str, Any]
-    data: str
-    profile: str
+    data: Text
+    profile: Text
     precision: Precision
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
     @property
     def digest(self) -> str:
         """sha256 of the canonical JSON, in hex."""
-        return hashlib.sha256(canonical_json(self.as_json()).encode()).hexdigest()
+        return hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()
 
     def run_id(self, seed: int) -> str:
         """Name of one training by this spec, and of its directory."""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from paperbench.catalogue import DATASETS, Net, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.expected import Defaults, Disputed, Expected, ExpectedCell, Peer, Source
-from paperbench.specs.experiment import Column, Experiment, NetReference, Row, Setting
+from paperbench.specs.experiment import CellNets, Column, Experiment, NetReference, Row, Setting
 from paperbench.specs.profile import Profile, Profiles
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import canonical_json
-from paperbench.specs.strict_yaml import SpecError, bind, items, overlay, position_of, read_mapping
+from paperbench.specs.yaml_file import Document, SpecError, bind, load
+from paperbench.typed import KeyPath, Problem
+
+T = TypeVar("T")
+_Remark = TypeVar("_Remark", Peer, Disputed)
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class Cell:
             reference.check_size(profile.dataset)
         except PaperbenchError as error:
             raise PaperbenchError(
-                f"Cell {self.id} is not for the profile at {profile.where}, which trains on {profile.dataset}: "
-                f"{reference.name} is made for other images. Choose another profile (`--profile`)."
+                f"Cell {self.id} is not for a profile that trains on {profile.dataset}: {reference.name} is made for "
+                "other images. Choose another profile (`--profile`)."
             ) from error
         return profile.dataset
 
@@ -131,7 +133,7 @@ class Table:
     """A table with everything needed to run and judge it.
 
     Attributes:
-        recipe_nodes: Its recipes by name, as read.
+        recipes: The recipes of its cells, by names of profile and recipe.
         peers, disputed: What is said of its cells, in its own file and in those that its numbers come from; `cell` is
             "row/column" here.
     """
@@ -140,13 +142,10 @@ class Table:
     experiment: Experiment
     expected: Expected
     profiles: Profiles
-    recipe_nodes: Mapping[str, yaml.MappingNode]
+    recipes: Mapping[tuple[str, str], Recipe]
     all_cells: tuple[Cell, ...]
     peers: tuple[Peer, ...]
     disputed: tuple[Disputed, ...]
-    _recipes: dict[tuple[str, int], tuple[yaml.MappingNode | None, Recipe]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     @property
     def source(self) -> Source:
@@ -156,28 +155,11 @@ class Table:
         """A recipe with the profile's changes.
 
         Args:
-            name: One that a cell names; by default that of the table.
-
-        Raises:
-            SpecError: The changed recipe is not valid.
+            profile: One of the table's.
+            name: One that a cell in the profile has; by default that of the table.
         """
-        name = name or self.experiment.recipe
-        node, known = self._recipes.get((name, id(profile.recipe)), (None, None))
-        if known is None or node is not profile.recipe:
-            known = self._bound_recipe(name, profile)
-            self._recipes[name, id(profile.recipe)] = profile.recipe, known
-        return known
-
-    def _bound_recipe(self, name: str, profile: Profile) -> Recipe:
-        node = self.recipe_nodes[name]
-        if not profile.recipe:
-            return bind(node, Recipe)
-        try:
-            return bind(overlay(node, profile.recipe), Recipe)
-        except SpecError as error:
-            if str(error).startswith(f"{profile.recipe.start_mark.name}:"):
-                raise
-            raise SpecError(f"{error} (With the changes of the profile at {profile.where}.)") from error
+        profile_name = next(known for known, one in self.profiles.profiles.items() if one is profile)
+        return self.recipes[profile_name, name or self.experiment.recipe]
 
     def experiment_digest(self, cell: Cell, setting: Setting) -> str:
         """What defines the number that a cell prints for one of its nets: equal for cells that print the same number.
@@ -246,26 +228,33 @@ def load_table(table: str, root: Path) -> Table:
     own = _Files(table, root)
     others: dict[str, _Files] = {}
     cells = tuple(_cells(own, others, root))
-    recipes = dict.fromkeys([own.experiment.recipe, *(cell.recipe for cell in cells)])
-    loaded = Table(
+    profiles_file = load(_profiles_path(root))
+    profiles = bind(profiles_file, Profiles)
+    return Table(
         table,
         own.experiment,
         own.expected,
-        load_profiles(root),
-        {name: read_recipe(name, root) for name in recipes},
+        profiles,
+        _recipes(cells, profiles_file, profiles, root),
         cells,
         tuple(_remarks(own.expected.peers, {t: f.expected.peers for t, f in others.items()}, cells)),
         tuple(_remarks(own.expected.disputed, {t: f.expected.disputed for t, f in others.items()}, cells)),
     )
-    for profile in loaded.profiles.profiles.values():
-        for name in dict.fromkeys(cell.recipe for cell in cells if cell.is_in(profile)):
-            loaded.recipe_in(profile, name)
-    return loaded
 
 
 def load_profiles(root: Path) -> Profiles:
     """Read experiments/profiles.yaml under `root`."""
-    return bind(read_mapping(root / "experiments" / "profiles.yaml"), Profiles)
+    return bind(load(_profiles_path(root)), Profiles)
+
+
+def load_experiment(table: str, root: Path) -> Experiment:
+    """Read experiments/<table>.yaml under `root` by itself."""
+    return _read(root / "experiments" / f"{table}.yaml", Experiment, "table")[1]
+
+
+def load_recipe(name: str, root: Path) -> Recipe:
+    """Read a file in experiments/recipes/ under `root`."""
+    return _read(_recipe_path(name, root), Recipe, "recipe")[1]
 
 
 def table_ids(root: Path) -> list[str]:
@@ -278,98 +267,199 @@ def recipe_names(root: Path) -> list[str]:
     return sorted(p.stem for p in (root / "experiments" / "recipes").glob("*.yaml"))
 
 
-def read_recipe(name: str, root: Path) -> yaml.MappingNode:
-    """Read and check a file in experiments/recipes/ under `root`."""
-    node = read_mapping(root / "experiments" / "recipes" / f"{name}.yaml")
-    bind(node, Recipe)
-    _check_name(node, "recipe", name)
-    return node
+def _profiles_path(root: Path) -> Path:
+    return root / "experiments" / "profiles.yaml"
+
+
+def _recipe_path(name: str, root: Path) -> Path:
+    return root / "experiments" / "recipes" / f"{name}.yaml"
+
+
+def _read(path: Path, kind: type[T], key: str) -> tuple[Document, T]:
+    """Read a file that says under `key` what it is called."""
+    document = load(path)
+    value = bind(document, kind)
+    if document.data[key] != path.stem:
+        raise document.error([Problem((key,), f"must be {path.stem}, as the file is called.")])
+    return document, value
+
+
+def _recipes(
+    cells: Sequence[Cell], profiles_file: Document, profiles: Profiles, root: Path
+) -> dict[tuple[str, str], Recipe]:
+    """The recipes of the cells in each profile that they are in, by names of profile and recipe."""
+    files = {name: _read(_recipe_path(name, root), Recipe, "recipe") for name in {cell.recipe for cell in cells}}
+    found: dict[tuple[str, str], Recipe] = {}
+    for profile_name, profile in profiles.profiles.items():
+        for name in dict.fromkeys(cell.recipe for cell in cells if cell.is_in(profile)):
+            document, recipe = files[name]
+            if profile.recipe:
+                try:
+                    recipe = bind(document.overlaid(profiles_file, ("profiles", profile_name, "recipe")), Recipe)
+                except SpecError as error:
+                    message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.)"
+                    raise SpecError(message) from error
+            found[profile_name, name] = recipe
+    return found
 
 
 class _Files:
-    """The two files of one table, each read and checked by itself."""
+    """The two files of one table, checked against each other."""
 
     def __init__(self, table: str, root: Path) -> None:
         self.table = table
-        self.experiment_node = read_mapping(root / "experiments" / f"{table}.yaml")
-        self.expected_node = read_mapping(root / "expected" / f"{table}.yaml")
-        self.experiment = bind(self.experiment_node, Experiment)
-        self.expected = bind(self.expected_node, Expected)
-        _check_name(self.experiment_node, "table", table)
-        _check_name(self.expected_node, "table", table)
-        _check_cells(self)
-        _check_references(self)
-        self._check_recipes(root)
+        self.experiment_file, self.experiment = _read(root / "experiments" / f"{table}.yaml", Experiment, "table")
+        self.expected_file, self.expected = _read(root / "expected" / f"{table}.yaml", Expected, "table")
+        self.rows = {row.id: row for row in self.experiment.rows}
+        self.columns = {column.id: column for column in self.experiment.columns}
+        self.ids = [f"{row.id}/{column}" for row in self.experiment.rows for column in row.cells]
+        for document, problems in (
+            (self.experiment_file, [*self._recipe_problems(root), *self._label_problems()]),
+            (self.expected_file, [*self._cell_problems(), *self._reference_problems(), *self._mark_problems()]),
+        ):
+            if problems:
+                raise document.error(problems)
 
-    def _check_recipes(self, root: Path) -> None:
+    def _recipe_problems(self, root: Path) -> Iterator[Problem]:
         known = recipe_names(root)
-        asked = [(position_of(self.experiment_node, "recipe"), self.experiment.recipe)]
-        asked += [(row.where, row.recipe) for row in self.experiment.rows if row.recipe]
-        for where, name in asked:
-            if name not in known:
-                folder = root / "experiments" / "recipes"
-                raise SpecError(f"{where}: {folder} has no recipe {name!r}. {nearest(name, known)}")
+        asked: list[tuple[KeyPath, str | None]] = [(("recipe",), self.experiment.recipe)]
+        asked += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows)]
+        for path, name in asked:
+            if name is not None and name not in known:
+                yield Problem(path, f"{_recipe_path(name, root).parent} has no recipe {name!r}. {nearest(name, known)}")
+
+    def _label_problems(self) -> Iterator[Problem]:
+        """Headings of labels are used."""
+        used = {label for row in self.experiment.rows for label in row.labels}
+        used |= {label for row in self.expected.literature for label in row.labels}
+        for label in self.experiment.labels:
+            if label not in used:
+                yield Problem(("labels", label), "no row has this label.")
+
+    def _cell_problems(self) -> Iterator[Problem]:
+        """Every cell to run has a published result, and nothing else has."""
+        published = [f"{row}/{column}" for row, columns in self.expected.cells.items() for column in columns]
+        for cell in published:
+            if cell not in self.ids:
+                yield Problem(
+                    ("cells", *cell.split("/")), f"the experiment has no such cell. {nearest(cell, self.ids)}"
+                )
+        for cell in self.ids:
+            if cell not in published:
+                yield Problem(("cells", *cell.split("/")), "the cell has no published number here.")
+
+    def _reference_problems(self) -> Iterator[Problem]:
+        """Remarks, claims and rows of others are about cells, columns and labels that there are."""
+        literature = {f"{row.id}/{column}" for row in self.expected.literature for column in row.cells}
+        remarks: dict[str, Sequence[Disputed | Peer]] = {
+            "disputed": self.expected.disputed,
+            "peers": self.expected.peers,
+        }
+        for name, listed in remarks.items():
+            for i, remark in enumerate(listed):
+                if remark.cell is not None and remark.cell not in self.ids:
+                    message = f"unknown cell {remark.cell!r}. {nearest(remark.cell, self.ids)}"
+                    yield Problem((name, i, "cell"), message)
+        for i, row in enumerate(self.expected.literature):
+            if row.id in self.rows:
+                yield Problem(("literature", i, "id"), f"{row.id!r} is a row of the experiment.")
+            for column in row.cells:
+                if column not in self.columns:
+                    yield Problem(
+                        ("literature", i, "cells", column), f"unknown column. {nearest(column, self.columns)}"
+                    )
+            for label in row.labels:
+                if label not in self.experiment.labels:
+                    message = f"unknown label. {nearest(label, self.experiment.labels)}"
+                    yield Problem(("literature", i, "labels", label), message)
+        sweeps = {cell for cell in self.ids if self._nets(cell).sweep}
+        for i, claim in enumerate(self.expected.claims):
+            path = ("claims", i, "pairs" if claim.pairs else "cells")
+            may_be_literature = claim.cells[1:] if claim.kind == "lower" and claim.measure == "test_error" else ()
+            for cell in claim.all_cells:
+                known = {*self.ids, *(literature if cell in may_be_literature else ())}
+                if cell not in known:
+                    yield Problem(path, f"unknown cell {cell!r}. {nearest(cell, known)}")
+                if cell in sweeps and claim.kind not in ("diverges", "converges"):
+                    yield Problem(path, f"{cell} stands for several nets.")
+
+    def _mark_problems(self) -> Iterator[Problem]:
+        """Marks are explained, and footnotes are used."""
+        used = set()
+        for row, columns in self.expected.cells.items():
+            for column, expected in columns.items():
+                used.add(expected.mark)
+                if expected.mark is not None and expected.mark not in self.expected.footnotes:
+                    message = f"the mark {expected.mark!r} is not explained in footnotes."
+                    yield Problem(("cells", row, column, "mark"), message)
+        for mark in self.expected.footnotes:
+            if mark not in used:
+                yield Problem(("footnotes", mark), "no cell has this mark.")
+
+    def _nets(self, cell: str) -> CellNets:
+        row, column = cell.split("/")
+        return self.rows[row].cells[column]
+
+    def cell(self, row: str, column: str) -> Cell:
+        """A cell as this table's files have it."""
+        of_row, of_column = self.rows[row], self.columns[column]
+        return Cell(
+            of_row,
+            of_column,
+            self.expected.cells[row][column],
+            self.expected.defaults,
+            home=f"{self.table}/{row}/{column}",
+            dataset=self.experiment.dataset_of(of_row, of_column),
+            recipe=of_row.recipe or self.experiment.recipe,
+        )
 
 
-def _cells(own: _Files, others: dict[str, _Files], root: Path) -> Iterator[Cell]:
+def _cells(own: _Files, others: dict[str, _Files], root: Path) -> list[Cell]:
     """The cells of a table, column by column.
 
     Args:
         others: Receives the tables that its numbers come from.
     """
-    for column in own.experiment.columns:
-        for row in own.experiment.rows:
-            if column.id not in row.cells:
+    cells, problems = [], []
+    for column in own.columns:
+        for row in own.rows:
+            if column not in own.rows[row].cells:
                 continue
-            cell = _own_cell(own, row, column)
-            if cell.expected.same_as is not None:
-                cell = _with_number_from_elsewhere(own, cell, others, root)
-            _check_result(own, cell)
-            yield cell
+            cell = own.cell(row, column)
+            try:
+                if cell.expected.same_as is not None:
+                    cell = _with_number_from_elsewhere(cell, cell.expected.same_as, own.table, others, root)
+                _check_result(cell)
+            except ValueError as error:
+                problems.append(Problem(("cells", row, column), str(error)))
+            cells.append(cell)
+    if problems:
+        raise own.expected_file.error(problems)
+    return cells
 
 
-def _own_cell(files: _Files, row: Row, column: Column) -> Cell:
-    expected = files.expected.cells[row.id][column.id]
-    dataset, recipe = files.experiment.dataset_of(row, column), row.recipe or files.experiment.recipe
-    home = f"{files.table}/{row.id}/{column.id}"
-    return Cell(row, column, expected, files.expected.defaults, home, dataset, recipe)
-
-
-def _with_number_from_elsewhere(own: _Files, cell: Cell, others: dict[str, _Files], root: Path) -> Cell:
+def _with_number_from_elsewhere(cell: Cell, home: str, own: str, others: dict[str, _Files], root: Path) -> Cell:
     """The cell with the number that it refers to.
 
     Raises:
-        SpecError: There is no such number, or it is one of another experiment.
+        ValueError: There is no such number, or it is one of another experiment.
     """
-    home = cell.expected.same_as or ""
-    where = position_of(own.expected_node, "cells", cell.row.id, cell.column.id)
-    table, row_id, column_id = home.split("/")
-    if table == own.table or table not in table_ids(root):
-        known = [one for one in table_ids(root) if one != own.table]
-        raise SpecError(f"{where}: same_as must name a cell of another table. {nearest(table, known)}")
+    table, row, column = home.split("/")
+    tables = [one for one in table_ids(root) if one != own]
+    if table not in tables:
+        raise ValueError(f"same_as must name a cell of another table. {nearest(table, tables)}")
     if table not in others:
         others[table] = _Files(table, root)
     files = others[table]
-    rows = {row.id: row for row in files.experiment.rows}
-    columns = {column.id: column for column in files.experiment.columns}
-    if row_id not in rows or column_id not in rows[row_id].cells:
-        ids = [f"{row.id}/{column}" for row in rows.values() for column in row.cells]
-        raise SpecError(f"{where}: {table} has no cell '{row_id}/{column_id}'. {nearest(f'{row_id}/{column_id}', ids)}")
-    other = _own_cell(files, rows[row_id], columns[column_id])
+    if f"{row}/{column}" not in files.ids:
+        raise ValueError(f"{table} has no cell '{row}/{column}'. {nearest(f'{row}/{column}', files.ids)}")
+    other = files.cell(row, column)
     if other.expected.same_as is not None:
-        raise SpecError(f"{where}: {home} refers on to {other.expected.same_as}; name that one.")
+        raise ValueError(f"{home} refers on to {other.expected.same_as}; name that one.")
     for what, ours, theirs in _experiments(cell, other):
         if ours != theirs:
-            raise SpecError(f"{where}: {home} is of another experiment: its {what} is {theirs}, and here it is {ours}.")
-    return Cell(
-        cell.row,
-        cell.column,
-        cell.expected.with_number_of(other.expected),
-        other.defaults,
-        home,
-        cell.dataset,
-        cell.recipe,
-    )
+            raise ValueError(f"{home} is of another experiment: its {what} is {theirs}, and here it is {ours}.")
+    return replace(cell, expected=cell.expected.with_number_of(other.expected), defaults=other.defaults, home=home)
 
 
 def _experiments(one: Cell, other: Cell) -> Iterator[tuple[str, object, object]]:
@@ -378,31 +468,25 @@ def _experiments(one: Cell, other: Cell) -> Iterator[tuple[str, object, object]]
     yield "recipe", one.recipe, other.recipe
     yield "metric", one.column.metric, other.column.metric
     yield "evaluation", one.row.evaluation or "whole images", other.row.evaluation or "whole images"
-    nets = [[_net_of(cell, setting) for setting in cell.settings] for cell in (one, other)]
-    names = [", ".join(str(s.reference) for s in cell.settings) for cell in (one, other)]
-    if [n.canonical() for n in nets[0]] != [n.canonical() for n in nets[1]]:
+    nets = [[cell.net_in(Profile("paper"), setting) for setting in cell.settings] for cell in (one, other)]
+    if nets[0] != nets[1]:
+        names = [", ".join(str(s.reference) for s in cell.settings) for cell in (one, other)]
         yield "net", names[0], names[1]
 
 
-def _net_of(cell: Cell, setting: Setting) -> Net:
-    """The net of a setting, at full depth and with an output for each class, whatever tag it was written with."""
-    classes = DATASETS[cell.dataset].num_classes
-    return resolve(setting.reference.model, **{**setting.reference.kwargs, "num_classes": classes})
+def _check_result(cell: Cell) -> None:
+    """A published result is one that runs of the cell can be held against.
 
-
-def _check_result(files: _Files, cell: Cell) -> None:
-    """A published result is one that runs of the cell can be held against."""
-    where = position_of(files.expected_node, "cells", cell.row.id, cell.column.id)
+    Raises:
+        ValueError: It is not.
+    """
     if cell.expected.value == "fail" and DATASETS[cell.dataset].fail_above is None:
         title = DATASETS[cell.dataset].title
-        raise SpecError(f"{where}: above which error a net has failed is not said for {title}; print its error.")
+        raise ValueError(f"above which error a net has failed is not said for {title}; print its error.")
     if cell.expected.std is not None and cell.published_runs < 2:
-        raise SpecError(f"{where}: a standard deviation is of two runs or more, and n is {cell.published_runs}.")
+        raise ValueError(f"a standard deviation is of two runs or more, and n is {cell.published_runs}.")
     if len(cell.settings) > 1 and cell.expected.value != "fail":
-        raise SpecError(f"{where}: {cell.id} stands for {len(cell.settings)} nets, so its value must be `fail`.")
-
-
-_Remark = TypeVar("_Remark", Peer, Disputed)
+        raise ValueError(f"{cell.id} stands for {len(cell.settings)} nets, so its value must be `fail`.")
 
 
 def _remarks(own: Sequence[_Remark], others: Mapping[str, Sequence[_Remark]], cells: Iterable[Cell]) -> list[_Remark]:
@@ -414,78 +498,6 @@ def _remarks(own: Sequence[_Remark], others: Mapping[str, Sequence[_Remark]], ce
     here = {cell.home: cell.id for cell in cells}
     found = list(own)
     for table, remarks in others.items():
-        for remark in remarks:
-            home = f"{table}/{remark.cell}"
-            if remark.cell is not None and home in here:
-                found.append(replace(remark, cell=here[home]))
+        homes = [(f"{table}/{remark.cell}", remark) for remark in remarks]
+        found += [replace(remark, cell=here[home]) for home, remark in homes if home in here]
     return found
-
-
-def _check_references(files: _Files) -> None:
-    """Remarks and claims are about cells that there are."""
-    ids = {f"{row.id}/{column}" for row in files.experiment.rows for column in row.cells}
-    literature = {f"{row.id}/{column}" for row in files.expected.literature for column in row.cells}
-    columns = {column.id for column in files.experiment.columns}
-    remarks: list[Disputed | Peer] = [*files.expected.disputed, *files.expected.peers]
-    for remark in remarks:
-        if remark.cell is not None and remark.cell not in ids:
-            raise SpecError(f"{remark.where}: unknown cell {remark.cell!r}. {nearest(remark.cell, ids)}")
-    for row in files.expected.literature:
-        if row.id in {r.id for r in files.experiment.rows}:
-            raise SpecError(f"{row.where}: {row.id!r} is a row of the experiment.")
-        for column in row.cells:
-            if column not in columns:
-                raise SpecError(f"{row.where}: unknown column {column!r}. {nearest(column, columns)}")
-        for label in row.labels:
-            if label not in files.experiment.labels:
-                raise SpecError(f"{row.where}: unknown label {label!r}. {nearest(label, files.experiment.labels)}")
-    sweeps = {f"{r.id}/{c}" for r in files.experiment.rows for c, nets in r.cells.items() if nets.sweep}
-    for claim in files.expected.claims:
-        may_be_literature = claim.cells[1:] if claim.kind == "lower" and claim.measure == "test_error" else ()
-        for cell in claim.all_cells:
-            known = ids | (literature if cell in may_be_literature else set())
-            if cell not in known:
-                raise SpecError(f"{claim.where}: claim {claim.id!r}: unknown cell {cell!r}. {nearest(cell, known)}")
-            if cell in sweeps and claim.kind not in ("diverges", "converges"):
-                raise SpecError(f"{claim.where}: claim {claim.id!r}: {cell} stands for several nets.")
-    _check_marks(files)
-
-
-def _check_marks(files: _Files) -> None:
-    """Marks are explained, and footnotes and headings of labels are used."""
-    used = set()
-    for row_id, columns_of_row in files.expected.cells.items():
-        for column_id, expected in columns_of_row.items():
-            used.add(expected.mark)
-            if expected.mark is not None and expected.mark not in files.expected.footnotes:
-                where = position_of(files.expected_node, "cells", row_id, column_id, "mark")
-                raise SpecError(f"{where}: the mark {expected.mark!r} is not explained in footnotes.")
-    for mark in files.expected.footnotes:
-        if mark not in used:
-            where = position_of(files.expected_node, "footnotes", mark)
-            raise SpecError(f"{where}: no cell has the mark {mark!r}.")
-    labels = {label for row in files.experiment.rows for label in row.labels}
-    labels |= {label for row in files.expected.literature for label in row.labels}
-    for label in files.experiment.labels:
-        if label not in labels:
-            where = position_of(files.experiment_node, "labels", label)
-            raise SpecError(f"{where}: no row has the label {label!r}.")
-
-
-def _check_name(node: yaml.MappingNode, key: str, file_name: str) -> None:
-    """A file says inside what it is called."""
-    says = items(node)[key][1].value
-    if says != file_name:
-        raise SpecError(f"{position_of(node, key)}: says `{key}: {says}`, but the file is named {file_name}.yaml.")
-
-
-def _check_cells(files: _Files) -> None:
-    """Every cell to run has a published result, and nothing else has."""
-    ids = {f"{row.id}/{column}" for row in files.experiment.rows for column in row.cells}
-    published = {f"{row}/{column}" for row, columns in files.expected.cells.items() for column in columns}
-    for cell in sorted(published - ids):
-        where = position_of(files.expected_node, "cells", *cell.split("/"))
-        raise SpecError(f"{where}: the experiment has no cell {cell!r}. {nearest(cell, ids)}")
-    for cell in sorted(ids - published):
-        where = position_of(files.expected_node, "cells", *cell.split("/"))
-        raise SpecError(f"{where}: the cell {cell!r} of the experiment has no published number here.")

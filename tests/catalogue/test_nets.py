@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from paperbench.architecture import parameters, units
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net, resolve, tags
 from paperbench.errors import ArgumentError, PaperbenchError
 from paperbench.specs.run_spec import canonical_json
+from paperbench.typed import from_json
 
 
 def test_the_closed_list_is_the_papers_names() -> None:
@@ -100,16 +102,32 @@ def test_every_combination_of_shortcut_and_placement_is_a_net_of_its_own() -> No
     assert [(net.shortcut, net.placement) for net in nets] == pairs
 
 
-def test_what_a_net_is_called_in_digests_has_only_what_makes_it_differ_from_the_first_nets() -> None:
-    first = {"family", "depth", "placement", "shortcut_option", "num_classes", "in_chans"}
-    assert set(resolve("preact_resnet110").canonical()) == first
+def test_a_digest_is_made_of_the_fields_of_a_net_that_are_set() -> None:
+    """So that a field which nets gain changes no digest of the nets before it."""
+    plain = resolve("preact_resnet110").canonical()
+    assert plain == {
+        "family": "basic",
+        "depth": 110,
+        "placement": "preact",
+        "shortcut_option": "A",
+        "num_classes": 10,
+        "in_chans": 3,
+        "shortcut": "identity",
+        "stride_in": "first",
+        "transition_shortcut": "activated",
+    }
     gated = resolve("resnet110_exclusive_gating", gate_bias=-7).canonical()
-    assert {key: gated[key] for key in set(gated) - first} == {
+    assert {key: value for key, value in gated.items() if plain.get(key) != value} == {
+        "placement": "original",
         "shortcut": "exclusive_gating",
         "gate_bias": -7.0,
         "gate_init": "he",
     }
-    assert resolve("preact_resnet164", stride_in="middle").canonical()["stride_in"] == "middle"
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_comes_back_from_what_enters_its_digest(name: str) -> None:
+    assert from_json(Net, json.dumps(NETS[name].canonical())) == NETS[name]
 
 
 def test_what_is_the_same_number_is_the_same_text_in_digests() -> None:
@@ -201,12 +219,15 @@ def test_an_unknown_argument_is_a_type_error_too() -> None:
     ("changes", "message"),
     [
         ({"family": "basics"}, "no family 'basics'. Did you mean 'basic'"),
-        ({"placement": "preactivation"}, "placement of a net must be original or"),
-        ({"shortcut": "identities"}, "shortcut of a net must be identity or"),
-        ({"placement": None}, "placement of a net must be original or .* not None"),
-        ({"stride_in": None}, "stride_in of a net must be first or middle, not None"),
+        ({"placement": "preactivation"}, "no placement 'preactivation'. Did you mean 'preact'"),
+        ({"shortcut": "identities"}, "no shortcut 'identities'. Did you mean 'identity'"),
+        ({"placement": None}, "placement: must be text, not nothing"),
+        ({"stride_in": None}, "stride_in: must be 'first' or 'middle', not nothing"),
+        ({"depth": 110.0}, "depth: must be a whole number, not 110.0"),
+        ({"num_classes": -1}, "num_classes: must be at least 0, not -1"),
+        ({"filters": 16}, "filters: unknown key"),
         ({"shortcut_option": None}, "A net with shortcut identity needs shortcut_option"),
-        ({"shortcut_option": "C"}, "shortcut_option of a net must be A or B"),
+        ({"shortcut_option": "C"}, "shortcut_option: must be 'A' or 'B', not 'C'"),
         ({"shortcut": "conv"}, "A net with shortcut conv has no shortcut_option"),
         ({"stride_in": "middle"}, "A net would ignore stride_in: only bottleneck units have a choice"),
         ({"placement": "original", "transition_shortcut": "raw"}, "A net would ignore transition_shortcut"),
@@ -219,7 +240,7 @@ def test_a_net_cannot_be_made_of_values_that_do_not_fit(changes: dict[str, Any],
     """As they come from an edited record."""
     values: dict[str, Any] = {**resolve("preact_resnet110").canonical(), **changes}
     with pytest.raises(PaperbenchError, match=message):
-        Net(**values)
+        from_json(Net, json.dumps(values))
 
 
 def test_every_depth_in_the_list_belongs_to_its_family() -> None:

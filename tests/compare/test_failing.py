@@ -11,8 +11,8 @@ import pytest
 
 from paperbench.catalogue import DATASETS
 from paperbench.compare.failing import Failing, failing, fails, median_fails
-from paperbench.specs.strict_yaml import SpecError
 from paperbench.specs.table import load_table
+from paperbench.specs.yaml_file import SpecError
 from tests.compare.judging import a_table, compared, in_cell, records
 from tests.helpers import copy_of_specs
 

@@ -1,4 +1,4 @@
-"""Copies of the shipped specs for a test to spoil, and what is then said of them."""
+"""Copies of the shipped specs for a test to spoil, and the problems that are then reported."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from paperbench.specs.strict_yaml import SpecError
 from paperbench.specs.table import load_table
-from tests.helpers import copy_of_specs
+from paperbench.specs.yaml_file import SpecError
+from tests.helpers import copy_of_specs, edit
 
-Complaint = Callable[..., tuple[str, str]]
+Problems = Callable[..., list[tuple[int, str]]]
 
 
 @pytest.fixture
@@ -20,27 +20,22 @@ def specs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def complaint(specs: Path) -> Complaint:
-    """What is wrong with a table: "file:line", with the file below the folder of specs, and the message.
+def problems(specs: Path) -> Problems:
+    """What is wrong with a table after texts in one of its files are replaced: line and message of each problem.
 
-    Args of the function: the table, and texts to replace in its files as `{file: [(old, new), ...]}`.
+    Args of the function: the table, the file in which all problems must be, and pairs of old and new text.
     """
 
-    def call(table: str, changes: dict[str, list[tuple[str, str]]]) -> tuple[str, str]:
-        for name, pairs in changes.items():
-            replace_once(specs / name, pairs)
+    def call(table: str, file: str, *edits: tuple[str, str]) -> list[tuple[int, str]]:
+        for old, new in edits:
+            edit(specs / file, old, new)
         with pytest.raises(SpecError) as caught:
             load_table(table, specs)
-        where, message = str(caught.value).replace(f"{specs}/", "").split(": ", 1)
-        return where, message
+        found = []
+        for complaint in str(caught.value).splitlines():
+            if not complaint.startswith("("):
+                place, message = complaint.removeprefix(f"{specs / file}:").split(": ", 1)
+                found.append((int(place), message))
+        return found
 
     return call
-
-
-def replace_once(path: Path, pairs: list[tuple[str, str]]) -> None:
-    """Replace texts each of which must stand in the file once."""
-    text = path.read_text(encoding="utf-8")
-    for old, new in pairs:
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")

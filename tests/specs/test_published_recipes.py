@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
-from paperbench.specs.strict_yaml import bind
-from paperbench.specs.table import Table, read_recipe, recipe_names
+from paperbench.specs.table import Table, load_recipe, recipe_names
 from tests.helpers import ROOT
 
 CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
@@ -16,7 +15,7 @@ CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
 
 @pytest.fixture(scope="module")
 def recipes() -> dict[str, Recipe]:
-    return {name: bind(read_recipe(name, ROOT), Recipe) for name in recipe_names(ROOT)}
+    return {name: load_recipe(name, ROOT) for name in recipe_names(ROOT)}
 
 
 def after(epochs: int, recipe: Recipe, images: int) -> int:

@@ -1,0 +1,38 @@
+"""paperbench schema [NAME]: the JSON Schema of a file format, made from the type that reads it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+
+from paperbench.cli.arguments import Subparsers
+from paperbench.errors import PaperbenchError, nearest
+
+FORMATS = {
+    "experiment": "specs.experiment.Experiment",
+    "expected": "specs.expected.Expected",
+    "recipe": "specs.recipe.Recipe",
+    "profiles": "specs.profile.Profiles",
+    "record": "runs.record.Record",
+}
+"""What can be asked for: the type, below paperbench, that a file of the format holds."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("schema", help="print the JSON Schema of a file format")
+    parser.add_argument("name", nargs="?", help="which format; without it, all names are listed")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from paperbench.typed import json_schema
+
+    if args.name is None:
+        print("\n".join(FORMATS))
+        return 0
+    if args.name not in FORMATS:
+        raise PaperbenchError(f"Unknown format {args.name!r}. {nearest(args.name, FORMATS)}")
+    module, _, kind = FORMATS[args.name].rpartition(".")
+    print(json.dumps(json_schema(getattr(importlib.import_module(f"paperbench.{module}"), kind)), indent=2))
+    return 0

@@ -1,0 +1,64 @@
+"""The schemas that `paperbench schema` prints say of files what the types say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from paperbench.cli.main import main
+from paperbench.cli.schema import FORMATS
+from paperbench.specs.yaml_file import load
+from tests.helpers import ROOT
+
+FILES = {
+    "experiment": sorted((ROOT / "experiments").glob("table*.yaml")),
+    "expected": sorted((ROOT / "expected").glob("*.yaml")),
+    "recipe": sorted((ROOT / "experiments" / "recipes").glob("*.yaml")),
+    "profiles": [ROOT / "experiments" / "profiles.yaml"],
+}
+BREAKING: dict[str, list[dict[str, Any]]] = {
+    "experiment": [{"seeds": 0}, {"rows": []}, {"titel": "x"}, {"table": "a/b"}, {"precision": "fp23"}],
+    "expected": [{"cells": {"a": {"b": 101}}}, {"cells": {"a": {"b": {"valu": 1}}}}, {"source": {"paper": "x"}}],
+    "recipe": [{"momentum": 1}, {"drops": {"at": [1]}}, {"silent": "x"}, {"batch_size": 1.5}],
+    "profiles": [{"profiles": {"paper": {}}}, {"profiles": {"paper": {"title": "x", "seeds": 0}}}],
+}
+
+
+def schema_of(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["schema", name]) == 0
+    schema: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return schema
+
+
+def test_without_a_name_the_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert capsys.readouterr().out.split() == list(FORMATS)
+
+
+def test_an_unknown_format_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "recipes"]) == 2
+    assert "Unknown format 'recipes'. Did you mean 'recipe'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_schema_is_one_of_draft_2020_12(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = schema_of(name, capsys)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in FILES.items() for path in paths])
+def test_what_ships_is_valid_and_is_not_once_it_is_broken(
+    name: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validator = jsonschema.Draft202012Validator(schema_of(name, capsys))
+    data = load(path).data
+    validator.validate(data)
+    for changes in BREAKING[name]:
+        assert not validator.is_valid({**data, **changes}), changes
+    for key in validator.schema["required"]:
+        assert not validator.is_valid({k: v for k, v in data.items() if k != key}), key

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paperbench.specs.yaml_file import Document, SpecError, bind, load, merge
+from paperbench.typed import Text, typed
+from tests.limits import frugal
+
+
+@pytest.fixture(params=["CSafeLoader", "SafeLoader"])
+def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file to write; both of PyYAML's parsers must read it alike."""
+    monkeypatch.setattr(yaml, "CSafeLoader", getattr(yaml, request.param))
+    return tmp_path / "a.yaml"
+
+
+def read(file: Path, text: str) -> Document:
+    file.write_text(text, encoding="utf-8")
+    return load(file)
+
+
+def complaint(file: Path, text: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        read(file, text)
+    return str(caught.value).replace(f"{file.parent}/", "")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("010", 10),
+        ("-012", -12),
+        ("+3", 3),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1e-4", 1e-4),
+        ("1E4", 1e4),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("-.inf", float("-inf")),
+        ("9" * 400, float("inf")),
+        ("true", True),
+        ("FALSE", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        *((text, text) for text in ("1:30", "yes", "no", "on", "off", "1_000", "2016-03-16", "0b1", "e5", "word", "=")),
+        ("'1'", "1"),
+        ('"true"', "true"),
+        ("|\n  12", "12"),
+        ("[1, {a: x}]", [1, {"a": "x"}]),
+    ],
+)
+def test_values_are_read_by_the_core_schema_of_yaml_1_2(file: Path, written: str, value: Any) -> None:
+    found = read(file, f"key: {written}").data["key"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_every_value_keeps_its_line(file: Path) -> None:
+    document = read(file, "title: x\nnets:\n  a:\n    - b\n    -\n      c: {d: 1}\n")
+    lines = {path: line for path, (_, line) in document.positions.items()}
+    assert lines[()] == lines["title",] == 1
+    assert lines["nets", "a"] == 3
+    assert lines["nets", "a", 0] == 4
+    assert lines["nets", "a", 1, "c"] == lines["nets", "a", 1, "c", "d"] == 6
+    assert document.position("nets", "a", 7, "c") == (file, 3), "or what is around it"
+    assert document.position("none") == (file, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a.yaml:1: must be a mapping of keys to values."),
+        ("# only a comment", "a.yaml:1: must be a mapping of keys to values."),
+        ("- a\n- b", "a.yaml:1: must be a mapping of keys to values."),
+        ("title: x\ncount: 1\n\ncount: 2", "a.yaml:4: the key 'count' stands twice (first in line 2)."),
+        ("nets:\n  a: b\n  a: c", "a.yaml:3: the key 'a' stands twice (first in line 2)."),
+        ("title: x\n1: 2", "a.yaml:2: keys must be text; quote '1'."),
+        ("title: x\n? [a]\n: 2", "a.yaml:2: keys must be text."),
+        ("a: &b {c: d}", "a.yaml:1: anchors (`&`) and aliases (`*`) are not read here; write the value out."),
+        ("a: {b: *c}", "a.yaml:1: anchors (`&`) and aliases (`*`) are not read here; write the value out."),
+        ("a: !!int 1", "a.yaml:1: the tag tag:yaml.org,2002:int means nothing here; leave it out."),
+        ("a: !other {b: c}", "a.yaml:1: the tag !other means nothing here; leave it out."),
+        ("a: b\n---\nc: d", "a.yaml:2: begins a second document; a file holds one."),
+        ("a:\n  - " + "[" * 60 + "]" * 60, "a.yaml:2: nested in over 50 levels."),
+        ("a: " + "[" * 200_000, "a.yaml:1: nested in over 50 levels."),
+        ('a: "\\e[2J"', "a.yaml:1: holds '\\x1b', which cannot be printed; leave it out."),
+        ('a: b\n"\\0": c', "a.yaml:2: holds '\\x00', which cannot be printed; leave it out."),
+        ("a: b\nc: \x00", "a.yaml:2: no valid YAML: "),
+        ("a: b\n\tc: d", "a.yaml:2: no valid YAML: "),
+        ("a: b\nc: 1\n d: 2", "a.yaml:3: no valid YAML: "),
+    ],
+)
+def test_what_could_be_misread_is_refused_at_its_line(file: Path, text: str, message: str) -> None:
+    assert complaint(file, text).startswith(message)
+
+
+@pytest.mark.parametrize("text", ['a: "\\UFFFFFFFF"', f"%YAML {'9' * 5000}.1\n---\na: b"])
+def test_what_makes_libyaml_give_up_is_refused(tmp_path: Path, text: str) -> None:
+    assert complaint(tmp_path / "a.yaml", text).startswith("a.yaml:1: no valid YAML: ")
+
+
+def test_text_that_begins_like_a_long_number_is_told_from_one_at_once(file: Path) -> None:
+    with frugal(seconds=2):
+        assert read(file, f"count: {'1' * 100_000}x").data["count"].endswith("x")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    missing, latin, large, pipe = (tmp_path / name for name in ("missing", "latin", "large", "pipe"))
+    latin.write_bytes("title: Übung".encode("latin-1"))
+    large.write_text("title: " + "x" * 299_993, encoding="utf-8")
+    os.mkfifo(pipe)
+    for path, reason in (
+        (missing, "cannot be read: No such file or directory."),
+        (tmp_path, "cannot be read: Is a directory."),
+        (latin, "is no UTF-8 text (byte 7)."),
+        (large, "cannot be read: its 300,000 bytes are more than the 262,144"),
+        (pipe, "cannot be read: it is no ordinary file"),
+    ):
+        with pytest.raises(SpecError, match=re.escape(f"{path}: {reason}")):
+            load(path)
+
+
+@typed
+class Inner:
+    rate: float
+    steps: int = 1
+
+
+@typed
+class Outer:
+    title: Text
+    inner: Inner | None = None
+
+
+def test_problems_are_told_line_by_line_in_the_order_of_the_file(file: Path) -> None:
+    document = read(file, "inner:\n  stepz: 2\n  rate: fast\ntitle: 3\n" + "other: 1\n" * 1)
+    with pytest.raises(SpecError) as caught:
+        bind(document, Outer)
+    assert str(caught.value).replace(str(file), "a.yaml").splitlines() == [
+        "a.yaml:2: inner.stepz: unknown key. Did you mean 'steps'?",
+        "a.yaml:3: inner.rate: must be a number, not 'fast'.",
+        "a.yaml:4: title: must be text, not 3. Put it in quotes.",
+        "a.yaml:5: other: unknown key. Known: inner, title.",
+    ]
+    assert bind(read(file, "title: x\ninner: {rate: 2}"), Outer) == Outer("x", Inner(2.0))
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "merged"),
+    [
+        ({"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"c": 3}}, {"a": 1, "b": {"c": 3, "d": 2}}),
+        ({"a": [1, 2]}, {"a": [9]}, {"a": [9]}),
+        ({"a": {"b": 1}}, {"a": None}, {"a": None}),
+        ({"a": None}, {"a": {"b": 1}}, {"a": None}),
+        ({"a": None}, {"a": 1}, {"a": 1}),
+        ({"a": 1}, {"a": {"b": 1}, "c": {"d": 2}}, {"a": {"b": 1}, "c": {"d": 2}}),
+    ],
+)
+def test_an_overlay_replaces_keys_and_merges_mappings_within(
+    base: dict[str, Any], changes: dict[str, Any], merged: dict[str, Any]
+) -> None:
+    before = str(base)
+    assert merge(base, changes) == merged
+    assert str(base) == before
+
+
+def test_an_overlay_keeps_the_positions_of_both_files(tmp_path: Path) -> None:
+    below, above = tmp_path / "below.yaml", tmp_path / "above.yaml"
+    document = read(below, "title: x\ninner:\n  rate: 1\n  steps: 2").overlaid(
+        read(above, "\nchanges:\n  inner:\n    steps: 3"), ("changes",)
+    )
+    assert document.data == {"title": "x", "inner": {"rate": 1, "steps": 3}}
+    assert document.position("inner", "steps") == (above, 4)
+    assert document.position("inner", "rate") == (below, 3)
+    assert document.position() == (below, 1)
