@@ -92,6 +92,10 @@ def _problems(error: ValidationError, kind: Any) -> Iterator[Problem]:
                 yield Problem(path, f"unknown key. {nearest(str(path[-1]), keys)}")
             case "missing" | "missing_argument":
                 yield Problem(path, "is missing.")
+            case "json_invalid":
+                yield Problem(path, f"is no JSON ({found['ctx']['error']}).")
+            case "value_error":  # of a __post_init__
+                yield Problem(path, str(found["ctx"]["error"]))
             case _:
                 yield Problem(path, f"{found['msg']}, not {found['input']!r}.")
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
-from paperbench.runs.record import build
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision, RunSpec
 from paperbench.specs.table import Cell, Table
+from paperbench.typed import from_json
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,6 @@ def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
     Raises:
         PaperbenchError: The values are not those of a net and a recipe.
     """
-    net: Net = build(Net, spec.net, "spec.net")
     unknown = {
         "schema": 1,
         "recipe": "of a record",
@@ -103,5 +103,5 @@ def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
         "authors": {"framework": "of a record", "images_per_gpu": 1, "precision": "fp32"},
         "silent": [],
     }
-    recipe: Recipe = build(Recipe, {**spec.recipe, **unknown}, "spec.recipe")
-    return net, recipe
+    net = from_json(Net, json.dumps(spec.net))
+    return net, from_json(Recipe, json.dumps({**spec.recipe, **unknown}))

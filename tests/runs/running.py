@@ -24,6 +24,7 @@ from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
 from paperbench.specs.run_spec import Precision
 from paperbench.training.checkpoint import read_checkpoint
+from tests.helpers import a_session
 
 CPU = torch.device("cpu")
 
@@ -143,7 +144,10 @@ def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
     record = directory.read_record()
     assert record
     plain = replace(
-        record, seconds=0.0, sessions=(), files=Files(record.files.history_lines, "", "", record.files.weights_sha256)
+        record,
+        seconds=0.0,
+        sessions=(a_session(0, record.iteration),),
+        files=Files(record.files.history_lines, "", "", record.files.weights_sha256),
     )
     return plain, [replace(line, seconds=0.0) for line in directory.history()]
 
