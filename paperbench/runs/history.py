@@ -77,29 +77,28 @@ class History:
     Args:
         path: The file, for messages.
         data: What it holds. A last line that a killed process cut short is left out.
-        last: Lines to consider; all by default.
     """
 
-    def __init__(self, path: Path, data: bytes, last: int | None = None) -> None:
-        self.path, self._data, self._last = path, data, last
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path, self._data = path, data
 
     @classmethod
-    def read(cls, path: Path, last: int | None = None) -> History:
+    def read(cls, path: Path) -> History:
         """The history in a file; an empty one if there is no file.
 
         Raises:
             RunError: It cannot be read.
         """
         try:
-            return cls(path, read_at_most(path, _MAX_BYTES), last)
+            return cls(path, read_at_most(path, _MAX_BYTES))
         except FileNotFoundError:
-            return cls(path, b"", last)
+            return cls(path, b"")
         except OSError as error:
             raise RunError(unreadable(path, error, HISTORY_REMEDY)) from error
 
     @cached_property
     def _texts(self) -> list[bytes]:
-        return self._data.split(b"\n")[:-1][: self._last]
+        return self._data.split(b"\n")[:-1]
 
     def line(self, index: int) -> HistoryLine:
         """One line, counted from 0.
@@ -131,32 +130,25 @@ class History:
         """Mean of a measure over the lines with after < iteration <= upto.
 
         Returns:
-            Infinity if a value there is no longer finite: the run diverged. None if no line is there, or the history
-            does not reach `upto`.
+            Infinity if a value there is no longer finite: the run diverged. None if no line is there.
 
         Raises:
             RunError: A line there, or one that was read to find them, is damaged.
         """
-        count = len(self._texts)
-        first, end = (
-            bisect_right(range(count), iteration, key=lambda index: self.line(index).iteration)
-            for iteration in (after, upto)
-        )
-        lines = [self.line(index) for index in range(first, end)]
+        lines = [self.line(index) for index in range(self._lines_up_to(after), self._lines_up_to(upto))]
         values = [getattr(line, measure) for line in lines]
         if None in values:
             return math.inf
-        is_reached = end < count or (lines and lines[-1].iteration == upto)
-        return sum(values) / len(values) if values and is_reached else None
+        return sum(values) / len(values) if values else None
 
-    def newest(self) -> Newest:
-        """The newest value of each kind.
+    def newest(self, upto: int) -> Newest:
+        """The newest value of each kind in the lines with iteration <= upto.
 
         Raises:
             RunError: A line that was read to find them is damaged.
         """
         found: dict[str, float] = {}
-        for index in reversed(range(len(self._texts))):
+        for index in reversed(range(self._lines_up_to(upto))):
             line = self.line(index)
             for measure in ("train_loss", "train_error", "test_error"):
                 value = getattr(line, measure)
@@ -166,6 +158,10 @@ class History:
                 break
         return Newest(**found)
 
+    def _lines_up_to(self, iteration: int) -> int:
+        """How many lines there are with at most this iteration."""
+        return bisect_right(range(len(self._texts)), iteration, key=lambda index: self.line(index).iteration)
+
     def damage(self, record: Record) -> str | None:
         """What happened to the file after its record was written, as the rest of a sentence; None if nothing did.
 
@@ -173,7 +169,7 @@ class History:
         """
         expected, found = record.files.history_lines, self._data.count(b"\n")
         if found < expected:
-            return f"has only {found} of the {expected} lines that its record was written with."
+            return f"was cut short: it has {found} of the {expected} lines that its record was written with."
         if history_sha256(self._data, expected) != record.files.history_sha256:
             return f"was edited: its first {expected} lines are not those that its record was written with."
         if found > expected and record.status != "partial":

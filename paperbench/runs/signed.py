@@ -64,7 +64,7 @@ class Signed:
                 ) from error
             raise RecordError(f"is damaged or was edited: {error}") from error
         if signature != _sha256(canonical):
-            raise RecordError("is damaged or was edited: its values do not have its sha256.")
+            raise RecordError("does not have the sha256 of its values: it was edited or damaged.")
         return read
 
     @classmethod

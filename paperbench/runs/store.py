@@ -120,7 +120,7 @@ class RunDirectory:
         return History.read(self.history_file).lines()
 
     def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
-        """Mean of a measure over the lines with after < iteration <= upto that the record was written with.
+        """Mean of a measure over the lines with after < iteration <= upto.
 
         Returns:
             Infinity if the run diverged before `upto`; None if it is not there yet, or has no line in between.
@@ -130,15 +130,15 @@ class RunDirectory:
         """
         if record.iteration < upto:
             return math.inf if record.status == "diverged" else None
-        return History.read(self.history_file, record.files.history_lines).window_mean(measure, after, upto)
+        return History.read(self.history_file).window_mean(measure, after, upto)
 
     def newest_values(self, record: Record) -> Newest:
-        """The newest losses and errors among the lines that the record was written with.
+        """The newest losses and errors up to the iteration of the record.
 
         Raises:
             RunError: As `training_mean`.
         """
-        return History.read(self.history_file, record.files.history_lines).newest()
+        return History.read(self.history_file).newest(record.iteration)
 
     def history_complaint(self, record: Record) -> str | None:
         """What is wrong with the history if it is not the one that the record was written with, and what to do.

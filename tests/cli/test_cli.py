@@ -555,7 +555,7 @@ def test_verify_without_the_data_of_a_run_says_that_it_was_not_repeated(run: Run
     directory = write_record(Store(tmp_path), record)
     code, out, _ = run("verify", tmp_path)
     assert code == 1
-    assert f"problem: {directory.history_file} has only 0 of the" in out
+    assert f"problem: {directory.history_file} was cut short: it has 0 of the" in out
     record_file = directory.record_file
     record_file.rename(tmp_path / "kept")
     code, _, err = run("verify", tmp_path, "--rerun", 1)

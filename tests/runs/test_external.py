@@ -180,7 +180,9 @@ def test_values_of_no_result_are_left_out_and_named(tmp_path: Path, changes: dic
 def test_an_edited_result_is_left_out_and_named(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = write_external(tmp_path, RESULT)
     edited(path, sign=False, **changes)
-    assert only_complaint(tmp_path) == (f"{path} is damaged or was edited: its values do not have its sha256. {REMEDY}")
+    assert only_complaint(tmp_path) == (
+        f"{path} does not have the sha256 of its values: it was edited or damaged. {REMEDY}"
+    )
 
 
 def test_a_result_of_another_schema_is_left_out_and_not_called_damaged(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def edit_json(path: Path, change: Callable[[dict], object], *, sign: bool) -> No
 
 def test_an_edited_result_shows(store: Store, directory: RunDirectory) -> None:
     edit_json(directory.record_file, lambda value: value["result"].update(test_error=6.37), sign=False)
-    assert "was edited: its values do not have its sha256." in problem(store)
+    assert "does not have the sha256 of its values" in problem(store)
 
 
 @pytest.mark.parametrize("key", ["moving_average_test_error", "moving_average_test_loss", "best_test_error"])
@@ -115,9 +115,9 @@ def test_a_spec_of_no_recipe_shows(store: Store, directory: RunDirectory) -> Non
     ("change", "message"),
     [
         (lambda text: text.replace('"train_loss":2.', '"train_loss":1.', 1), "was edited: its first 4 lines are not"),
-        (lambda text: text[: len(text) // 2], "has only 2 of the 4 lines"),
+        (lambda text: text[: len(text) // 2], "was cut short: it has 2 of the 4 lines"),
         (lambda text: text + "{}\n", "has 1 lines that were added"),
-        (lambda text: "", "has only 0 of the 4 lines"),
+        (lambda text: "", "was cut short: it has 0 of the 4 lines"),
     ],
 )
 def test_a_history_that_is_not_the_runs_shows(
@@ -238,7 +238,7 @@ def test_a_lease_hides_nothing_and_nothing_is_written(store: Store, directory: R
     assert lease.take()
     with lease.held():
         before = sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*"))
-        assert "has only 0 of the" in problem(store)
+        assert "was cut short: it has 0 of the" in problem(store)
         assert sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*")) == before
 
 
