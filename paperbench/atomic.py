@@ -19,7 +19,7 @@ def unguarded() -> None:
     """The guard of files that no other process writes."""
 
 
-def write_atomically(path: Path, data: bytes, guard: Callable[[], None] = unguarded) -> None:
+def write_atomically(path: Path, data: bytes, guard: Callable[[], object] = unguarded) -> None:
     """Replace a file by new contents, once these are on disk and read back as they were written.
 
     Its folder is made if it does not exist.
@@ -73,12 +73,6 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def sync(path: Path) -> None:
-    """Make what was written to a file survive a power cut."""
-    with writing(path), open(path, "rb+") as stream:
-        os.fsync(stream.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

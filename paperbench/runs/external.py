@@ -74,12 +74,8 @@ def write_external(root: Path, result: ExternalResult) -> Path:
     """
     path = root / _FOLDER / result.file_name
     if not _holds(path, result):
-        write_atomically(path, result.to_json().encode(), lambda: _refuse_another(path, result))
+        write_atomically(path, result.to_json().encode(), lambda: _holds(path, result))
     return path
-
-
-def _refuse_another(path: Path, result: ExternalResult) -> None:
-    _holds(path, result)
 
 
 def _holds(path: Path, result: ExternalResult) -> bool:

@@ -6,25 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from paperbench.runs.signed import SCHEMA, ForeignRecordError, RecordError, Signed
+from paperbench.runs.signed import SCHEMA as SCHEMA
+from paperbench.runs.signed import ForeignRecordError as ForeignRecordError
+from paperbench.runs.signed import RecordError as RecordError
+from paperbench.runs.signed import Signed
 from paperbench.specs.run_spec import RunSpec
 from paperbench.typed import Text, typed
-
-__all__ = [
-    "SCHEMA",
-    "Code",
-    "DataFacts",
-    "Divergence",
-    "Environment",
-    "Files",
-    "ForeignRecordError",
-    "Record",
-    "RecordError",
-    "Result",
-    "Session",
-    "Status",
-    "major_version",
-]
 
 Status = Literal["partial", "finished", "diverged"]
 Count = Annotated[int, Field(ge=0)]

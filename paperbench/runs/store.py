@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paperbench.atomic import TEMPORARY, remove, sync, unguarded, write_atomically, writing
+from paperbench.atomic import TEMPORARY, remove, unguarded, write_atomically, writing
 from paperbench.errors import RunError
 from paperbench.reading import list_folder
 from paperbench.runs.checkpoints import DAMAGED, Checkpoints
@@ -103,13 +103,7 @@ class RunDirectory:
         Raises:
             PaperbenchError: It cannot be written.
         """
-        data = history_bytes(lines)
-        with writing(self.history_file):
-            is_written = self.history_file.exists() and self.history_file.read_bytes() == data
-        if is_written:
-            sync(self.history_file)
-        else:
-            write_atomically(self.history_file, data, self._guard)
+        write_atomically(self.history_file, history_bytes(lines), self._guard)
 
     def history(self) -> list[HistoryLine]:
         """All complete lines; one cut short by a killed process is left out.
@@ -119,24 +113,11 @@ class RunDirectory:
         """
         return History.read(self.history_file).lines()
 
-    def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
-        """Mean of a measure over the lines with after < iteration <= upto.
-
-        Returns:
-            Infinity if the run diverged before `upto`; None if it is not there yet, or has no line in between.
-
-        Raises:
-            RunError: The file cannot be read, or a line is damaged.
-        """
-        if record.iteration < upto:
-            return math.inf if record.status == "diverged" else None
-        return History.read(self.history_file).window_mean(measure, after, upto)
-
     def newest_values(self, record: Record) -> Newest:
         """The newest losses and errors up to the iteration of the record.
 
         Raises:
-            RunError: As `training_mean`.
+            RunError: As `history`.
         """
         return History.read(self.history_file).newest(record.iteration)
 
@@ -228,5 +209,14 @@ class Store:
         return found
 
     def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
-        """As `RunDirectory.training_mean`, of the record's run."""
-        return self.directory(record.run).training_mean(record, measure, after, upto)
+        """Mean of a measure of a run over the lines with after < iteration <= upto.
+
+        Returns:
+            Infinity if the run diverged before `upto`; None if it is not there yet, or has no line in between.
+
+        Raises:
+            RunError: The file cannot be read, or a line is damaged.
+        """
+        if record.iteration < upto:
+            return math.inf if record.status == "diverged" else None
+        return History.read(self.directory(record.run).history_file).window_mean(measure, after, upto)
