@@ -5,27 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paperbench.errors import PaperbenchError
 
 TEMPORARY = ".tmp"
-"""Ending of files that are not complete yet; what a killed process left under such a name is rubbish."""
+"""Ending of incomplete files; what a killed process left under such a name can be deleted."""
 
 
 def unguarded() -> None:
-    """The guard of files that nobody else writes."""
+    """The guard of files that no other process writes."""
 
 
-def write_atomically(path: Path, data: bytes, guard: Callable[[], None] = unguarded) -> None:
+def write_atomically(path: Path, data: bytes, guard: Callable[[], object] = unguarded) -> None:
     """Replace a file by new contents, once these are on disk and read back as they were written.
 
-    Its folder is made if it is not there, or no longer.
+    Its folder is made if it does not exist.
 
     Args:
-        guard: Called in the last moment before the replacement, and when that fails; may raise to prevent it.
+        guard: Called right before the replacement, and when that fails; may raise to prevent it.
 
     Raises:
         PaperbenchError: The disk is full or the folder cannot be written; the old file is untouched.
@@ -47,21 +47,36 @@ def write_atomically(path: Path, data: bytes, guard: Callable[[], None] = unguar
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except OSError as error:
-        guard()  # whoever has taken over may have cleared the temporary file away: then that is what happened
+        guard()  # if another process took over and cleared the temporary file away, that is what to report
         raise unwritable(path, error) from error
 
 
-def sync(path: Path) -> None:
-    """Make what was written to a file last through a power cut."""
+def remove(path: Path, guard: Callable[[], None] = unguarded) -> None:
+    """Delete a file, if it is there.
+
+    Raises:
+        PaperbenchError: It cannot be deleted.
+    """
+    guard()
+    with writing(path):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Report an OSError within as a file that cannot be written.
+
+    Raises:
+        PaperbenchError: There was one.
+    """
     try:
-        with open(path, "rb+") as stream:
-            os.fsync(stream.fileno())
+        yield
     except OSError as error:
         raise unwritable(path, error) from error
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a renaming last through a power cut, where the system lets folders be synced."""
+    """Make a renaming survive a power cut, where the system lets folders be synced."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -140,6 +140,7 @@ def a_spec(**changes: Any) -> RunSpec:
     return RunSpec(**{**SPEC_VALUES, **changes})
 
 
+CHECKPOINT = "checkpoint-80-0123456789abcdef.safetensors"
 CODE = Code("0.1.0", None, "0" * 16, 1, "eager")
 
 
@@ -153,7 +154,7 @@ def a_record(**changes: Any) -> Record:
     iteration = changes.get("iteration", {"finished": 80, "partial": 40, "diverged": 7}[status])
     numerics = changes.get("code", CODE).numerics
     values: dict[str, Any] = {
-        "schema": 4,
+        "schema": 1,
         "run": spec.run_id(seed),
         "seed": seed,
         "net": "preact_resnet20(depth=8)",
@@ -168,7 +169,7 @@ def a_record(**changes: Any) -> Record:
         "spec": spec,
         "code": CODE,
         "environment": Environment("3.11.7", "2.15.0", "0.29.2", "1.0.31", "2.4.6", None, None, "Linux x", "a CPU", 2),
-        "files": Files(4, "0" * 64, "checkpoint-80-0123456789abcdef.pt", "0" * 64 if status == "finished" else None),
+        "files": Files(4, "0" * 64, CHECKPOINT, "0" * 64 if status == "finished" else None),
     }
     return Record(**{**values, **changes})
 

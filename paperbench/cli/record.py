@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import Subparsers, add_results, add_table, add_tables_root
@@ -10,8 +11,6 @@ from paperbench.cli.arguments import Subparsers, add_results, add_table, add_tab
 if TYPE_CHECKING:
     from paperbench.specs.experiment import Setting
     from paperbench.specs.table import Cell
-
-_DIVERGED = "diverged"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -23,7 +22,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_table(parser)
     parser.add_argument("cell", metavar="CELL", help="id of a cell, row/column, such as preact/resnet110")
-    parser.add_argument("--seed", type=_seed, required=True, metavar="S", help="seed of the run, or its number")
+    parser.add_argument("--seed", type=int, required=True, metavar="S", help="seed of the run, or its number")
     parser.add_argument(
         "--error", type=_error, required=True, metavar="E", help="test error in percent, such as 6.37; or: diverged"
     )
@@ -39,18 +38,27 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.runs.external import SCHEMA, ExternalResult, write_external
+    from paperbench.runs.external import ExternalResult, write_external
+    from paperbench.runs.signed import SCHEMA
     from paperbench.specs.locate import spec_root
     from paperbench.specs.table import load_table
+    from paperbench.typed import from_json
 
     table = load_table(args.table, spec_root(args.tables))
     cell = table.cell(args.cell)
     setting = _setting(cell, args.setting)
-    experiment = table.experiment_digest(cell, setting)
-    error = None if args.error == _DIVERGED else args.error
-    result = ExternalResult(
-        SCHEMA, "external", table.id, cell.id, setting.label, experiment, args.seed, error, args.source
-    )
+    values = {
+        "schema": SCHEMA,
+        "kind": "external",
+        "table": table.id,
+        "cell": cell.id,
+        "setting": setting.label,
+        "experiment": table.experiment_digest(cell, setting),
+        "seed": args.seed,
+        "error": args.error,
+        "source": args.source,
+    }
+    result = from_json(ExternalResult, json.dumps(values))
     path = write_external(args.results, result)
     label = f" ({setting.label})" if setting.label else ""
     print(
@@ -81,19 +89,11 @@ def _setting(cell: Cell, label: str | None) -> Setting:
     return known[label]
 
 
-def _seed(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 up, of 18 digits at most, not {text!r}")
-    return int(text)
-
-
-def _error(text: str) -> float | str:
-    if text == _DIVERGED:
-        return _DIVERGED
+def _error(text: str) -> float | None:
+    """A percentage; None for a run that diverged. The range is checked with the other values."""
+    if text == "diverged":
+        return None
     try:
-        value = float(text) if "_" not in text else -1.0
+        return float(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"must be a percentage from 0 to 100, or {_DIVERGED!r}, not {text!r}")
-    return value
+        raise argparse.ArgumentTypeError(f"must be a percentage, or 'diverged', not {text!r}") from None

@@ -1,4 +1,4 @@
-"""paperbench verify [RESULTS]: whether the files in a results directory are those that the runs left."""
+"""paperbench verify [RESULTS]: check the integrity of the files in a results directory."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "verify",
-        help="check a results directory for edited, truncated or mismatching files",
-        description="Recompute digests and hashes of all runs, and check that their files fit together. Exit status: "
-        "0 if all is as the runs left it, 1 if not.",
+        help="check file integrity; retrain the first iterations of one run",
+        description="Recompute the digests and hashes of all runs, and check that their files fit together. Exit "
+        "status: 0 if no file was edited, truncated or mixed up, 1 otherwise.",
     )
     parser.add_argument(
         "positional", nargs="?", type=Path, metavar="RESULTS", help="results directory (default: ./results)"
@@ -39,8 +39,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--rerun",
         type=positive_int,
         metavar="N",
-        help="also train the first iterations of N runs again, chosen by chance, and compare: bit for bit on the same "
-        "CPU, threads and torch, within 2 %% of the training loss elsewhere",
+        help="also retrain the first iterations of N random runs and compare: bit for bit on the same CPU, threads and "
+        "torch, within 2 %% of the training loss elsewhere",
     )
     add_data(parser)
     add_device(parser)
@@ -61,22 +61,23 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError(f"{results} has no folder runs/. Name the results directory around it.")
     store = Store(results)
     found = verify(store)
+    runs = found.statuses.total()
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.statuses.items()))
-    _say(f"{results}: {found.statuses.total()} runs looked at{f': {statuses}' if statuses else ''}.")
+    _print(f"{results}: {runs} run{'s' * (runs != 1)} verified{f': {statuses}' if statuses else ''}.")
     for remark in found.remarks:
-        _say(f"remark: {remark}")
+        _print(f"remark: {remark}")
     for problem in found.problems:
-        _say(f"problem: {problem}")
+        _print(f"problem: {problem}")
     reruns = _rerun(args, store, found.sound) if args.rerun else []
     holds = not found.problems and all(rerun.holds for rerun in reruns)
-    _say("All is as the runs left it." if holds else "Not all is as the runs left it.")
+    _print("OK: all files verified." if holds else "Not OK: see above.")
     if args.rerun and not reruns and holds:
-        raise PaperbenchError("Nothing could be repeated, so nothing was shown by that.")
+        raise PaperbenchError("No run could be repeated: the lines above say why.")
     return 0 if holds else 1
 
 
-def _say(text: str) -> None:
-    """Print a line, to whoever may be reading: the exit status stands by itself."""
+def _print(text: str) -> None:
+    """Print a line. If nobody reads it, the exit status still counts."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -84,7 +85,7 @@ def _say(text: str) -> None:
 
 
 def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
-    """Repeat the beginnings of some runs, and tell what came of it."""
+    """Repeat the first iterations of some runs, and print how they compare."""
     import random
 
     from paperbench.cli.run import wait_without_spinning
@@ -108,12 +109,12 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> lis
             dataset = _dataset(record, data_directory(args.data), datasets)
             rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, chance)
         except PaperbenchError as error:
-            _say(f"not repeated: {record.run}: {error}")
+            _print(f"not repeated: {record.run}: {error}")
             continue
         done.append(rerun)
-        _say(f"repeated: {_in_words(rerun, device)}")
+        _print(f"repeated: {_summary(rerun, device)}")
     if len(done) < args.rerun:
-        _say(f"{len(done)} of {args.rerun} runs were repeated, of {len(candidates)} sound ones that have ended.")
+        _print(f"Repeated {len(done)} of the {args.rerun} requested runs; {len(candidates)} ended without a problem.")
     return done
 
 
@@ -139,7 +140,7 @@ def _dataset(record: Record, directory: Path, loaded: dict[str, ImageDataset | N
     raise PaperbenchError(f"{record.data.name} is not in {directory}; `--data DIR` names another folder.")
 
 
-def _in_words(rerun: Rerun, device: torch.device) -> str:
+def _summary(rerun: Rerun, device: torch.device) -> str:
     from paperbench.runs.rerun import TOLERANCE
 
     text = f"{rerun.run}, iterations 1 to {rerun.iterations:,} on {device}: "

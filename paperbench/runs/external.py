@@ -8,26 +8,25 @@ Nothing of such a result can be checked, so it is never pooled with runs of our 
 from __future__ import annotations
 
 import hashlib
-import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
 
 from paperbench.atomic import write_atomically
 from paperbench.errors import PaperbenchError
-from paperbench.reading import read_at_most
-from paperbench.runs.record import ForeignRecordError, RecordError, build, read_signed, signed
+from paperbench.reading import list_folder, unreadable
+from paperbench.runs.record import Percent
+from paperbench.runs.signed import RecordError, Signed
+from paperbench.typed import Text, typed
 
-SCHEMA = 1
 _FOLDER = "external"
-_LARGEST = 1_000_000
-_MOST_SEED = 2**63 - 1
-_DIGEST = re.compile("[0-9a-f]{64}")
 _REMEDY = "Restore it; or delete it, and enter the result again (`paperbench record`)."
+_FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 
-@dataclass(frozen=True)
-class ExternalResult:
+@typed
+class ExternalResult(Signed):
     """One training that somebody else reports.
 
     Attributes:
@@ -35,18 +34,22 @@ class ExternalResult:
         setting: Label of the net, in cells that stand for several; else empty.
         experiment: `Table.experiment_digest` of that net when it was entered.
         error: Test error in percent; None if the run diverged.
-        source: Who reports it and where, in one line.
+        source: Who reports it and where.
     """
 
-    schema: int
     kind: Literal["external"]
-    table: str
-    cell: str
-    setting: str
-    experiment: str
-    seed: int
-    error: float | None
-    source: str
+    table: Text
+    cell: Text
+    setting: Text
+    experiment: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    error: Percent | None
+    source: Text
+
+    def __post_init__(self) -> None:
+        source = self.source
+        if source != source.strip() or "\t" in source or len(source.splitlines()) != 1:
+            raise ValueError(f"source must be one line of text without space around it, not {source!r}.")
 
     @property
     def file_name(self) -> str:
@@ -59,38 +62,6 @@ class ExternalResult:
         """The error as text."""
         return "diverged" if self.error is None else f"{self.error} %"
 
-    def to_json(self) -> str:
-        """One JSON object, with the sha256 of all its other values as the last."""
-        return signed(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> ExternalResult:
-        """Read a result back.
-
-        Raises:
-            ForeignRecordError: It is of another schema.
-            RecordError: It is no result, was edited, or holds what no result can.
-        """
-        result: ExternalResult = read_signed(cls, text, SCHEMA, "result")
-        result.check()
-        return result
-
-    def check(self) -> None:
-        """Make sure that its values can be those of a result.
-
-        Raises:
-            RecordError: One cannot.
-        """
-        build(ExternalResult, asdict(self), "result")
-        if not _DIGEST.fullmatch(self.experiment):
-            raise RecordError(f"names experiment {self.experiment!r}, which is no digest")
-        if not 0 <= self.seed <= _MOST_SEED:
-            raise RecordError(f"has seed {self.seed}, and seeds go from 0 to {_MOST_SEED}")
-        if self.error is not None and not 0 <= self.error <= 100:
-            raise RecordError(f"has an error of {self.error} %, and errors go from 0 to 100")
-        if self.source != self.source.strip() or "\t" in self.source or len(self.source.splitlines()) != 1:
-            raise RecordError(f"has the source {self.source!r}, which is not one line of text without space around it")
-
 
 def write_external(root: Path, result: ExternalResult) -> Path:
     """Put a result into a results directory. One that is there already stays as it is.
@@ -99,23 +70,15 @@ def write_external(root: Path, result: ExternalResult) -> Path:
         Its file.
 
     Raises:
-        PaperbenchError: Its values are not those of a result; the file holds something else; it cannot be written.
+        PaperbenchError: The file holds something else, or cannot be written.
     """
-    try:
-        result.check()
-    except RecordError as error:
-        raise PaperbenchError(f"The result {str(error).rstrip('.')}. Correct that, and enter it again.") from error
     path = root / _FOLDER / result.file_name
-    if not _is_there(path, result):
-        write_atomically(path, result.to_json().encode(), lambda: _refuse_another(path, result))
+    if not _holds(path, result):
+        write_atomically(path, result.to_json().encode(), lambda: _holds(path, result))
     return path
 
 
-def _refuse_another(path: Path, result: ExternalResult) -> None:
-    _is_there(path, result)
-
-
-def _is_there(path: Path, result: ExternalResult) -> bool:
+def _holds(path: Path, result: ExternalResult) -> bool:
     """Whether a file holds the result already.
 
     Raises:
@@ -123,12 +86,10 @@ def _is_there(path: Path, result: ExternalResult) -> bool:
     """
     try:
         there = _read(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError as error:
-        raise PaperbenchError(f"{path} cannot be read: {error.strerror or error}. Mend that first.") from error
     except RecordError as error:
-        raise PaperbenchError(f"{str(error).rstrip('.')}. Nothing was entered.") from error
+        raise PaperbenchError(f"{error} Nothing was entered.") from error
     if (there.experiment, there.source) != (result.experiment, result.source):
         raise PaperbenchError(
             f"{path} holds a result from {there.source!r} for {there.table} {there.cell}, and this one would have the "
@@ -149,19 +110,14 @@ def read_externals(root: Path) -> tuple[list[ExternalResult], list[str]]:
     Raises:
         PaperbenchError: They cannot be listed.
     """
-    folder = root / _FOLDER
-    try:
-        files = sorted(path for path in folder.iterdir() if path.suffix == ".json")
-    except FileNotFoundError:
-        return [], []
-    except OSError as error:
-        raise PaperbenchError(f"{folder} cannot be read: {error.strerror or error}. Mend that first.") from error
     results, complaints = [], []
-    for path in files:
+    for path in list_folder(root / _FOLDER):
+        if path.suffix != ".json":
+            continue
         try:
             results.append(_read(path))
-        except OSError as error:
-            complaints.append(f"{path} cannot be read: {error.strerror or error}. {_REMEDY}")
+        except OSError as error:  # a link that leads nowhere
+            complaints.append(unreadable(path, error, _REMEDY))
         except RecordError as error:
             complaints.append(str(error))
     return sorted(results, key=lambda r: (r.table, r.cell, r.setting, r.source, r.seed, r.experiment)), complaints
@@ -171,17 +127,10 @@ def _read(path: Path) -> ExternalResult:
     """The result in a file.
 
     Raises:
-        OSError: It cannot be read.
-        RecordError: It holds none, or that of another file; the message says what to do.
+        FileNotFoundError, NotADirectoryError: There is no such file.
+        RecordError: It holds no result, or that of another file.
     """
-    try:
-        result = ExternalResult.from_json(read_at_most(path, _LARGEST).decode())
-    except ForeignRecordError as error:
-        raise ForeignRecordError(f"{path} {error}. Use the version that wrote it, or move the file away.") from error
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is no text ({error}). {_REMEDY}") from error
-    except RecordError as error:
-        raise RecordError(f"{path} {str(error).rstrip('.')}. {_REMEDY}") from error
+    result = ExternalResult.read(path, _REMEDY, _FOREIGN_REMEDY)
     if result.file_name != path.name:
         raise RecordError(
             f"{path} holds the result that belongs into {result.file_name}: it is a copy, or was renamed. Delete it, "

@@ -1,18 +1,16 @@
-"""Which process is at a run, on any file system that machines share.
+"""Which process is working on a run, on any file system that machines share.
 
-A lease is a small file that its holder touches every few seconds. A holder on this machine is known to be alive or dead
-at once. That of another machine is taken for dead when its file has not changed for a minute of the watcher's own
-steady clock, so that neither wrong clocks nor jumping ones matter.
+A lease is a small file that its holder touches every few seconds. Whether a holder on this machine is alive can be
+seen at once. A holder on another machine counts as dead when its file has not changed for a minute of the watcher's own
+monotonic clock, so neither wrong clocks nor jumping ones matter.
 
-All that is asked of the file system is that a file can be created exclusively. Network file systems can do that, while
-they lack the exchange of names that libraries build leases on. To take over is to create the file of the
-next number; the highest number is the holder's. A holder that was suspended for too long finds that out before it
-writes anything.
+The file system must only be able to create a file exclusively. Network file systems can do that, while they lack the
+exchange of names that libraries build leases on. Taking over means creating the file with the next number; the highest
+number is the holder's. A holder that was suspended for too long finds that out before it writes anything.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
@@ -21,24 +19,59 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
+from typing import Annotated
 
-from paperbench.atomic import unwritable
+from pydantic import Field
+
+from paperbench.atomic import writing
 from paperbench.errors import RunError
+from paperbench.typed import TypedError, from_json, to_json, typed
 
 LEASE_SECONDS = 60.0
 """How long a lease lasts without a sign of life."""
 HEARTBEAT_SECONDS = 5.0
 _POLL_SECONDS = 0.2
-_LONGEST_PAUSE = 1.0
-_LARGEST = 1_000
+_MAX_PAUSE_SECONDS = 1.0
+_MAX_BYTES = 1_000
 
 
 class LeaseLostError(RunError):
-    """Another process may be at this run, and this one must write no more."""
+    """Another process may be working on this run, and this one must write no more."""
+
+
+@typed
+class _Holder:
+    """What a lease file says about the process that wrote it. It names neither the machine nor a person.
+
+    Attributes:
+        token: Tells the leases of one process apart.
+        inode: Of the file; a copy has another.
+        machine: As `_machine`.
+        started: As `_start_of`.
+    """
+
+    token: str
+    inode: int
+    machine: str | None
+    pid: Annotated[int, Field(ge=1, lt=2**31)]
+    started: str | None
+
+    def is_alive(self) -> bool | None:
+        """Whether the process lives; None if that cannot be seen from here."""
+        if self.machine is None or self.machine != _machine():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return None  # of another user
+        present = _start_of(self.pid)
+        return None if present is None else present == self.started
 
 
 class Lease:
-    """A lease to one run, which this process may take.
+    """A lease on one run, which this process may take.
 
     Args:
         folder: Where the leases of the store are.
@@ -50,15 +83,15 @@ class Lease:
         self._ours: Path | None = None
         self._content = b""
         self._stop = Event()
-        self._beats: Thread | None = None
+        self._heartbeat: Thread | None = None
         self._seen: object = None
-        self._looked_at = self._silence = 0.0
+        self._seen_at = self._silence = 0.0
         self.is_lost = False
-        """Whether a heartbeat found that the lease is no longer ours. Costs nothing to ask; `check` looks again."""
+        """Whether a heartbeat found that the lease is no longer ours. Costs nothing; `check` reads the folder again."""
         self.shows_life = False
         """Whether the process that holds it is known to be alive, as of the last attempt to take it."""
         self.holder = ""
-        """Who holds it, in words, as of the last attempt to take it."""
+        """The process that holds it, for messages, as of the last attempt to take it."""
 
     def take(self) -> bool:
         """Take the lease if nobody has it, or its holder is known to be dead; whether that worked.
@@ -66,18 +99,16 @@ class Lease:
         Raises:
             PaperbenchError: Its file cannot be read or written.
         """
-        try:
+        with writing(self._folder / self._run_id):
             self._folder.mkdir(parents=True, exist_ok=True)
-            number, file = self._highest()
-            if file is not None and not self._is_dead(file):
+            number = self._highest()
+            if number and not self._is_dead(self._file(number)):
                 return False
-            taken = self._create(number + 1)
-        except OSError as error:
-            raise unwritable(self._folder / self._run_id, error) from error
-        if taken:
-            self._beats = Thread(target=self._beat, daemon=True)
-            self._beats.start()
-        return taken
+            if not self._create(number + 1):
+                return False
+        self._heartbeat = Thread(target=self._beat, daemon=True)
+        self._heartbeat.start()
+        return True
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -86,8 +117,8 @@ class Lease:
             yield
         finally:
             self._stop.set()
-            if self._beats is not None:
-                self._beats.join()
+            if self._heartbeat is not None:
+                self._heartbeat.join()
             with suppress(OSError):
                 if self._ours is not None and self._is_ours():
                     self._ours.unlink()
@@ -100,46 +131,40 @@ class Lease:
             LeaseLostError: It is not: this process must write no more.
             PaperbenchError: The folder of leases cannot be read.
         """
-        try:
+        with writing(self._folder / self._run_id):
             is_ours = not self.is_lost and self._is_ours()
-        except OSError as error:
-            raise unwritable(self._folder / self._run_id, error) from error
         if not is_ours:
             raise LeaseLostError(
-                "this process no longer holds its lease: after a long silence of it another process took the run over, "
-                f"or somebody cleared {self._folder}. What it did since its last checkpoint is left out."
+                "this process lost its lease on the run: it was silent for so long that another process took the run "
+                f"over, or somebody cleared {self._folder}. Its work since the last checkpoint is discarded."
             )
 
-    def _highest(self) -> tuple[int, Path | None]:
-        """The number of the lease's present file, and that file; 0 and None if there is none."""
-        # Unlike glob, this does not take a folder that cannot be read for an empty one.
-        numbers = [int(tail) for path in self._folder.iterdir() if (tail := self._number_in(path.name))]
-        number = max(numbers, default=0)
-        return number, self._file(number) if number else None
-
-    def _number_in(self, name: str) -> str | None:
-        run_id, _, tail = name.rpartition(".")
-        return tail if run_id == self._run_id and tail.isascii() and tail.isdigit() else None
+    def _highest(self) -> int:
+        """The number of the holder's file; 0 if nobody holds the lease."""
+        # Unlike glob, iterdir does not take a folder that cannot be read for an empty one.
+        names = [path.name.rpartition(".") for path in self._folder.iterdir()]
+        numbers = (tail for run_id, _, tail in names if run_id == self._run_id and tail.isascii() and tail.isdigit())
+        return max(map(int, numbers), default=0)
 
     def _file(self, number: int) -> Path:
         return self._folder / f"{self._run_id}.{number}"
 
     def _create(self, number: int) -> bool:
-        """Create the file of a number, and remove the one below it."""
+        """Create the file with a number, and remove the one below it."""
         path = self._file(number)
         try:
             with open(path, "xb") as stream:
-                inode = os.fstat(stream.fileno()).st_ino
-                content = json.dumps({"token": secrets.token_hex(8), "inode": inode, **_this_process()}).encode()
+                inode, pid = os.fstat(stream.fileno()).st_ino, os.getpid()
+                content = to_json(_Holder(secrets.token_hex(8), inode, _machine(), pid, _start_of(pid))).encode()
                 stream.write(content)
         except FileExistsError:
             return False
-        except OSError:  # a full disk: an empty lease would keep everybody waiting
+        except OSError:  # a full disk: others would have to wait for an empty lease to run out
             with suppress(OSError):
                 path.unlink()
             raise
         self._ours, self._content = path, content
-        if not self._is_ours():  # another was faster by more than one
+        if not self._is_ours():  # another process was ahead by more than one number
             path.unlink(missing_ok=True)
             self._ours = None
             return False
@@ -147,14 +172,19 @@ class Lease:
         return True
 
     def _is_dead(self, file: Path) -> bool:
-        """Whether the holder is known to be dead, by this look or by all looks so far together."""
+        """Whether the holder is known to be dead, from what was seen at this and all earlier attempts."""
         try:
             with open(file, "rb") as stream:  # opening is what makes network file systems ask the server
-                content, status = stream.read(_LARGEST), os.fstat(stream.fileno())
+                content, status = stream.read(_MAX_BYTES), os.fstat(stream.fileno())
         except FileNotFoundError:
-            self._seen = None  # it was released in this moment: the next look will take it
+            self._seen = None  # just released: the next attempt will take it
             return False
-        self.holder, is_alive = _holder(content, status.st_ino)
+        self.holder, is_alive = "a process on another machine, or one hidden from this user,", None
+        with suppress(TypedError):
+            holder = from_json(_Holder, content)
+            is_alive = holder.is_alive() if holder.inode == status.st_ino else None
+            if is_alive is not None:
+                self.holder = f"process {holder.pid}"
         if is_alive is not None:
             self.shows_life = is_alive
             return not is_alive
@@ -163,13 +193,13 @@ class Lease:
             self.shows_life = self._seen is not None
             self._seen, self._silence = seen, 0.0
         else:
-            # If this process was suspended between two looks, the holder may have been with it, or their network.
-            self._silence += min(now - self._looked_at, _LONGEST_PAUSE)
-        self._looked_at = now
+            # If this process was suspended between two attempts, the holder or the network may have been as well.
+            self._silence += min(now - self._seen_at, _MAX_PAUSE_SECONDS)
+        self._seen_at = now
         return self._silence >= LEASE_SECONDS
 
     def _beat(self) -> None:
-        """The heartbeats, on a thread of their own."""
+        """Touch the file until the lease is released or lost. Runs on a thread of its own."""
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):  # a server that is away for a moment
                 if self._ours is None or not self._is_ours():
@@ -179,25 +209,25 @@ class Lease:
 
     def _is_ours(self) -> bool:
         try:
-            _, highest = self._highest()
-            return highest is not None and highest == self._ours and highest.read_bytes() == self._content
+            path = self._file(self._highest())
+            return path == self._ours and path.read_bytes() == self._content
         except FileNotFoundError:
             return False
 
 
 def take_any(leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait: Callable[[int], None]) -> str | None:
-    """Watch leases of others until one can be taken.
+    """Watch leases of other processes until one can be taken.
 
     Args:
-        leases: By the names of their runs. Those whose holders show a sign of life are taken out.
-        is_cancelled: Asked every moment; ends the watch once it is true.
-        on_wait: Told how many there are to wait for, if there are any.
+        leases: By the names of their runs. Those whose holders show a sign of life are removed.
+        is_cancelled: Polled; ends the watch once it returns true.
+        on_wait: Called once with the number of leases to wait for, if there are any.
 
     Returns:
         The name of the run whose lease was taken; None if all holders are alive, or the watch was cancelled.
 
     Raises:
-        PaperbenchError: No lease can be written.
+        PaperbenchError: A lease cannot be written.
     """
     has_waited = False
     while leases and not is_cancelled():
@@ -213,35 +243,9 @@ def take_any(leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait
     return None
 
 
-def _this_process() -> dict[str, object]:
-    """What tells other processes on this machine whether this one lives. Names neither the machine nor a person."""
-    return {"machine": _machine(), "pid": os.getpid(), "started": _start_of(os.getpid())}
-
-
-def _holder(content: bytes, inode: int) -> tuple[str, bool | None]:
-    """Who wrote a lease, in words, and whether that process is alive; None for what cannot be known from here."""
-    unknown = "a process on another machine, or one that this cannot see,"
-    try:
-        lease = json.loads(content)
-        machine, pid, started, own_inode = (lease[key] for key in ("machine", "pid", "started", "inode"))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return unknown, None
-    if machine is None or machine != _machine() or own_inode != inode or type(pid) is not int:
-        return unknown, None  # another inode: a copy of a lease
-    name = f"process {pid}"
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return name, False
-    except (OSError, OverflowError):
-        return name, None  # of another user
-    present = _start_of(pid)
-    return name, None if present is None else present == started
-
-
 @cache
 def _machine() -> str | None:
-    """This boot of this machine and what processes see of each other, where the system tells (Linux)."""
+    """This boot of this machine and the namespace of its process numbers; None where they are unknown (not Linux)."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -250,7 +254,7 @@ def _machine() -> str | None:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process started, in ticks since boot; "dead" if nobody has fetched it yet; None if that is hidden."""
+    """When a process started, in ticks since boot; "dead" if only its parent has yet to collect it; None if hidden."""
     try:
         facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

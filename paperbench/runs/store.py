@@ -1,11 +1,11 @@
 """The results directory.
 
-    results/runs/<run id>/record.json         what the run is and how far it came; rewritten at every checkpoint
-                          history.jsonl       one line a logged iteration
-                          checkpoint-*.pt     what it takes to go on: the newest, and the one before
-                          model.safetensors   the trained net, once the run has ended
-            leases/<run id>.<n>               which process is at it
-            superseded/<run id>-<n>/          runs that were begun anew
+    results/runs/<run id>/record.json                what the run is and how far it came; rewritten at every checkpoint
+                          history.jsonl              one line per logged iteration
+                          checkpoint-*.safetensors   what it takes to resume: the newest, and the one before
+                          model.safetensors          the trained net, once the run has finished
+            leases/<run id>.<n>                      which process is working on it
+            superseded/<run id>-<n>/                 runs that were started over
 
 Nothing here imports torch.
 """
@@ -13,42 +13,24 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from paperbench.atomic import TEMPORARY, sync, unguarded, unwritable, write_atomically
-from paperbench.errors import PaperbenchError, RunError
-from paperbench.reading import read_at_most, read_end
+from paperbench.atomic import TEMPORARY, remove, unguarded, write_atomically, writing
+from paperbench.errors import RunError
+from paperbench.reading import list_folder
 from paperbench.runs.checkpoints import DAMAGED, Checkpoints
-from paperbench.runs.history import (
-    HistoryLine,
-    Measure,
-    Newest,
-    history_bytes,
-    history_damage,
-    lines_up_to,
-    newest_values,
-    parse_history,
-    window_mean,
-)
+from paperbench.runs.history import HISTORY_REMEDY, History, HistoryLine, Measure, Newest, history_bytes
 from paperbench.runs.lease import Lease
 from paperbench.runs.record import ForeignRecordError, Record, RecordError
 
-_T = TypeVar("_T")
-_LARGEST_RECORD = 10_000_000
-_END_OF_HISTORY = 8_192
-LARGEST_HISTORY = 200_000_000
-LARGEST_WEIGHTS = 4_000_000_000
-"""Bytes, far beyond what any run leaves."""
-
 _RECORD_REMEDY = "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again."
-WEIGHTS_REMEDY = (
-    "Restore or delete it; if record.json is moved away too, `paperbench run` makes both again from the checkpoint."
+_FOREIGN_REMEDY = (
+    "Use the version that wrote it, or another results folder; or `paperbench run --incompatible restart` trains the "
+    "run anew and keeps the old files aside."
 )
-HISTORY_REMEDY = "Restore it; or move record.json away, and `paperbench run` makes both again from the checkpoint."
 
 
 class RunDirectory:
@@ -67,13 +49,9 @@ class RunDirectory:
         self.checkpoints = Checkpoints(path, guard)
 
     def clear_leftovers(self) -> None:
-        """Remove what a process was writing when it was killed. Only for whoever holds the run's lease."""
+        """Delete what a killed process was writing. Only for whoever holds the run's lease."""
         for leftover in self.path.glob(f"*{TEMPORARY}"):
-            self._guard()
-            try:
-                leftover.unlink(missing_ok=True)
-            except OSError as error:
-                raise unwritable(leftover, error) from error
+            remove(leftover, self._guard)
 
     def read_record(self) -> Record | None:
         """The record, or None if there is none yet.
@@ -83,36 +61,14 @@ class RunDirectory:
             RecordError: It is damaged.
         """
         try:
-            text = read_at_most(self.record_file, _LARGEST_RECORD).decode()
+            record = Record.read(self.record_file, _RECORD_REMEDY, _FOREIGN_REMEDY)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecordError(f"{self.record_file} cannot be read ({error}). {_RECORD_REMEDY}") from error
-        try:
-            record = Record.from_json(text)
-        except ForeignRecordError as error:
-            raise ForeignRecordError(
-                f"{self.record_file} {error}. Use the version that wrote it, or another results folder; or "
-                "`paperbench run --incompatible restart` trains the run anew and keeps the old files aside."
-            ) from error
-        except RecordError as error:
-            raise RecordError(f"{self.record_file} {str(error).rstrip('.')}. {_RECORD_REMEDY}") from error
         if record.run != self.path.name:
             raise ForeignRecordError(
                 f"{self.path} holds the record of run {record.run}. Rename the folder to match, or move it away."
             )
         return record
-
-    def write_weights(self, data: bytes) -> None:
-        write_atomically(self.weights_file, data, self._guard)
-
-    def remove_weights(self) -> None:
-        """Remove the trained net, if another attempt at the run has left one."""
-        self._guard()
-        try:
-            self.weights_file.unlink(missing_ok=True)
-        except OSError as error:
-            raise unwritable(self.weights_file, error) from error
 
     def write_record(self, record: Record) -> None:
         write_atomically(self.record_file, record.to_json().encode(), self._guard)
@@ -124,110 +80,63 @@ class RunDirectory:
             PaperbenchError: The folder cannot be written.
         """
         self._guard()
-        try:
+        with writing(self.record_file):
             return self.record_file.replace(self.record_file.with_name(self.record_file.name + DAMAGED))
-        except OSError as error:
-            raise unwritable(self.record_file, error) from error
+
+    def write_weights(self, data: bytes) -> None:
+        write_atomically(self.weights_file, data, self._guard)
+
+    def remove_weights(self) -> None:
+        """Delete the trained net, if another attempt at the run has left one."""
+        remove(self.weights_file, self._guard)
 
     def append_history(self, line: HistoryLine) -> None:
-        """Add a line, at once readable; `settle_history` makes it safe."""
+        """Add a line. It can be read at once, but only `settle_history` makes it survive a power cut."""
         self._guard()
-        try:
-            with open(self.history_file, "ab") as stream:
-                stream.write(history_bytes([line]))
-        except FileNotFoundError:
-            pass  # somebody removed the folder or file: settling makes it again, with all its lines
-        except OSError as error:
-            raise unwritable(self.history_file, error) from error
+        # If somebody removed the folder, settling makes it again, with all lines.
+        with writing(self.history_file), suppress(FileNotFoundError), open(self.history_file, "ab") as stream:
+            stream.write(history_bytes([line]))
 
     def settle_history(self, lines: Sequence[HistoryLine]) -> None:
-        """Make the file hold just these lines, safely on disk: whatever was cut off, appended or removed.
+        """Make the file hold exactly these lines, safely on disk.
 
         Raises:
             PaperbenchError: It cannot be written.
         """
-        data = history_bytes(lines)
-        try:
-            is_so = self.history_file.read_bytes() == data
-        except FileNotFoundError:
-            is_so = False
-        except OSError as error:
-            raise unwritable(self.history_file, error) from error
-        if is_so:
-            sync(self.history_file)
-        else:
-            write_atomically(self.history_file, data, self._guard)
+        write_atomically(self.history_file, history_bytes(lines), self._guard)
 
     def history(self) -> list[HistoryLine]:
         """All complete lines; one cut short by a killed process is left out.
 
         Raises:
-            RunError: The file cannot be read, or a line is no history line.
+            RunError: The file cannot be read, or a line is damaged.
         """
-        return self._of_history(parse_history)
-
-    def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
-        """Mean of a measure over the history lines with after < iteration <= upto that the record vouches for.
-
-        Returns:
-            Infinity if the run diverged before `upto`; None if it is not there yet, or has no line in between.
-
-        Raises:
-            RunError: The file cannot be read, or a line is no history line.
-        """
-        if record.iteration < upto:
-            return math.inf if record.status == "diverged" else None
-        return self._of_history(lambda data: window_mean(lines_up_to(data, record.iteration), measure, after, upto))
+        return History.read(self.history_file).lines()
 
     def newest_values(self, record: Record) -> Newest:
-        """The newest losses and errors that the record vouches for.
+        """The newest losses and errors up to the iteration of the record.
 
         Raises:
             RunError: As `history`.
         """
-        if record.status != "partial":  # nothing stands behind what it vouches for
-            with suppress(OSError, RecordError):
-                return newest_values(read_end(self.history_file, _END_OF_HISTORY).partition(b"\n")[2])
-        return self._of_history(lambda data: newest_values(lines_up_to(data, record.iteration)))
-
-    def _of_history(self, read: Callable[[bytes], _T]) -> _T:
-        """What can be read off the history's bytes; there are none without a file.
-
-        Raises:
-            RunError: As `history`.
-        """
-        try:
-            try:
-                data = read_at_most(self.history_file, LARGEST_HISTORY)
-            except FileNotFoundError:
-                data = b""
-            return read(data)
-        except OSError as error:
-            raise RunError(f"{self.history_file} cannot be read ({error}). {HISTORY_REMEDY}") from error
-        except RecordError as error:
-            raise RunError(f"{self.history_file}:{str(error).rstrip('.')}. {HISTORY_REMEDY}") from error
+        return History.read(self.history_file).newest(record.iteration)
 
     def history_complaint(self, record: Record) -> str | None:
         """What is wrong with the history if it is not the one that the record was written with, and what to do.
 
         Fast: it takes a hash, and parses nothing.
         """
-        file = self.history_file
         try:
-            damage = history_damage(read_at_most(file, LARGEST_HISTORY), record)
-        except OSError as error:
-            return f"{file} cannot be read: {error.strerror or error}. {self.history_remedy(record)}"
-        return f"{file} {damage} {self.history_remedy(record)}" if damage else None
-
-    def history_remedy(self, record: Record) -> str:
-        """What to do about a history that is not the one that the record was written with."""
-        is_restorable = any(found.iteration >= record.iteration for found in self.checkpoints.newest_first())
-        return HISTORY_REMEDY if is_restorable else "Restore it."
+            history = History.read(self.history_file)
+        except RunError as error:
+            return str(error)
+        damage = history.damage(record)
+        return f"{self.history_file} {damage} {HISTORY_REMEDY}" if damage else None
 
 
 @dataclass(frozen=True)
 class Records:
-    """What a store holds: readable records, and a complaint about each that is not."""
+    """The usable records of a store, and a complaint about each of the others."""
 
     records: list[Record]
     complaints: list[str]
@@ -255,20 +164,14 @@ class Store:
         Raises:
             PaperbenchError: They cannot be listed.
         """
-        runs = self.root / "runs"
-        try:
-            return [RunDirectory(path) for path in sorted(runs.iterdir()) if path.is_dir()]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise PaperbenchError(f"{runs} cannot be read: {error.strerror or error}. Mend that first.") from error
+        return [RunDirectory(path) for path in list_folder(self.root / "runs") if path.is_dir()]
 
     def lease(self, run_id: str) -> Lease:
         """What a process must hold while it writes to the run's directory."""
         return Lease(self.root / "leases", run_id)
 
     def supersede(self, run_id: str) -> Path:
-        """Move a run's directory out of the way, so that it can be begun anew.
+        """Move a run's directory away, so that the run can start over.
 
         Returns:
             Where it is now.
@@ -279,40 +182,41 @@ class Store:
         number = 1
         while (target := self.root / "superseded" / f"{run_id}-{number}").exists():
             number += 1
-        try:
+        with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             return self.directory(run_id).path.replace(target)
-        except OSError as error:
-            raise unwritable(target, error) from error
 
     def records(self) -> Records:
-        """Every record in the store, by run id."""
-        complaints: list[str] = []
-        return Records(list(self._readable(complaints)), complaints)
+        """Every record that can be read, by run id."""
+        return self._records(lambda _: None)
 
     def sound_records(self) -> Records:
-        """Those of `records` whose history is the one that they were written with, and a complaint about each other."""
-        complaints: list[str] = []
-        records = []
-        for record in self._readable(complaints):
-            complaint = self.directory(record.run).history_complaint(record)
-            if complaint is None:
-                records.append(record)
-            else:
-                complaints.append(complaint)
-        return Records(records, complaints)
+        """Those of `records` whose history is the one that they were written with."""
+        return self._records(lambda record: self.directory(record.run).history_complaint(record))
 
-    def _readable(self, complaints: list[str]) -> Iterator[Record]:
-        """Every record that can be read; what is wrong with others is added to the complaints."""
+    def _records(self, complaint_about: Callable[[Record], str | None]) -> Records:
+        found = Records([], [])
         for directory in self.directories():
             try:
                 record = directory.read_record()
             except RecordError as error:
-                complaints.append(str(error))
+                found.complaints.append(str(error))
                 continue
-            if record is not None:
-                yield record
+            if record and (complaint := complaint_about(record)):
+                found.complaints.append(complaint)
+            elif record:
+                found.records.append(record)
+        return found
 
     def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
-        """As `RunDirectory.training_mean`, of the record's run."""
-        return self.directory(record.run).training_mean(record, measure, after, upto)
+        """Mean of a measure of a run over the lines with after < iteration <= upto.
+
+        Returns:
+            Infinity if the run diverged before `upto`; None if it is not there yet, or has no line in between.
+
+        Raises:
+            RunError: The file cannot be read, or a line is damaged.
+        """
+        if record.iteration < upto:
+            return math.inf if record.status == "diverged" else None
+        return History.read(self.directory(record.run).history_file).window_mean(measure, after, upto)

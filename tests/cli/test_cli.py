@@ -505,23 +505,23 @@ def test_verify_of_sound_results_repeats_a_run_and_says_so(run: Run, quick_specs
     record = only_record(results)
     code, out, err = run("verify", results, "--rerun", 1, "--device", "cpu")
     assert (code, err) == (0, "")
-    assert out.startswith(f"{results}: 1 runs looked at: 1 finished.\nrepeated: {record.run}, iterations 1 to ")
+    assert out.startswith(f"{results}: 1 run verified: 1 finished.\nrepeated: {record.run}, iterations 1 to ")
     assert "on cpu: every loss and error is the recorded one, bit for bit.\n" in out
-    assert out.endswith("All is as the runs left it.\n")
+    assert out.endswith("OK: all files verified.\n")
     code, out, _ = run("verify", results, "--rerun", 2, "--device", "cpu")
     assert code == 0
-    assert "1 of 2 runs were repeated, of 1 sound ones that have ended." in out
+    assert "Repeated 1 of the 2 requested runs; 1 ended without a problem." in out
 
 
 def test_verify_names_what_was_edited_and_exits_with_1(run: Run, quick_specs: Path, tmp_path: Path) -> None:
     results = tmp_path / "r"
     run("run", "table2", "--tables", quick_specs, "--results", results, *ONE_RUN)
     history = Store(results).directory(only_record(results).run).history_file
-    history.write_text(history.read_text().replace('"train_loss": 2.', '"train_loss": 1.', 1))
+    history.write_text(history.read_text().replace('"train_loss":2.', '"train_loss":1.', 1))
     code, out, _ = run("verify", results)
     assert code == 1
     assert f"problem: {history} was edited: its first 6 lines are not those that its record was written with." in out
-    assert out.endswith("Not all is as the runs left it.\n")
+    assert out.endswith("Not OK: see above.\n")
 
 
 def test_verify_without_the_data_of_a_run_says_that_it_was_not_repeated(run: Run, tmp_path: Path) -> None:
@@ -529,12 +529,12 @@ def test_verify_without_the_data_of_a_run_says_that_it_was_not_repeated(run: Run
     directory = write_record(Store(tmp_path), record)
     code, out, _ = run("verify", tmp_path)
     assert code == 1
-    assert f"problem: {directory.history_file} cannot be read: No such file or directory." in out
+    assert f"problem: {directory.history_file} was cut short: it has 0 of the" in out
     record_file = directory.record_file
     record_file.rename(tmp_path / "kept")
     code, _, err = run("verify", tmp_path, "--rerun", 1)
     assert code == 2
-    assert "Nothing could be repeated, so nothing was shown by that." in err
+    assert "No run could be repeated: the lines above say why." in err
 
 
 def test_verify_of_nothing(run: Run, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paperbench.errors import PaperbenchError
-from paperbench.runs.history import HistoryLine
-from paperbench.runs.record import Record, RecordError, build, parse_json
+from paperbench.errors import RunError
+from paperbench.runs.history import HistoryLine, history_bytes
+from paperbench.runs.record import Record, RecordError
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, hundreds, refused
 from tests.helpers import a_record
 
 RECORD = a_record().to_json()
-LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25).to_json()
-LATER = LINE.replace("40", "80")
+LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
+HISTORY = history_bytes([LINE, replace(LINE, iteration=80)])
 
 
 def read_back(record_file: Path) -> None:
@@ -43,32 +46,27 @@ def test_a_damaged_record_is_refused(run: RunDirectory, content: bytes) -> None:
 @hundreds(3)
 @given(tree=altered_trees(json.loads(RECORD)) | JSON_VALUES)
 def test_a_record_of_other_values_is_refused(tree: Any) -> None:
+    if isinstance(tree, dict):  # so that the sha256 does not hide what is behind it
+        tree.pop("sha256", None)
+        canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+        tree["sha256"] = hashlib.sha256(canonical.encode()).hexdigest()
     refused(RecordError, Record.from_json, json.dumps(tree))
-    if isinstance(tree, dict):
-        tree.pop("sha256", None)  # so that the checksum does not hide what is behind it
-    refused(RecordError, build, Record, tree, "record")
-
-
-@hundreds(2)
-@given(line=damaged(LINE.encode(), JSON_TOKENS).map(lambda b: b.decode(errors="replace")))
-def test_a_damaged_line_of_a_history_is_refused(line: str) -> None:
-    refused(RecordError, lambda: build(HistoryLine, parse_json(line), "line"))
 
 
 @hundreds(1)
-@given(tree=altered_trees(json.loads(LINE)) | JSON_VALUES)
+@given(tree=altered_trees(asdict(LINE)) | JSON_VALUES)
 def test_a_history_line_of_other_values_is_refused(tree: Any) -> None:
-    refused(RecordError, build, HistoryLine, tree, "line")
+    refused(TypedError, from_json, HistoryLine, json.dumps(tree))
 
 
 @hundreds(2)
-@given(content=damaged((LINE + LATER).encode(), JSON_TOKENS) | st.binary())
+@given(content=damaged(HISTORY, JSON_TOKENS) | st.binary())
 def test_a_damaged_history_is_read_up_to_the_damage_or_refused(run: RunDirectory, content: bytes) -> None:
     run.history_file.write_bytes(content)
-    refused(PaperbenchError, run.history)
+    refused(RunError, run.history)
 
 
-@pytest.mark.parametrize("depth", range(20, 1000, 60))
+@pytest.mark.parametrize("depth", [100, 190, 210, 990, 100_000])
 @pytest.mark.parametrize("part", ["schema", "seed", "spec", "status", "sessions"])
 def test_a_record_with_deeply_nested_values_is_refused(part: str, depth: int) -> None:
     tree = json.loads(RECORD)

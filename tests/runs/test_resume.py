@@ -314,10 +314,10 @@ def test_a_damaged_record_is_set_aside_and_made_again_from_the_checkpoint(
 
 def test_a_record_of_another_schema_is_left_to_its_version(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
-    directory.record_file.write_text('{"schema": 1}')
+    directory.record_file.write_text('{"schema": 4}')
     _, log = go(run, tmp_path)
-    assert "has schema 1, and this version of paperbench reads 4. Use the version that wrote it" in log.failure
-    assert directory.record_file.read_text() == '{"schema": 1}'
+    assert "has schema 4, and this version of paperbench reads 1. Use the version that wrote it" in log.failure
+    assert directory.record_file.read_text() == '{"schema": 4}'
 
 
 def test_a_record_of_another_schema_with_its_checkpoint_is_begun_anew_if_asked_to(
@@ -330,10 +330,10 @@ def test_a_record_of_another_schema_with_its_checkpoint_is_begun_anew_if_asked_t
     stream = io.BytesIO()
     torch.save({"format": 2, "run": run.id, "torch": str(torch.__version__), "contents": {"trainer": {}}}, stream)
     old = directory.checkpoints.write(8, stream.getvalue()).path
-    record = directory.record_file.read_text().replace('"schema": 4', '"schema": 3')
+    record = directory.record_file.read_text().replace('"schema": 1', '"schema": 3')
     directory.record_file.write_text(record)
     _, log = go(run, tmp_path / "part")
-    assert "has schema 3, and this version of paperbench reads 4." in log.failure
+    assert "has schema 3, and this version of paperbench reads 1." in log.failure
     assert "`paperbench run --incompatible restart` trains the run anew and keeps the old files aside" in log.failure
     directory.record_file.unlink()
     _, log = go(run, tmp_path / "part")
