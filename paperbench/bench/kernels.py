@@ -41,8 +41,10 @@ _RULES: tuple[tuple[Kind, str], ...] = (
     ("optimiser", r"fused_?sgd|_sgd_"),
     # BN of cuDNN (bn_fw_tr, bn_bw, batchnorm_fwtr_nhwc), of ATen, of Inductor, whose kernels carry operators' names.
     ("batch norm", r"batch_?norm|\bbn_(fw|bw|add|stat|apply)|(^|_)bn_(fw|bw|stats?|apply|reduce)|var_mean|welford"),
-    ("convolution backward by data", r"dgrad|convolve?_?back(ward)?_?data|conv(olution)?_backward_input|col2im"),
-    ("convolution backward by weights", r"wgrad|convolve?_?back(ward)?_?filter|conv(olution)?_backward_weight"),
+    ("elementwise", r"^triton_poi_"),
+    ("classifier, loss", r"^triton_(red|per)_"),
+    ("convolution backward by data", r"dgrad|col2im"),
+    ("convolution backward by weights", r"wgrad"),
     ("convolution backward", r"convolution_backward"),
     (
         "convolution forward",
@@ -58,12 +60,12 @@ _RULES: tuple[tuple[Kind, str], ...] = (
     ),
     (
         "classifier, loss",
-        r"gemm|gemv|nvjet|cublas|splitKreduce|cutlass|matmul|reduce_kernel|^triton_(red|per)_|softmax|nll_loss|"
+        r"gemm|gemv|nvjet|cublas|splitKreduce|cutlass|matmul|reduce_kernel|softmax|nll_loss|"
         r"cross_entropy|avg_pool|max_pool|argmax|aten::(addmm|mm|bmm|linear|sum|mean|amax|argmax)\b",
     ),
     (
         "elementwise",
-        r"elementwise|^triton_poi_|multi_tensor_apply|threshold|relu|where_kernel|"
+        r"elementwise|multi_tensor_apply|threshold|relu|where_kernel|"
         r"aten::(add|add_|mul|mul_|div|div_|sub|neg|clamp_min|threshold_backward|ne|eq|_foreach_\w+)\b",
     ),
 )

@@ -88,6 +88,7 @@ def test_specs_store_and_comparison_do_without_torch(module: str) -> None:
 
 ORDER = [
     "errors",
+    "typed",
     "catalogue",
     "architecture",
     "seeds",
