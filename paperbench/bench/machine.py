@@ -1,4 +1,4 @@
-"""Facts about the machine that belong beside a speed.
+"""Facts about the machine that belong beside a speed, and torch's switches.
 
 A whitelist: no host name, user name, path or serial number is ever taken in.
 """
@@ -7,84 +7,90 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from paperbench.runs.environment import environment_facts
+from paperbench.bench.figures import CodeVersion, Flags, Gpu, Machine
+from paperbench.runs.environment import code_facts, environment_facts
 
-_CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem", "sm_max": "clocks.max.sm", "memory_max": "clocks.max.mem"}
 
-
-def facts(device: torch.device) -> dict[str, Any]:
-    """Hardware, libraries and settings that speed on the device depends on; plain values.
-
-    Returns:
-        What records keep of the environment, and under other keys: `cpus` (that this process may use), `cpu_features`
-        (bf16 instructions), `memory_bytes` (of the machine or GPU), `interop_threads`, `openmp` (the variables that say
-        how its threads wait); on a GPU `capability`, `multiprocessors`, `driver`, `clocks_mhz` and `power_limit_w`, the
-        last three None where nvidia-smi does not tell.
-    """
-    found: dict[str, Any] = asdict(environment_facts(device))
+def machine_facts(device: torch.device) -> Machine:
+    """Hardware, libraries and settings that speed on the device depends on."""
     affinity = getattr(os, "sched_getaffinity", None)
-    found |= {
-        "cpus": len(affinity(0)) if affinity else os.cpu_count(),
-        "cpu_features": _cpu_features(),
-        "interop_threads": torch.get_num_interop_threads(),
-        "openmp": {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ},
-    }
-    if device.type != "cuda":
-        return found | {"memory_bytes": _machine_memory()}
-    properties = torch.cuda.get_device_properties(device)
-    told = _nvidia_smi(device, "driver_version", "power.limit")
-    return found | {
-        "memory_bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "driver": told[0] if told else None,
-        "power_limit_w": _number(told[1]) if told else None,
-        "clocks_mhz": clocks(device),
-    }
+    gpu = _gpu(device) if device.type == "cuda" else None
+    return Machine(
+        environment=environment_facts(device),
+        cpus=len(affinity(0)) if affinity else os.cpu_count(),
+        cpu_features=_cpu_features(),
+        interop_threads=torch.get_num_interop_threads(),
+        openmp={name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ},
+        memory_bytes=torch.cuda.get_device_properties(device).total_memory if gpu else _machine_memory(),
+        gpu=gpu,
+    )
 
 
-def clocks(device: torch.device) -> dict[str, int] | None:
-    """Present and greatest clocks of a GPU in MHz; None without a GPU or where nvidia-smi does not tell."""
+def code_version() -> CodeVersion:
+    """What is measured."""
+    code = code_facts("eager")
+    return CodeVersion(code.version, code.commit, code.source, code.numerics)
+
+
+def nvidia_smi(device: torch.device, *fields: str) -> dict[str, str] | None:
+    """What nvidia-smi reports of a GPU, with units; None without a GPU or where it does not work."""
     if device.type != "cuda":
         return None
-    told = _nvidia_smi(device, *_CLOCKS.values())
-    if told is None:
-        return None
-    values = {name: _number(text) for name, text in zip(_CLOCKS, told, strict=True)}
-    return {name: round(value) for name, value in values.items() if value is not None}
-
-
-def _nvidia_smi(device: torch.device, *fields: str) -> list[str] | None:
-    """What nvidia-smi says of the very device, whatever number it has there."""
-    identity = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    command = ["nvidia-smi", f"--id={identity}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    identity = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # whatever number it has there
+    command = ["nvidia-smi", f"--id={identity}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
-    values = [value.strip() for value in done.stdout.strip().split(",")]
-    return values if len(values) == len(fields) else None
+    return dict(zip(fields, (value.strip() for value in done.stdout.split(",")), strict=False))
 
 
-def _number(text: str) -> float | None:
+def current_flags() -> Flags:
+    """The switches, read through `fp32_precision`: once that is set, reading the older `allow_tf32` can raise."""
+    cudnn = torch.backends.cudnn
+    convolution = cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+    return Flags(convolution, torch.backends.cuda.matmul.fp32_precision, cudnn.benchmark, cudnn.deterministic)
+
+
+def set_flags(flags: Flags) -> None:
+    """Make torch compute so."""
+    torch.backends.cudnn.conv.fp32_precision = flags.convolution  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.fp32_precision = flags.product
+    torch.backends.cudnn.benchmark = flags.benchmark
+    torch.backends.cudnn.deterministic = flags.deterministic
+
+
+@contextmanager
+def restore_flags() -> Iterator[None]:
+    """Leave the switches, whatever is done to them within, as they were before."""
+    before = current_flags()
     try:
-        return float(text)
-    except ValueError:  # "[N/A]"
-        return None
+        yield
+    finally:
+        set_flags(before)
 
 
-def _cpu_features() -> list[str]:
+def _gpu(device: torch.device) -> Gpu:
+    properties = torch.cuda.get_device_properties(device)
+    return Gpu(
+        capability=f"{properties.major}.{properties.minor}",
+        multiprocessors=properties.multi_processor_count,
+        nvidia_smi=nvidia_smi(device, "driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem"),
+    )
+
+
+def _cpu_features() -> tuple[str, ...]:
     try:
         words = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
-        return []
-    return sorted(words & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"})
+        return ()
+    return tuple(sorted(words & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}))
 
 
 def _machine_memory() -> int | None:

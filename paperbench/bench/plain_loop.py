@@ -7,8 +7,7 @@ statistics over the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Generator, Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +16,17 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from paperbench.bench.flags import Flags
+from paperbench.bench.figures import Flags
 from paperbench.data.dataset import ImageDataset
 
 WORKERS = {"cpu": 2, "cuda": 4}
+PREFETCH = 2
+"""Batches that each worker prepares ahead; torch's default."""
+
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
+
+Batch = tuple[Tensor, Tensor]
+"""Images (N, 3, 32, 32) float32, labels (N,) int64."""
 
 
 def shipped_precision(device: torch.device) -> str:
@@ -51,86 +56,35 @@ class PilImages(Dataset[tuple[Tensor, int]]):
         return self._transform(Image.fromarray(self._images[index])), int(self._labels[index])
 
 
-class Feed(Protocol):
-    """Where batches come from: images (N, 3, 32, 32) float32, labels (N,) int64.
-
-    Attributes:
-        queue: Batches that may be ready before they are asked for.
-    """
-
-    queue: int
-
-    def __next__(self) -> tuple[Tensor, Tensor]: ...
-
-    def close(self) -> None:
-        """End what works in the background."""
-
-
-class LoaderFeed:
-    """Endless batches of a DataLoader with worker processes, copied to the device."""
-
-    def __init__(self, dataset: ImageDataset, batch_size: int, device: torch.device) -> None:
-        self._device = device
-        self._loader: DataLoader[tuple[Tensor, int]] | None = DataLoader(
-            PilImages(dataset),
-            batch_size,
-            shuffle=True,
-            num_workers=WORKERS[device.type],
-            drop_last=True,
-            pin_memory=device.type == "cuda",
-            persistent_workers=True,
-        )
-        self.queue = self._loader.num_workers * (self._loader.prefetch_factor or 1)
-        self._batches = self._endless(self._loader)
-
-    @staticmethod
-    def _endless(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-        while True:
-            yield from loader
-
-    def __next__(self) -> tuple[Tensor, Tensor]:
-        images, labels = next(self._batches)
-        return images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
-
-    def close(self) -> None:
-        self._batches = iter(())  # the workers end with the last reference to the loader and its iterator
-        self._loader = None
+def loader(dataset: ImageDataset, batch_size: int, device: torch.device) -> DataLoader[tuple[Tensor, int]]:
+    """Shuffled batches from worker processes, which end with the last reference to it and its iterator."""
+    return DataLoader(
+        PilImages(dataset),
+        batch_size,
+        shuffle=True,
+        num_workers=WORKERS[device.type],
+        prefetch_factor=PREFETCH,
+        drop_last=True,
+        pin_memory=device.type == "cuda",
+        persistent_workers=True,
+    )
 
 
-class OnDeviceBatches:
-    """All images normalised and on the device, unaugmented, in the default layout; several feeds may share them."""
-
-    def __init__(self, dataset: ImageDataset, batch_size: int, device: torch.device) -> None:
-        mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
-        bytes_ = torch.from_numpy(dataset.x_train).to(device).permute(0, 3, 1, 2)
-        self._images = ((bytes_ / 255 - mean) / std).contiguous()
-        self._labels = torch.from_numpy(dataset.y_train).to(device)
-        self._batch_size = batch_size
-
-    def __len__(self) -> int:
-        """Number of full batches."""
-        return len(self._labels) // self._batch_size
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        first = number * self._batch_size
-        return self._images[first : first + self._batch_size], self._labels[first : first + self._batch_size]
+def on_device_batches(dataset: ImageDataset, batch_size: int, device: torch.device) -> list[Batch]:
+    """All full batches of the images, normalised, unaugmented, in the default layout, on the device."""
+    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    pixels = torch.from_numpy(dataset.x_train).to(device).permute(0, 3, 1, 2)
+    images = ((pixels / 255 - mean) / std).contiguous()
+    labels = torch.from_numpy(dataset.y_train).to(device)
+    full = len(labels) // batch_size
+    return list(zip(images.split(batch_size)[:full], labels.split(batch_size)[:full], strict=True))
 
 
-class DeviceFeed:
-    """Endless batches that are on the device already."""
-
-    queue = 0
-
-    def __init__(self, batches: OnDeviceBatches) -> None:
-        self._batches, self._next = batches, 0
-
-    def __next__(self) -> tuple[Tensor, Tensor]:
-        batch = self._batches[self._next]
-        self._next = (self._next + 1) % len(self._batches)
-        return batch
-
-    def close(self) -> None:
-        """There is nothing in the background."""
+def endless(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
+    """The batches on the device, again and again. `close` it to end a loader's workers."""
+    while True:
+        for images, labels in batches:
+            yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
 class PlainLoop:
@@ -138,33 +92,29 @@ class PlainLoop:
 
     Args:
         model: The net, on the device; it is put into training mode.
-        feed: Its batches.
+        batches: On the device.
         precision: "fp32", "tf32" or "bf16" (autocast). Set `plain_flags` of it before stepping.
-        device: Where it runs.
         rate: Learning rate.
-        momentum, weight_decay: Of SGD.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        feed: Feed,
+        batches: Iterator[Batch],
         precision: str,
-        device: torch.device,
         *,
         rate: float,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
     ) -> None:
-        self.model, self.feed = model.train(), feed
-        self._device, self._is_bf16 = device, precision == "bf16"
+        self._model, self._batches, self._is_bf16 = model.train(), batches, precision == "bf16"
         self._sgd = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)
 
     def step(self) -> float:
         """One step; returns the batch's mean loss, for which the device is waited for."""
-        images, labels = next(self.feed)
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._is_bf16):
-            logits = self.model(images)
+        images, labels = next(self._batches)
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self._is_bf16):
+            logits = self._model(images)
         loss = F.cross_entropy(logits.float(), labels)
         self._sgd.zero_grad()
         loss.backward()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
-from paperbench.bench.figures import NetFigures, Ratio, VariantFigures
+from paperbench.bench.figures import Breakdown, Floors, NetFigures, Ratio, VariantFigures
 
 _HEADINGS = [
     "loop, precision",
@@ -19,36 +19,35 @@ _HEADINGS = [
 
 _NOTES = """\
 plain loop: as public repositories ship it: eager, default layout, DataLoader with {workers} workers and PIL images,
-    cudnn.benchmark, the loss read after every step, batch norm over the whole batch; shipped it computes in {shipped}.
-on-device: the same step on batches that lie on the device already. equal: at equal precision.
-images/s: median of the rounds. x: median of the ratios within each round; ~ marks those nearer to 1 than a variant was
-    to itself when it was measured twice: no difference.
-first step: from nothing to its end, with construction, compilation and capture; only the images are in memory before.
+    cudnn.benchmark, the loss read after every step, batch norm over the whole batch; shipped, it computes in {shipped}.
+on-device: the same step on batches that are on the device already. equal: at equal precision.
+images/s: median of the rounds. x: median of the ratios within each round; ~ marks ratios within the noise, which is the
+    greatest difference between two measurements of the same variant in a round.
+first step: construction, compilation and capture included; the images are in memory already.
 """
 
-_PEAK = (
-    "peak: greatest memory that torch's allocator gave out until the end of the warm-up, beyond what was there before."
-)
+_PEAK = "peak: what torch's allocator gave out, at most, until the end of the warm-up."
 _ON_A_CPU = (
     "On a CPU only the ratios say something: rates are those of this machine at this moment. Memory: not measured."
 )
 
 
-def render_net(net: NetFigures) -> str:
+def render_net(net: NetFigures, batch_size: int) -> str:
     """The table of one net, with what went wrong below it."""
-    several = max((v.subset for v in net.variants), default=0) > 0
-    rows = [_row(variant, several) for variant in net.variants]
-    noise = "not known" if net.noise is None else f"{net.noise:.1%}"
+    noise = "unknown" if net.noise is None else f"{net.noise:.1%}"
     lines = [
-        f"{net.net}: {net.parameters:,} parameters, batches of {net.batch_size}, batch norm over {net.bn_group} in "
+        f"{net.net}: {net.parameters:,} parameters, batches of {batch_size}, batch norm over {net.bn_group} in "
         f"ours; noise {noise}",
         f"first {net.compared_steps} losses of ours compared with eager fp32's",
         "",
-        tabulate(rows, _HEADINGS, disable_numparse=True, colalign=("left", *["right"] * 7)),
+        tabulate(
+            [_row(variant) for variant in net.variants],
+            _HEADINGS,
+            disable_numparse=True,
+            colalign=("left", *["right"] * 7),
+        ),
     ]
-    lines += [f"{v.label}: {v.status}: {v.detail}" for v in net.variants if v.status != "measured"]
-    if several:
-        lines.append("[n]: not all fit into memory together, so they were measured in subsets; ratios are within one.")
+    lines += [f"{v.variant.label}: {v.status}: {v.detail}" for v in net.variants if v.status != "measured"]
     return "\n".join(lines)
 
 
@@ -63,20 +62,18 @@ def notes(device: str, shipped: str, workers: int) -> str:
     return _NOTES.format(workers=workers, shipped=shipped) + (_ON_A_CPU if device == "cpu" else _PEAK)
 
 
-def _row(variant: VariantFigures, several: bool) -> list[str]:
-    name = f"{variant.label} [{variant.subset + 1}]" if several else variant.label
+def _row(variant: VariantFigures) -> list[str]:
     speed = variant.images_per_second
     if speed is None:
-        return [name, variant.status, *["-"] * 6]
+        return [variant.variant.label, variant.status, *["-"] * 6]
     start = (variant.construction_seconds or 0.0) + (variant.first_step_seconds or 0.0)
-    memory = variant.peak_allocated
     return [
-        name,
+        variant.variant.label,
         _rate(speed.median),
         f"{_rate(speed.low)} to {_rate(speed.high)}",
         *(_ratio(r) for r in (variant.over_plain, variant.over_plain_same_precision, variant.over_on_device)),
         f"{start:.1f}",
-        "-" if memory is None else f"{memory / 1e9:.2f}",
+        "-" if variant.peak_memory is None else f"{variant.peak_memory / 1e9:.2f}",
     ]
 
 
@@ -88,3 +85,57 @@ def _ratio(ratio: Ratio | None) -> str:
     if ratio is None:
         return "-"
     return f"{'' if ratio.is_difference else '~'}{ratio.median:.2f}"
+
+
+_BREAKDOWN_NOTES = """\
+step: median of whole steps without the profiler. ms: as profiled. share: of all kernels' time.
+floors: the least ms for the counted bytes, arithmetic and launches at the measured ceilings, each by itself. Bytes are
+    counted without caches, so small tensors may take less. -: not counted."""
+
+_BREAKDOWN_ON_A_CPU = """
+On a CPU there is no cuDNN, so no row without determinism; operators take the place of kernels, profiling slows them
+    down, and the backward pass of a convolution is one operator."""
+
+
+def render_breakdown(found: Breakdown) -> str:
+    """The tables of a breakdown."""
+    first, on_gpu = found.steps[0].milliseconds, found.machine.gpu is not None
+    how = {True: ", deterministic", False: ", not deterministic", None: ""}
+    steps = [
+        [f"step, {step.layout}{how[step.deterministic]}", _ms(ms.median), f"{_ms(ms.low)} to {_ms(ms.high)}"]
+        if (ms := step.milliseconds)
+        else [f"step, {step.layout}{how[step.deterministic]}", "-", step.problem]
+        for step in found.steps
+    ]
+    total = sum(kind.milliseconds for kind in found.kinds)
+    rows = [
+        [k.kind, _ms(k.milliseconds), f"{k.milliseconds / total:.1%}", f"{k.number:,.0f}", *_floors(k.floors)]
+        for k in found.kinds
+    ]
+    if first and found.kinds:
+        rows.append(["all", _ms(total), "", f"{sum(k.number for k in found.kinds):,.0f}", *_floors(found.floors)])
+        if on_gpu:
+            rows.append(["no kernel running", _ms(max(0.0, first.median - total)), "", "", "", "", ""])
+    ceilings = found.ceilings
+    lines = [
+        f"{found.net}: engine {found.engine}, {found.precision}, batches of {found.batch_size}, batch norm over "
+        f"{found.bn_group}",
+        f"ceilings: copies {ceilings.bytes_per_second / 1e9:,.0f} GB/s, products "
+        f"{ceilings.flops_per_second / 1e12:.2f} TFLOP/s, smallest kernel {1e6 * ceilings.launch_seconds:.2f} us"
+        + (" in a graph" if ceilings.in_graph else ""),
+        "",
+        tabulate(steps, ["", "ms", "least to most"], disable_numparse=True, colalign=("left", "right", "left")),
+    ]
+    if rows:
+        headings = ["kind", "ms", "share", "number", "floor: bytes", "arithmetic", "launches"]
+        lines += ["", tabulate(rows, headings, disable_numparse=True, colalign=("left", *["right"] * 6))]
+    lines += [f"not recognised: {name[:100]}" for name in found.unknown]
+    return "\n".join([*lines, "", _BREAKDOWN_NOTES + ("" if on_gpu else _BREAKDOWN_ON_A_CPU)])
+
+
+def _floors(floors: Floors | None) -> list[str]:
+    return [_ms(floors.bytes), _ms(floors.arithmetic), _ms(floors.launches)] if floors else ["-"] * 3
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f}"

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import paperbench
-from paperbench.cli import anatomy, bench, compare, data, list_tables, models, record, run, schema, show, verify
+from paperbench.cli import bench, compare, data, list_tables, models, record, run, schema, show, verify
 from paperbench.cli.arguments import discard_output
 from paperbench.errors import PaperbenchError
 
-SUBCOMMANDS = (list_tables, show, run, compare, record, verify, models, bench, anatomy, data, schema)
+SUBCOMMANDS = (list_tables, show, run, compare, record, verify, models, bench, data, schema)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -63,6 +63,7 @@ class Trainer:
         precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
         device: Where.
         engine: How; the device must have it (`choice.available_engines`).
+        channels_last: Memory layout of images and activations; slower otherwise, which `bench --breakdown` measures.
 
     Attributes:
         model: The net.
@@ -80,6 +81,8 @@ class Trainer:
         precision: str,
         device: torch.device,
         engine: EngineName = "eager",
+        *,
+        channels_last: bool = True,
     ) -> None:
         if len(dataset.x_train) < recipe.batch_norm.group:
             raise PaperbenchError(
@@ -91,7 +94,7 @@ class Trainer:
         set_arithmetic(precision)
         # Noise within a net (dropout shortcuts) draws from torch's default generators; all else has its own.
         torch.manual_seed(derived_seed(seed, "noise"))
-        self.model = _initialised_model(net, recipe, seed, device)
+        self.model = _initialised_model(net, recipe, seed, device, channels_last=channels_last)
         if precision == "bf16-fp32-stream":
             keep_stream_in_fp32(self.model)
         self._dataset = dataset
@@ -232,12 +235,18 @@ class Trainer:
             torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)
 
 
-def _initialised_model(net: Net, recipe: Recipe, seed: int, device: torch.device) -> ResidualNet:
+def _initialised_model(
+    net: Net, recipe: Recipe, seed: int, device: torch.device, *, channels_last: bool
+) -> ResidualNet:
     """The untrained net, drawn on the CPU so that every device starts from the same."""
     model = ResidualNet(net)
     generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
     model.init_weights(generator, fan=recipe.initialisation)
-    model.to(device).to(memory_format=torch.channels_last)
+    model.to(device)
+    if channels_last:
+        model.to(memory_format=torch.channels_last)
+    else:
+        model.register_forward_pre_hook(lambda _, images: (images[0].contiguous(),))
     for layer in model.modules():
         if isinstance(layer, _BatchNorm):
             layer.eps = recipe.batch_norm.eps

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,20 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from paperbench.bench.flags import Flags, put_back
-from paperbench.bench.images import random_images
+from paperbench.bench import plain_loop
+from paperbench.bench.figures import Flags
 from paperbench.bench.plain_loop import (
-    DeviceFeed,
-    LoaderFeed,
-    OnDeviceBatches,
+    Batch,
     PilImages,
     PlainLoop,
+    endless,
+    loader,
+    on_device_batches,
     plain_flags,
     shipped_precision,
 )
-from paperbench.bench.trajectory import next_loss
+from paperbench.bench.setup import random_images
+from paperbench.bench.soundness import next_loss
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
@@ -49,21 +51,11 @@ def recipe(paper_recipe: Recipe) -> Recipe:
     )
 
 
-class GivenFeed:
+def our_batches(batches: TrainingBatches, dtype: torch.dtype) -> Iterator[Batch]:
     """The batches that our trainer sees."""
-
-    queue = 0
-
-    def __init__(self, batches: TrainingBatches, dtype: torch.dtype) -> None:
-        self.batches, self.dtype, self.number = batches, dtype, 0
-
-    def __next__(self) -> tuple[Tensor, Tensor]:
-        batch = self.batches.batch(self.number)
-        self.number += 1
-        return batch.images.contiguous().to(self.dtype), batch.labels
-
-    def close(self) -> None:
-        pass
+    for number in itertools.count():
+        batch = batches.batch(number)
+        yield batch.images.contiguous().to(dtype), batch.labels
 
 
 @pytest.mark.parametrize("precision", ["fp32", "float64"])
@@ -87,9 +79,8 @@ def test_it_computes_the_mathematics_of_our_step(
     )
     loop = PlainLoop(
         model,
-        GivenFeed(batches, dtype),
+        our_batches(batches, dtype),
         precision,
-        CPU,
         rate=recipe.rate_at(0),
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
@@ -107,7 +98,7 @@ def test_in_bf16_convolutions_compute_in_bf16_and_the_loss_does_not(dataset: Ima
     model = ResidualNet(resolve("preact_resnet20", depth=8))
     seen: dict[str, torch.dtype] = {}
     model.stem.conv.register_forward_hook(lambda module, inputs, output: seen.update(conv=output.dtype))
-    loop = PlainLoop(model, DeviceFeed(OnDeviceBatches(dataset, BATCH, CPU)), "bf16", CPU, rate=0.01)
+    loop = PlainLoop(model, endless(on_device_batches(dataset, BATCH, CPU), CPU), "bf16", rate=0.01)
     loss = loop.step()
     assert seen == {"conv": torch.bfloat16}
     assert loss != torch.tensor(loss).bfloat16().item()
@@ -133,7 +124,7 @@ def test_images_of_the_loader_are_crops_of_the_normalised_image(dataset: ImageDa
 
 
 def test_batches_on_the_device_are_all_images_in_order_and_come_again(dataset: ImageDataset) -> None:
-    feed = DeviceFeed(OnDeviceBatches(dataset, 32, CPU))
+    feed = endless(on_device_batches(dataset, 32, CPU), CPU)
     batches = [next(feed) for _ in range(3)]  # 80 images are two full batches
     mean, std = np.array([0.4914, 0.4822, 0.4465]), np.array([0.247, 0.2435, 0.2616])
     expected = (dataset.x_train[:64].astype(np.float64) / 255 - mean) / std
@@ -148,18 +139,13 @@ def test_batches_on_the_device_are_all_images_in_order_and_come_again(dataset: I
     assert torch.equal(batches[2][0], batches[0][0])
 
 
-@pytest.fixture
-def loader(dataset: ImageDataset) -> Iterator[LoaderFeed]:
-    feed = LoaderFeed(dataset, BATCH, CPU)
-    yield feed
-    feed.close()
-
-
 def test_a_loader_makes_new_crops_of_shuffled_images_in_other_processes_until_it_is_closed(
-    dataset: ImageDataset, loader: LoaderFeed
+    dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(plain_loop.WORKERS, "cpu", 2)
     before = set(multiprocessing.active_children())
-    epochs = [[next(loader) for _ in range(5)] for _ in range(2)]
+    feed = endless(loader(dataset, BATCH, CPU), CPU)
+    epochs = [[next(feed) for _ in range(5)] for _ in range(2)]
     workers = set(multiprocessing.active_children()) - before
     assert len(workers) == 2
     for epoch in epochs:
@@ -168,7 +154,7 @@ def test_a_loader_makes_new_crops_of_shuffled_images_in_other_processes_until_it
     first, second = (torch.cat([labels for _, labels in epoch]) for epoch in epochs)
     assert not torch.equal(first, second)
     assert not torch.equal(epochs[0][0][0], epochs[1][0][0])
-    loader.close()
+    feed.close()
     for worker in workers:
         worker.join(10)
     assert not any(worker.is_alive() for worker in workers)
@@ -179,18 +165,3 @@ def test_its_switches_are_torchs_defaults_but_for_benchmark_and_strict_fp32() ->
     assert plain_flags("bf16").convolution == "tf32"
     assert plain_flags("fp32").convolution == "ieee"
     assert shipped_precision(CPU) == "fp32"
-
-
-def change_to(other: Flags) -> None:
-    with put_back():
-        other.set()
-        assert Flags.now() == other
-        raise ValueError("after the switches")
-
-
-def test_switches_are_put_back_also_after_an_error() -> None:
-    before = Flags.now()
-    for other in (plain_flags("tf32"), plain_flags("fp32"), Flags("none", "none", benchmark=False, deterministic=True)):
-        with pytest.raises(ValueError, match="after the switches"):
-            change_to(other)
-        assert Flags.now() == before

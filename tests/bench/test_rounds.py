@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from paperbench.bench.rounds import Slot, interleave, steps_for, timed
+from paperbench.bench.rounds import Runner, Slot, interleave, steps_for, timed
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-class Fake:
+class Fake(Runner):
     """A runner whose untimed parts take time too, which must not be counted."""
 
     def __init__(self, name: str, step_seconds: float, clock: Clock, log: list[str]) -> None:

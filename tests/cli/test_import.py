@@ -39,7 +39,6 @@ def test_timm_lists_the_nets_only_once_the_package_is_imported() -> None:
         ["show", "table2"],
         ["--help"],
         ["run", "--help"],
-        ["anatomy", "--help"],
         ["bench", "--help"],
         ["--version"],
         ["compare", "table2", "--results", "."],
@@ -76,8 +75,8 @@ print(code, heavy, file=sys.stderr)
         "compare.comparison",
         "report.comparison",
         "report.diagram",
-        "bench.anatomy.command",
-        "bench.bench_json",
+        "bench.figures",
+        "bench.kernels",
         "bench.text",
         "cli.main",
     ],
@@ -111,28 +110,8 @@ ORDER = [
 LOADS_TORCH = {"models", "data.loader", "data.download", "training"} | {
     f"runs.{module}" for module in ("continuation", "environment", "executor", "rerun", "room", "session", "weights")
 }
-LOADS_TORCH |= {f"bench.{module}" for module in ("flags", "machine", "plain_loop", "runners", "throughput")}
-LOADS_TORCH |= {
-    f"bench.anatomy.{module}"
-    for module in (
-        "context",
-        "timing",
-        *(
-            f"parts.{part}"
-            for part in (
-                "convolutions",
-                "exactness",
-                "imagenet",
-                "kernels",
-                "ladder",
-                "machine",
-                "normalisation",
-                "pieces",
-                "seeds",
-            )
-        ),
-    )
-}
+LOADS_TORCH |= {f"bench.{module}" for module in ("breakdown", "machine", "plain_loop", "rounds", "setup", "soundness")}
+LOADS_TORCH |= {"bench.throughput"}
 
 
 def imports_of(file: Path) -> Iterator[str]:

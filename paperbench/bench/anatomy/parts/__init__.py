@@ -1,1 +1,0 @@
-"""One module a part, each with a function `measure(context)` that writes rows."""
