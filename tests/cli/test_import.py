@@ -74,7 +74,7 @@ print(code, heavy, file=sys.stderr)
         "specs.table",
         "runs.store",
         "compare.comparison",
-        "report.comparison",
+        "report.text",
         "report.diagram",
         "bench.anatomy.command",
         "bench.bench_json",
