@@ -8,8 +8,8 @@ import paperbench
 from paperbench.errors import PaperbenchError
 from paperbench.specs.table import Table
 from tests.cli.test_compare import MATCHING, write
-from tests.helpers import python
 from tests.compare.judging import records
+from tests.helpers import python
 
 
 def test_a_table_is_loaded_and_compared_without_torch(tmp_path: Path) -> None:

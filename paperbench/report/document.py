@@ -21,7 +21,7 @@ from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Conditions, Group, Run
 from paperbench.compare.failing import Failing, failing
-from paperbench.compare.verdicts import CellComparison, Judgement, NetComparison, Verdict
+from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.runs.record import Status
 from paperbench.specs.expected import Source
 from paperbench.specs.experiment import Evaluation
@@ -29,7 +29,7 @@ from paperbench.specs.table import Cell
 from paperbench.typed import to_json, typed
 
 Percent = Annotated[float, Field(ge=0, le=100)]
-Look = Literal[1, 2]
+Look = Annotated[int, Field(ge=1, le=2)]
 
 
 @typed
@@ -264,16 +264,15 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
     table = comparison.table
     verdicts = Counter(cell.verdict for cell in comparison.cells)
     standings = Counter(claim.standing for claim in comparison.claims)
-    nets = [(c.cell.id, net.shown) for c in comparison.cells for net in c.nets]
-    ours = tuple(dict.fromkeys(cell for cell, shown in nets if shown and shown.records))
-    return ComparisonDocument(
+    ours = tuple(c.cell.id for c in comparison.cells if any(net.shown and net.shown.records for net in c.nets))
+    facts: ComparisonDocument = _take(
+        ComparisonDocument,
+        comparison,
         schema=1,
         paperbench=__version__,
         table=table.id,
         title=table.experiment.title,
         source=table.source,
-        profile=comparison.profile,
-        planned=comparison.planned,
         footnotes=table.expected.footnotes,
         summary=Summary(
             verdicts={verdict: verdicts[verdict] for verdict in get_args(Verdict)},
@@ -283,11 +282,17 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
             expected_false_alarms=comparison.expected_false_alarms,
         ),
         cells=tuple(_cell(cell, cell in comparison.differing) for cell in comparison.cells),
-        claims=comparison.claims,
         deviations=tuple(replace(d, cells=d.cells or ours) for d in comparison.deviations),
-        left_out=comparison.left_out,
         complaints=tuple(complaint for complaint in complaints if complaint not in comparison.left_out),
     )
+    return facts
+
+
+def _take(kind: Any, *sources: object, **given: object) -> Any:
+    """A value of a type, its fields as given, or else the attributes of the same names of the first source with one."""
+    names = [field.name for field in fields(kind)]
+    taken = {name: next(getattr(s, name) for s in sources if hasattr(s, name)) for name in names if name not in given}
+    return kind(**taken, **given)
 
 
 def _cell(compared: CellComparison, differs: bool) -> CellFacts:
@@ -296,18 +301,14 @@ def _cell(compared: CellComparison, differs: bool) -> CellFacts:
     facts: CellFacts = _take(
         CellFacts,
         judgement,
-        id=cell.id,
+        cell,
+        cell.row,
         row=cell.row.title,
         column=cell.column.title,
         metric=cell.column.metric,
-        dataset=cell.dataset,
-        evaluation=cell.row.evaluation,
-        recipe=cell.recipe,
-        labels=cell.row.labels,
-        figure=cell.row.figure,
         published=_published(cell),
         differs=differs,
-        look=_look(judgement),
+        look=judgement.look.number if judgement.look else None,
         failing=compared.failing if compared.failing.runs else None,
         difference=_finite(compared.difference),
         interval=_take(IntervalFacts, interval, degrees=_finite(interval.degrees)) if interval else None,
@@ -336,22 +337,12 @@ def _net(net: NetComparison, cell: Cell) -> NetFacts:
         net.judgement,
         setting=net.setting.label,
         net=str(net.setting.reference),
-        look=_look(net.judgement),
+        look=net.judgement.look.number if net.judgement.look else None,
         failing=failing(net.errors, cell.dataset) if net.errors else None,
         shown=_group(net.shown, net.median, net.counted) if net.shown else None,
         others=tuple(_group(group, group.median, ()) for group in net.others),
     )
     return facts
-
-
-def _take(kind: Any, source: object, **given: object) -> Any:
-    """A value of a type whose fields are the source's attributes of the same names, but for those given."""
-    names = [field.name for field in fields(kind)]
-    return kind(**{name: given[name] if name in given else getattr(source, name) for name in names})
-
-
-def _look(judgement: Judgement) -> Look | None:
-    return (1 if judgement.look.number == 1 else 2) if judgement.look else None
 
 
 def _group(group: Group, median: float | None, counted: Sequence[Run]) -> GroupFacts:
@@ -360,11 +351,10 @@ def _group(group: Group, median: float | None, counted: Sequence[Run]) -> GroupF
 
 
 def _run(run: Run, counted: bool) -> RunFacts:
-    record = run.record
-    status: Status = "diverged" if run.error is not None and math.isinf(run.error) else "finished"
+    error, record = _finite(run.error), run.record
     if record is None:
-        return RunFacts(run.seed, None, status, _finite(run.error), None, counted)
-    return RunFacts(run.seed, record.run, record.status, _finite(run.error), record.iteration, counted)
+        return RunFacts(run.seed, None, "diverged" if error is None else "finished", error, None, counted)
+    return RunFacts(run.seed, record.run, record.status, error, record.iteration, counted)
 
 
 def _finite(number: float | None) -> float | None:
