@@ -74,18 +74,6 @@ def test_groups_that_are_not_pooled_are_numbered_and_have_medians_of_their_own(n
     assert [(line["median"], line["counted"]) for line in lines[4:]] == [("6.6", "true"), ("6.7", "false")]
 
 
-def test_runs_that_do_not_count_are_there_and_change_nothing(
-    more_numbers: Comparison, more_failing: Comparison
-) -> None:
-    lines = of(more_numbers, "original/resnet110")
-    assert [line["counted"] for line in lines] == ["true"] * 5 + ["false"] * 15
-    assert {line["median"] for line in lines} == {"6.6"}
-    assert {round(float(line["difference"]), 6) for line in lines} == {-0.01}
-    gating = of(more_failing, SWEEP)
-    assert {line["median"] for line in gating} == {"92.0"}
-    assert [line["counted"] for line in gating] == (["true"] * 5 + ["false"] * 5) * 6
-
-
 def test_data_are_told_by_their_fingerprint(numbers: Comparison) -> None:
     for cell, fingerprint in (
         ("relu_only_preact/resnet110", COPY.fingerprint),

@@ -125,6 +125,14 @@ def test_failing_nets_are_counted(failing: Comparison) -> None:
     assert in_cell(failing, "conv_shortcut/resnet110").reason in text
 
 
+def test_how_many_cells_differ_is_said_where_some_were_judged(table1: Table, table2: Table) -> None:
+    one = compared(table1, *records(table1, "conv_shortcut/resnet110", [inf] * 5))
+    assert "By the rule for failing nets, 1 cell differs from the paper: conv_shortcut/" in flat(text_of(one))
+    none = compared(table2, *records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3)))
+    assert "over the cells compared, no cell differs from the paper." in flat(text_of(none))
+    assert "from the paper" not in text_of(compared(table2)).split("\n\nClaims")[0]
+
+
 def test_the_papers_further_columns_stand_around_the_results(table1: Table) -> None:
     text = text_of(compared(table1))
     assert row(text, "case") == ["case", "Fig.", "on shortcut", "on F", "error (%), paper", "ours", "verdict", "remark"]
