@@ -30,9 +30,9 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.report import comparison as text
 from paperbench.report.formats import FORMATS, Format
 from paperbench.report.layout import paper_grid
+from paperbench.report.model import build_report
 from paperbench.report.table import published_table
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
@@ -96,25 +96,25 @@ class JudgedTable:
         Raises:
             PaperbenchError: There is no such format.
         """
-        match form:
+        report = build_report(self.comparison, len(self.complaints))
+        match form:  # what a format needs is imported for it alone
             case "table" | "markdown":
-                return text.render(self.comparison, self._store, form, len(self.complaints))
+                from paperbench.report import text
+
+                return text.render(report, self._store, form)
             case "latex":
                 from paperbench.report import latex
 
-                return latex.render(self.comparison)
-            case "json":
-                from paperbench.report import json_format
-
-                return json_format.render(self.comparison, self.complaints)
-            case "csv":
-                from paperbench.report import csv_format
-
-                return csv_format.render(self.comparison)
+                return latex.render(report)
             case "junit":
                 from paperbench.report import junit
 
-                return junit.render(self.comparison, requirement)
+                return junit.render(report, requirement)
+            case "json" | "csv":
+                from paperbench.report import csv_format, document
+
+                facts = document.document(self.comparison, self.complaints)
+                return document.render(facts) if form == "json" else csv_format.render(facts)
         raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), FORMATS)}")
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "compare",
-        help="say, cell by cell and claim by claim, whether the paper holds",
+        help="say for each cell and claim whether the paper holds",
         description="Judge what is in a results directory. Exit status: 1 if a cell is worse or better than published, "
         "after Holm's correction over the cells compared, or fails where the paper's does not; else 0.",
     )
@@ -35,8 +35,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--seeds",
         type=number_of_runs,
         metavar="N",
-        help="the number of runs a cell that was fixed beforehand, if it is not the table's; results are looked at "
-        "after N runs and, if they do not suffice, after 2N",
+        help="the number of runs per cell that was fixed beforehand, if it is not the table's; results are tested "
+        "after N runs and, if these are too few, after 2N",
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     parser.add_argument(

@@ -1,13 +1,31 @@
-"""The paper's tables as grids of text, with room for more columns beside each column of results."""
+"""Tables of text: the paper's, with room for more columns beside each column of results, and how they are narrowed."""
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paperbench.specs.expected import LiteratureRow
 from paperbench.specs.experiment import Column, Row
 from paperbench.specs.table import Cell, Table
+
+_TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
+FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
+"""Such as "1 - g(x)", "b_g = -6" and "3x3"."""
+
+
+class Marked(str):
+    """Text with the letters of the notes about it: "worse [e]"."""
+
+    text: str
+    letters: tuple[str, ...]
+
+    def __new__(cls, text: str, letters: Sequence[str]) -> Marked:
+        marked = super().__new__(cls, f"{text} [{', '.join(letters)}]" if letters else text)
+        marked.text, marked.letters = text, tuple(letters)
+        return marked
 
 
 @dataclass(frozen=True)
@@ -115,3 +133,47 @@ def _number(value: float | None, decimals: int) -> str:
 
 def _titled(title: str, params: str | None) -> str:
     return f"{title} ({params})" if params else title
+
+
+Lines = list[str]
+"""A text in lines, to stand one above the other."""
+
+
+def narrowed(grid: Grid, width: int, gap: int) -> tuple[list[Lines], list[list[Lines]]]:
+    """Headers and rows, each text broken into lines no shorter than it takes for the table to fit, if it can.
+
+    Args:
+        width: In characters.
+        gap: Characters between columns.
+    """
+    headers: list[Lines] = [[text] for text in grid.headers]
+    rows: list[list[Lines]] = [[[text] for text in row] for row in grid.rows]
+    for length in (60, 40, 32, 24, 20):
+        columns = list(zip(headers, *rows, strict=True))
+        if sum(max(len(line) for lines in column for line in lines) + gap for column in columns) - gap <= width:
+            break
+        rows = [[_broken(text, a, length) for text, a in zip(row, grid.alignment, strict=True)] for row in grid.rows]
+        widths = [max((len(line) for row in rows for line in row[n]), default=0) for n in range(len(headers))]
+        headers = [_broken_header(text, widest) for text, widest in zip(grid.headers, widths, strict=True)]
+    return headers, rows
+
+
+def _broken(text: str, alignment: str, length: int) -> Lines:
+    if isinstance(text, Marked) or len(text) <= length:
+        return [text]
+    number, is_two, mean = text.partition(" (")
+    if alignment == "right":
+        return [number, f"({mean}"] if is_two else [text]
+    return _wrapped(text, length)
+
+
+def _broken_header(text: str, width: int) -> Lines:
+    """Broken behind its commas, and where it is wider than its column."""
+    parts = [_wrapped(part, max(width, 6)) for part in text.replace(", ", ",\n").split("\n")]
+    return [line for part in parts for line in part]
+
+
+def _wrapped(text: str, length: int) -> Lines:
+    whole = FORMULA.sub(lambda found: found[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(whole, length, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines] or [""]

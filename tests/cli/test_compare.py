@@ -21,8 +21,8 @@ from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.table import Table, load_table
+from tests.compare.judging import ORIGINAL, external, record, records
 from tests.helpers import ROOT, copy_of_specs, edit, write_record
-from tests.report.comparing import ORIGINAL, external, record, records
 
 Run = Callable[..., tuple[int, str, str]]
 MATCHING = (6.30, 6.40, 6.35, 6.45, 6.38)  # preact/resnet110 is published as 6.37
@@ -79,7 +79,7 @@ def test_every_format_holds_the_verdict(run: Run, tmp_path: Path, table2: Table)
         assert not out.endswith("\n\n")
         return out
 
-    assert "6.38 (+0.01), n=5  reproduced" in output("table")
+    assert "6.38 (+0.01)  reproduced" in output("table")
     assert "| reproduced |" in output("markdown")
     (cell,) = json.loads(output("json"))["cells"]
     assert (cell["id"], cell["verdict"]) == ("preact/resnet110", "reproduced")
@@ -104,9 +104,9 @@ def test_junits_verdict_is_that_of_the_exit_status(run: Run, tmp_path: Path) -> 
 def test_the_number_of_runs_fixed_beforehand_can_be_said(run: Run, tmp_path: Path, table2: Table) -> None:
     write(tmp_path, records(table2, "preact/resnet110", MATCHING[:3]))
     command = ["compare", "table2", "--results", tmp_path, *ALONE]
-    assert "3 of 5 runs" in run(*command)[1]
+    assert "n=3" in run(*command)[1]
     _, out, _ = run(*command, "--seeds", 3)
-    assert "Profile paper; 3 runs a cell, fixed beforehand" in out
+    assert "Profile paper; 3 runs per cell, fixed beforehand" in out
     assert "reproduced" in out
 
 
@@ -203,10 +203,11 @@ def test_results_from_elsewhere_are_marked_and_damaged_ones_named(run: Run, tmp_
     ]
     _, out, err = run("compare", "table2", "--results", tmp_path, *ALONE)
     assert err == ""
-    assert "reproduced, external" in out
+    assert "reproduced [a]" in out
+    assert "[a] external: reported by a letter" in out
     edit(files[0], "6.3", "6.1")
     _, out, err = run("compare", "table2", "--results", tmp_path, *ALONE)
-    assert "4 of 5 runs" in out
+    assert "n=4" in out
     assert str(files[0]) in err
 
 

@@ -73,7 +73,7 @@ print(code, heavy, file=sys.stderr)
         "specs.table",
         "runs.store",
         "compare.comparison",
-        "report.comparison",
+        "report.text",
         "report.diagram",
         "bench.figures",
         "bench.kernels",

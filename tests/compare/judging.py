@@ -130,11 +130,13 @@ def external(
     return ExternalResult(1, "external", table.id, cell, its_setting.label, digest, seed, error, source)
 
 
-def compared(table: Table, *runs: Record, profile: str = "paper", cells: str = "*", **how: Any) -> Comparison:
+def compared(
+    table: Table, *runs: Record, profile: str = "paper", cells: str = "*", on_request: bool = False, **how: Any
+) -> Comparison:
     """All cells that are run by default, or those that match a pattern."""
     # through JSON, as records come from a store
     read = [Record.from_json(run.to_json()) for run in runs]
-    return compare(table, table.cells(cells), profile, read, **how)
+    return compare(table, table.cells(cells, on_request=on_request), profile, read, **how)
 
 
 def judged(table: Table, cell: str, *runs: Record, **how: Any) -> CellComparison:

@@ -1,0 +1,361 @@
+"""A comparison as typed facts: what `--format json` writes, and what the lines of `--format csv` are taken from.
+
+Errors are in percent; differences, deviations and tolerances in percentage points. No number is infinite: a diverged
+run has no error, and where a median or degrees of freedom would be infinite stands null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
+
+from paperbench import __version__
+from paperbench.compare.claims import ClaimVerdict, Standing
+from paperbench.compare.comparison import Comparison
+from paperbench.compare.deviations import Deviation
+from paperbench.compare.evidence import Conditions, Group, Run
+from paperbench.compare.failing import Failing, failing
+from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
+from paperbench.runs.record import Status
+from paperbench.specs.expected import Source
+from paperbench.specs.experiment import Evaluation
+from paperbench.specs.table import Cell
+from paperbench.typed import to_json, typed
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+Look = Annotated[int, Field(ge=1, le=2)]
+
+
+@typed
+class PublishedResult:
+    """What the paper prints in a cell.
+
+    Attributes:
+        value: Test error in percent; "fail": above 20 %; "unprinted": trained, or mentioned, without a number.
+        mean, std: Over the published runs, where the paper prints them.
+        std_source: Where the standard deviation stands.
+        statistic, n: What of how many runs the value is; null if it is unprinted.
+        tolerance: Within so many points two medians count as the same; null unless the value is a number.
+        mark: The mark beside the number, explained in the footnotes.
+        params: Number of parameters as printed.
+        home: "table/row/column" of the cell that the result stands in first.
+        source: Where the number stands, if not in the table itself.
+        note: What a reader must know beside it.
+    """
+
+    value: Percent | Literal["fail", "unprinted"]
+    mean: Percent | None
+    std: float | None
+    std_source: str | None
+    statistic: str | None
+    n: int | None
+    tolerance: float | None
+    mark: str | None
+    params: str | None
+    home: str
+    source: str | None
+    note: str | None
+
+
+@typed
+class RunFacts:
+    """One training.
+
+    Attributes:
+        run: Its id, which names its folder and record; null of a result from elsewhere.
+        error: Test error after the last iteration; null while it has not ended, if it diverged, or if the run has no
+            error of the cell's kind.
+        iteration: Iterations done; null of a result from elsewhere.
+        counted: Whether verdict, median, difference and failures are about it: it has ended and is one of the runs
+            tested or, before the first test, of those planned; if none of these has ended, it is any that has.
+    """
+
+    seed: int
+    run: str | None
+    status: Status
+    error: Percent | None
+    iteration: int | None
+    counted: bool
+
+
+@typed
+class GroupFacts:
+    """Runs that may be pooled, by seed.
+
+    Attributes:
+        conditions: What they have in common; of results from elsewhere only the source is known.
+        median: Of the test errors: in `shown` of the counted runs, in `others` of all that have ended; null if there
+            are none, or if it is infinite.
+        median_diverged: Whether so many runs diverged that it is infinite.
+    """
+
+    conditions: Conditions
+    median: Percent | None
+    median_diverged: bool
+    runs: tuple[RunFacts, ...]
+
+
+@typed
+class NetFacts:
+    """One net of a cell.
+
+    Attributes:
+        setting: What sets it apart from the others of a sweep, such as gate_bias=-3; empty in a cell of one net.
+        net: The paper's net as one would ask timm for it; a reduced profile changes its depth.
+        reason: Why it has this verdict; empty where the interval says all.
+        look: 1 if it follows from the planned runs, 2 if from twice as many; null if from no full number of runs.
+        failing: Of the counted runs; null without any.
+        shown: The runs that the verdict is about.
+        others: The other groups, from near to the paper to far from it.
+    """
+
+    setting: str
+    net: str
+    verdict: Verdict
+    reason: str
+    look: Look | None
+    failing: Failing | None
+    shown: GroupFacts | None
+    others: tuple[GroupFacts, ...]
+
+
+@typed
+class IntervalFacts:
+    """Where the true difference of our median and the published one lies, by two one-sided tests.
+
+    Attributes:
+        level: Error level of each side, as a probability.
+        difference: Our median minus the published number.
+        degrees: Of freedom of the t distribution; null: infinite, the normal distribution.
+    """
+
+    low: float
+    high: float
+    level: float
+    difference: float
+    standard_error: float
+    degrees: float | None
+
+
+@typed
+class NoiseFacts:
+    """Spread between the runs of one net.
+
+    Attributes:
+        std: Standard deviation of a single run, with its safety factor.
+        degrees: Of freedom; null: infinite, the deviation is taken as known.
+        rests_on: Whose runs it was estimated from.
+        published_weight: Share of the published variance in the pooled one, from 0 to 1.
+    """
+
+    std: float
+    degrees: float | None
+    rests_on: Literal["ours", "published", "both"]
+    published_weight: float
+
+
+@typed
+class CellFacts:
+    """One cell, judged.
+
+    Attributes:
+        id: "row/column".
+        row, column: Their titles.
+        dataset: Key of the data set of the paper's nets.
+        evaluation: How its nets are tested; null: on whole images.
+        labels: The paper's further columns.
+        differs: Whether it differs from the paper after Holm's correction, which makes the exit status 1.
+        shift: Our median minus the published number, if the two differ significantly within the tolerance.
+        difference: The same, whatever the verdict; null where there are no two numbers to compare.
+        p_value: Of the hypothesis that the true difference is within the tolerance.
+        nets: One, or each of a sweep. The other values are as theirs, for all of them together.
+    """
+
+    id: str
+    row: str
+    column: str
+    metric: str
+    dataset: str
+    evaluation: Evaluation | None
+    recipe: str
+    labels: Mapping[str, str]
+    figure: str
+    published: PublishedResult
+    verdict: Verdict
+    reason: str
+    differs: bool
+    look: Look | None
+    failing: Failing | None
+    shift: float | None
+    difference: float | None
+    interval: IntervalFacts | None
+    p_value: Annotated[float, Field(ge=0, le=1)] | None
+    noise: NoiseFacts | None
+    nets: tuple[NetFacts, ...]
+
+
+@typed
+class Summary:
+    """What the verdicts add up to.
+
+    Attributes:
+        verdicts, standings: How many cells and claims there are of each.
+        holds: Whether no cell differs: the exit status.
+        all_reproduced: The same with `--require reproduced`.
+        expected_false_alarms: How many cells would be called worse or better by chance, without Holm's correction, if
+            every true difference were exactly the tolerance.
+    """
+
+    verdicts: Mapping[Verdict, int]
+    standings: Mapping[Standing, int]
+    holds: bool
+    all_reproduced: bool
+    expected_false_alarms: float
+
+
+@typed
+class ComparisonDocument:
+    """A table of the paper beside our runs, judged, as `paperbench compare TABLE --format json` writes it.
+
+    Attributes:
+        schema: Version of this format.
+        paperbench: Version of paperbench that judged.
+        planned: Runs per cell, fixed beforehand.
+        footnotes: The paper's own, by mark.
+        claims: What the paper says about several cells, judged by our runs among each other.
+        deviations: Where our runs deviate from what the authors did; `paper` is empty where the paper does not say.
+        left_out: What was meant for this table and not used, a sentence each.
+        complaints: What could not be read, likewise.
+    """
+
+    schema: Literal[1]
+    paperbench: str
+    table: str
+    title: str
+    source: Source
+    profile: str
+    planned: int
+    footnotes: Mapping[str, str]
+    summary: Summary
+    cells: tuple[CellFacts, ...]
+    claims: tuple[ClaimVerdict, ...]
+    deviations: tuple[Deviation, ...]
+    left_out: tuple[str, ...]
+    complaints: tuple[str, ...]
+
+
+def render(document: ComparisonDocument) -> str:
+    """The JSON, in ASCII, which any terminal can print, with a newline at the end."""
+    return json.dumps(json.loads(to_json(document)), indent=1) + "\n"
+
+
+def document(comparison: Comparison, complaints: Sequence[str] = ()) -> ComparisonDocument:
+    """The facts of a comparison.
+
+    Args:
+        complaints: What could not be read, one sentence each; what the comparison itself left out may be among them.
+    """
+    table = comparison.table
+    verdicts = Counter(cell.verdict for cell in comparison.cells)
+    standings = Counter(claim.standing for claim in comparison.claims)
+    ours = tuple(c.cell.id for c in comparison.cells if any(net.shown and net.shown.records for net in c.nets))
+    facts: ComparisonDocument = _take(
+        ComparisonDocument,
+        comparison,
+        schema=1,
+        paperbench=__version__,
+        table=table.id,
+        title=table.experiment.title,
+        source=table.source,
+        footnotes=table.expected.footnotes,
+        summary=Summary(
+            verdicts={verdict: verdicts[verdict] for verdict in get_args(Verdict)},
+            standings={standing: standings[standing] for standing in get_args(Standing)},
+            holds=comparison.holds(),
+            all_reproduced=comparison.holds("reproduced"),
+            expected_false_alarms=comparison.expected_false_alarms,
+        ),
+        cells=tuple(_cell(cell, cell in comparison.differing) for cell in comparison.cells),
+        deviations=tuple(replace(d, cells=d.cells or ours) for d in comparison.deviations),
+        complaints=tuple(complaint for complaint in complaints if complaint not in comparison.left_out),
+    )
+    return facts
+
+
+def _take(kind: Any, *sources: object, **given: object) -> Any:
+    """A value of a type, its fields as given, or else the attributes of the same names of the first source with one."""
+    names = [field.name for field in fields(kind)]
+    taken = {name: next(getattr(s, name) for s in sources if hasattr(s, name)) for name in names if name not in given}
+    return kind(**taken, **given)
+
+
+def _cell(compared: CellComparison, differs: bool) -> CellFacts:
+    cell, judgement = compared.cell, compared.judgement
+    interval, noise = judgement.interval, judgement.noise
+    facts: CellFacts = _take(
+        CellFacts,
+        judgement,
+        cell,
+        cell.row,
+        row=cell.row.title,
+        column=cell.column.title,
+        metric=cell.column.metric,
+        published=_published(cell),
+        differs=differs,
+        look=judgement.look.number if judgement.look else None,
+        failing=compared.failing if compared.failing.runs else None,
+        difference=_finite(compared.difference),
+        interval=_take(IntervalFacts, interval, degrees=_finite(interval.degrees)) if interval else None,
+        noise=_take(NoiseFacts, noise, degrees=_finite(noise.degrees)) if noise else None,
+        nets=tuple(_net(net, cell) for net in compared.nets),
+    )
+    return facts
+
+
+def _published(cell: Cell) -> PublishedResult:
+    expected, is_printed = cell.expected, cell.expected.value != "unprinted"
+    published: PublishedResult = _take(
+        PublishedResult,
+        expected,
+        statistic=expected.statistic or cell.defaults.statistic if is_printed else None,
+        n=cell.published_runs if is_printed else None,
+        tolerance=cell.tolerance if cell.number is not None else None,
+        home=cell.home,
+    )
+    return published
+
+
+def _net(net: NetComparison, cell: Cell) -> NetFacts:
+    facts: NetFacts = _take(
+        NetFacts,
+        net.judgement,
+        setting=net.setting.label,
+        net=str(net.setting.reference),
+        look=net.judgement.look.number if net.judgement.look else None,
+        failing=failing(net.errors, cell.dataset) if net.errors else None,
+        shown=_group(net.shown, net.median, net.counted) if net.shown else None,
+        others=tuple(_group(group, group.median, ()) for group in net.others),
+    )
+    return facts
+
+
+def _group(group: Group, median: float | None, counted: Sequence[Run]) -> GroupFacts:
+    runs = tuple(_run(run, run in counted) for run in group.runs)
+    return GroupFacts(group.conditions, _finite(median), median is not None and math.isinf(median), runs)
+
+
+def _run(run: Run, counted: bool) -> RunFacts:
+    error, record = _finite(run.error), run.record
+    if record is None:
+        return RunFacts(run.seed, None, "diverged" if error is None else "finished", error, None, counted)
+    return RunFacts(run.seed, record.run, record.status, error, record.iteration, counted)
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None

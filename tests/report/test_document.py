@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import jsonschema
+import pytest
+from scipy import stats
+
+from paperbench import __version__
+from paperbench.compare.comparison import Comparison
+from paperbench.report.document import ComparisonDocument, document, render
+from paperbench.specs.table import Table
+from paperbench.typed import from_json, json_schema
+from tests.compare.judging import COPY, compared, external, record, records
+from tests.report.conftest import SWEEP
+
+SCHEMA = json_schema(ComparisonDocument)
+
+
+def refuse(constant: str) -> float:
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def read(comparison: Comparison, *complaints: str) -> dict[str, Any]:
+    """The JSON, as parsed by another reader; it fits the schema by another validator, and reads back as it was."""
+    facts = document(comparison, complaints)
+    text = render(facts)
+    assert text.isascii()
+    assert text.endswith("}\n")
+    assert from_json(ComparisonDocument, text) == facts
+    value: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    jsonschema.Draft202012Validator(SCHEMA).validate(value)
+    return value
+
+
+def cells(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {cell["id"]: cell for cell in value["cells"]}
+
+
+def nets(comparison: Comparison, cell: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cells(read(comparison))[cell]["nets"]
+    return found
+
+
+def objects(value: object) -> Iterator[dict[str, Any]]:
+    """All objects in a JSON value."""
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from objects(part)
+
+
+def test_the_schema_leaves_no_object_open() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    closed = [one for one in objects(SCHEMA) if isinstance(one.get("properties"), dict) and "type" in one]
+    assert len(closed) > 10
+    assert all(one["additionalProperties"] is False for one in closed)
+    assert all(one["description"] for one in closed)
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
+def test_every_table_without_runs_fits_the_schema(tables: dict[str, Table], name: str) -> None:
+    assert len(read(compared(tables[name], on_request=True))["cells"]) == len(tables[name].all_cells)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: value.update(surprise=1),
+        lambda value: value["cells"][0].update(surprise=1),
+        lambda value: value["cells"][0]["nets"][0]["shown"]["runs"][0].pop("seed"),
+        lambda value: value["cells"][0].update(verdict="fine"),
+        lambda value: value["cells"][0].update(p_value=1.5),
+        lambda value: value["cells"][0].update(look=3),
+        lambda value: value["cells"][0].update(difference="0.1"),
+    ],
+)
+def test_the_schema_notices_what_does_not_belong(
+    numbers: Comparison, damage: Callable[[dict[str, Any]], object]
+) -> None:
+    value = read(numbers)
+    damage(value)
+    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(value)
+
+
+def test_every_situation_has_its_verdict(numbers: Comparison, failing: Comparison) -> None:
+    value = read(numbers)
+    assert {name: cell["verdict"] for name, cell in cells(value).items()} == {
+        "original/resnet110": "reproduced",
+        "original/resnet164": "reproduced",
+        "bn_after_addition/resnet110": "worse",
+        "bn_after_addition/resnet164": "better",
+        "relu_before_addition/resnet110": "underpowered",
+        "relu_before_addition/resnet164": "underpowered",
+        "relu_only_preact/resnet110": "not comparable",
+        "relu_only_preact/resnet164": "not run",
+        "preact/resnet110": "worse",
+        "preact/resnet164": "reproduced",
+    }
+    assert [name for name, cell in cells(value).items() if cell["differs"]] == [
+        "bn_after_addition/resnet110",
+        "bn_after_addition/resnet164",
+    ]
+    summary = value["summary"]
+    assert summary["verdicts"] == {
+        "reproduced": 3,
+        "worse": 2,
+        "better": 1,
+        "underpowered": 2,
+        "not comparable": 1,
+        "not run": 1,
+    }
+    assert (summary["holds"], summary["all_reproduced"]) == (False, False)
+    assert summary["expected_false_alarms"] == pytest.approx(0.05 * 6)
+    assert sum(summary["standings"].values()) == len(value["claims"]) == len(numbers.claims) > 5
+    found = {name: cell["verdict"] for name, cell in cells(read(failing)).items() if cell["verdict"] != "not run"}
+    assert found == {
+        "plain/resnet110": "reproduced",
+        "constant_scaling_unscaled/resnet110": "better",
+        "exclusive_gating_0_to_5/resnet110": "reproduced",
+        "conv_shortcut/resnet110": "worse",
+    }
+
+
+def test_a_table_without_differences_holds_but_is_not_all_reproduced_by_that(table2: Table) -> None:
+    summary = read(compared(table2))["summary"]
+    assert (summary["holds"], summary["all_reproduced"]) == (True, False)
+    runs = records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3))
+    summary = read(compared(table2, *runs, cells="preact/resnet110"))["summary"]
+    assert (summary["holds"], summary["all_reproduced"]) == (True, True)
+
+
+def test_a_sceptic_can_compute_every_verdict_from_what_is_there(numbers: Comparison) -> None:
+    judged = [cell for cell in read(numbers)["cells"] if cell["interval"]]
+    assert len(judged) == 6
+    for cell in judged:
+        (net,) = cell["nets"]
+        interval, noise, published = cell["interval"], cell["noise"], cell["published"]
+        counted = [run["error"] for run in net["shown"]["runs"] if run["counted"]]
+        assert len(counted) == 5 * cell["look"]
+        assert interval["difference"] == pytest.approx(statistics.median(counted) - published["value"])
+        assert cell["difference"] == pytest.approx(interval["difference"])
+        reach = stats.t.ppf(1 - interval["level"], interval["degrees"]) * interval["standard_error"]
+        assert interval["low"] == pytest.approx(interval["difference"] - reach)
+        assert interval["high"] == pytest.approx(interval["difference"] + reach)
+        if noise["rests_on"] == "ours":
+            assert noise["std"] == pytest.approx(statistics.stdev(counted))
+        within = -published["tolerance"] <= interval["low"] and interval["high"] <= published["tolerance"]
+        assert (cell["verdict"] == "reproduced") == within
+        assert (cell["shift"] is not None) == (within and not interval["low"] <= 0 <= interval["high"])
+        if cell["verdict"] in ("worse", "better"):
+            near = interval["low"] if cell["verdict"] == "worse" else -interval["high"]
+            assert near > published["tolerance"]
+    assert {cell["look"] for cell in judged} == {1, 2}
+    assert {cell["noise"]["rests_on"] for cell in judged} == {"ours", "both"}
+
+
+def test_runs_that_do_not_count_are_there_and_change_nothing(
+    more_numbers: Comparison, more_failing: Comparison
+) -> None:
+    cell = cells(read(more_numbers))["original/resnet110"]
+    (net,) = cell["nets"]
+    assert [run["counted"] for run in net["shown"]["runs"]] == [True] * 5 + [False] * 15
+    assert (net["shown"]["median"], cell["difference"]) == (6.6, pytest.approx(6.6 - 6.61))
+    assert cell["failing"] == net["failing"] == {"failed": 0, "runs": 5}
+    gating = cells(read(more_failing))[SWEEP]
+    assert gating["failing"] == {"failed": 30, "runs": 30}
+    assert [net["failing"] for net in gating["nets"]] == [{"failed": 5, "runs": 5}] * 6
+    assert {net["shown"]["median"] for net in gating["nets"]} == {92.0}
+
+
+def test_failures_of_a_sweep_are_those_of_all_its_nets_whatever_decided(table1: Table) -> None:
+    first, second, *_ = table1.cell(SWEEP).settings
+    runs = [
+        *records(table1, SWEEP, [12.0] * 5, setting=first.label),
+        *records(table1, SWEEP, [90.0] * 4, setting=second.label),
+    ]
+    judged = cells(read(compared(table1, *runs)))[SWEEP]
+    assert (judged["verdict"], judged["failing"]) == ("better", {"failed": 4, "runs": 9})
+    counts = [{"failed": 0, "runs": 5}, {"failed": 4, "runs": 4}, None]
+    assert [net["failing"] for net in judged["nets"][:3]] == counts
+
+
+def test_runs_in_other_groups_and_under_way_do_not_count(numbers: Comparison) -> None:
+    (net,) = nets(numbers, "original/resnet110")
+    (other,) = net["others"]
+    assert [[run["counted"] for run in group["runs"]] for group in (net["shown"], other)] == [[True] * 5, [False]]
+    assert (net["shown"]["median"], other["median"]) == (6.6, 6.7)
+    assert (net["shown"]["conditions"]["precision"], other["conditions"]["precision"]) == ("fp32", "bf16")
+    (early,) = nets(numbers, "relu_before_addition/resnet164")
+    assert [run["counted"] for run in early["shown"]["runs"]] == [True, True, False]
+
+
+def test_results_of_another_source_do_not_count_though_they_are_equal(table2: Table) -> None:
+    results = [external(table2, "preact/resnet164", 5.5, source=source) for source in ("one", "another")]
+    (net,) = nets(compared(table2, externals=results), "preact/resnet164")
+    assert [run["counted"] for group in (net["shown"], *net["others"]) for run in group["runs"]] == [True, False]
+
+
+def test_a_run_that_diverged_or_has_not_ended_has_no_error(numbers: Comparison, failing: Comparison) -> None:
+    (net,) = nets(numbers, "relu_before_addition/resnet110")
+    assert [(run["error"], run["status"], run["iteration"]) for run in net["shown"]["runs"][1:4]] == [
+        (7.9, "finished", 64_000),
+        (None, "diverged", 1_000),
+        (7.7, "finished", 64_000),
+    ]
+    assert net["failing"] == {"failed": 1, "runs": 5}
+    worst = cells(read(failing))["conv_shortcut/resnet110"]
+    shown = worst["nets"][0]["shown"]
+    assert (shown["median"], shown["median_diverged"], worst["difference"]) == (None, True, None)
+    (net,) = nets(numbers, "relu_only_preact/resnet164")
+    (run,) = net["shown"]["runs"]
+    assert (run["status"], run["error"], run["iteration"]) == ("partial", None, 1000)
+    assert (net["shown"]["median"], net["shown"]["median_diverged"], net["failing"]) == (None, False, None)
+
+
+def test_each_net_of_a_sweep_stands_for_itself(failing: Comparison) -> None:
+    cell = cells(read(failing))[SWEEP]
+    assert [net["setting"] for net in cell["nets"]] == [f"gate_bias={-bias}" for bias in range(6)]
+    assert {net["verdict"] for net in cell["nets"]} == {"reproduced"}
+    assert all(net["net"] == f"resnet110_exclusive_gating({net['setting']})" for net in cell["nets"])
+    assert len({run["run"] for net in cell["nets"] for run in net["shown"]["runs"]}) == 30
+    assert (cell["published"]["value"], cell["published"]["tolerance"]) == ("fail", None)
+
+
+def test_pixels_are_told_by_name_origin_and_fingerprint(numbers: Comparison) -> None:
+    (net,) = nets(numbers, "relu_only_preact/resnet110")
+    assert net["shown"]["conditions"]["data"] == asdict(COPY)
+
+
+def test_of_a_result_from_elsewhere_only_the_source_is_known(numbers: Comparison, table2: Table) -> None:
+    (net,) = nets(numbers, "preact/resnet164")
+    assert net["shown"]["conditions"] == {
+        "data": None,
+        "precision": None,
+        "numerics": [],
+        "is_mixed": False,
+        "source": "=A lab, by e-mail",
+    }
+    assert {(run["run"], run["iteration"], run["status"]) for run in net["shown"]["runs"]} == {(None, None, "finished")}
+    (net,) = nets(compared(table2, externals=[external(table2, "preact/resnet164", None)]), "preact/resnet164")
+    (run,) = net["shown"]["runs"]
+    assert (run["status"], run["error"]) == ("diverged", None)
+
+
+def test_infinite_degrees_of_freedom_are_null(table2: Table) -> None:
+    value = read(compared(table2, *records(table2, "original/resnet110", [6.7]), seeds=1))
+    cell = cells(value)["original/resnet110"]
+    assert (cell["noise"]["degrees"], cell["interval"]["degrees"]) == (None, None)
+    assert cell["noise"]["rests_on"] == "published"
+    reach = stats.norm.ppf(1 - cell["interval"]["level"]) * cell["interval"]["standard_error"]
+    assert cell["interval"]["high"] == pytest.approx(cell["interval"]["difference"] + reach)
+    assert value["planned"] == 1
+
+
+def test_the_published_result_comes_with_its_provenance(tables: dict[str, Table]) -> None:
+    cell = cells(read(compared(tables["table1"])))["original/resnet110"]["published"]
+    assert (cell["value"], cell["std"], cell["statistic"], cell["n"]) == (6.61, 0.16, "median", 5)
+    assert cell["std_source"].startswith("arXiv:1512.03385")
+    assert cell["home"] == "table2/original/resnet110"
+    table4 = read(compared(tables["table4"]))
+    marked = cells(table4)["preact_resnet1001_batch64/cifar10"]
+    assert (marked["published"]["mark"], marked["published"]["params"]) == ("†", "10.2M")
+    assert marked["recipe"] == "cifar_torch"
+    assert "mini-batches of 64" in table4["footnotes"]["†"]
+    table5 = cells(read(compared(tables["table5"])))["original_resnet152/top5"]
+    assert (table5["evaluation"], table5["metric"]) == ({"crop": 320, "scale": 320}, "top5")
+    unprinted = cells(read(compared(tables["table3"], on_request=True)))["cifar10_resnet164_no_warm_up/preact"]
+    assert [unprinted["published"][key] for key in ("value", "statistic", "n", "tolerance")] == [
+        *("unprinted", None, None, None)
+    ]
+
+
+def test_claims_say_what_was_tested_and_found(numbers: Comparison) -> None:
+    judged = next(c for c in numbers.claims if c.claim.id == "bn_after_addition_worse_110")
+    (written,) = [c for c in read(numbers)["claims"] if c["claim"]["id"] == judged.claim.id]
+    assert (written["standing"], written["level"]) == ("supported", 0.05)
+    assert (written["test"], written["basis"], written["findings"]) == (
+        *(judged.test, judged.basis),
+        list(judged.findings),
+    )
+    claim = written["claim"]
+    assert claim["cells"] == ["original/resnet110", "bn_after_addition/resnet110"]
+    assert (claim["kind"], claim["measure"], claim["by"]) == ("lower", "test_error", 0.75)
+    assert claim["section"] == "Sec. 4.1"
+
+
+def test_deviations_name_their_cells_even_where_they_are_all(numbers: Comparison) -> None:
+    deviations = {d["topic"]: d for d in read(numbers)["deviations"]}
+    with_runs_of_ours = [c.cell.id for c in numbers.cells if c.cell.id != "preact/resnet164"]
+    assert deviations["framework"]["cells"] == with_runs_of_ours
+    assert deviations["data"]["cells"] == ["relu_only_preact/resnet110"]
+    assert deviations["initialisation"]["paper"] == ""
+
+
+def test_what_was_not_used_and_what_was_damaged_is_named(table2: Table) -> None:
+    one, other = (record(table2, "preact/resnet110", error) for error in (6.4, 6.5))
+    comparison = compared(table2, one, other)
+    value = read(comparison, "runs/x/record.json is no JSON", *comparison.left_out)
+    assert value["complaints"] == ["runs/x/record.json is no JSON"]
+    (left_out,) = value["left_out"]
+    assert one.run in left_out
+
+
+def test_the_same_results_give_the_same_text_in_whatever_order_they_come(table2: Table) -> None:
+    runs = [
+        *records(table2, "preact/resnet110", (6.4, 6.2, 6.9)),
+        record(table2, "preact/resnet110", 6.6, precision="bf16"),
+        record(table2, "preact/resnet110", 9.6, data=COPY),
+    ]
+    assert read(compared(table2, *runs)) == read(compared(table2, *runs[::-1]))
+
+
+def test_it_says_which_version_and_format_it_is(numbers: Comparison) -> None:
+    value = read(numbers)
+    found = [value[key] for key in ("schema", "paperbench", "table", "profile")]
+    assert found == [1, __version__, "table2", "paper"]
+    assert value["source"]["arxiv"] == "1603.05027"
+
+
+def test_a_number_that_json_has_not_is_an_error_and_not_written(table2: Table) -> None:
+    comparison = compared(table2, cells="preact/resnet110")
+    (cell,) = comparison.cells
+    broken = replace(cell, judgement=replace(cell.judgement, shift=math.nan))
+    with pytest.raises(ValueError, match="finite"):
+        document(replace(comparison, cells=(broken,)))

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paperbench.compare.comparison import Comparison
+from paperbench.report.model import build_report
+from paperbench.report.text import render
+from paperbench.runs.history import HistoryLine, history_bytes
+from paperbench.runs.store import Store
+from paperbench.specs.table import Table
+from tests.compare.judging import COPY, compared, external, in_cell, record, records
+from tests.helpers import write_record
+
+
+def text_of(comparison: Comparison, root: Path = Path("nowhere"), form: Any = "table") -> str:
+    return render(build_report(comparison), Store(root), form)
+
+
+def row(text: str, title: str) -> list[str]:
+    """The texts of the first table row that begins with a title."""
+    line = next(line for line in text.splitlines() if line.startswith(title))
+    return [part.strip() for part in line.split("  ") if part.strip()]
+
+
+def flat(text: str) -> str:
+    """Prose without its line breaks."""
+    return " ".join(text.split())
+
+
+def test_the_published_number_stands_beside_median_difference_and_verdict(table2: Table) -> None:
+    comparison = compared(table2, *records(table2, "preact/resnet110", (6.4, 6.5, 6.6)))
+    text = text_of(comparison)
+    assert row(text, "full pre-activation") == [
+        *("full pre-activation", "4(e)"),
+        *("6.37", "6.50 (+0.13), n=3", "underpowered [a]"),
+        *("5.46", "-", "not run"),
+    ]
+    assert f"\n[a] {in_cell(comparison, 'preact/resnet110').reason}\n" in text
+    assert row(text, "preact/resnet110")[1:] == ["6.40, 6.50, 6.60", "6.50", "-", "-", "0.5"]
+    assert "of 5 runs or of n" in flat(text)
+
+
+def test_all_rows_of_the_paper_stand_in_its_order(table2: Table) -> None:
+    text = text_of(compared(table2))
+    assert [line.split("4(")[1][0] for line in text.splitlines() if "4(" in line] == ["a", "b", "c", "d", "e"]
+    assert "No run of this table in this profile yet." in text
+    assert "\nCells\n" not in text
+    assert "\nRuns\n" not in text
+
+
+def test_every_verdict_has_its_word_and_its_reason(numbers: Comparison) -> None:
+    text = text_of(numbers)
+    assert row(text, "original Residual")[2:] == [
+        *("6.61", "6.60 (-0.01)", "reproduced"),
+        *("5.93", "6.10 (+0.17)", "reproduced [a]"),
+    ]
+    assert row(text, "BN after addition")[3:] == ["10.02 (+1.85)", "worse", "6.50", "5.08 (-1.42)", "better"]
+    assert row(text, "ReLU before addition")[4:] == [
+        "underpowered [b]",
+        "6.14",
+        "6.15 (+0.01), n=2",
+        "underpowered [c]",
+    ]
+    assert row(text, "ReLU-only")[3:] == ["9.20 (+2.49)", "not comparable [d]", "5.91", "(at 1,000)", "not run"]
+    assert row(text, "full pre-activation")[3:5] == ["7.30 (+0.93)", "worse [e]"]
+    assert row(text, "full pre-activation")[-2:] == ["5.50 (+0.04), n=10", "reproduced [f]"]
+    for letter, note in (
+        ("a", "shifted by +0.17"),
+        ("b", in_cell(numbers, "relu_before_addition/resnet110").reason),
+        ("c", in_cell(numbers, "relu_before_addition/resnet164").reason),
+        ("d", in_cell(numbers, "relu_only_preact/resnet110").reason),
+        ("e", "alone: beyond the tolerance, but not after Holm's correction"),
+        ("f", "external: reported by =A lab, by e-mail"),
+    ):
+        assert note
+        assert f"\n[{letter}] {note}" in text
+    differing = "bn_after_addition/resnet110 (worse), bn_after_addition/resnet164 (better)."
+    assert f"After Holm's correction over the cells compared, 2 cells differ from the paper: {differing}" in flat(text)
+    assert "0.3 false alarms would be expected in 6 tested cells if every true difference were exactly" in flat(text)
+    assert "at alpha = 0.05 (0.01 after the extension)" in flat(text)
+
+
+def test_the_interval_the_noise_and_its_published_share_are_shown(numbers: Comparison) -> None:
+    text = text_of(numbers)
+    shown = row(text, "original/resnet110")
+    assert shown[1:3] == ["6.58, 6.64, 6.49, 6.71, 6.60", "6.60"]
+    assert shown[3].startswith("[-0.")
+    assert shown[4].endswith("(33%)")
+    assert "%" not in row(text, "original/resnet164")[4]
+
+
+def test_test_set_noise_is_told_and_not_added(numbers: Comparison) -> None:
+    text = flat(text_of(numbers))  # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
+    assert "the binomial standard error on 10,000 is 0.23 points at 5.46 %, 0.27 points at 8.17 %. No verdict" in text
+
+
+def test_other_groups_are_listed_and_not_pooled(numbers: Comparison, table2: Table) -> None:
+    heading = "Not pooled with these:\n\n"
+    assert f"{heading}  original/resnet110: CIFAR-10, bf16, numerics 1: 6.70; median 6.70\n" in text_of(numbers)
+    ours = records(table2, "preact/resnet110", (6.4, 6.5, 6.3, 6.2, 6.4))
+    letters = [external(table2, "preact/resnet110", 9.0, seed=seed, source="a letter") for seed in range(5)]
+    text = text_of(compared(table2, *ours, externals=letters))
+    assert row(text, "full pre-activation")[3:5] == ["6.40 (+0.03)", "reproduced"]
+    assert "  preact/resnet110: external: a letter: 9.00, 9.00, 9.00, 9.00, 9.00; median 9.00\n" in text
+
+
+def test_failing_nets_are_counted(failing: Comparison) -> None:
+    text = text_of(failing)
+    rows = [line for line in text.splitlines() if line.startswith("constant scaling")]
+    assert "diverged" in rows[0]
+    assert "reproduced" in rows[0]
+    assert "better" in rows[1]
+    assert row(text, "exclusive gating")[5].startswith("30 of 30 failed")
+    assert "worse" in row(text, "1x1 conv shortcut")[-1]
+    differing = "constant_scaling_unscaled/resnet110 (better), conv_shortcut/resnet110 (worse)."
+    assert f"By the rule for failing nets, 2 cells differ from the paper: {differing}" in flat(text)
+    assert "(gate_bias=-3)" in text
+    assert "not finite from iteration 5 on, at rate 0.1; first the output of stages.0.1" in flat(text)
+    assert in_cell(failing, "conv_shortcut/resnet110").reason in text
+
+
+def test_how_many_cells_differ_is_said_where_some_were_judged(table1: Table, table2: Table) -> None:
+    one = compared(table1, *records(table1, "conv_shortcut/resnet110", [inf] * 5))
+    assert "By the rule for failing nets, 1 cell differs from the paper: conv_shortcut/" in flat(text_of(one))
+    none = compared(table2, *records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3)))
+    assert "over the cells compared, no cell differs from the paper." in flat(text_of(none))
+    assert "from the paper" not in text_of(compared(table2)).split("\n\nClaims")[0]
+
+
+def test_the_papers_further_columns_stand_around_the_results(table1: Table) -> None:
+    text = text_of(compared(table1))
+    assert row(text, "case") == ["case", "Fig.", "on shortcut", "on F", "error (%), paper", "ours", "verdict", "remark"]
+    assert row(text, "constant scaling") == [
+        *("constant scaling", "2(b)", "0", "1"),
+        *("fail", "-", "not run", "This is a plain net"),
+    ]
+
+
+def test_literature_means_and_marks_stand_as_printed(tables: dict[str, Table]) -> None:
+    text = text_of(compared(tables["table4"], on_request=True))
+    assert row(text, "NIN") == ["NIN", "8.81", "35.68"]
+    assert "4.62† (4.69±0.20)" in text
+    assert "22.71 (22.68±0.22)" in text
+    assert "†: mini-batches of 64 instead of 128" in text
+
+
+def test_claims_come_with_test_level_basis_and_section(table2: Table) -> None:
+    comparison = compared(
+        table2,
+        *records(table2, "preact/resnet164", (5.4, 5.5, 5.3, 5.45, 5.5)),
+        *records(table2, "relu_only_preact/resnet164", (5.9, 5.8, 5.95, 6.0, 5.85)),
+        *records(table2, "original/resnet164", (5.9, 5.95, 6.0, 5.8, 5.9)),
+    )
+    claims = {c.claim.id: c for c in comparison.claims}
+    close, early = claims["relu_only_preact_close_164"], claims["original_slightly_slower_start_164"]
+    told = flat(text_of(comparison).split("\n\nClaims\n\n")[1])
+    assert told.startswith("2 supported, 1 undecided, 11 not run.")
+    assert (
+        "supported: ReLU-only pre-activation performs very similarly to the original unit on ResNet-164 (Sec. 4.1; "
+        f"relu_only_preact_close_164). {close.test} at alpha = 0.05; {close.basis} {close.findings[0]} supported: "
+    ) in told
+    assert "bn_after_addition_worse_110" in told.split("Not run:")[1]
+    assert f"Undecided: original_slightly_slower_start_164: {early.reason}" in told
+
+
+def test_a_contradicted_claim_stands_out(numbers: Comparison) -> None:
+    text = flat(text_of(numbers))
+    assert "CONTRADICTED: BN after addition is considerably worse than the original unit on ResNet-164" in text
+    assert "Contradicted: bn_after_addition_worse_164." in text
+
+
+def test_only_the_runs_that_count_are_behind_the_median(table2: Table) -> None:
+    early, late = (5.90, 5.95, 5.93, 5.88, 5.96), (8.0, 8.1, 8.2)
+    comparison = compared(table2, *records(table2, "original/resnet164", (*early, *late)))
+    assert row(text_of(comparison), "original Residual Unit")[-2:] == ["5.93 (+0.00)", "reproduced"]
+    (errors,) = [net.errors for net in build_report(comparison).nets if net.errors]
+    assert errors == "5.90, 5.95, 5.93, 5.88, 5.96; not counted: seed 5: 8.00, 8.10, 8.20"
+
+
+def test_seeds_are_named_where_one_is_missing_and_so_are_runs_under_way(table2: Table) -> None:
+    errors = {0: 6.0, 1: 6.1, 3: 6.3, 4: 6.4, 5: None}
+    runs = [record(table2, "preact/resnet110", error, seed=seed) for seed, error in errors.items()]
+    (told,) = [net.errors for net in build_report(compared(table2, *runs)).nets if net.errors]
+    assert told == "6.00, 6.10, seed 3: 6.30, 6.40; seed 5 is at iteration 1,000"
+
+
+@pytest.mark.parametrize(
+    ("errors", "ours", "listed"),
+    [((inf,), "diverged, n=1", "diverged"), ((inf, 6.5, 6.5), "6.50 (+0.13), n=3", "diverged, 6.50, 6.50")],
+)
+def test_a_diverged_median_is_a_word_and_has_no_difference(
+    table2: Table, errors: tuple[float, ...], ours: str, listed: str
+) -> None:
+    text = text_of(compared(table2, *records(table2, "preact/resnet110", errors)))
+    assert ours in row(text, "full pre-activation")
+    assert listed in row(text, "preact/resnet110")
+
+
+@pytest.mark.parametrize("name", ["numbers", "failing"])
+def test_lines_fit_120_columns_but_for_wide_tables(name: str, request: pytest.FixtureRequest) -> None:
+    text = text_of(request.getfixturevalue(name))
+    blocks = text.split("\n\n")
+    prose = [block for block in blocks if "---" not in block]
+    assert max(len(line) for block in prose for line in block.splitlines()) <= 120
+    assert max(map(len, text.splitlines())) <= 130
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"),
+    [
+        (3, "3 runs per cell, fixed beforehand by --seeds; the table says 5\n"),
+        (1, "1 run per cell, fixed beforehand by --seeds"),
+        (None, "Profile paper; 5 runs per cell, fixed beforehand\n"),
+    ],
+)
+def test_the_number_of_runs_fixed_beforehand_is_told(table2: Table, seeds: int | None, told: str) -> None:
+    assert told in text_of(compared(table2, *records(table2, "preact/resnet110", (6.4, 6.5, 6.6)), seeds=seeds))
+
+
+def test_what_was_left_out_is_counted(table2: Table) -> None:
+    text = render(build_report(compared(table2), 2), Store(Path("nowhere")), "table")
+    assert "Left out: 2 of the records and results, named beside this report." in text
+
+
+def test_groups_that_read_the_same_are_told_apart_by_their_pixels(table2: Table) -> None:
+    other = replace(COPY, fingerprint="d" * 64)
+    runs = [record(table2, "preact/resnet110", 8.0, data=COPY), record(table2, "preact/resnet110", 9.0, data=other)]
+    text = text_of(compared(table2, *runs))
+    assert ("pixels dddddddd" in text) != ("pixels cccccccc" in text)  # whichever of the two is not shown above
+
+
+def test_deviations_from_the_paper_stand_under_the_table(numbers: Comparison) -> None:
+    deviations = text_of(numbers).split("Where our runs deviate from the paper's\n\n")[1]
+    assert "  framework: Caffe -> PyTorch 2.15.0\n" in deviations
+    assert "  data: CIFAR-10 -> CIFAR-10 (some copy) (re-encoded) (relu_only_preact/resnet110)\n" in deviations
+    assert "  batch norm, at test: reestimated\n" in deviations.split("Where the paper does not say:")[1]
+    assert "A (all but original/resnet164, bn_after" in flat(deviations)
+    assert "B (original/resnet164, bn_after" in flat(deviations)
+
+
+def test_runs_are_listed_with_the_newest_values_that_their_records_vouch_for(table2: Table, tmp_path: Path) -> None:
+    prefix = record(table2, "preact/resnet110", None, iteration=1_000, seconds=60.0)
+    lines = [
+        HistoryLine(500, 1.28, 0.1, 2.0, 60.0, None, 55.5, 10.0),
+        HistoryLine(1000, 2.56, 0.1, 1.25, 45.25, None, None, 20.0),
+    ]
+    beyond = HistoryLine(1500, 3.84, 0.1, 0.5, 20.0, None, 1.0, 30.0)
+    files = replace(prefix.files, history_lines=2, history_sha256=hashlib.sha256(history_bytes(lines)).hexdigest())
+    prefix = replace(prefix, files=files)
+    write_record(Store(tmp_path), prefix).history_file.write_bytes(history_bytes([*lines, beyond]))
+    text = text_of(compared(table2, prefix), tmp_path)
+    assert "(at 1,000)" in row(text, "full pre-activation")
+    assert row(text, prefix.run)[2:] == ["fp32", "partial", "1,000", "1.2500", "45.25", "55.50", "-", "1.0"]
+
+
+@pytest.mark.parametrize(("profile", "depths"), [("smoke", ("14", "20")), ("shallow", ("20", "29"))])
+def test_reduced_profiles_have_no_verdicts_and_say_why(table2: Table, profile: str, depths: tuple[str, str]) -> None:
+    text = text_of(compared(table2, record(table2, "preact/resnet110", 12.0, profile=profile), profile=profile))
+    assert all(f"ours at depth {depth}" in text for depth in depths)
+    assert f"Not comparable with the paper: profile {profile} is not its experiment" in text
+    assert "verdict" not in row(text, "case")
+    assert row(text, "cell ")[-1] == "median"
+    assert row(text, "full pre-activation")[3].startswith("12.00")
+    assert "(+" not in row(text, "full pre-activation")[3]
+
+
+def test_only_the_columns_of_the_chosen_cells_are_shown(table2: Table) -> None:
+    text = text_of(compared(table2, record(table2, "preact/resnet110", 6.5), cells="preact/resnet110"))
+    assert "ResNet-110, paper" in text
+    assert "ResNet-164" not in text
+    assert "14 about cells that were not chosen." in text
+
+
+def test_a_run_that_serves_two_cells_is_listed_once(table2: Table) -> None:
+    run = record(table2, "preact/resnet110", 6.5)
+    assert text_of(compared(table2, run, replace(run))).count(run.run) == 1
+
+
+def test_markdown_has_headings_lists_and_tables_of_pipes(numbers: Comparison) -> None:
+    text = text_of(numbers, form="markdown")
+    assert text.startswith("## Table 2 of arXiv:1603.05027")
+    for heading in ("### Cells", "### Claims", "### Where our runs deviate from the paper's", "### Runs"):
+        assert f"\n\n{heading}\n\n" in text
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert len(tables) == 3
+    for lines in tables:
+        assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert "| worse [e] " in text
+    assert "\n\n- supported: " in text
+
+
+def test_what_markdown_would_take_for_its_own_is_escaped(table2: Table) -> None:
+    titled = replace(table2.experiment, case="a <b>|c")
+    row_ = replace(titled.rows[0], title="x | <i>y")
+    cells = tuple(replace(c, row=row_) if c.row.id == row_.id else c for c in table2.all_cells)
+    table = replace(table2, experiment=replace(titled, rows=(row_, *titled.rows[1:])), all_cells=cells)
+    assert "x \\| &lt;i>y" in text_of(compared(table), form="markdown")
