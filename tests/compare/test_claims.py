@@ -58,7 +58,7 @@ def test_lower_is_supported_by_welchs_test() -> None:
     assert verdict.findings == (f"{A} - {B} = {welch_text(LOW, HIGH)} points in test error, {p_text(p)}",)
     assert verdict.test == "Welch's test"
     assert verdict.level == 0.05
-    assert verdict.basis == "5 runs a net, CIFAR-10, fp32, numerics 1"
+    assert verdict.basis == "5 runs per net, CIFAR-10, fp32, numerics 1"
     assert verdict.reason == ""
 
 
@@ -231,7 +231,7 @@ def test_ten_runs_decide_if_five_did_not_at_the_stricter_level() -> None:
     verdict = lower({A: first, B: second})
     assert (verdict.standing, verdict.level) == ("undecided", 0.01)
     assert p_text(p) in verdict.findings[0]
-    assert verdict.basis.startswith("10 runs a net")
+    assert verdict.basis.startswith("10 runs per net")
     clearer = [x + gap for x in [*MIDDLE, *HIGH]]
     verdict = lower({A: first, B: clearer})
     assert welch_p(first, clearer) < 0.01
@@ -251,7 +251,7 @@ def test_another_number_of_seeds_can_be_fixed() -> None:
     verdict = lower({A: LOW[:3], B: HIGH[:3]}, seeds=3)
     assert verdict.standing == "supported"
     assert p_text(welch_p(LOW[:3], HIGH[:3])) in verdict.findings[0]
-    assert verdict.basis.startswith("3 runs a net")
+    assert verdict.basis.startswith("3 runs per net")
     assert lower({A: LOW, B: HIGH}, seeds=6).reason == f"{A}: 5 of 6 runs have ended"
 
 
@@ -259,7 +259,7 @@ def test_one_run_a_cell_decides_nothing() -> None:
     verdict = lower({A: LOW, B: HIGH}, seeds=1)
     assert (verdict.standing, verdict.reason) == (
         "undecided",
-        "the test takes two runs a cell or more, and 1 is planned",
+        "the test needs two runs per cell, and 1 is planned",
     )
 
 
@@ -561,17 +561,17 @@ def test_a_prefix_that_did_not_come_so_far_is_waited_for() -> None:
     runs, histories = with_means({A: [None] * 5, B: [None] * 5}, means, iteration=8_000)
     runs[7] = record(TABLE2, B, None, seed=2, iteration=7_999)
     verdict = the_claim(early(), *runs, histories=histories)
-    assert (verdict.standing, verdict.reason) == ("undecided", f"{B}: 4 of 5 runs have come to iteration 8,000")
+    assert (verdict.standing, verdict.reason) == ("undecided", f"{B}: 4 of 5 runs have reached iteration 8,000")
     assert histories.asked == []
     none = the_claim(early(), *runs[:5], record(TABLE2, B, None, iteration=7_999), histories=histories)
-    assert (none.standing, none.reason) == ("undecided", f"{B}: 0 of 5 runs have come to iteration 8,000")
+    assert (none.standing, none.reason) == ("undecided", f"{B}: 0 of 5 runs have reached iteration 8,000")
 
 
 def test_a_later_seed_replaces_no_prefix_either() -> None:
     means = {(A, "train_loss"): LOSS_LOW, (B, "train_loss"): LOSS_HIGH}
     runs, histories = with_means({A: [None] * 5, B: [None] * 5}, means, iteration=8_000)
     runs[4] = record(TABLE2, A, None, seed=5, iteration=8_000)
-    assert the_claim(early(), *runs, histories=histories).reason == f"{A}: 4 of 5 runs have come to iteration 8,000"
+    assert the_claim(early(), *runs, histories=histories).reason == f"{A}: 4 of 5 runs have reached iteration 8,000"
 
 
 def test_an_early_claim_does_not_count_as_a_prefix_what_diverged_before() -> None:
@@ -662,7 +662,7 @@ def test_why_it_is_not_known_whether_a_net_diverges() -> None:
     verdict = the_claim(diverges(PLAIN), *runs)
     assert verdict.reason == f"{PLAIN}: 3 of 5 runs"
     begun = the_claim(diverges(PLAIN), record(TABLE1, PLAIN, None))
-    assert (begun.standing, begun.reason) == ("undecided", f"{PLAIN}: 0 of 5 runs; to say that a net fails takes 3")
+    assert (begun.standing, begun.reason) == ("undecided", f"{PLAIN}: 0 of 5 runs; it takes 3 to say that a net fails")
     none = the_claim(diverges(PLAIN))
     assert (none.standing, none.reason) == ("not run", f"no run of our own of {PLAIN}")
 
@@ -674,7 +674,7 @@ def test_less_than_three_runs_do_not_tell_whether_a_net_diverges(seeds: int, pro
     verdict = the_claim(diverges(PLAIN), *runs, seeds=seeds, profile=profile)
     assert verdict.standing == "undecided"
     if profile == "paper":
-        assert verdict.reason == f"{PLAIN}: {seeds} of {seeds} runs; to say that a net fails takes 3"
+        assert verdict.reason == f"{PLAIN}: {seeds} of {seeds} runs; it takes 3 to say that a net fails"
 
 
 @pytest.mark.parametrize(
@@ -785,11 +785,11 @@ def test_on_other_images_than_cifar10_a_net_that_has_not_diverged_is_undecided(k
     verdict = the_claim(with_claim(TABLE1, kind, PLAIN), *runs, profile="smoke", seeds=3)
     assert verdict.standing == "undecided"
     title = "scikit-learn's handwritten digits at 32x32"
-    assert verdict.reason == f"above which error a net has failed is not said for {title}"
+    assert verdict.reason == f"the paper does not say above which error a net has failed on {title}"
     hundred = "cifar100_resnet164/preact"
     verdict = the_claim(with_claim(TABLE3, kind, hundred), *records(TABLE3, hundred, [error] * 5))
     assert verdict.standing == "undecided"
-    assert verdict.reason == "above which error a net has failed is not said for CIFAR-100"
+    assert verdict.reason == "the paper does not say above which error a net has failed on CIFAR-100"
     assert verdict.findings == (f"{hundred}: 0 of 5 failed",)
 
 
@@ -817,7 +817,7 @@ def test_a_published_number_is_taken_as_exact() -> None:
     text = interval_text(float(np.mean(errors)) - 7.72, low - 7.72, high - 7.72)
     assert verdict.findings == (f"{cell} - {highway} = {text} points in test error, {p_text(p)}",)
     assert verdict.standing == ("supported" if p <= 0.05 else "undecided")
-    assert verdict.basis == "5 runs a net, CIFAR-10, fp32, numerics 1, and published numbers taken as exact"
+    assert verdict.basis == "5 runs per net, CIFAR-10, fp32, numerics 1, and published numbers taken as exact"
     far = the_claim(with_claim(table, "lower", cell, highway), *records(table, cell, [x + 1 for x in errors]))
     assert far.standing == "contradicted"
 
@@ -909,7 +909,7 @@ def test_claims_are_judged_on_any_data_and_say_on_which() -> None:
     runs = runs_of(TABLE2, {A: LOW, B: HIGH}, data=COPY, precision="bf16", numerics=3)
     verdict = the_claim(with_claim(TABLE2, "lower", A, B), *runs)
     assert verdict.standing == "supported"
-    assert verdict.basis == "5 runs a net, CIFAR-10 (some copy), bf16, numerics 3"
+    assert verdict.basis == "5 runs per net, CIFAR-10 (some copy), bf16, numerics 3"
 
 
 @pytest.mark.parametrize("profile", ["smoke", "shallow"])
@@ -926,7 +926,7 @@ def test_the_nearest_conditions_that_all_cells_have_in_common_are_taken() -> Non
     far = runs_of(TABLE2, {A: HIGH, B: LOW}, precision="tf32")
     farther = runs_of(TABLE2, {A: LOW, B: HIGH}, precision="bf16")
     verdict = the_claim(table, *near, *far, *farther)
-    assert (verdict.standing, verdict.basis) == ("contradicted", "5 runs a net, CIFAR-10, tf32, numerics 1")
+    assert (verdict.standing, verdict.basis) == ("contradicted", "5 runs per net, CIFAR-10, tf32, numerics 1")
 
 
 def test_complete_conditions_come_before_nearer_ones_that_lack_runs() -> None:
@@ -954,7 +954,7 @@ def test_mixed_runs_come_last_of_the_complete() -> None:
     copies = runs_of(TABLE2, {A: LOW, B: HIGH}, data=COPY)
     assert the_claim(table, *odd, *copies).standing == "supported"
     alone = the_claim(table, *odd)
-    assert alone.basis == "5 runs a net, CIFAR-10, fp32, numerics 1 and 2 (mixed)"
+    assert alone.basis == "5 runs per net, CIFAR-10, fp32, numerics 1 and 2 (mixed)"
 
 
 def test_results_from_elsewhere_are_never_part_of_a_claim() -> None:

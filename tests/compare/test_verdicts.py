@@ -395,7 +395,7 @@ def test_one_seed_rests_on_the_published_spread_and_says_so(shift: float, verdic
 def test_less_than_three_seeds_need_a_published_spread(seeds: int) -> None:
     cell = judge(TABLE2, PREACT, [PREACT_NUMBER] * seeds, seeds=seeds)
     assert cell.verdict == "underpowered"
-    assert "no spread is published, so ours takes three runs" in cell.reason
+    assert "no spread is published, and it takes three runs to estimate ours" in cell.reason
     assert cell.judgement.interval is None
     assert ("extend it to 4 runs" in cell.reason) == (seeds == 2)  # two runs would not do either
 
@@ -516,7 +516,7 @@ def test_less_than_three_runs_do_not_show_that_a_net_fails(seeds: int) -> None:
     for error in (90.0, math.inf, 6.0):
         cell = judge(TABLE1, FAILS, [error] * seeds, seeds=seeds)
         assert cell.verdict == "underpowered"
-        assert "to say that a net fails, or does not, takes 3 runs" in cell.reason
+        assert "it takes 3 runs to say that a net fails, or does not" in cell.reason
     number = judge(TABLE2, PREACT, [90.0] * seeds, seeds=seeds)
     assert number.verdict == "underpowered"
     assert "to say that a net fails" in number.reason
@@ -687,7 +687,7 @@ def test_the_papers_runs_say_nothing_in_a_reduced_profile() -> None:
 def test_other_pixels_are_not_comparable_and_the_difference_is_there_all_the_same(error: float) -> None:
     cell = judged(TABLE2, PREACT, *records(TABLE2, PREACT, [error] * 5, data=COPY))
     assert cell.verdict == "not comparable"
-    assert cell.reason == "CIFAR-10 (some copy) has not the pixels of the paper's data"
+    assert cell.reason == "CIFAR-10 (some copy) does not have the pixels of the paper's data"
     assert cell.difference == pytest.approx(error - PREACT_NUMBER)  # with no offset applied
     assert cell.judgement.interval is None
 
@@ -822,4 +822,4 @@ def test_no_seed_is_called_missing_when_all_planned_runs_are_there() -> None:
     runs = [record(table1, "plain/resnet110", 12.0, seed=seed) for seed in (0, 1, 5)]
     claims = compared(table1, *runs, seeds=2).claims
     (plain,) = [claim for claim in claims if claim.claim.id == "plain_fails"]
-    assert plain.reason == "plain/resnet110: 2 of 2 runs; to say that a net fails takes 3"
+    assert plain.reason == "plain/resnet110: 2 of 2 runs; it takes 3 to say that a net fails"

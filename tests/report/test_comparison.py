@@ -178,7 +178,7 @@ def test_claims_come_with_test_level_basis_and_section(table2: Table) -> None:
     told = flat(claims)
     assert (
         "supported: ReLU-only pre-activation performs very similarly to the original unit on ResNet-164 (Sec. 4.1; "
-        "relu_only_preact_close_164). two one-sided Welch tests, within 0.5 points at 5%; 5 runs a net, CIFAR-10, "
+        "relu_only_preact_close_164). two one-sided Welch tests, within 0.5 points at 5%; 5 runs per net, CIFAR-10, "
         "fp32, numerics 1: relu_only_preact/resnet164 - original/resnet164 = -0.01 ["
     ) in told
     assert "supported: After that start the original ResNet-164 trains well" in told

@@ -247,7 +247,7 @@ def test_what_must_be_said_of_a_verdict_is_a_footnote(comparisons: dict[str, Com
     unbroken = text.replace(r"\begin{tabular}[t]{@{}l@{}}", "").replace(r"\\ \quad", "")
     for row, note in (
         ("original Residual Unit", "shifted by +0.17"),
-        ("ReLU-only pre-activation", "CIFAR-10 (some copy) has not the pixels of the paper's data"),
+        ("ReLU-only pre-activation", "CIFAR-10 (some copy) does not have the pixels of the paper's data"),
         ("full pre-activation", "by itself, but not after Holm's correction over the table"),
         ("full pre-activation", "as reported by =A lab, by e-mail"),
     ):
