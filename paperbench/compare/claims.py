@@ -1,8 +1,8 @@
 """Whether a claim of the paper holds among our own runs.
 
 Our runs are compared with each other and not with published numbers, so that a claim can be judged on any data and in
-any profile; the verdict says on which. Only runs of one data fingerprint, precision and numerics version are set
-against each other, by Welch's test on means; that two are about equal, by two one-sided tests.
+any profile; the verdict says on which. Only runs of one data fingerprint, precision and numerics version are compared
+with each other, by Welch's test on means; that two are about equal, by two one-sided tests.
 
 A statement with several parts is supported if every part is, each at the full level. It is contradicted if one part is,
 at the level divided by the number of parts.
@@ -11,15 +11,15 @@ at the level divided by the number of parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.compare.evidence import Conditions, Evidence, Group, Run, chance_error
-from paperbench.compare.failing import LEAST_RUNS, Failing, failing, median_fails
-from paperbench.compare.looks import progress
-from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, Contrast, against, contrast, welch
+from paperbench.compare.evidence import Conditions, Evidence, Group, Run, errors_of
+from paperbench.compare.failing import MIN_RUNS, Failing, failing, median_fails
+from paperbench.compare.interim_analyses import LOOKS, progress
+from paperbench.compare.statistics import FIRST_LOOK, Contrast, against, contrast, welch
 from paperbench.runs.record import Record
 from paperbench.specs.claim import Claim, Measure
 from paperbench.specs.table import Cell, Table
@@ -44,7 +44,7 @@ class ClaimVerdict:
     Attributes:
         test: The statistical test.
         level: Its error level, one-sided.
-        findings: What was found, one sentence a comparison.
+        findings: What was found, one sentence per comparison.
         basis: Which runs it rests on.
         reason: Why it is undecided or not run.
     """
@@ -67,31 +67,33 @@ class _Part:
     finding: str
 
 
+class _NoValueError(Exception):
+    """A run lacks what the claim is about."""
+
+
 def judge_claim(
     claim: Claim, table: Table, evidence: Evidence, profile: str, planned: int, training_mean: TrainingMean
 ) -> ClaimVerdict:
     """Judge a claim by the runs of its cells.
 
     Args:
-        planned: Runs a cell, fixed beforehand.
+        planned: Runs per cell, fixed beforehand.
         training_mean: Where training losses and errors come from.
     """
-    return _Judge(claim, table, evidence, profile, planned, training_mean).verdict()
+    judge = _Judge(claim, table, evidence, profile, planned, training_mean)
+    return judge.on_failing() if claim.kind in ("diverges", "converges") else judge.by_tests()
 
 
 class _Judge:
+    """A claim with the runs of its cells; a net's key is its cell and setting, as a cell can stand for several nets."""
+
     def __init__(
-        self,
-        claim: Claim,
-        table: Table,
-        evidence: Evidence,
-        profile: str,
-        planned: int,
-        training_mean: TrainingMean,
+        self, claim: Claim, table: Table, evidence: Evidence, profile: str, planned: int, training_mean: TrainingMean
     ) -> None:
         self._claim, self._table, self._planned = claim, table, planned
         self._profile_name, self._profile = profile, table.profiles.named(profile)
         self._evidence, self._training_mean = evidence, training_mean
+        self._measure: Measure = claim.measure or "test_error"
         literature = {f"{row.id}/{column}": e for row in table.expected.literature for column, e in row.cells.items()}
         self._constants = {cell: literature[cell] for cell in claim.all_cells if cell in literature}
         self._cells = {cell: table.cell(cell) for cell in claim.all_cells if cell not in literature}
@@ -103,58 +105,88 @@ class _Judge:
             for setting in cell.settings
         }
 
-    def verdict(self) -> ClaimVerdict:
-        if self._claim.kind in ("diverges", "converges"):
-            return self._judge_failing()
+    def by_tests(self) -> ClaimVerdict:
+        """Compare the means of the cells."""
         obstacle = self._obstacle()
         if obstacle:
-            return ClaimVerdict(self._claim, "undecided", self._test, reason=obstacle)
+            return self._verdict("undecided", reason=obstacle)
         conditions = self._conditions()
         if conditions is None:
             return self._not_run()
         groups = {key: next(g for g in found if g.conditions == conditions) for key, found in self._groups.items()}
         for key, group in groups.items():
-            if not self._reached(group):
-                return ClaimVerdict(self._claim, "undecided", self._test, reason=self._what_lacks(key, group))
-        if self._planned < 2:
-            reason = f"the test takes two runs a cell or more, and {self._planned} is planned"
-            return ClaimVerdict(self._claim, "undecided", self._test, reason=reason)
-        judged = None
-        for number, level in ((1, FIRST_LOOK), (2, SECOND_LOOK)):
-            runs = {key: self._runs(group, number * self._planned) for key, group in groups.items()}
-            if any(len(found) < number * self._planned for found in runs.values()):
-                break
-            judged = self._judge_look({cell: found for (cell, _), found in runs.items()}, level, conditions)
-            if judged.standing != "undecided":
-                return judged
-        if judged is None:
-            lacking = next(
-                key for key, found in groups.items() if len(self._runs(found, self._planned)) < self._planned
-            )
-            reason = self._what_lacks(lacking, groups[lacking])
-            return ClaimVerdict(self._claim, "undecided", self._test, reason=reason)
+            if len(self._runs(group, self._planned)) < self._planned:
+                return self._verdict("undecided", reason=self._what_lacks(key, group))
+        judged = self._verdict("undecided", reason=f"the test needs two runs per cell, and {self._planned} is planned")
+        for number, level in LOOKS if self._planned >= 2 else ():
+            runs = {cell: self._runs(group, number * self._planned) for (cell, _), group in groups.items()}
+            if all(len(found) == number * self._planned for found in runs.values()) and judged.standing == "undecided":
+                judged = self._judge_look(runs, level, conditions)
         return judged
+
+    def on_failing(self) -> ClaimVerdict:
+        """Whether every net fails, or none does. Each is judged by its own runs nearest to the paper."""
+        judged = {key: self._fails(key, groups[0]) for key, groups in self._groups.items() if groups}
+        if not judged:
+            return self._not_run()
+        expected = self._claim.kind == "diverges"
+        open_because = [f"no run of our own of {self._name(key)}" for key in self._groups if key not in judged]
+        open_because += [reason for does_fail, _, reason in judged.values() if does_fail is None]
+        standing: Standing = "undecided" if open_because else "supported"
+        if any(does_fail is (not expected) for does_fail, _, _ in judged.values()):
+            standing = "contradicted"
+        findings = tuple(f"{self._name(key)}: {counted}" for key, (_, counted, _) in judged.items())
+        conditions = "; ".join(dict.fromkeys(str(self._groups[key][0].conditions) for key in judged))
+        reason = open_because[0] if standing == "undecided" else ""
+        return self._verdict(standing, None, findings, conditions + self._in_profile, reason)
+
+    def _fails(self, key: tuple[str, str], group: Group) -> tuple[bool | None, Failing, str]:
+        """Whether the median of a net fails; how many runs did; and why, where it is None, that is open."""
+        dataset = self._cells[key[0]].dataset_in(self._profile)
+        does_fail, counted = None, failing([], dataset)
+        for number, _ in LOOKS:
+            errors = errors_of(group.first(number * self._planned))
+            does_fail, counted = median_fails(errors, number * self._planned, dataset), failing(errors, dataset)
+            if does_fail is not None or len(errors) < number * self._planned:
+                break
+        if does_fail is False and DATASETS[dataset].fail_above is None:
+            title = DATASETS[dataset].title
+            return None, counted, f"the paper does not say above which error a net has failed on {title}"
+        reason = f"{self._name(key)}: {progress(group, self._planned)}"
+        if len(group.first(self._planned)) < MIN_RUNS:
+            reason += f"; it takes {MIN_RUNS} to say that a net fails"
+        return does_fail, counted, reason
+
+    def _verdict(
+        self,
+        standing: Standing,
+        level: float | None = None,
+        findings: tuple[str, ...] = (),
+        basis: str = "",
+        reason: str = "",
+    ) -> ClaimVerdict:
+        return ClaimVerdict(self._claim, standing, self._test, level, findings, basis, reason)
 
     @property
     def _test(self) -> str:
-        margin = f"within {self._claim.within:g}{_UNITS[self._measure]}" if self._claim.within else ""
-        return {
-            "lower": "Welch's test" + (f", by {self._claim.by:g}{_UNITS[self._measure]}" if self._claim.by else ""),
-            "close": f"two one-sided Welch tests, {margin}",
-            "diverges": "whether the median fails",
-            "converges": "whether the median fails",
-            "largest_gain": "Welch's test on differences of differences",
-            "higher_loss_lower_error": "two Welch tests",
-            "early": f"Welch's test at iteration {self._claim.iteration:,}" if self._claim.iteration else "",
-        }[self._claim.kind]
+        claim, unit = self._claim, _UNITS[self._measure]
+        match claim.kind:
+            case "lower":
+                return "Welch's test" + (f", by {claim.by:g}{unit}" if claim.by else "")
+            case "close":
+                return f"two one-sided Welch tests, within {claim.within:g}{unit}"
+            case "largest_gain":
+                return "Welch's test on differences of differences"
+            case "higher_loss_lower_error":
+                return "two Welch tests"
+            case "early":
+                return f"Welch's test at iteration {claim.iteration:,}"
+            case _:
+                return "whether the median fails"
 
     @property
-    def _measure(self) -> Measure:
-        return self._claim.measure or "test_error"
-
-    @property
-    def _is_about_endings(self) -> bool:
-        return self._claim.kind != "early"
+    def _in_profile(self) -> str:
+        return "" if self._profile_name == "paper" else f", profile {self._profile_name}"
 
     def _obstacle(self) -> str:
         """Why the claim cannot be judged in this profile or on these data, whatever the runs say."""
@@ -170,125 +202,70 @@ class _Judge:
 
     def _conditions(self) -> Conditions | None:
         """Those that all cells have runs in: first where all planned runs are there, then the nearest to the paper."""
-        shared: set[Conditions] | None = None
-        for found in self._groups.values():
-            here = {group.conditions for group in found if self._fits_constants(group.conditions)}
-            shared = here if shared is None else shared & here
-        if not shared:
-            return None
+        shared = set.intersection(*({group.conditions for group in found} for found in self._groups.values()))
+        if self._constants:  # published numbers can be compared with runs on the original pixels only
+            shared = {one for one in shared if one.data is not None and one.data.canonical}
 
         def rank(conditions: Conditions) -> tuple[object, ...]:
             groups = [g for found in self._groups.values() for g in found if g.conditions == conditions]
             lacking = sum(len(self._runs(group, self._planned)) < self._planned for group in groups)
-            return (lacking > 0, conditions.distance, lacking)
+            return lacking > 0, conditions.distance, lacking
 
-        return min(shared, key=rank)
-
-    def _fits_constants(self, conditions: Conditions) -> bool:
-        """Published numbers can be held against runs on the original pixels only."""
-        return not self._constants or (conditions.data is not None and conditions.data.canonical)
+        return min(shared, key=rank, default=None)
 
     def _not_run(self) -> ClaimVerdict:
         without = [self._name(key) for key, groups in self._groups.items() if not groups]
         if without:
-            reason = f"no run of our own of {', '.join(dict.fromkeys(without))}"
-            return ClaimVerdict(self._claim, "not run", self._test, reason=reason)
-        reason = "its cells have no data, precision and numerics in common"
-        if self._constants:
-            reason = "published numbers can be held against runs on the original pixels only"
-        return ClaimVerdict(self._claim, "not run", self._test, reason=reason)
-
-    def _reached(self, group: Group) -> bool:
-        return bool(self._runs(group, self._planned))
+            reason = f"no run of our own of {', '.join(without)}"
+        elif self._constants:
+            reason = "published numbers can be compared with runs on the original pixels only"
+        else:
+            reason = "its cells have no data, precision and numerics in common"
+        return self._verdict("not run", reason=reason)
 
     def _name(self, key: tuple[str, str]) -> str:
         return f"{key[0]} ({key[1]})" if key[1] else key[0]
 
     def _what_lacks(self, key: tuple[str, str], group: Group) -> str:
-        if self._is_about_endings:
+        iteration = self._claim.iteration
+        if iteration is None:
             return f"{self._name(key)}: {progress(group, self._planned)} have ended"
-        done = len(self._runs(group, self._planned))
-        iteration = self._claim.iteration or 0
         last = self._table.recipe_in(self._profile, self._cells[key[0]].recipe).iterations
         if iteration > last:
             return f"in this profile runs end at iteration {last:,}, before {iteration:,}"
-        return f"{self._name(key)}: {done} of {self._planned} runs have come to iteration {iteration:,}"
+        done = len(self._runs(group, self._planned))
+        return f"{self._name(key)}: {done} of {self._planned} runs have reached iteration {iteration:,}"
 
     def _runs(self, group: Group, number: int) -> list[Run]:
-        """The first `number` runs, as far as they have come as far as the claim looks."""
-        if self._is_about_endings:
+        """Those of the first `number` runs that have ended or, of an early claim, have come to its iteration."""
+        if self._claim.iteration is None:
             return group.first(number)
-        reached = self._claim.iteration or 0
         return [
             run
             for run in group.runs
-            if run.seed < number and run.record and (run.record.iteration >= reached or run.record.status == "diverged")
+            if run.seed < number
+            and run.record
+            and (run.record.iteration >= self._claim.iteration or run.record.status == "diverged")
         ]
-
-    def _judge_failing(self) -> ClaimVerdict:
-        """Every net fails. Nets are not compared with each other, so each is judged by what there is for it."""
-        judged = {key: self._fails(key[0], groups[0]) for key, groups in self._groups.items() if groups}
-        findings = tuple(f"{self._name(key)}: {counted}" for key, (_, counted) in judged.items())
-        basis = "; ".join(dict.fromkeys(str(self._groups[key][0].conditions) for key in judged))
-        says = self._claim.kind == "diverges"
-        against = any(does_fail is (not says) for does_fail, _ in judged.values())
-        lacking = [key for key in self._groups if key not in judged or judged[key][0] is None]
-        standing: Standing = "contradicted" if against else "supported" if not lacking else "undecided"
-        if not judged:
-            return self._not_run()
-        reason = self._why_failing_is_open(lacking[0]) if standing == "undecided" else ""
-        reduced = "" if self._profile_name == "paper" else f", profile {self._profile_name}"
-        return ClaimVerdict(self._claim, standing, self._test, None, findings, basis + reduced, reason)
-
-    def _fails(self, cell_id: str, group: Group) -> tuple[bool | None, Failing]:
-        """Whether the median fails, None as long as that is open; and how many runs did."""
-        dataset = self._cells[cell_id].dataset_in(self._profile)
-        does_fail, counted = None, failing([], dataset)
-        for number in (self._planned, 2 * self._planned):
-            errors = [run.error for run in group.first(number) if run.error is not None]
-            does_fail, counted = median_fails(errors, number, dataset), failing(errors, dataset)
-            if does_fail is not None or len(errors) < number:
-                break
-        if does_fail is False and DATASETS[dataset].fail_above is None:
-            return None, counted
-        return does_fail, counted
-
-    def _why_failing_is_open(self, key: tuple[str, str]) -> str:
-        groups, dataset = self._groups[key], self._cells[key[0]].dataset_in(self._profile)
-        if not groups:
-            return f"no run of our own of {self._name(key)}"
-        errors = [run.error for run in groups[0].first(self._planned) if run.error is not None]
-        if DATASETS[dataset].fail_above is None and median_fails(errors, self._planned, dataset) is False:
-            return f"above which error a net has failed is not said for {DATASETS[dataset].title}"
-        told = f"{self._name(key)}: {progress(groups[0], self._planned)}"
-        return told if len(errors) >= LEAST_RUNS else f"{told}; to say that a net fails takes {LEAST_RUNS}"
 
     def _judge_look(self, runs: Mapping[str, Sequence[Run]], level: float, conditions: Conditions) -> ClaimVerdict:
         try:
             parts = self._parts(runs)
         except _NoValueError as error:
-            return ClaimVerdict(self._claim, "undecided", self._test, level, reason=str(error))
+            return self._verdict("undecided", level, reason=str(error))
         standing: Standing = "undecided"
         if all(part.p_value <= level for part in parts):
             standing = "supported"
         elif any(part.counter_p_value <= level / len(parts) for part in parts):
             standing = "contradicted"
-        reason = "" if standing != "undecided" else "the difference is not clear of the noise"
-        against = standing == "contradicted"
-        findings = tuple(
-            f"{part.finding}, {_p(part.counter_p_value if against else part.p_value)}"
-            + (" against it" if against else "")
-            for part in parts
-        )
-        basis = self._basis(runs.values(), conditions)
-        return ClaimVerdict(self._claim, standing, self._test, level, findings, basis, reason)
-
-    def _basis(self, runs: Iterable[Sequence[Run]], conditions: Conditions) -> str:
-        counts = sorted({len(found) for found in runs})
-        number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        reduced = "" if self._profile_name == "paper" else f", profile {self._profile_name}"
+        if standing == "contradicted":
+            findings = tuple(f"{part.finding}, {_p(part.counter_p_value)} against it" for part in parts)
+        else:
+            findings = tuple(f"{part.finding}, {_p(part.p_value)}" for part in parts)
         constants = ", and published numbers taken as exact" if self._constants else ""
-        return f"{number} runs a net, {conditions}{reduced}{constants}"
+        basis = f"{len(next(iter(runs.values())))} runs per net, {conditions}{self._in_profile}{constants}"
+        reason = "the difference is not clear of the noise" if standing == "undecided" else ""
+        return self._verdict(standing, level, findings, basis, reason)
 
     def _parts(self, runs: Mapping[str, Sequence[Run]]) -> list[_Part]:
         claim = self._claim
@@ -308,7 +285,7 @@ class _Judge:
         difference = self._difference(one, other, measure, runs)
         shifted = replace(difference, estimate=difference.estimate + (self._claim.by or 0.0))
         finding = self._finding(f"{one} - {other}", difference, measure)
-        return _Part(shifted.less_p, _reversed(shifted).less_p, finding)
+        return _Part(shifted.less_p, _negated(shifted).less_p, finding)
 
     def _close(self, one: str, other: str, runs: Mapping[str, Sequence[Run]]) -> _Part:
         margin = self._claim.within or 0.0
@@ -317,15 +294,14 @@ class _Judge:
         return _Part(difference.equivalence_p(margin), difference.beyond_p(margin), finding)
 
     def _gains(self, pair: Sequence[str], other: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> _Part:
-        """The first pair's gain is the larger one: the difference of gains, other less first, is below 0."""
+        """The first pair's gain minus the other's, which is above 0 if the first is the larger."""
         weights: dict[str, float] = {}
-        for cell, weight in zip((*other, *pair), (1.0, -1.0, -1.0, 1.0), strict=True):
+        for cell, weight in zip((*pair, *other), (1.0, -1.0, -1.0, 1.0), strict=True):
             weights[cell] = weights.get(cell, 0.0) + weight
         samples = [self._values(cell, self._measure, runs[cell]) for cell in weights]
-        difference = contrast(samples, list(weights.values()))
-        gain = _reversed(difference)
+        gain = contrast(samples, list(weights.values()))
         gains = f"({pair[0]} - {pair[1]}) - ({other[0]} - {other[1]})"
-        return _Part(difference.less_p, gain.less_p, self._finding(gains, gain, self._measure))
+        return _Part(_negated(gain).less_p, gain.less_p, self._finding(gains, gain, self._measure))
 
     def _difference(self, one: str, other: str, measure: Measure, runs: Mapping[str, Sequence[Run]]) -> Contrast:
         values = self._values(one, measure, runs[one])
@@ -334,12 +310,12 @@ class _Judge:
         return welch(values, self._values(other, measure, runs[other]))
 
     def _values(self, cell_id: str, measure: Measure, runs: Sequence[Run]) -> list[float]:
-        """One value a run; a diverged run counts as guessing, which it is no better than."""
+        """One value per run; a diverged run counts as guessing, which it is no better than."""
         cell = self._cells[cell_id]
-        classes_error = chance_error(cell.dataset_in(self._profile))
-        chance = -math.log(1 - classes_error / 100) if measure == "train_loss" else classes_error
+        classes = DATASETS[cell.dataset_in(self._profile)].num_classes
+        guessing = math.log(classes) if measure == "train_loss" else 100 * (1 - 1 / classes)
         found = [self._value(cell, measure, run) for run in runs]
-        return [value if math.isfinite(value) else chance for value in found]
+        return [value if math.isfinite(value) else guessing for value in found]
 
     def _value(self, cell: Cell, measure: Measure, run: Run) -> float:
         if measure == "test_error":
@@ -363,12 +339,8 @@ class _Judge:
         return f"{what} = {difference.estimate:+.{digits}f} {interval}{_UNITS[measure]} in {_NAMES[measure]}"
 
 
-class _NoValueError(Exception):
-    """A run lacks what the claim is about."""
-
-
-def _reversed(difference: Contrast) -> Contrast:
-    return Contrast(-difference.estimate, difference.standard_error, difference.degrees)
+def _negated(difference: Contrast) -> Contrast:
+    return replace(difference, estimate=-difference.estimate)
 
 
 def _p(value: float) -> str:

@@ -24,7 +24,7 @@ class Comparison:
     """A table in one profile.
 
     Attributes:
-        planned: Runs a cell, fixed beforehand.
+        planned: Runs per cell, fixed beforehand.
         claims_left_out: How many claims are about cells that were not chosen.
         left_out: What was meant for the table and not used, one sentence each.
     """
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def tested(self) -> list[CellComparison]:
-        """Cells whose verdict rests on a test, and not on runs that all failed or did not."""
+        """Cells whose verdict rests on a test, and not on how many runs failed."""
         return [c for c in self.cells if c.judgement.p_value is not None]
 
     @property
@@ -78,15 +78,15 @@ def compare(
     seeds: int | None = None,
     other_tables: Callable[[], Iterable[Table]] = tuple,
 ) -> Comparison:
-    """Put results beside the published numbers, and judge both numbers and claims.
+    """Compare results with the published numbers, and judge both numbers and claims.
 
     Args:
         cells: Which to judge; claims are judged if all their cells are among them.
-        records: Any; those of other experiments are passed over.
+        records: Any; those of other experiments are ignored.
         externals: Results from elsewhere.
         training_mean: Where the training losses and errors of records come from; without it, claims about them stay
             undecided.
-        seeds: Runs a cell, fixed beforehand, if not as many as the table says.
+        seeds: Runs per cell, fixed beforehand, if not as many as the table says.
         other_tables: Called if there are runs of this table's nets that fit none of its cells.
     """
     profile = table.profiles.named(profile_name)

@@ -1,4 +1,4 @@
-"""What there is for each net of a table: runs in groups that may be pooled, and what had to be left out.
+"""The runs of each net of a table, in groups that may be pooled, and what had to be left out.
 
 A run belongs to a net if it trained that net by the cell's recipe in the profile asked for. Runs on other pixels, in
 other precision or of another numerics version are never pooled, nor are those that mix versions, nor results from
@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
-from paperbench.catalogue import DATASETS
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.experiment import Setting
 from paperbench.specs.run_spec import Precision, canonical_json
 from paperbench.specs.table import Cell, Table
 
-_NEAREST_PRECISION = get_args(Precision)
-_CHANGES_TOLD = 4
+_PRECISIONS = get_args(Precision)
+_MAX_CHANGES_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,11 @@ class Run:
     seed: int
     error: float | None
     record: Record | None
+
+
+def errors_of(runs: Iterable[Run]) -> list[float]:
+    """Test errors in percent of the runs that have ended; infinite where one diverged."""
+    return [run.error for run in runs if run.error is not None]
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Conditions:
     def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
         """How far from the paper: mixed, from elsewhere, on other pixels; and then in less precision, by older code."""
         has_other_pixels = self.data is not None and not self.data.canonical
-        rank = _NEAREST_PRECISION.index(self.precision) if self.precision else len(_NEAREST_PRECISION)
+        rank = _PRECISIONS.index(self.precision) if self.precision else len(_PRECISIONS)
         newest = self.numerics[-1] if self.numerics else 0
         return (self.is_mixed, self.source is not None, has_other_pixels), (rank, -newest)
 
@@ -96,18 +100,12 @@ class Group:
 
     @property
     def errors(self) -> list[float]:
-        """Test error of every run that has ended; infinite where it diverged."""
-        return [run.error for run in self.runs if run.error is not None]
+        return errors_of(self.runs)
 
     @property
     def median(self) -> float | None:
         """Median test error in percent, None without a run that has ended."""
         return statistics.median(self.errors) if self.errors else None
-
-    @property
-    def diverged(self) -> int:
-        """Number of runs that ended in NaN or infinity."""
-        return sum(map(math.isinf, self.errors))
 
     @property
     def farthest(self) -> int:
@@ -130,13 +128,12 @@ class Evidence:
     """The runs for the nets of a table in one profile.
 
     Args:
-        records: Any; those of other experiments are passed over.
+        records: Any; those of other experiments are ignored.
         externals: Results from elsewhere; they count in the paper's profile only.
         other_tables: Called only if there are runs of this table's nets that fit none of its cells.
 
     Attributes:
-        profile: The profile.
-        left_out: What was not used though it was meant for this table, one sentence each.
+        left_out: What was meant for this table and could not be used, one sentence each.
     """
 
     def __init__(
@@ -147,24 +144,23 @@ class Evidence:
         externals: Iterable[ExternalResult] = (),
         other_tables: Callable[[], Iterable[Table]] = tuple,
     ) -> None:
-        self._table, self._profile_name = table, profile_name
-        self.profile = table.profiles.named(profile_name)
+        self._table, self.profile = table, table.profiles.named(profile_name)
         self.left_out: list[str] = []
-        self._experiments = dict(_experiments(table, profile_name))
+        self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
         self._facts: dict[str, DataFacts] = {}  # equal fingerprints are equal pixels: verified for one run, for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
         for record in self._without_duplicates(records):
             if record.data.canonical or record.data.fingerprint not in self._facts:
                 self._facts[record.data.fingerprint] = record.data
-            self._ours[_key(record.spec.net, record.spec.recipe, record.spec.profile)].append(record)
+            self._ours[_key_of(record)].append(record)
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
         for result in externals if profile_name == "paper" else ():
             self._external[result.experiment].append(result)
-        self._name_records_of_no_cell(other_tables)
-        self._name_externals_of_no_cell()
+        self._explain_unused_records(profile_name, other_tables)
+        self._explain_unused_externals()
 
     def groups(self, cell: Cell, setting: Setting, planned: int) -> list[Group]:
-        """What there is for a net of a cell, nearest to the paper first.
+        """The groups of a net of a cell, nearest to the paper first.
 
         Args:
             planned: Runs fixed beforehand.
@@ -177,9 +173,8 @@ class Evidence:
             pooled[conditions].append(Run(record.seed, _error(record, cell), record))
         if self._external:
             for result in self._external.get(self._table.experiment_digest(cell, setting), ()):
-                conditions = Conditions(None, None, (), False, result.source)
                 error = math.inf if result.error is None else result.error
-                pooled[conditions].append(Run(result.seed, error, None))
+                pooled[Conditions(None, None, (), False, result.source)].append(Run(result.seed, error, None))
         groups = [Group(tuple(sorted(runs, key=lambda r: r.seed)), c) for c, runs in pooled.items()]
         return sorted(groups, key=lambda g: g.distance(planned))
 
@@ -199,36 +194,32 @@ class Evidence:
                 yield found[0]
             else:
                 self.left_out.append(
-                    f"run {run} (seed {found[0].seed} of {found[0].net}) is there {len(found)} times with different "
+                    f"run {run} (seed {found[0].seed} of {found[0].net}) was found {len(found)} times with different "
                     "contents. Delete the wrong ones."
                 )
 
-    def _name_records_of_no_cell(self, other_tables: Callable[[], Iterable[Table]]) -> None:
+    def _explain_unused_records(self, profile_name: str, other_tables: Callable[[], Iterable[Table]]) -> None:
         """Name the runs of this table's nets that were trained as no experiment says today."""
-        by_key = {experiment.key for experiment in self._experiments.values()}
-        by_model: dict[str, list[_Experiment]] = defaultdict(list)
-        for experiment in self._experiments.values():
-            by_model[_model(experiment.name)].append(experiment)
+        known = {experiment.key for experiment in self._experiments.values()}
         odd: list[tuple[Record, _Experiment]] = []
         for key, records in self._ours.items():
-            spec = records[0].spec
-            candidates = by_model.get(_model(records[0].net)) or self._trained_with(spec.net)
-            if spec.profile == self._profile_name and key not in by_key and candidates:
-                nearest = min(candidates, key=lambda experiment: len(experiment.changes_since(records[0])))
+            first = records[0]
+            if key not in known and first.spec.profile == profile_name and (candidates := self._of_same_net(first)):
+                nearest = min(candidates, key=lambda experiment: len(experiment.changes_since(first)))
                 odd += [(record, nearest) for record in records]
-        if not odd:
-            return
-        elsewhere = {e.key for table in other_tables() for _, e in _experiments(table, self._profile_name)}
-        for record, meant in odd:
-            if _key(record.spec.net, record.spec.recipe, record.spec.profile) not in elsewhere:
-                self.left_out.append(meant.what_changed_since(record))
+        if odd:
+            elsewhere = {e.key for table in other_tables() for e in _experiments(table, profile_name)}
+            self.left_out += [
+                nearest.what_changed_since(record) for record, nearest in odd if _key_of(record) not in elsewhere
+            ]
 
-    def _trained_with(self, net: Mapping[str, Any]) -> list[_Experiment]:
-        """The experiments with a net, whatever it was called when its record was written."""
-        wanted = canonical_json(net)
-        return [e for e in self._experiments.values() if canonical_json(e.net) == wanted]
+    def _of_same_net(self, record: Record) -> list[_Experiment]:
+        """The experiments with a record's model or, if it was called otherwise when it was written, with its net."""
+        experiments, net = self._experiments.values(), canonical_json(record.spec.net)
+        same_model = [e for e in experiments if _model(e.name) == _model(record.net)]
+        return same_model or [e for e in experiments if canonical_json(e.net) == net]
 
-    def _name_externals_of_no_cell(self) -> None:
+    def _explain_unused_externals(self) -> None:
         """Name the results from elsewhere that were entered for a cell whose experiment has changed since."""
         if not self._external:
             return
@@ -238,8 +229,8 @@ class Evidence:
             for setting in cell.settings
         }
         for result in (result for results in self._external.values() for result in results):
-            is_here = result.table == self._table.id
-            if is_here and digests.get((result.cell, result.setting)) != result.experiment:
+            is_current = digests.get((result.cell, result.setting)) == result.experiment
+            if result.table == self._table.id and not is_current:
                 setting = f" ({result.setting})" if result.setting else ""
                 self.left_out.append(
                     f"the result of seed {result.seed} from {result.source!r} was entered for {result.cell}{setting}, "
@@ -252,6 +243,7 @@ class _Experiment:
     """What a net of a cell is trained as, in a profile; `name` as one would ask timm for it."""
 
     cell: str
+    setting: str
     name: str
     net: Mapping[str, Any]
     recipe: Mapping[str, Any]
@@ -267,15 +259,15 @@ class _Experiment:
 
     def what_changed_since(self, record: Record) -> str:
         changes = self.changes_since(record)
-        told = "; ".join(changes[:_CHANGES_TOLD]) + ("; ..." if len(changes) > _CHANGES_TOLD else "")
+        listed = changes[:_MAX_CHANGES_LISTED] + ["..."] * (len(changes) > _MAX_CHANGES_LISTED)
         return (
-            f"run {record.run} (seed {record.seed} of {record.net}) is of no experiment that there is; the nearest is "
-            f"{self.cell}, but {told}."
+            f"run {record.run} (seed {record.seed} of {record.net}) belongs to no current experiment; the nearest is "
+            f"{self.cell}, but {'; '.join(listed)}."
         )
 
 
-def _experiments(table: Table, profile_name: str) -> Iterator[tuple[tuple[str, str], _Experiment]]:
-    """Every net of a table that can be trained in a profile, by cell and setting."""
+def _experiments(table: Table, profile_name: str) -> Iterator[_Experiment]:
+    """Every net of a table that can be trained in a profile."""
     profile = table.profiles.named(profile_name)
     recipes: dict[str, dict[str, Any]] = {}
     for cell in table.all_cells:
@@ -285,7 +277,7 @@ def _experiments(table: Table, profile_name: str) -> Iterator[tuple[tuple[str, s
             recipes[cell.recipe] = table.recipe_in(profile, cell.recipe).defining_values()
         for setting in cell.settings:
             net, name = cell.net_in(profile, setting).canonical(), str(cell.reference_in(profile, setting))
-            yield (cell.id, setting.label), _Experiment(cell.id, name, net, recipes[cell.recipe], profile_name)
+            yield _Experiment(cell.id, setting.label, name, net, recipes[cell.recipe], profile_name)
 
 
 def _model(name: str) -> str:
@@ -297,20 +289,16 @@ def _key(net: Mapping[str, Any], recipe: Mapping[str, Any], profile: str) -> str
     return canonical_json([net, recipe, profile])
 
 
+def _key_of(record: Record) -> str:
+    return _key(record.spec.net, record.spec.recipe, record.spec.profile)
+
+
 def _error(record: Record, cell: Cell) -> float | None:
     """The run's error that belongs in the cell: top-1, on whole images. Nothing else has been measured yet."""
     if record.status == "diverged":
         return math.inf
     is_measured = cell.column.metric == "top1" and cell.row.evaluation is None
     return record.result.test_error if record.result and is_measured else None
-
-
-def chance_error(dataset: str) -> float:
-    """Test error in percent of guessing."""
-    return 100 * (1 - 1 / DATASETS[dataset].num_classes)
-
-
-_ABSENT = object()
 
 
 def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
@@ -320,6 +308,9 @@ def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
             yield from _differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
     elif _short(then) != _short(now):  # as they enter a digest, where 128 and 128.0 are two
         yield f"{path} was {_short(then)} and is {_short(now)}"
+
+
+_ABSENT = object()
 
 
 def _short(value: Any) -> str:

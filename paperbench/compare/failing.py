@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from paperbench.catalogue import DATASETS
 
-LEAST_RUNS = 3
-"""So many runs it takes to say that a net fails, or does not."""
+MIN_RUNS = 3
+"""Runs that it takes to say that a net fails, or does not."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def median_fails(errors: Sequence[float], planned: int, dataset: str) -> bool | 
     Returns:
         None as long as the runs to come could change the answer, or if there are too few to give one.
     """
-    if len(errors) < LEAST_RUNS:
+    if len(errors) < MIN_RUNS:
         return None
     if len(errors) == planned:
         return fails(statistics.median(errors), dataset)

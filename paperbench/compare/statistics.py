@@ -148,7 +148,7 @@ class Interval:
     """Where the true difference of two medians lies.
 
     Attributes:
-        difference: Ours less the published one, in percentage points.
+        difference: Ours minus the published one, in percentage points.
         low: Lower end; the true difference is below it with probability `level` at most.
         high: Upper end, likewise.
         level: Error level of each side.
@@ -167,7 +167,7 @@ class Interval:
 def median_interval(
     errors: Sequence[float], published: float, published_runs: int, noise: Noise, level: float
 ) -> Interval:
-    """The interval of two one-sided tests for our median less the published one.
+    """The interval of two one-sided tests for our median minus the published one.
 
     Args:
         errors: Our test errors in percent, one or more.
@@ -253,7 +253,7 @@ class Contrast:
 
 
 def contrast(samples: Sequence[Sequence[float]], weights: Sequence[float], constant: float = 0.0) -> Contrast:
-    """Weighted sum of the samples' means, less a constant that is known exactly.
+    """Weighted sum of the samples' means, minus a constant that is known exactly.
 
     `[a, b]` with weights `[1, -1]` is Welch's test, `[a]` with `[1]` and a constant the t-test of one sample, and
     `[a, b, c, d]` with `[1, -1, -1, 1]` the difference of two differences. The samples must be independent: one that
@@ -279,7 +279,7 @@ def contrast(samples: Sequence[Sequence[float]], weights: Sequence[float], const
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> Contrast:
-    """Mean of a less mean of b, the two spreads not assumed equal.
+    """Mean of a minus mean of b, the two spreads not assumed equal.
 
     Raises:
         ValueError: As `contrast`.
@@ -288,7 +288,7 @@ def welch(a: Sequence[float], b: Sequence[float]) -> Contrast:
 
 
 def against(a: Sequence[float], constant: float) -> Contrast:
-    """Mean of a less a number that is known exactly.
+    """Mean of a minus a number that is known exactly.
 
     Raises:
         ValueError: As `contrast`.

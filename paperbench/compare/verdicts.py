@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from paperbench.compare.evidence import Evidence, Group, Run
-from paperbench.compare.failing import LEAST_RUNS, Failing, failing, fails, median_fails
-from paperbench.compare.looks import Look, looks, progress
+from paperbench.compare.evidence import Evidence, Group, Run, errors_of
+from paperbench.compare.failing import MIN_RUNS, Failing, failing, fails, median_fails
+from paperbench.compare.interim_analyses import Look, looks, progress
 from paperbench.compare.statistics import (
     FIRST_LOOK,
     Interval,
@@ -38,13 +38,13 @@ class Judgement:
     """A verdict with what it rests on.
 
     Attributes:
-        reason: In words; empty where the interval says all.
+        reason: Empty where the interval says all.
         look: The look that decided, or the last.
         interval: Of the difference of medians, in percentage points.
         noise: Of a single run.
-        shift: Our median less the published number, if the two differ significantly within the tolerance.
+        shift: Our median minus the published number, if the two differ significantly within the tolerance.
         p_value: Of the hypothesis that the difference is within the tolerance, at the level of the first look.
-        failing: Of the runs looked at.
+        failing: Of the runs that it is about.
         rests_on_rule: Whether it follows from runs that failed or did not, and from no interval.
     """
 
@@ -67,7 +67,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class NetComparison:
-    """One net of a cell with what there is for it.
+    """One net of a cell, judged.
 
     Attributes:
         shown: The group nearest to the paper, if there is any run.
@@ -82,7 +82,7 @@ class NetComparison:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that the verdict is about: those looked at or, before a look, those of the planned that have ended.
+        """The runs that the verdict is about: those of the look or, before one, those of the planned that have ended.
 
         If only others have ended, these.
         """
@@ -95,7 +95,7 @@ class NetComparison:
     @property
     def errors(self) -> list[float]:
         """Test errors in percent of the runs that count, infinite where one diverged."""
-        return [run.error for run in self.counted if run.error is not None]
+        return errors_of(self.counted)
 
     @property
     def median(self) -> float | None:
@@ -147,7 +147,7 @@ class CellComparison:
 
     @property
     def difference(self) -> float | None:
-        """Our median less the published number in percentage points; None if there is none, or of a reduced net."""
+        """Our median minus the published number in percentage points; None without either, or of a reduced net."""
         median = self.nets[0].median
         if self.is_reduced or median is None or self.cell.number is None or len(self.nets) > 1:
             return None
@@ -155,7 +155,7 @@ class CellComparison:
 
 
 def judge_cell(cell: Cell, evidence: Evidence, profile: str, planned: int) -> CellComparison:
-    """Judge a cell by what there is for its nets.
+    """Judge a cell by the runs of its nets.
 
     Args:
         profile: Only `paper` earns a verdict on the paper.
@@ -164,27 +164,30 @@ def judge_cell(cell: Cell, evidence: Evidence, profile: str, planned: int) -> Ce
     nets = []
     for setting in cell.settings:
         groups = evidence.groups(cell, setting, planned)
-        shown, others = (groups[0], tuple(groups[1:])) if groups else (None, ())
-        nets.append(NetComparison(setting, shown, others, _judge_net(cell, shown, profile, planned), planned))
+        shown = groups[0] if groups else None
+        judgement = _judge_net(cell, shown, profile, planned)
+        nets.append(NetComparison(setting, shown, tuple(groups[1:]), judgement, planned))
     judgement = nets[0].judgement if len(nets) == 1 else _judge_sweep(nets)
-    in_profile = evidence.profile.dataset or cell.dataset
-    return CellComparison(cell, tuple(nets), judgement, planned, profile != "paper", in_profile)
+    dataset = evidence.profile.dataset or cell.dataset
+    return CellComparison(cell, tuple(nets), judgement, planned, profile != "paper", dataset)
 
 
 def _judge_net(cell: Cell, group: Group | None, profile: str, planned: int) -> Judgement:
     if group is None:
         return Judgement("not run")
     if not group.ended:
-        return Judgement("not run", _why_no_run_has_ended(group))
+        if any(record.status == "partial" for record in group.records):
+            return Judgement("not run", f"the farthest run is at iteration {group.farthest:,}")
+        return Judgement("not run", "its runs hold no error of this kind")
     obstacle = _obstacle(cell, group, profile)
     if obstacle:
         return Judgement("not comparable", obstacle)
     judged = [_judge_look(cell, look) for look in looks(group, planned)]
     if not judged:
-        return _judge_early(cell, group, planned) or Judgement("underpowered", progress(group, planned))
+        return _judge_early(cell, group, planned)
     decided = next((j for j in judged if j.verdict != "underpowered"), judged[-1])
-    can_be_extended = 2 * planned >= LEAST_RUNS or decided.interval is not None
-    if decided.verdict == "underpowered" and decided.look and decided.look.number == 1 and can_be_extended:
+    can_be_extended = 2 * planned >= MIN_RUNS or decided.interval is not None
+    if decided.verdict == "underpowered" and len(judged) == 1 and can_be_extended:
         extension = f"extend it to {2 * planned} runs"
         if len(group.ended) > planned:
             extension += f": {len(group.ended)} have ended, which change nothing yet"
@@ -199,25 +202,19 @@ def _obstacle(cell: Cell, group: Group, profile: str) -> str:
     if group.conditions.is_mixed:
         return "its runs were continued by other numerics or another torch"
     if group.conditions.data is not None and not group.conditions.data.canonical:
-        return f"{group.conditions.data.name} has not the pixels of the paper's data"
+        return f"{group.conditions.data.name} does not have the pixels of the paper's data"
     if cell.expected.value == "unprinted":
         return "the paper prints no number for it"
     return ""
 
 
-def _why_no_run_has_ended(group: Group) -> str:
-    if all(record.status != "partial" for record in group.records):
-        return "its runs hold no error of this kind"
-    return f"the farthest run is at iteration {group.farthest:,}"
-
-
-def _judge_early(cell: Cell, group: Group, planned: int) -> Judgement | None:
+def _judge_early(cell: Cell, group: Group, planned: int) -> Judgement:
     """Before all planned runs have ended: only what the missing ones cannot change any more."""
-    errors = [run.error for run in group.first(planned) if run.error is not None]
+    errors = errors_of(group.first(planned))
     does_fail = median_fails(errors, planned, cell.dataset)
-    if does_fail is None or (cell.number is not None and not does_fail):
-        return None
-    return _by_rule(cell, does_fail, failing(errors, cell.dataset), None)
+    if does_fail or (does_fail is False and cell.number is None):
+        return _by_rule(cell, does_fail, failing(errors, cell.dataset), None)
+    return Judgement("underpowered", progress(group, planned))
 
 
 def _by_rule(cell: Cell, does_fail: bool, counted: Failing, look: Look | None) -> Judgement:
@@ -233,22 +230,20 @@ def _judge_look(cell: Cell, look: Look) -> Judgement:
     counted = failing(look.errors, cell.dataset)
     does_fail = median_fails(look.errors, len(look.errors), cell.dataset)
     published = cell.number
-    if does_fail is not None and (published is None or does_fail):
+    if does_fail or (does_fail is False and published is None):
         return _by_rule(cell, does_fail, counted, look)
     if published is None or fails(statistics.median(look.errors), cell.dataset):
-        reason = f"{counted}; to say that a net fails, or does not, takes {LEAST_RUNS} runs"
+        reason = f"{counted}; it takes {MIN_RUNS} runs to say that a net fails, or does not"
         return Judgement("underpowered", reason, look, failing=counted)
     if any(map(math.isinf, look.errors)):
         return Judgement("underpowered", f"unstable: {counted}", look, failing=counted)
     resolution = 10.0**-cell.defaults.decimals
     spread = noise(look.errors, cell.expected.std, cell.published_runs, resolution)
     if spread is None:
-        reason = "no spread is published, so ours takes three runs"
+        reason = "no spread is published, and it takes three runs to estimate ours"
         return Judgement("underpowered", reason, look, failing=counted)
     interval = median_interval(look.errors, published, cell.published_runs, spread, look.level)
     verdict = decide(interval, cell.tolerance)
-    p_value = min(1.0, beyond_tolerance_p(interval, cell.tolerance) * FIRST_LOOK / look.level)
-    is_shifted = verdict == "reproduced" and (interval.low > 0 or interval.high < 0)
     reasons = []
     if spread.rests_on == "published":
         reasons.append("rests on the published standard deviation")
@@ -256,15 +251,16 @@ def _judge_look(cell: Cell, look: Look) -> Judgement:
         reasons.append(f"unstable: {counted}")
     if verdict == "underpowered":
         reasons.append(f"the interval {in_words(interval)} reaches across the tolerance of {cell.tolerance:g}")
+    is_shifted = verdict == "reproduced" and (interval.low > 0 or interval.high < 0)
     return Judgement(
         verdict,
         "; ".join(reasons),
         look,
         interval,
         spread,
-        interval.difference if is_shifted else None,
-        p_value,
-        counted,
+        shift=interval.difference if is_shifted else None,
+        p_value=min(1.0, beyond_tolerance_p(interval, cell.tolerance) * FIRST_LOOK / look.level),
+        failing=counted,
     )
 
 
@@ -275,20 +271,25 @@ def in_words(interval: Interval) -> str:
 
 def _judge_sweep(nets: Sequence[NetComparison]) -> Judgement:
     """A sweep holds if every net fails; one that surely does not fail is enough against it."""
-    by_verdict = {v: [n for n in nets if n.judgement.verdict == v] for v in ("better", "not comparable", "reproduced")}
-    if by_verdict["better"]:
-        told = "; ".join(f"{n.setting.label}: {n.judgement.reason}" for n in by_verdict["better"])
-        failings = [n.judgement.failing for n in by_verdict["better"] if n.judgement.failing]
-        surest = min(failings, key=lambda f: f.failed / f.runs)
-        return Judgement("better", told, failing=surest, rests_on_rule=True)
-    if all(n.judgement.verdict == "not run" for n in nets):
-        return Judgement("not run", next((n.judgement.reason for n in nets if n.judgement.reason), ""))
-    if by_verdict["not comparable"]:
-        return Judgement("not comparable", by_verdict["not comparable"][0].judgement.reason)
-    if len(by_verdict["reproduced"]) == len(nets):
-        runs = [n.judgement.failing for n in nets if n.judgement.failing]
-        total = Failing(sum(f.failed for f in runs), sum(f.runs for f in runs))
+    better, excluded, reproduced = (
+        [net.judgement for net in nets if net.judgement.verdict == verdict]
+        for verdict in ("better", "not comparable", "reproduced")
+    )
+    if better:
+        reason = _by_setting(net for net in nets if net.judgement.verdict == "better")
+        surest = min((j.failing for j in better if j.failing), key=lambda f: f.failed / f.runs)
+        return Judgement("better", reason, failing=surest, rests_on_rule=True)
+    if all(net.judgement.verdict == "not run" for net in nets):
+        return Judgement("not run", next((net.judgement.reason for net in nets if net.judgement.reason), ""))
+    if excluded:
+        return Judgement("not comparable", excluded[0].reason)
+    if len(reproduced) == len(nets):
+        counts = [j.failing for j in reproduced if j.failing]
+        total = Failing(sum(f.failed for f in counts), sum(f.runs for f in counts))
         return Judgement("reproduced", f"{total}, in {len(nets)} settings", failing=total, rests_on_rule=True)
-    lacking = [f"{n.setting.label}: {n.judgement.reason or n.judgement.verdict}" for n in nets]
-    told = "; ".join(t for t, n in zip(lacking, nets, strict=True) if n.judgement.verdict != "reproduced")
-    return Judgement("underpowered", told, rests_on_rule=True)
+    lacking = _by_setting(net for net in nets if net.judgement.verdict != "reproduced")
+    return Judgement("underpowered", lacking, rests_on_rule=True)
+
+
+def _by_setting(nets: Iterable[NetComparison]) -> str:
+    return "; ".join(f"{net.setting.label}: {net.judgement.reason or net.judgement.verdict}" for net in nets)

@@ -79,12 +79,13 @@ def record(
     spec, name = _spec_of(table.id, cell, setting, profile, precision, data.fingerprint)
     spec = replace(spec, recipe={**spec.recipe, **(recipe or {})}, net={**spec.net, **(net or {})})
     status = "partial" if error is None else "diverged" if math.isinf(error) else "finished"
+    last = spec.recipe["iterations"]
     values: dict[str, Any] = {
         "spec": spec,
         "seed": seed,
         "net": name,
         "status": status,
-        "iteration": spec.recipe["iterations"] if status == "finished" else iteration or 1_000,
+        "iteration": last if status == "finished" else iteration or min(1_000, last // 2),
         "result": result(error) if error is not None and status == "finished" else None,
         "data": data,
         "code": replace(CODE, numerics=numerics),
@@ -117,7 +118,9 @@ def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any)
 def mixed(run: Record, **newer: Any) -> Record:
     """The run as one that other code continued, by default of the next numerics version."""
     last = a_session(5, run.iteration, **(newer or {"numerics": 2}))
-    return replace(run, sessions=(a_session(0, 5), last))
+    code = replace(run.code, numerics=last.numerics)
+    environment = replace(run.environment, torch=last.torch)
+    return replace(run, sessions=(a_session(0, 5), last), code=code, environment=environment)
 
 
 def external(

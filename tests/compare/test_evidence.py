@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from paperbench.compare.comparison import compare
-from paperbench.compare.evidence import chance_error
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.table import Table
@@ -28,8 +28,9 @@ from tests.compare.judging import (
     result,
 )
 
-TABLE2 = a_table("table2")
+TABLE1, TABLE2, TABLE3, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 5))
 PREACT = "preact/resnet110"
+SWEEP = "exclusive_gating_0_to_5/resnet110"
 UNVERIFIED = DataFacts("CIFAR-10 (unverified cifar10.npz)", "unknown", False, ORIGINAL.fingerprint)
 
 
@@ -47,36 +48,14 @@ def left_out(*runs: Record, table: Table = TABLE2, **how: Any) -> tuple[str, ...
 # Which runs
 
 
-def test_a_record_counts_in_its_own_cell_only() -> None:
-    comparison = compared(TABLE2, record(TABLE2, "original/resnet164", 6.0))
-    assert [c.cell.id for c in comparison.cells if c.shown] == ["original/resnet164"]
-
-
-def test_runs_are_in_order_of_their_seeds() -> None:
-    runs = [record(TABLE2, PREACT, 6.0 + seed, seed=seed) for seed in (3, 0, 2)]
-    cell = judged(TABLE2, PREACT, *runs)
-    assert cell.shown
-    assert [run.seed for run in cell.shown.runs] == [0, 2, 3]
-    assert cell.shown.errors == [6.0, 8.0, 9.0]
-    assert cell.shown.median == 8.0
-
-
-def test_a_diverged_run_is_kept_as_failed() -> None:
-    errors = [math.inf, 6.4, 6.6]
-    cell = judged(TABLE2, PREACT, *records(TABLE2, PREACT, errors))
-    assert cell.shown
-    assert cell.shown.errors == errors
-    assert cell.shown.median == 6.6
-    assert cell.shown.diverged == 1
-
-
-def test_a_prefix_has_no_error() -> None:
-    cell = judged(TABLE2, PREACT, record(TABLE2, PREACT, None, iteration=5_000), record(TABLE2, PREACT, 6.4, seed=1))
-    assert cell.shown
-    assert [(run.seed, run.error) for run in cell.shown.runs] == [(0, None), (1, 6.4)]
-    assert [run.seed for run in cell.shown.ended] == [1]
-    assert cell.shown.median == 6.4
-    assert cell.shown.farthest == 64_000
+def test_runs_are_in_order_of_their_seeds_and_those_in_progress_have_no_error() -> None:
+    errors = {3: 9.0, 0: 6.0, 2: math.inf, 1: None}
+    runs = [record(TABLE2, PREACT, error, seed=seed, iteration=5_000) for seed, error in errors.items()]
+    group = judged(TABLE2, PREACT, *runs).shown
+    assert group
+    assert [(run.seed, run.error) for run in group.runs] == [(0, 6.0), (1, None), (2, math.inf), (3, 9.0)]
+    assert [run.seed for run in group.ended] == [0, 2, 3]
+    assert (group.errors, group.median, group.farthest) == ([6.0, math.inf, 9.0], 9.0, 64_000)
 
 
 @pytest.mark.parametrize("profile", ["smoke", "shallow"])
@@ -87,32 +66,39 @@ def test_profiles_are_never_mixed(profile: str) -> None:
 
 
 def test_cells_of_a_sweep_have_the_runs_of_each_setting() -> None:
-    table, cell_id = a_table("table1"), "exclusive_gating_0_to_5/resnet110"
     labels = [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
-    runs = [record(table, cell_id, 50.0 + i, setting=label) for i, label in enumerate(labels)]
-    cell = judged(table, cell_id, *runs, record(table, "exclusive_gating_6/resnet110", 8.7))
+    runs = [record(TABLE1, SWEEP, 50.0 + i, setting=label) for i, label in enumerate(labels)]
+    cell = judged(TABLE1, SWEEP, *runs, record(TABLE1, "exclusive_gating_6/resnet110", 8.7))
     assert [net.shown.errors for net in cell.nets if net.shown] == [[50.0 + i] for i in range(6)]
 
 
-def test_a_run_serves_every_table_that_prints_its_number() -> None:
-    run = record(TABLE2, "original/resnet110", 6.6)
-    for name, cell_id in (("table1", "original/resnet110"), ("table4", "resnet110/cifar10")):
-        cell = judged(a_table(name), cell_id, run)
-        assert cell.shown
-        assert cell.shown.errors == [6.6]
-
-
-def test_cells_of_one_net_on_other_images_or_by_another_recipe_do_not_share_runs() -> None:
-    table = a_table("table3")
-    comparison = compared(table, record(table, "cifar10_resnet164/preact", 5.5))
-    assert [c.cell.id for c in comparison.cells if c.shown] == ["cifar10_resnet164/preact"]
-    assert (
-        judged(table, "cifar10_resnet164_no_warm_up/preact", record(table, "cifar10_resnet164/preact", 5.5)).shown
-        is None
-    )
+@pytest.mark.parametrize(
+    ("table", "cell", "there", "cells"),
+    [
+        ("table2", "original/resnet164", "table2", ["original/resnet164"]),
+        ("table2", "original/resnet110", "table1", ["original/resnet110"]),
+        ("table2", "original/resnet110", "table4", ["resnet110/cifar10"]),
+        ("table3", "cifar10_resnet164/preact", "table3", ["cifar10_resnet164/preact"]),  # by the recipe with a warm-up
+    ],
+)
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_result_serves_every_cell_that_prints_its_number_and_no_other(
+    table: str, cell: str, there: str, cells: list[str], is_ours: bool
+) -> None:
+    runs = [record(a_table(table), cell, 6.6)] if is_ours else []
+    entered = [] if is_ours else [external(a_table(table), cell, 6.6)]
+    comparison = compared(a_table(there), *runs, externals=entered)
+    found = [c.cell.id for c in comparison.cells if c.shown]
+    assert (found, comparison.left_out) == (cells, ())
 
 
 # What is pooled
+
+
+@pytest.mark.parametrize("newer", [{"numerics": 2}, {"torch": "3.0.0"}])
+def test_runs_that_other_code_continued_are_not_pooled_with_any(newer: dict[str, Any]) -> None:
+    continued = mixed(record(TABLE2, PREACT, 6.0, seed=1), **newer)
+    assert shown(record(TABLE2, PREACT, 6.5), continued) == ([6.5], [[6.0]])
 
 
 def test_precisions_data_and_numerics_are_never_pooled() -> None:
@@ -127,10 +113,6 @@ def test_precisions_data_and_numerics_are_never_pooled() -> None:
     assert shown(runs[1], newer) == ([6.7], [[6.5]])
 
 
-def test_runs_of_equal_conditions_are_pooled() -> None:
-    assert shown(*records(TABLE2, PREACT, [6.4, 6.5, 6.6], precision="tf32", numerics=3)) == ([6.4, 6.5, 6.6], [])
-
-
 def test_other_batch_norm_groups_are_never_pooled() -> None:
     group = {"group": 128, "eps": 1e-5, "moving_average": 0.1, "at_test": "reestimated"}
     odd = record(TABLE2, PREACT, 6.0, seed=1, recipe={"batch_norm": group})
@@ -138,32 +120,24 @@ def test_other_batch_norm_groups_are_never_pooled() -> None:
 
 
 def test_engine_machine_and_code_are_no_reason_to_keep_runs_apart() -> None:
-    run, other = records(TABLE2, PREACT, [6.4, 6.5])
+    run, other = records(TABLE2, PREACT, [6.4, 6.5], precision="tf32", numerics=3)
     other = replace(
         other,
-        code=replace(other.code, engine="compiled", commit="abc", source="1" * 16),
+        code=replace(other.code, engine="compile", commit="abc", source="1" * 16),
         environment=replace(other.environment, device="a GPU"),
     )
     assert shown(run, other) == ([6.4, 6.5], [])
 
 
 def test_pixels_verified_in_one_run_are_verified_in_all_with_the_same_fingerprint() -> None:
-    runs = [record(TABLE2, PREACT, 6.4, data=UNVERIFIED), record(TABLE2, PREACT, 6.6, seed=1)]
-    other = record(TABLE2, "preact/resnet164", 5.5, data=UNVERIFIED)
-    for order in ([*runs, other], [other, *reversed(runs)]):
-        comparison = compared(TABLE2, *order)
-        cell, elsewhere = in_cell(comparison, PREACT), in_cell(comparison, "preact/resnet164")
-        assert cell.shown
-        assert cell.shown.errors == [6.4, 6.6]
-        assert cell.shown.conditions.data == ORIGINAL
-        assert elsewhere.verdict == "underpowered"
-
-
-def test_a_record_of_another_experiment_verifies_pixels_too() -> None:
-    table = a_table("table1")
     runs = records(TABLE2, PREACT, [6.37] * 5, data=UNVERIFIED)
     assert judged(TABLE2, PREACT, *runs).verdict == "not comparable"
-    assert judged(TABLE2, PREACT, *runs, record(table, "plain/resnet110", 90.0)).verdict == "reproduced"
+    elsewhere = record(TABLE1, "plain/resnet110", 90.0)
+    for order in ([*runs, elsewhere], [elsewhere, *runs]):
+        cell = in_cell(compared(TABLE2, *order), PREACT)
+        assert cell.verdict == "reproduced"
+        assert cell.shown
+        assert cell.shown.conditions.data == ORIGINAL
 
 
 def test_one_fingerprint_under_two_names_is_one_data_set() -> None:
@@ -172,34 +146,7 @@ def test_one_fingerprint_under_two_names_is_one_data_set() -> None:
     assert shown(*runs) == ([6.4, 7.4], [])
 
 
-def test_runs_that_other_code_continued_are_not_pooled_with_any() -> None:
-    pure = record(TABLE2, PREACT, 6.5)
-    one = mixed(record(TABLE2, PREACT, 6.0, seed=1))
-    other = mixed(record(TABLE2, PREACT, 6.1, seed=2), torch="3.0.0")
-    assert shown(pure, one, other) == ([6.5], [[6.0], [6.1]])
-
-
 # What is shown
-
-
-def test_a_mixed_run_comes_last() -> None:
-    pure = record(TABLE2, PREACT, 6.5, data=COPY, precision="bf16")
-    cell = judged(TABLE2, PREACT, pure, mixed(record(TABLE2, PREACT, 6.0, seed=1)))
-    assert cell.shown
-    assert cell.shown.records == [pure]
-    assert [str(group.conditions) for group in others(cell)] == ["CIFAR-10, fp32, numerics 1 and 2 (mixed)"]
-
-
-def test_canonical_pixels_come_first_even_if_no_run_on_them_has_ended() -> None:
-    copy = record(TABLE2, PREACT, 8.0, data=COPY)
-    cell = judged(TABLE2, PREACT, copy, record(TABLE2, PREACT, None))
-    assert cell.verdict == "not run"
-    assert [group.errors for group in others(cell)] == [[8.0]]
-
-
-def test_ended_runs_come_before_those_of_nearer_precision_in_progress() -> None:
-    runs = [record(TABLE2, PREACT, None), record(TABLE2, PREACT, 6.6, precision="bf16")]
-    assert shown(*runs) == ([6.6], [[]])
 
 
 @pytest.mark.parametrize(
@@ -217,46 +164,84 @@ def test_the_group_nearest_to_the_paper_is_shown(nearer: dict[str, Any], farther
     assert shown(one, other) == shown(other, one) == ([6.4], [[7.0]])
 
 
+@pytest.mark.parametrize(
+    ("nearer", "farther", "conditions"),
+    [
+        # canonical pixels come first even if no run on them has ended
+        (record(TABLE2, PREACT, None), record(TABLE2, PREACT, 8.0, data=COPY), f"{COPY.name}, fp32, numerics 1"),
+        # in the paper's own conditions those that have ended
+        (record(TABLE2, PREACT, 6.6, precision="bf16"), record(TABLE2, PREACT, None), "CIFAR-10, fp32, numerics 1"),
+        (
+            record(TABLE2, PREACT, 6.5, data=COPY, precision="bf16"),
+            mixed(record(TABLE2, PREACT, 6.0)),
+            "CIFAR-10, fp32, numerics 1 and 2 (mixed)",
+        ),
+        (record(TABLE2, PREACT, 8.0, data=COPY), external(TABLE2, PREACT, 6.0), "external: a paper"),
+        (record(TABLE2, PREACT, None), external(TABLE2, PREACT, 6.0), "external: a paper"),
+        (
+            external(TABLE2, PREACT, 6.0),
+            mixed(record(TABLE2, PREACT, 6.4)),
+            "CIFAR-10, fp32, numerics 1 and 2 (mixed)",
+        ),
+    ],
+)
+def test_which_of_two_runs_is_shown_and_what_the_other_is_called(
+    nearer: Record | ExternalResult, farther: Record | ExternalResult, conditions: str
+) -> None:
+    runs = [run for run in (farther, nearer) if isinstance(run, Record)]
+    entered = [run for run in (farther, nearer) if isinstance(run, ExternalResult)]
+    cell = judged(TABLE2, PREACT, *runs, externals=entered)
+    assert cell.shown
+    assert cell.shown.records == ([nearer] if isinstance(nearer, Record) else [])
+    assert [str(group.conditions) for group in others(cell)] == [conditions]
+
+
 FEW, ENOUGH = [6.4, 6.5], [6.6, 6.7, 6.8, 6.9, 7.0]
+
+
+def later_records(errors: Sequence[float | None], **how: Any) -> list[Record]:
+    """Runs with the seeds from 5: a run of the same seed by other code would be the same run."""
+    return [record(TABLE2, PREACT, error, seed=5 + i, **how) for i, error in enumerate(errors)]
 
 
 @pytest.mark.parametrize(
     ("nearer", "farther"),
     [
         ({"precision": "fp32"}, {"precision": "tf32"}),
-        ({"precision": "tf32"}, {"precision": "bf16"}),
         ({"numerics": 3}, {"numerics": 2}),
         ({"precision": "fp32", "numerics": 2}, {"precision": "bf16", "numerics": 1}),
     ],
 )
+@pytest.mark.parametrize("few", [FEW, [*FEW, 6.6, 6.7, None], [6.4] * 5])  # none of them with a planned seed
 def test_all_planned_runs_come_before_fewer_of_nearer_precision_or_newer_numerics(
-    nearer: dict[str, Any], farther: dict[str, Any]
+    nearer: dict[str, Any], farther: dict[str, Any], few: list[float | None]
 ) -> None:
-    enough = records(TABLE2, PREACT, ENOUGH, **farther)
-    for few in (FEW, [*FEW, 6.6, 6.7, None]):
-        ended = [error for error in few if error is not None]
-        runs = [*later_records(few, **nearer), *enough]
-        assert shown(*runs) == shown(*reversed(runs)) == (ENOUGH, [ended])
-    assert shown(*later_records(FEW, **nearer), *enough[:4]) == (FEW, [ENOUGH[:4]])
+    ended = [error for error in few if error is not None]
+    runs = [*later_records(few, **nearer), *records(TABLE2, PREACT, ENOUGH, **farther)]
+    assert shown(*runs) == shown(*reversed(runs)) == (ENOUGH, [ended])
+    assert shown(*runs[:-1]) == (ended, [ENOUGH[:4]])
 
 
-def test_of_two_groups_with_all_planned_runs_the_nearer_is_shown() -> None:
+@pytest.mark.parametrize(
+    ("near", "seeds", "expected"),
+    [
+        (ENOUGH[::-1], None, (ENOUGH[::-1], [ENOUGH])),
+        (FEW, 2, (FEW, [ENOUGH])),
+        (FEW, 3, (ENOUGH, [FEW])),
+    ],
+)
+def test_of_two_groups_with_all_planned_runs_the_nearer_is_shown(
+    near: list[float], seeds: int | None, expected: tuple[list[float], list[list[float]]]
+) -> None:
     far = records(TABLE2, PREACT, ENOUGH, precision="tf32")
-    assert shown(*far, *records(TABLE2, PREACT, ENOUGH[::-1])) == (ENOUGH[::-1], [ENOUGH])
-    assert shown(*far, *records(TABLE2, PREACT, FEW), seeds=2) == (FEW, [ENOUGH])
-    assert shown(*far, *records(TABLE2, PREACT, FEW), seeds=3) == (ENOUGH, [FEW])
-
-
-def later_records(errors: list[float], **how: Any) -> list[Record]:
-    """Runs with the seeds from 5: a run of the same seed by other code would be the same run."""
-    return [record(TABLE2, PREACT, error, seed=5 + i, **how) for i, error in enumerate(errors)]
+    assert shown(*far, *records(TABLE2, PREACT, near), seeds=seeds) == expected
 
 
 def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> None:
     few = records(TABLE2, PREACT, FEW)
+    entered = [external(TABLE2, PREACT, error, seed=seed) for seed, error in enumerate(ENOUGH)]
     assert shown(*few, *records(TABLE2, PREACT, ENOUGH, data=COPY)) == (FEW, [ENOUGH])
     assert shown(*few, *(mixed(run) for run in later_records(ENOUGH))) == (FEW, [ENOUGH])
-    entered = [external(TABLE2, PREACT, error, seed=seed) for seed, error in enumerate(ENOUGH)]
     assert shown(*few, externals=entered) == (FEW, [ENOUGH])
     assert shown(*records(TABLE2, PREACT, FEW, data=COPY), externals=entered) == (FEW, [ENOUGH])
 
@@ -268,105 +253,60 @@ def test_the_verdict_is_on_the_group_shown() -> None:
     assert judged(TABLE2, PREACT, *far).verdict == "reproduced"
 
 
-def test_conditions_are_told_in_words() -> None:
-    cell = judged(TABLE2, PREACT, record(TABLE2, PREACT, 6.4, data=COPY, precision="tf32", numerics=2))
-    assert cell.shown
-    assert str(cell.shown.conditions) == "CIFAR-10 (some copy), tf32, numerics 2"
-
-
 # Results from elsewhere
 
 
 def test_results_from_elsewhere_are_a_group_of_their_own_for_each_source() -> None:
     entered = [
         external(TABLE2, PREACT, 6.0),
-        external(TABLE2, PREACT, 6.1, seed=1),
+        external(TABLE2, PREACT, None, seed=1),
         external(TABLE2, PREACT, 7.0, source="a blog"),
     ]
-    assert shown(record(TABLE2, PREACT, 6.4), externals=entered) == ([6.4], [[6.0, 6.1], [7.0]])
-
-
-def test_results_from_elsewhere_are_shown_if_there_are_no_runs() -> None:
-    cell = judged(TABLE2, PREACT, externals=[external(TABLE2, PREACT, 6.0)])
-    assert cell.shown
-    assert cell.shown.conditions.source == "a paper"
-    assert cell.shown.records == []
+    assert shown(record(TABLE2, PREACT, 6.4), externals=entered) == ([6.4], [[6.0, math.inf], [7.0]])
+    cell = judged(TABLE2, PREACT, externals=entered[:1])
     assert cell.difference == pytest.approx(6.0 - 6.37)
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        record(TABLE2, PREACT, 6.4, precision="bf16"),
-        record(TABLE2, PREACT, None),
-        record(TABLE2, PREACT, 8.0, data=COPY),
-    ],
-)
-def test_our_runs_come_before_results_from_elsewhere(run: Record) -> None:
-    cell = judged(TABLE2, PREACT, run, externals=[external(TABLE2, PREACT, 6.0)])
-    assert cell.shown
-    assert cell.shown.records == [run]
-    assert [group.conditions.source for group in others(cell)] == ["a paper"]
-
-
-def test_results_from_elsewhere_come_before_runs_that_other_code_continued() -> None:
-    run = mixed(record(TABLE2, PREACT, 6.4))
-    assert shown(run, externals=[external(TABLE2, PREACT, 6.0)]) == ([6.0], [[6.4]])
-
-
 def test_results_from_elsewhere_say_nothing_in_a_reduced_profile() -> None:
-    entered = [external(TABLE2, PREACT, 6.0)]
-    comparison = compared(TABLE2, profile="shallow", externals=entered)
+    comparison = compared(TABLE2, profile="shallow", externals=[external(TABLE2, PREACT, 6.0)])
     assert {c.shown for c in comparison.cells} == {None}
     assert comparison.left_out == ()
 
 
-def test_a_result_from_elsewhere_serves_every_table_that_prints_its_number() -> None:
-    entered = [external(TABLE2, "original/resnet110", 6.6)]
-    for name, cell_id in (("table1", "original/resnet110"), ("table4", "resnet110/cifar10")):
-        comparison = compared(a_table(name), externals=entered)
-        assert [c.cell.id for c in comparison.cells if c.shown] == [cell_id]
-        assert comparison.left_out == ()
-
-
 def test_a_result_from_elsewhere_is_of_one_setting_and_one_crop() -> None:
-    table, cell_id = a_table("table1"), "exclusive_gating_0_to_5/resnet110"
-    cell = judged(table, cell_id, externals=[external(table, cell_id, 50.0, setting="gate_bias=-2")])
+    cell = judged(TABLE1, SWEEP, externals=[external(TABLE1, SWEEP, 50.0, setting="gate_bias=-2")])
     assert [bool(net.shown) for net in cell.nets] == [False, False, True, False, False, False]
-    table = a_table("table5")
-    entered = [external(table, "original_resnet152/top1", 21.0)]
-    assert [c.cell.id for c in compared(table, externals=entered).cells if c.shown] == ["original_resnet152/top1"]
+    entered = [external(TABLE5, "original_resnet152/top1", 21.0)]
+    assert [c.cell.id for c in compared(TABLE5, externals=entered).cells if c.shown] == ["original_resnet152/top1"]
 
 
-def changed(result: ExternalResult) -> ExternalResult:
-    return replace(result, experiment="0" * 64)
+CHANGED = {"experiment": "0" * 64}
 
 
-def test_a_result_entered_for_an_experiment_that_changed_since_is_named_and_not_used() -> None:
-    comparison = compared(TABLE2, externals=[changed(external(TABLE2, PREACT, 6.0, seed=4, source="a blog"))])
-    assert all(c.shown is None for c in comparison.cells)
-    assert comparison.left_out == (
-        "the result of seed 4 from 'a blog' was entered for preact/resnet110, whose experiment has changed since. "
-        "Enter it again (`paperbench record`) if it still holds.",
+@pytest.mark.parametrize(
+    ("table", "result", "cell"),
+    [
+        (TABLE2, replace(external(TABLE2, PREACT, 6.0, seed=4, source="a blog"), **CHANGED), PREACT),
+        (TABLE2, replace(external(TABLE2, PREACT, 6.0, seed=4, source="a blog"), **CHANGED, cell="gone/x"), "gone/x"),
+        (
+            TABLE1,
+            replace(external(TABLE1, SWEEP, 50.0, seed=4, source="a blog", setting="gate_bias=-2"), **CHANGED),
+            f"{SWEEP} (gate_bias=-2)",
+        ),
+        (TABLE2, external(TABLE1, "plain/resnet110", 50.0), ""),  # of another table
+        (TABLE2, replace(external(TABLE1, "plain/resnet110", 50.0), **CHANGED), ""),
+    ],
+)
+def test_a_result_entered_for_an_experiment_that_changed_since_is_named_and_not_used(
+    table: Table, result: ExternalResult, cell: str
+) -> None:
+    comparison = compared(table, externals=[result])
+    assert not any(net.shown for c in comparison.cells for net in c.nets)
+    message = (
+        f"the result of seed 4 from 'a blog' was entered for {cell}, whose experiment has changed since. Enter it "
+        "again (`paperbench record`) if it still holds."
     )
-    table, cell_id = a_table("table1"), "exclusive_gating_0_to_5/resnet110"
-    (told,) = left_out(table=table, externals=[changed(external(table, cell_id, 50.0, setting="gate_bias=-2"))])
-    assert "exclusive_gating_0_to_5/resnet110 (gate_bias=-2), whose experiment has changed since" in told
-
-
-def test_a_diverged_result_from_elsewhere_has_no_error() -> None:
-    cell = judged(TABLE2, PREACT, externals=[external(TABLE2, PREACT, None), external(TABLE2, PREACT, 6.4, seed=1)])
-    assert cell.shown
-    assert cell.shown.errors == [math.inf, 6.4]
-    assert cell.shown.diverged == 1
-
-
-def test_a_result_of_a_cell_that_is_no_more_is_named_and_those_of_other_tables_are_not() -> None:
-    gone = replace(external(TABLE2, PREACT, 6.0), cell="gone/resnet110")
-    assert len(left_out(externals=[changed(gone)])) == 1
-    elsewhere = external(a_table("table1"), "plain/resnet110", 50.0)
-    assert left_out(externals=[elsewhere]) == ()
-    assert left_out(externals=[changed(elsewhere)]) == ()
+    assert comparison.left_out == ((message,) if cell else ())
 
 
 # What is left out
@@ -380,154 +320,117 @@ def test_a_run_that_is_there_twice_counts_once() -> None:
 
 def test_a_run_that_is_there_with_different_contents_is_named_and_not_averaged_in() -> None:
     runs = records(TABLE2, PREACT, [6.4, 6.5, 6.6])
-    other = replace(runs[1], result=result(7.0))
-    third = replace(runs[1], seconds=61.0)
+    other, third = replace(runs[1], result=result(7.0)), replace(runs[1], seconds=61.0)
     assert shown(*runs, other) == ([6.4, 6.6], [])
     assert left_out(*runs, other) == (
-        f"run {runs[1].run} (seed 1 of preact_resnet110) is there 2 times with different contents. Delete the wrong "
+        f"run {runs[1].run} (seed 1 of preact_resnet110) was found 2 times with different contents. Delete the wrong "
         "ones.",
     )
-    assert "is there 3 times" in left_out(*runs, other, third, other)[0]
-    assert judged(TABLE2, PREACT, runs[1], other).verdict == "not run"
+    assert "was found 3 times" in left_out(*runs, other, third, other)[0]
+    older = record(TABLE2, PREACT, None, seed=1)
+    assert len(left_out(runs[1], older)) == 1
+    assert judged(TABLE2, PREACT, runs[1], older).shown is None
 
 
-def test_an_older_copy_of_a_run_that_went_on_is_named_too() -> None:
-    run, older = record(TABLE2, PREACT, 6.4), record(TABLE2, PREACT, None)
-    assert len(left_out(run, older)) == 1
-    assert judged(TABLE2, PREACT, run, older).shown is None
-
-
-def test_a_run_by_another_recipe_is_named_with_what_changed() -> None:
-    run = record(TABLE2, PREACT, 6.4, seed=2, recipe={"batch_size": 256, "momentum_form": "pytorch"})
-    comparison = compared(TABLE2, run)
-    assert {c.verdict for c in comparison.cells} == {"not run"}
-    (told,) = comparison.left_out
-    assert told == (
-        f"run {run.run} (seed 2 of preact_resnet110) is of no experiment that there is; the nearest is "
-        'preact/resnet110, but recipe.batch_size was 256 and is 128; recipe.momentum_form was "pytorch" and is "caffe".'
-    )
-
-
-def test_values_within_a_group_of_the_recipe_are_named_one_by_one() -> None:
-    drops, warm_up = {"at": [32_000, 50_000], "factor": 0.1}, None
-    (told,) = left_out(record(TABLE2, PREACT, 6.4, recipe={"drops": drops, "warm_up": warm_up, "young": 1}))
-    assert "recipe.drops.at was [32000,50000] and is [32000,48000]" in told
-    assert 'recipe.warm_up was null and is {"iterations":400,"learning_rate":0.01}' in told
-    assert "recipe.young was 1 and is absent" in told
-    assert "factor" not in told
+TO_256 = {"batch_size": 256}
+FROM_256 = "recipe.batch_size was 256 and is 128"
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("table", "cell", "changes", "nearest", "told"),
     [
-        ("batch_size", 128.0, "128.0 and is 128"),
-        ("batch_size", None, "null and is 128"),
-        ("new", None, "null and is absent"),
+        (
+            TABLE2,
+            PREACT,
+            {"recipe": {"batch_size": 256, "momentum_form": "pytorch"}},
+            PREACT,
+            f'{FROM_256}; recipe.momentum_form was "pytorch" and is "caffe"',
+        ),
+        (
+            TABLE2,
+            PREACT,
+            {"recipe": {"drops": {"at": [32_000, 50_000], "factor": 0.1}, "warm_up": None, "young": 1}},
+            PREACT,
+            'recipe.warm_up was null and is {"iterations":400,"learning_rate":0.01}; '
+            "recipe.drops.at was [32000,50000] and is [32000,48000]; recipe.young was 1 and is absent",
+        ),
+        (TABLE2, PREACT, {"recipe": {"batch_size": 128.0}}, PREACT, "recipe.batch_size was 128.0 and is 128"),
+        (TABLE2, PREACT, {"recipe": {"new": None}}, PREACT, "recipe.new was null and is absent"),
+        (
+            TABLE2,
+            PREACT,
+            {"recipe": {f"value{i}": i for i in range(6)}},
+            PREACT,
+            "; ".join(f"recipe.value{i} was {i} and is absent" for i in range(4)) + "; ...",
+        ),
+        (TABLE2, PREACT, {"net": {"shortcut_option": "B"}}, PREACT, 'net.shortcut_option was "B" and is "A"'),
+        # the nearest is that of the model with the fewest changes
+        (
+            TABLE1,
+            "exclusive_gating_7/resnet110",
+            {"net": {"young": 1}},
+            "exclusive_gating_7/resnet110",
+            "net.young was 1 and is absent",
+        ),
+        (TABLE3, "cifar10_resnet164/preact", {"recipe": TO_256}, "cifar10_resnet164/preact", FROM_256),
+        (
+            TABLE3,
+            "cifar10_resnet164/preact",
+            {"recipe": {**TO_256, "warm_up": None}},
+            "cifar10_resnet164_no_warm_up/preact",
+            FROM_256,
+        ),
     ],
 )
-def test_what_only_the_digest_tells_apart_is_named_too(key: str, value: object, told: str) -> None:
-    assert f"recipe.{key} was {told}." in left_out(record(TABLE2, PREACT, 6.4, recipe={key: value}))[0]
-
-
-def test_many_changes_are_not_all_told() -> None:
-    values = {f"value{i}": i for i in range(6)}
-    (told,) = left_out(record(TABLE2, PREACT, 6.4, recipe=values))
-    assert "recipe.value3 was 3 and is absent; ...." in told
-    assert "value4" not in told
-
-
-def test_a_net_that_changed_is_named_with_what_changed() -> None:
-    run = record(TABLE2, PREACT, 6.4, net={"shortcut_option": "B"})
-    (told,) = left_out(run)
-    assert "the nearest is preact/resnet110, but net.shortcut_option was " in told
-    assert '"B"' in told
-
-
-def test_the_nearest_experiment_is_that_of_the_model_with_the_fewest_changes() -> None:
-    table = a_table("table1")
-    run = record(table, "exclusive_gating_7/resnet110", 9.8, net={"young": 1})
-    told = "the nearest is exclusive_gating_7/resnet110, but net.young was 1 and is absent."
-    assert told in left_out(run, table=table)[0]
-    run = replace(run, net="resnet110_exclusive_gating(gate_bias=-8)")  # what it is counts, not what it was called
-    assert told in left_out(run, table=table)[0]
-    run = record(table, "exclusive_gating_7/resnet110", 9.8, net={"gate_bias": -8.0})
-    assert ", but net.gate_bias was -8.0 and is " in left_out(run, table=table)[0]
-
-
-def test_the_nearest_experiment_can_be_the_one_by_another_recipe() -> None:
-    table, net = a_table("table3"), "cifar10_resnet164/preact"
-    near = record(table, net, 5.5, recipe={"batch_size": 256})
-    assert f"the nearest is {net}, but recipe.batch_size was 256 and is 128." in left_out(near, table=table)[0]
-    far = record(table, net, 5.5, recipe={"batch_size": 256, "warm_up": None})
-    assert (
-        "the nearest is cifar10_resnet164_no_warm_up/preact, but recipe.batch_size was 256 and is 128."
-        in left_out(far, table=table)[0]
+def test_a_run_of_no_experiment_is_named_with_what_changed(
+    table: Table, cell: str, changes: dict[str, Any], nearest: str, told: str
+) -> None:
+    run = record(table, cell, 6.4, seed=2, **changes)
+    comparison = compared(table, run)
+    assert {c.verdict for c in comparison.cells} == {"not run"}
+    assert comparison.left_out == (
+        f"run {run.run} (seed 2 of {run.net}) belongs to no current experiment; the nearest is {nearest}, but {told}.",
     )
 
 
-def test_each_run_of_no_experiment_is_named_once() -> None:
-    runs = records(TABLE2, PREACT, [6.4, 6.5], recipe={"batch_size": 256})
-    told = left_out(*runs)
-    assert len(told) == 2
-    assert [run.run in line for run, line in zip(runs, told, strict=True)] == [True, True]
+@pytest.mark.parametrize("name", ["resnet110_exclusive_gating(gate_bias=-8)", "a name of long ago"])
+def test_what_a_run_is_counts_and_not_what_it_was_called(name: str) -> None:
+    run = record(TABLE1, "exclusive_gating_7/resnet110", 9.8, recipe=TO_256)
+    (told,) = left_out(replace(run, net=name), table=TABLE1)
+    assert told.endswith(f"; the nearest is exclusive_gating_7/resnet110, but {FROM_256}.")
 
 
-def test_runs_of_no_net_of_the_table_are_passed_over_in_silence() -> None:
-    table1, table3 = a_table("table1"), a_table("table3")
-    runs = [record(table1, "plain/resnet110", 90.0), record(table3, "cifar10_resnet1001/preact", 4.9)]
-    assert left_out(*runs) == ()
+def test_each_run_of_no_experiment_is_named() -> None:
+    runs = records(TABLE2, PREACT, [6.4, 6.5], recipe=TO_256)
+    assert [told.split()[1] for told in left_out(*runs)] == [run.run for run in runs]
 
 
-def test_runs_of_another_profile_are_passed_over_in_silence() -> None:
-    assert left_out(record(TABLE2, PREACT, 6.4, profile="shallow", recipe={"batch_size": 256})) == ()
-    assert len(left_out(record(TABLE2, PREACT, 6.4, profile="shallow", recipe={"batch_size": 256}), profile="shallow"))
+def no_tables() -> list[Table]:
+    raise AssertionError("nothing here needs another table")
 
 
-def test_runs_of_this_tables_nets_for_another_table_are_not_named() -> None:
-    table3 = a_table("table3")
-    runs = [
-        record(table3, "cifar10_resnet164_no_warm_up/preact", 5.5),  # the same net by another recipe
-        record(table3, "cifar100_resnet164/preact", 24.3),  # the same model with other outputs
-    ]
-    asked = []
-
-    def tables() -> list[Table]:
-        asked.append(1)
-        return [table3]
-
-    assert left_out(*runs, other_tables=tables) == ()
-    assert asked == [1]
-    assert len(left_out(*runs)) == 2
-
-
-def test_other_tables_are_not_read_in_vain() -> None:
-    def tables() -> list[Table]:
-        raise AssertionError("nothing here is in need of another table")
-
-    assert left_out(record(TABLE2, PREACT, 6.4), other_tables=tables) == ()
-
-
-def test_a_run_that_no_other_table_knows_either_is_named() -> None:
-    run = record(TABLE2, PREACT, 6.4, recipe={"batch_size": 256})
-    assert len(left_out(run, other_tables=lambda: [a_table("table1"), a_table("table3")])) == 1
+@pytest.mark.parametrize(
+    ("runs", "profile", "other_tables", "number"),
+    [
+        ([record(TABLE2, PREACT, 6.4)], "paper", no_tables, 0),
+        # of nets that the table does not have
+        ([record(TABLE1, "plain/resnet110", 90.0), record(TABLE3, "cifar10_resnet1001/preact", 4.9)], "paper", list, 0),
+        ([record(TABLE2, PREACT, 6.4, profile="shallow", recipe=TO_256)], "paper", no_tables, 0),
+        ([record(TABLE2, PREACT, 6.4, profile="shallow", recipe=TO_256)], "shallow", list, 1),
+        # of this table's net by another recipe, and of its model with other outputs
+        ([record(TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.5)], "paper", lambda: [TABLE3], 0),
+        ([record(TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.5)], "paper", list, 1),
+        ([record(TABLE3, "cifar100_resnet164/preact", 24.3)], "paper", lambda: [TABLE1, TABLE3], 0),
+        ([record(TABLE3, "cifar100_resnet164/preact", 24.3)], "paper", lambda: [TABLE1], 1),
+        ([record(TABLE2, PREACT, 6.4, recipe=TO_256)], "paper", lambda: [TABLE1, TABLE3], 1),
+    ],
+)
+def test_runs_of_other_tables_and_profiles_are_not_named(
+    runs: list[Record], profile: str, other_tables: Callable[[], list[Table]], number: int
+) -> None:
+    assert len(left_out(*runs, profile=profile, other_tables=other_tables)) == number
 
 
 def test_records_may_come_from_an_iterator() -> None:
     found = compare(TABLE2, TABLE2.cells(), "paper", iter(records(TABLE2, PREACT, [6.37] * 5)))
     assert [c.verdict for c in found.cells].count("reproduced") == 1
-
-
-@pytest.mark.parametrize(("dataset", "error"), [("cifar10", 90.0), ("cifar100", 99.0), ("imagenet", 99.9)])
-def test_guessing_is_wrong_in_all_classes_but_one(dataset: str, error: float) -> None:
-    assert chance_error(dataset) == pytest.approx(error)
-
-
-def test_runs_of_later_seeds_make_no_group_complete() -> None:
-    later = [record(TABLE2, PREACT, 6.4, seed=seed, precision="tf32") for seed in (3, 5, 6, 7, 8)]
-    first = [record(TABLE2, PREACT, 6.5, seed=seed) for seed in range(4)]
-    assert shown(*later, *first) == ([6.5] * 4, [[6.4] * 5])
-
-
-def test_a_record_under_a_name_of_long_ago_is_known_by_its_net() -> None:
-    (told,) = left_out(replace(record(TABLE2, PREACT, 6.4, recipe={"batch_size": 256}), net="a name of long ago"))
-    assert f"the nearest is {PREACT}, but recipe.batch_size was 256 and is 128." in told

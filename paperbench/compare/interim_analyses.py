@@ -1,6 +1,6 @@
-"""When results are looked at: after the number of runs fixed beforehand, and once more after twice as many.
+"""When results are analysed: after the number of runs fixed beforehand, and once more after twice as many.
 
-Looking after every run and stopping at a welcome verdict would be optional stopping. So runs between the two looks
+Analysing after every run and stopping at a welcome verdict would be optional stopping. So runs between the two looks
 change nothing, and neither do runs beyond the second.
 """
 
@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paperbench.compare.evidence import Group, Run
+from paperbench.compare.evidence import Group, Run, errors_of
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK
+
+LOOKS = ((1, FIRST_LOOK), (2, SECOND_LOOK))
+"""For each look how many times the planned runs it takes, and the error level of each one-sided test."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a group.
-
-    Attributes:
-        number: 1 or 2.
-        level: Error level of each one-sided test.
-    """
+    """One look at a group; see `LOOKS` for its number and level."""
 
     number: int
     runs: tuple[Run, ...]
@@ -27,17 +25,13 @@ class Look:
 
     @property
     def errors(self) -> list[float]:
-        return [run.error for run in self.runs if run.error is not None]
+        return errors_of(self.runs)
 
 
 def looks(group: Group, planned: int) -> list[Look]:
     """The looks for which all runs have ended."""
-    found = []
-    for number, runs, level in ((1, planned, FIRST_LOOK), (2, 2 * planned, SECOND_LOOK)):
-        looked_at = group.first(runs)
-        if len(looked_at) == runs:
-            found.append(Look(number, tuple(looked_at), level))
-    return found
+    found = [Look(number, tuple(group.first(number * planned)), level) for number, level in LOOKS]
+    return [look for look in found if len(look.runs) == look.number * planned]
 
 
 def progress(group: Group, planned: int) -> str:
