@@ -19,9 +19,9 @@ from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.executor import Executor, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training import trainer as trainer_module
-from paperbench.runs.resume import Checkpoint
 from paperbench.training.choice import EngineChoice
 from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine
@@ -164,7 +164,7 @@ def test_a_missing_checkpoint_is_told_and_nothing_is_trained_anew(run: PlannedRu
     for file in directory.checkpoints.newest_first():
         file.path.unlink()
     _, log = go(run, tmp_path)
-    assert "has no checkpoint that can be read, while its record speaks of 8 iterations. Restore one" in log.failure
+    assert "has no readable checkpoint, while its record says 8 iterations. Restore one" in log.failure
     assert log.steps == []
     assert directory.history_file.read_bytes() == history
 
@@ -182,8 +182,8 @@ def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("numerics", "numerics version 1, and this is 2. Going on would mix them."),
-        ("torch", "and this is 99.0.1. Going on would mix them."),
+        ("numerics", "numerics version 1, and this is 2. Resuming would mix them."),
+        ("torch", "and this is 99.0.1. Resuming would mix them."),
     ],
 )
 def test_versions_are_not_mixed_within_a_run_unless_asked(
@@ -198,13 +198,13 @@ def test_versions_are_not_mixed_within_a_run_unless_asked(
     _, refused = go(run, tmp_path)
     assert message in refused.failure
     assert "`--incompatible restart` trains it anew" in refused.failure
-    assert "`--incompatible continue` goes on" in refused.failure
+    assert "`--incompatible continue` resumes" in refused.failure
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
 
     _, mixed = go(run, tmp_path, incompatible="continue")
     assert mixed.record.status == "finished"
     assert mixed.record.is_mixed
-    assert any("The run goes on, and is marked as mixed." in warning for warning in mixed.warnings)
+    assert any("The run continues, and is marked as mixed." in warning for warning in mixed.warnings)
     assert [s.first for s in mixed.record.sessions] == [0, 8]
 
 
@@ -246,9 +246,9 @@ def test_a_mixed_run_is_begun_anew_on_request(
 def test_a_checkpoint_that_does_not_fit_is_told(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
     (file,) = directory.checkpoints.newest_first()
-    contents, _ = read_checkpoint(file.read(), run.id)
-    del contents["trainer"]["model"]["stem.conv.weight"]
-    directory.checkpoints.write(9, checkpoint_bytes(run.id, contents))
+    checkpoint = Checkpoint.from_bytes(file.read(), run.id)
+    del checkpoint.state["model.stem.conv.weight"]
+    directory.checkpoints.write(9, checkpoint.to_bytes())
     assert "does not fit this version of paperbench" in go(run, tmp_path)[1].failure
 
 
@@ -327,7 +327,7 @@ def test_a_lack_of_memory_before_the_first_checkpoint_promises_none(
 
     monkeypatch.setattr(EagerEngine, "step", exhausted)
     _, log = go(run, tmp_path)
-    assert "There is no checkpoint yet: the same command begins the run anew." in log.failure
+    assert "There is no checkpoint yet: the same command starts the run again." in log.failure
     assert "is kept" not in log.failure
     assert "--engine" not in log.failure
 
