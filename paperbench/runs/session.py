@@ -32,6 +32,7 @@ from paperbench.specs.recipe import Recipe
 from paperbench.training.choice import BIT_EQUAL, choose_engine
 from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
 from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 from paperbench.training.window import WindowMetrics
 
@@ -278,8 +279,8 @@ class RunSession:
         try:
             self.trainer.load_state_dict(state)
         except (KeyError, ValueError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "loading state_dict" not in str(error):
-                raise  # too little memory, or a fault of the device
+            if is_out_of_memory(error) or "CUDA error" in str(error):
+                raise
             raise ResumeError(
                 f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Continue "
                 f"with the version that wrote it, or start this run again: {RESTART}."
