@@ -240,8 +240,9 @@ class RunSession:
     # Divergence
 
     def _find_divergence(self) -> Origin | None:
-        """Replay from the newest sound checkpoint, or from the start, and observe what follows the last line.
+        """Replay from the newest sound checkpoint, or from the start, and observe it from the last line on.
 
+        That line's iteration is observed too: its loss was finite, but its update may have been what broke the numbers.
         Leaves the trainer as it is.
 
         Raises:
@@ -251,7 +252,7 @@ class RunSession:
         present = {name: tensor.clone() for name, tensor in self.trainer.state_dict().items()}
         try:
             self._return_to_sound_state()
-            while self.trainer.iteration < self._last_logged:
+            while self.trainer.iteration < self._last_logged - 1:
                 self._limits.raise_if_signalled()
                 self.trainer.step()
             return find_in_training(self.trainer, int(present["iteration"]), self._limits.raise_if_signalled)

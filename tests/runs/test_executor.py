@@ -224,9 +224,7 @@ def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_i
     assert saved == written
 
 
-def test_a_checkpoint_is_not_written_twice(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_not_written_twice(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is due at the end or at a pause is the last of the session."""
     written: list[int] = []
     write = Checkpoints.write
