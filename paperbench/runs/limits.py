@@ -52,7 +52,7 @@ class Limits:
 
 @contextmanager
 def stopping_on_signals(limits: Limits) -> Iterator[None]:
-    """Let signals end the training after the current iteration; a second one ends it after a save that is under way.
+    """Let signals end the training after the current iteration; a second one ends it at once.
 
     They are those of Ctrl-C, of `kill` and batch systems, and of a terminal that is closed.
     """
@@ -62,11 +62,7 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
             raise SystemExit(128 + number)
         limits.signal = number
         with suppress(OSError):  # nobody may be reading any more
-            os.write(
-                2,
-                b"\npaperbench: stopping; a second signal ends after a save that is under way, back to the last "
-                b"checkpoint\n",
-            )
+            os.write(2, b"\npaperbench: stopping; a second signal ends at once, back to the last checkpoint\n")
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     previous = {number: signal.signal(number, on_signal) for number in numbers}

@@ -32,6 +32,7 @@ from paperbench.specs.recipe import Recipe
 from paperbench.training.choice import BIT_EQUAL, choose_engine
 from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
 from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 from paperbench.training.window import WindowMetrics
 
@@ -239,8 +240,9 @@ class RunSession:
     # Divergence
 
     def _find_divergence(self) -> Origin | None:
-        """Replay from the newest sound checkpoint, or from the start, and observe what follows the last line.
+        """Replay from the newest sound checkpoint, or from the start, and observe it from the last line on.
 
+        That line's iteration is observed too: its loss was finite, but its update may have been what broke the numbers.
         Leaves the trainer as it is.
 
         Raises:
@@ -250,7 +252,7 @@ class RunSession:
         present = {name: tensor.clone() for name, tensor in self.trainer.state_dict().items()}
         try:
             self._return_to_sound_state()
-            while self.trainer.iteration < self._last_logged:
+            while self.trainer.iteration < self._last_logged - 1:
                 self._limits.raise_if_signalled()
                 self.trainer.step()
             return find_in_training(self.trainer, int(present["iteration"]), self._limits.raise_if_signalled)
@@ -278,8 +280,8 @@ class RunSession:
         try:
             self.trainer.load_state_dict(state)
         except (KeyError, ValueError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "loading state_dict" not in str(error):
-                raise  # too little memory, or a fault of the device
+            if is_out_of_memory(error) or "CUDA error" in str(error):
+                raise
             raise ResumeError(
                 f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Continue "
                 f"with the version that wrote it, or start this run again: {RESTART}."

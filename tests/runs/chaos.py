@@ -25,7 +25,7 @@ import torch
 
 from paperbench.cli.main import main
 from paperbench.data.digits import load_digits
-from paperbench.runs import executor, room  # noqa: F401  (loaded once, for all workers)
+from paperbench.runs import disk_space, executor  # noqa: F401  (loaded once, for all workers)
 from paperbench.runs import lease as lease_module
 
 LOG = f"{tempfile.mkdtemp()}/{{}}.log"

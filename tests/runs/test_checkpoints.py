@@ -1,12 +1,27 @@
+"""Checkpoints as files, and what is in them."""
+
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.runs.checkpoints import Checkpoints, DamagedCheckpointError
+from paperbench.runs.planning import PlannedRun
+from paperbench.runs.resume import Checkpoint, CheckpointError
+from paperbench.runs.store import RunDirectory
+from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
+from paperbench.typed import to_json
+from tests.limits import frugal
+from tests.runs.running import assert_equal, go
 
 
 def iterations(checkpoints: Checkpoints) -> list[int]:
@@ -15,32 +30,37 @@ def iterations(checkpoints: Checkpoints) -> list[int]:
 
 def test_a_name_holds_iteration_and_hash(tmp_path: Path) -> None:
     file = Checkpoints(tmp_path).write(64_000, b"state")
-    assert file.path.name == f"checkpoint-64000-{hashlib.sha256(b'state').hexdigest()[:16]}.pt"
+    assert file.path.name == f"checkpoint-64000-{hashlib.sha256(b'state').hexdigest()[:16]}.safetensors"
     assert file.read() == b"state"
     assert Checkpoints(tmp_path).newest_first() == [file]
 
 
-def test_they_come_by_iteration_and_not_by_name(tmp_path: Path) -> None:
+def test_they_come_by_iteration_and_other_files_are_none(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for iteration in (900, 1000, 20):
         checkpoints.write(iteration, b"%d" % iteration)
+    for name in ("checkpoint", "checkpoint-1-0123", "checkpoint-x-0123456789abcdef", "checkpoint-best"):
+        (tmp_path / f"{name}.safetensors").touch()
+    (tmp_path / "checkpoint-8-0123456789abcdef.safetensors.12.tmp").touch()
     assert iterations(checkpoints) == [1000, 900, 20]
+    assert Checkpoints(tmp_path / "missing").newest_first() == []
 
 
-@pytest.mark.parametrize(("keep_previous", "left"), [(True, [30, 20]), (False, [30])])
+@pytest.mark.parametrize(("keep_previous", "left"), [(True, [40, 30, 20]), (False, [40, 30])])
 def test_pruning_leaves_the_newest_and_perhaps_the_one_before(
     tmp_path: Path, keep_previous: bool, left: list[int]
 ) -> None:
+    """What is farther is not this process's work."""
     checkpoints = Checkpoints(tmp_path)
-    for iteration in (10, 20):
+    for iteration in (10, 20, 40):
         checkpoints.write(iteration, b"")
     checkpoints.write(30, b"of another session")
     newest = checkpoints.write(30, b"")
-    (tmp_path / "checkpoint-best.pt").touch()
+    (tmp_path / "checkpoint-best.safetensors").touch()
     checkpoints.prune(newest, keep_previous=keep_previous)
     assert iterations(checkpoints) == left
     assert newest.read() == b""
-    assert (tmp_path / "checkpoint-best.pt").exists()
+    assert (tmp_path / "checkpoint-best.safetensors").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"stat", b"State", b"state\n"])
@@ -49,15 +69,6 @@ def test_what_does_not_have_its_hash_is_damaged(tmp_path: Path, content: bytes) 
     file.path.write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match="does not hold what was written: its hash is another"):
         file.read()
-
-
-def test_what_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
-    file = Checkpoints(tmp_path).write(8, b"state")
-    file.path.unlink()
-    file.path.mkdir()
-    with pytest.raises(RunError, match=r"cannot be read: Is a directory\. Mend that") as caught:
-        file.read()
-    assert not isinstance(caught.value, DamagedCheckpointError)
 
 
 def test_a_damaged_one_is_set_aside_and_not_looked_for(tmp_path: Path) -> None:
@@ -69,24 +80,150 @@ def test_a_damaged_one_is_set_aside_and_not_looked_for(tmp_path: Path) -> None:
     assert aside.read_bytes() == b"bad"
 
 
-def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
-    for name in ("checkpoint.pt", "checkpoint-1-0123.pt", "checkpoint-x-0123456789abcdef.pt", "checkpoint-1.pt.tmp"):
-        (tmp_path / name).touch()
-    (tmp_path / "checkpoint-8-0123456789abcdef.pt.12.tmp").touch()
-    assert Checkpoints(tmp_path).newest_first() == []
-    assert Checkpoints(tmp_path / "missing").newest_first() == []
-
-
-def test_folders_of_two_stores_can_be_copied_over_each_other(tmp_path: Path) -> None:
-    """Whichever record wins, the farther checkpoint stays and is gone on from."""
-    for store, reached in (("a", 16), ("b", 24)):
-        Checkpoints(tmp_path / store).write(reached, store.encode())
-    for file in Checkpoints(tmp_path / "a").newest_first():
-        file.path.rename(tmp_path / "b" / file.path.name)
-    assert iterations(Checkpoints(tmp_path / "b")) == [24, 16]
-
-
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_or_written_is_an_error_and_not_called_damaged(tmp_path: Path) -> None:
+    file = Checkpoints(tmp_path).write(8, b"state")
+    file.path.unlink()
+    file.path.mkdir()
+    with pytest.raises(RunError, match=r"cannot be read: Is a directory\. Mend that") as caught:
+        file.read()
+    assert not isinstance(caught.value, DamagedCheckpointError)
     (tmp_path / "file").touch()
     with pytest.raises(PaperbenchError, match="cannot be written"):
         Checkpoints(tmp_path / "file").write(8, b"")
+
+
+# What is in them
+
+
+@pytest.fixture(scope="module")
+def checkpoint(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    directory, _ = go(run, tmp_path_factory.mktemp("eight"), stop_at=8)
+    return Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), run.id)
+
+
+def test_all_of_a_checkpoint_comes_back_from_the_same_bytes(run: PlannedRun, checkpoint: Checkpoint) -> None:
+    data = checkpoint.to_bytes()
+    again = Checkpoint.from_bytes(data, run.id)
+    assert again.facts == checkpoint.facts
+    assert again.iteration == 8
+    assert_equal(again.state, checkpoint.state)
+    assert {name.split(".")[0] for name in again.state} == {"iteration", "model", "momentum", "window", "noise"}
+    backwards = Checkpoint(checkpoint.facts, dict(reversed(checkpoint.state.items())))
+    assert again.to_bytes() == backwards.to_bytes() == data
+
+
+def test_tensors_of_any_memory_layout_come_back_to_other_readers_too() -> None:
+    wide = torch.arange(48.0).view(2, 3, 4, 2).contiguous(memory_format=torch.channels_last)
+    tensors = {"wide": wide, "part": wide[0, 1], "none": torch.empty(0), "b": torch.tensor(True)}
+    tensors["bf16"] = torch.randn(3).bfloat16()
+    data = tensor_file_bytes(tensors, {"about": "ä"})
+    assert_equal(safetensors.torch.load(data), tensors)
+    assert read_tensor_file(data)[1] == {"about": "ä"}
+
+
+def header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """The same file with something else in its header."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    contents = json.loads(data[8:end])
+    change(contents)
+    text = json.dumps(contents).encode()
+    return len(text).to_bytes(8, "little") + text + data[end:]
+
+
+def facts(data: bytes, old: str, new: str) -> bytes:
+    def change(contents: dict[str, Any]) -> None:
+        text = contents["__metadata__"]["paperbench"]
+        assert old in text
+        contents["__metadata__"]["paperbench"] = text.replace(old, new, 1)
+
+    return header(data, change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: b"", "is no checkpoint"),
+        (lambda data: data[:7], "is no checkpoint"),
+        (lambda data: data[:1000], "is no checkpoint"),
+        (lambda data: data[:-1], "is no checkpoint"),
+        (lambda data: data + b"\0", "is no checkpoint"),
+        (lambda data: b"\xff" * 8 + data[8:], "is no checkpoint"),
+        (lambda data: (2**40).to_bytes(8, "little") + data[8:], "is no checkpoint"),
+        (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[2**50])), "is no checkpoint"),
+        (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[10**6, 10**6])), "is no checkpoint"),
+        (lambda data: header(data, lambda h: h["model.fc.bias"].update(data_offsets=[0, 2**60])), "is no checkpoint"),
+        (lambda data: header(data, lambda h: h["model.fc.bias"].update(dtype="pickle")), "is no checkpoint"),
+        (lambda data: header(data, lambda h: h.pop("__metadata__")), "is no checkpoint"),
+        (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is no checkpoint"),
+        (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[1]")), "is no checkpoint"),
+        (lambda data: facts(data, '"seconds":', '"minutes":'), "is no checkpoint"),
+        (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is no checkpoint"),
+        (lambda data: facts(data, '"format":1', '"format":2'), "has format 2, and this version of paperbench reads 1"),
+        (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
+        (lambda data: b"\x80\x02c__builtin__\nexit\n(tR.", "is no checkpoint"),
+        (lambda data: b"PK\3\4 of torch.save", "is no checkpoint"),
+    ],
+)
+def test_what_is_no_checkpoint_of_this_run_and_format_is_refused(
+    run: PlannedRun, checkpoint: Checkpoint, change: Callable[[bytes], bytes], message: str
+) -> None:
+    data = change(checkpoint.to_bytes())
+    with frugal(), pytest.raises(CheckpointError, match=message):
+        Checkpoint.from_bytes(data, run.id)
+
+
+@pytest.mark.parametrize("iteration", [None, torch.zeros(2, dtype=torch.long)])
+def test_a_checkpoint_without_its_iteration_is_refused(
+    run: PlannedRun, checkpoint: Checkpoint, iteration: torch.Tensor | None
+) -> None:
+    state = {name: tensor for name, tensor in checkpoint.state.items() if name != "iteration"}
+    if iteration is not None:
+        state["iteration"] = iteration
+    data = tensor_file_bytes(state, {"paperbench": to_json(checkpoint.facts)})
+    with pytest.raises(CheckpointError, match="does not say how many iterations"):
+        Checkpoint.from_bytes(data, run.id)
+
+
+def test_a_file_with_the_right_hash_that_is_no_checkpoint_stops_the_run_and_stays(
+    run: PlannedRun, tmp_path: Path
+) -> None:
+    directory, _ = go(run, tmp_path, stop_at=8)
+    newer = directory.checkpoints.write(9, b"PK\3\4 of another age")
+    _, log = go(run, tmp_path)
+    assert f"{newer.path} is no checkpoint that this version of paperbench reads (" in log.failure
+    assert "`--incompatible restart` trains it anew" in log.failure
+    assert newer.read()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("model.stem.conv.weight"),
+        lambda state: state.update({"model.fc.bias": torch.zeros(11)}),
+        lambda state: state.pop("momentum.3"),
+        lambda state: state.update({"momentum.3": torch.zeros(2)}),
+        lambda state: state.pop("window.loss"),
+        lambda state: state.pop("noise.cpu"),
+        lambda state: state.update({"noise.cpu": torch.zeros(3, dtype=torch.uint8)}),
+        lambda state: state.update({"window.images": torch.zeros(2)}),
+    ],
+)
+def test_a_state_that_does_not_fit_the_net_is_an_error_of_the_run(
+    run: PlannedRun, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], object]
+) -> None:
+    directory, _ = go(run, tmp_path, stop_at=1)
+    (file,) = directory.checkpoints.newest_first()
+    checkpoint = Checkpoint.from_bytes(file.read(), run.id)
+    change(checkpoint.state)
+    directory.checkpoints.write(2, replace(checkpoint).to_bytes())
+    assert "does not fit this version of paperbench" in go(run, tmp_path)[1].failure
+
+
+def test_no_file_of_a_run_is_a_pickle(whole: RunDirectory) -> None:
+    """Whoever is given a results directory runs no code by reading it."""
+    for file in whole.path.parents[1].rglob("*.*"):
+        data = file.read_bytes()
+        if file.suffix == ".safetensors":
+            assert safetensors.torch.load(data)
+        else:
+            assert [json.loads(text) for text in (data.splitlines() if file.suffix == ".jsonl" else [data])]

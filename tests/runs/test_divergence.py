@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,16 @@ from paperbench.runs.record import Divergence
 from paperbench.specs.recipe import Drops, Monitoring, WarmUp
 from paperbench.training.engine import EagerEngine
 from paperbench.training.optimiser import MomentumSGD
-from paperbench.training.snapshot import Snapshot
 from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
 from paperbench.training.window import Window
-from tests.runs.running import CPU, assert_equal, assert_same, go, planned
+from tests.runs.running import CPU, assert_same, go, planned
+
+Breaking = Callable[[str, int], None]
 
 
 @pytest.fixture
-def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+def breaking(monkeypatch: pytest.MonkeyPatch) -> Breaking:
     """Lets one tensor become infinite in one iteration (counted from 1) of every training."""
 
     def arrange(phase: str, iteration: int) -> None:
@@ -73,31 +75,93 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     return arrange
 
 
+@pytest.fixture
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Each step of any trainer so far, and whether it was observed."""
+    steps: list[tuple[int, bool]] = []
+    step, eagerly, is_observed = Trainer.step, Trainer.stepping_eagerly, False
+
+    def counting(self: Trainer) -> None:
+        step(self)
+        steps.append((self.iteration, is_observed))
+
+    @contextmanager
+    def observing(self: Trainer) -> Iterator[None]:
+        nonlocal is_observed
+        is_observed = True
+        with eagerly(self):
+            yield
+        is_observed = False
+
+    monkeypatch.setattr(Trainer, "step", counting)
+    monkeypatch.setattr(Trainer, "stepping_eagerly", observing)
+    return steps
+
+
 @pytest.mark.parametrize(
     ("phase", "module"), [("forward", "stages.2.0"), ("backward", "stages.1.0.residual.conv1"), ("update", "fc")]
 )
-@pytest.mark.parametrize(("iteration", "seen_at"), [(1, 5), (9, 10), (10, 10), (14, 15)])
+@pytest.mark.parametrize(("iteration", "seen_at"), [(1, 5), (10, 10), (14, 15)])
 def test_iteration_rate_phase_and_module_are_found(
-    run: PlannedRun,
-    tmp_path: Path,
-    breaking: Callable[[str, int], None],
-    phase: str,
-    module: str,
-    iteration: int,
-    seen_at: int,
+    run: PlannedRun, tmp_path: Path, breaking: Breaking, phase: str, module: str, iteration: int, seen_at: int
 ) -> None:
     if phase != "forward" and iteration == 10:
         seen_at = 15  # the loss of an iteration is measured before its update
     breaking(phase, iteration)
     directory, log = go(run, tmp_path)
     rate = 0.01 if iteration <= 4 else 0.1 if iteration <= 12 else pytest.approx(0.01)
-    found = log.record.divergence
-    assert found == Divergence(iteration, rate, phase, module)
+    assert log.record.divergence == Divergence(iteration, rate, phase, module)
     assert (log.record.status, log.record.iteration, log.record.result) == ("diverged", seen_at, None)
     assert directory.history()[-1].train_loss is None
     assert "NaN" not in directory.history_file.read_text()
-    assert log.steps == list(range(1, seen_at + 1)), "the search is not told as progress"
+    assert log.steps == list(range(1, seen_at + 1)), "the search is no progress"
+    assert "replaying to find where that began" in log.warnings[0]
     assert len(directory.checkpoints.newest_first()) == 1
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_every", "searched"),
+    [
+        (8, [*range(9, 15)]),  # from the checkpoint before the last line, of iteration 10
+        (13, [14]),  # from a checkpoint behind it
+        (20, [*range(1, 15)]),  # from the start, as there is no checkpoint
+    ],
+)
+def test_only_what_no_line_vouches_for_is_observed_of_a_replay_from_the_newest_checkpoint(
+    run: PlannedRun,
+    tmp_path: Path,
+    breaking: Breaking,
+    observed: list[tuple[int, bool]],
+    checkpoint_every: int,
+    searched: list[int],
+) -> None:
+    breaking("forward", 14)
+    monitoring = replace(run.recipe.monitoring, checkpoint_every=checkpoint_every)
+    _, log = go(replace(run, recipe=replace(run.recipe, monitoring=monitoring)), tmp_path)
+    assert log.record.divergence == Divergence(14, pytest.approx(0.01), "forward", "stages.2.0")
+    assert observed[15:] == [(iteration, iteration >= 10) for iteration in searched]
+    assert not any(is_observed for _, is_observed in observed[:15])
+
+
+def test_noise_is_repeated_in_a_replay(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit overflows where it draws what it drew in iteration 13 before: the same iteration must be found."""
+    noisy = planned(run.recipe, run.dataset, "resnet110_dropout_shortcut")
+    forward, drawn = ResidualUnit.forward, []
+
+    def unlucky(self: ResidualUnit, x: Tensor) -> Tensor:
+        y = forward(self, x)
+        if self.training:
+            drawn.append(float(y.detach().double().sum()))
+        return y * math.inf if drawn[-1:] == broken else y
+
+    broken: list[float] = []
+    monkeypatch.setattr(ResidualUnit, "forward", unlucky)
+    go(noisy, tmp_path / "first", stop_at=13)
+    units, groups = 3, 2
+    broken.append(drawn[12 * groups * units])  # of the first unit in iteration 13
+    drawn.clear()
+    _, log = go(noisy, tmp_path / "second")
+    assert log.record.divergence == Divergence(13, pytest.approx(0.01), "forward", "stages.0.0")
 
 
 @pytest.fixture
@@ -107,8 +171,7 @@ def hot(run: PlannedRun) -> PlannedRun:
 
 def test_a_training_that_overflows_ends_as_diverged_and_is_kept(hot: PlannedRun, tmp_path: Path) -> None:
     directory, log = go(hot, tmp_path)
-    assert log.record.status == "diverged"
-    assert log.record.iteration == 5
+    assert (log.record.status, log.record.iteration) == ("diverged", 5)
     # what torch says by itself: after one update of this size the next forward pass overflows in its first BN
     trainer = Trainer(hot.net, hot.recipe, hot.dataset, 0, "fp32", CPU)
     trainer.step()
@@ -126,7 +189,16 @@ def test_a_training_that_overflows_ends_as_diverged_and_is_kept(hot: PlannedRun,
     assert again.record.divergence == log.record.divergence
 
 
-@pytest.mark.parametrize("stops", [(1,), (2,), (3,), (4,), (1, 2, 3, 4)])
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["graph", "compile"])
+def test_a_divergence_on_a_gpu_is_found_whatever_the_engine(hot: PlannedRun, tmp_path: Path, engine: str) -> None:
+    _, log = go(hot, tmp_path, device=torch.device("cuda"), engine=engine)
+    assert (log.record.status, log.record.iteration) == ("diverged", 5)
+    assert log.record.divergence
+    assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
+
+
+@pytest.mark.parametrize("stops", [(1,), (4,), (1, 2, 3, 4)])
 def test_a_diverging_run_ends_the_same_however_it_was_interrupted(
     hot: PlannedRun, tmp_path: Path, stops: tuple[int, ...]
 ) -> None:
@@ -137,25 +209,35 @@ def test_a_diverging_run_ends_the_same_however_it_was_interrupted(
     assert_same(part, go(hot, tmp_path / "whole")[0])
 
 
-def test_a_signal_during_the_search_loses_nothing(
-    hot: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("steps_before_the_signal", [1, 4, 9])
+def test_a_signal_in_the_replay_loses_nothing(
+    run: PlannedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    breaking: Breaking,
+    steps_before_the_signal: int,
 ) -> None:
-    limits = Limits()
-    step = Trainer.step
-    steps = []
+    """The replay from 5 to 20 is stopped before and after the last line, at 10; the next session searches again."""
+    breaking("forward", 19)
+    rare = replace(run, recipe=replace(run.recipe, monitoring=Monitoring(10, 10, 20, 1.0)))
+    whole, expected = go(rare, tmp_path / "whole")
+    go(rare, tmp_path / "part", stop_at=5)
+    limits, step, steps = Limits(), Trainer.step, []
 
     def signalled(self: Trainer) -> None:
         step(self)
         steps.append(self.iteration)
-        if steps == [1, 2, 3, 4, 5, 1]:
+        if len(steps) == 15 + steps_before_the_signal:
             limits.signal = signal.SIGTERM
 
     monkeypatch.setattr(Trainer, "step", signalled)
-    _, log = go(hot, tmp_path / "part", limits)
-    assert (log.record.status, log.record.iteration) == ("partial", 5)
-    monkeypatch.undo()
-    part, _ = go(hot, tmp_path / "part")
-    assert_same(part, go(hot, tmp_path / "whole")[0])
+    _, log = go(rare, tmp_path / "part", limits)
+    assert (log.record.status, log.record.iteration) == ("partial", 20)
+    assert len(steps) == 15 + steps_before_the_signal
+    part, log = go(rare, tmp_path / "part")
+    assert log.record.divergence == expected.record.divergence
+    assert log.record.divergence == Divergence(19, pytest.approx(0.01), "forward", "stages.2.0")
+    assert_same(part, whole)
 
 
 def test_a_net_that_only_its_last_update_breaks_has_diverged_too(run: PlannedRun, tmp_path: Path) -> None:
@@ -164,8 +246,7 @@ def test_a_net_that_only_its_last_update_breaks_has_diverged_too(run: PlannedRun
     )
     _, log = go(broken, tmp_path)
     assert log.lines[-1].train_loss is not None
-    assert log.record.status == "diverged"
-    assert log.record.result is None
+    assert (log.record.status, log.record.result) == ("diverged", None)
     assert log.record.divergence
     assert (log.record.divergence.iteration, log.record.divergence.phase) == (20, "test")
     assert log.record.divergence.learning_rate == 1e30
@@ -188,52 +269,25 @@ def test_numbers_that_break_once_and_never_again_are_said_not_to_be_found(
     assert log.record.divergence == Divergence(5, 0.1, None, None)
 
 
-def test_a_snapshot_does_not_move_with_the_training(run: PlannedRun) -> None:
-    trainer = Trainer(run.net, run.recipe, run.dataset, 0, "fp32", CPU)
-    snapshot = Snapshot(trainer)
-    states = []
-    for _ in range(2):
-        for _ in range(3):
-            trainer.step()
-        snapshot.take(trainer)
-        states.append(snapshot.state())
-        assert_equal(snapshot.state(), trainer.state_dict())
-    kept = snapshot.state()
-    loaded = snapshot.state()
-    trainer.load_state_dict(loaded)
-    trainer.step()
-    assert_equal(snapshot.state(), kept)
-    twin = Trainer(run.net, run.recipe, run.dataset, 0, "fp32", CPU)
-    twin.load_state_dict(kept)
-    twin.step()
-    assert_equal(twin.state_dict(), trainer.state_dict())
-    assert states[0]["iteration"] == 3
-
-
-def test_a_run_that_broke_long_ago_is_located_from_the_last_sound_checkpoint(
-    run: PlannedRun, tmp_path: Path, breaking: Callable[[str, int], None]
+@pytest.mark.parametrize("kept", [[19, 18, 17, 16, 8], [19, 18, 17, 16], []])
+def test_checkpoints_whose_numbers_are_broken_are_passed_over(
+    run: PlannedRun, tmp_path: Path, breaking: Breaking, kept: list[int]
 ) -> None:
-    """Paused twice after its numbers had broken and before anybody looked: the checkpoints of that prove nothing."""
+    """Paused after its numbers had broken and before anybody looked. Without a sound one, the start will do."""
     breaking("update", 16)
     patient = replace(run, recipe=replace(run.recipe, monitoring=Monitoring(20, 20, 8, 1.0)))
     for stop in (17, 18, 19):
         directory, _ = go(patient, tmp_path, stop_at=stop)
-    assert [file.iteration for file in directory.checkpoints.newest_first()] == [19, 18, 17, 16, 8]
+    files = directory.checkpoints.newest_first()
+    assert [file.iteration for file in files] == [19, 18, 17, 16, 8]
+    for file in files[1:]:
+        if kept and file.iteration not in kept:
+            file.path.unlink()
+        elif not kept:
+            file.path.write_bytes(b"damaged")
     _, log = go(patient, tmp_path)
     assert log.record.divergence == Divergence(16, pytest.approx(0.01), "update", "fc")
-    assert [file.iteration for file in directory.checkpoints.newest_first()] == [20]
-
-
-def test_a_run_without_a_sound_state_not_far_back_is_not_searched_for_hours(
-    run: PlannedRun, tmp_path: Path, breaking: Callable[[str, int], None]
-) -> None:
-    breaking("update", 16)
-    often = replace(run, recipe=replace(run.recipe, monitoring=Monitoring(20, 20, 8, 1.0)))
-    directory, _ = go(often, tmp_path, stop_at=19)
-    for file in directory.checkpoints.newest_first()[1:]:
-        file.path.unlink()
-    _, log = go(often, tmp_path)
-    assert log.record.divergence == Divergence(20, pytest.approx(0.01), None, None)
+    assert 20 in [file.iteration for file in directory.checkpoints.newest_first()]
 
 
 def test_moving_averages_that_overflow_spoil_no_result(

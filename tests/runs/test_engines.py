@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 from paperbench.errors import PaperbenchError
 from paperbench.runs import session as session_module
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.session import RunSession
-from paperbench.runs.store import RunDirectory, Store
-from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
+from paperbench.runs.resume import Checkpoint
+from paperbench.runs.store import RunDirectory
 from paperbench.training.choice import EngineChoice, available_engines, choose_engine
 from tests.runs.running import CPU, assert_same, go
 
@@ -57,37 +55,38 @@ def test_the_choice_knows_the_wish_the_length_of_the_run_and_how_it_was_begun(
 ) -> None:
     directory, _ = go(run, tmp_path, stop_at=3)
     go(run, tmp_path, stop_at=4, engine="eager")
-    sessions_of(directory, lambda sessions: sessions[-1].update(engine="compile"))
+    set_engine(directory, "compile")
     go(run, tmp_path)
     assert asked == [("auto", CPU, 20, None), ("eager", CPU, 20, "eager"), ("auto", CPU, 20, "compile")]
 
 
-def sessions_of(directory: RunDirectory, change: Callable[[list[dict[str, Any]]], object]) -> None:
-    """Change what the newest checkpoint, the only one then, says of its sessions."""
+def set_engine(directory: RunDirectory, engine: str) -> None:
+    """Change what the checkpoint of a paused run says of the engine of its last session."""
     files = directory.checkpoints.newest_first()
-    contents, _ = read_checkpoint(files[0].read(), directory.path.name)
-    change(contents["sessions"])
+    checkpoint = Checkpoint.from_bytes(files[0].read(), directory.path.name)
+    *sessions, last = checkpoint.facts.sessions
+    facts = replace(checkpoint.facts, sessions=(*sessions, replace(last, engine=engine)))
     for file in files:
         file.path.unlink()
-    directory.checkpoints.write(files[0].iteration, checkpoint_bytes(directory.path.name, contents))
+    directory.checkpoints.write(checkpoint.iteration, replace(checkpoint, facts=facts).to_bytes())
 
 
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize(("engine", "is_remarked"), [("eager", False), ("graph", False), ("compile", True)])
 def test_to_go_on_with_an_engine_of_other_arithmetic_is_remarked(
-    run: PlannedRun, tmp_path: Path, engine: str, is_remarked: bool
+    run: PlannedRun, whole: RunDirectory, tmp_path: Path, engine: str, is_remarked: bool
 ) -> None:
-    directory, _ = go(run, tmp_path / "part", stop_at=8)
-    sessions_of(directory, lambda sessions: sessions[0].update(engine=engine))
-    directory, log = go(run, tmp_path / "part")
+    directory, _ = go(run, tmp_path, stop_at=8)
+    set_engine(directory, engine)
+    directory, log = go(run, tmp_path)
     assert [s.engine for s in log.record.sessions] == [engine, "eager"]
     if is_remarked:
         (warning,) = log.warnings
-        assert "threads, engine compile; goes on with torch" in warning
+        assert "threads, engine compile; resumes with torch" in warning
         assert "not bit for bit" in warning
     else:
         assert log.warnings == []
-    assert_same(directory, go(run, tmp_path / "whole")[0])
+    assert_same(directory, whole)
 
 
 def test_the_engine_of_the_choice_is_the_one_that_trains(
@@ -105,8 +104,6 @@ def test_the_engine_of_the_choice_is_the_one_that_trains(
     monkeypatch.setattr(session_module, "Trainer", noting)
     hot = replace(run, recipe=replace(run.recipe, learning_rate=1e30, warm_up=None))
     go(hot, tmp_path, stop_at=4)
-    for file in Store(tmp_path).directory(hot.id).checkpoints.newest_first():
-        assert file.iteration == 4
     _, log = go(hot, tmp_path)
     assert log.record.status == "diverged"
     assert made == ["compile", "compile", "compile"]
@@ -124,11 +121,3 @@ def test_a_compiled_run_paused_and_continued_is_the_uninterrupted_one(
     assert log.engine[0] == "compile"
     assert [s.engine for s in log.record.sessions] == ["compile", "compile"]
     assert_same(part, whole)
-
-
-def test_a_session_is_closed_more_than_once_without_harm(run: PlannedRun, tmp_path: Path) -> None:
-    session = RunSession(
-        run, Store(tmp_path).directory(run.id), CPU, None, engine="eager", mixes=False, logged=print, warn=print
-    )
-    session.close()
-    session.close()

@@ -1,43 +1,56 @@
 from __future__ import annotations
 
+import gc
 import getpass
 import json
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 
 from paperbench.errors import PaperbenchError
+from paperbench.runs import session as session_module
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.executor import Executor, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training import trainer as trainer_module
-from paperbench.runs.resume import Checkpoint
 from paperbench.training.choice import EngineChoice
 from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine
 from tests.conftest import ROOT
-from tests.runs.running import CPU, Log, go, state, without_times
+from tests.runs.running import CPU, Log, assert_same, go, state
+
+
+def files_of(directory: RunDirectory) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.path.iterdir()}
+
+
+def monitored(run: PlannedRun, **changes: Any) -> PlannedRun:
+    monitoring = replace(run.recipe.monitoring, **changes)
+    return replace(run, recipe=replace(run.recipe, monitoring=monitoring))
 
 
 def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: PlannedRun, tmp_path: Path) -> None:
     directory, log = go(run, tmp_path)
     record = directory.read_record()
     assert record == log.record
-    assert record.status == "finished"
-    assert record.iteration == 20
+    assert (record.status, record.iteration) == ("finished", 20)
     assert record.result
     assert 0 <= record.result.test_error <= 100
     history = directory.history()
+    assert history == log.lines
     assert [line.iteration for line in history] == [5, 10, 15, 20]
     assert [line.test_error is not None for line in history] == [False, True, False, True]
     assert [line.lr for line in history] == [0.1, 0.1, pytest.approx(0.01), pytest.approx(0.01)]
@@ -45,9 +58,7 @@ def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: Planne
     assert history[-1].test_error == record.result.moving_average_test_error
     assert record.result.best_test_error == min(line.test_error for line in history if line.test_error is not None)
     assert state(directory)["iteration"] == 20
-    assert sorted(path.name for path in directory.path.iterdir()) == sorted(
-        [record.files.checkpoint, "history.jsonl", "model.safetensors", "record.json"]
-    )
+    assert set(files_of(directory)) == {record.files.checkpoint, "history.jsonl", "model.safetensors", "record.json"}
     assert list((tmp_path / "leases").iterdir()) == []
 
 
@@ -67,32 +78,22 @@ def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path:
     assert remaining([run], Store(tmp_path), Limits(), "refuse") == []
 
 
-def test_a_run_killed_before_its_result_gets_it_without_training(run: PlannedRun, tmp_path: Path) -> None:
-    directory, first = go(run, tmp_path)
-    directory.write_record(replace(first.record, status="partial", result=None))
-    directory, second = go(run, tmp_path)
-    assert second.steps == []
-    assert second.record.result == first.record.result
-
-
-def test_a_finished_run_is_left_as_it_is(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path)
-    before = directory.record_file.read_bytes()
-    _, again = go(run, tmp_path)
-    assert again.steps == []
-    assert again.skips == [(run.id, "finished at iteration 20 already")]
-    assert directory.record_file.read_bytes() == before
-
-
-def test_a_run_that_another_process_finished_meanwhile_is_said_remaining(
+def test_a_finished_run_is_left_as_it_is_and_one_without_its_result_gets_only_that(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was not done when this process looked, and is when it has the lease."""
-    go(run, tmp_path)
-    monkeypatch.setattr(Store, "readable_record", lambda *_: None)
-    _, log = go(run, tmp_path)
-    assert log.steps == []
-    assert log.skips == [(run.id, "finished at iteration 20 already")]
+    directory, first = go(run, tmp_path)
+    before = files_of(directory)
+    for _ in ("done already", "done by another process after this one has looked"):
+        _, again = go(run, tmp_path)
+        assert again.steps == []
+        assert again.skips == [(run.id, "finished at iteration 20 already")]
+        assert files_of(directory) == before
+        monkeypatch.setattr(Store, "readable_record", lambda *_: None)
+    monkeypatch.undo()
+    directory.write_record(replace(first.record, status="partial", result=None))
+    _, again = go(run, tmp_path)
+    assert again.steps == []
+    assert again.record.result == first.record.result
 
 
 def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None:
@@ -113,60 +114,149 @@ def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None
     assert len(directory.checkpoints.newest_first()) == 1
 
 
-def test_the_record_never_leases_more_than_the_checkpoint_holds(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# Saving
+
+
+@pytest.mark.parametrize("failing", [(Checkpoints, "write"), (RunDirectory, "settle_history"), (Checkpoints, "prune")])
+@pytest.mark.parametrize("error", [PaperbenchError("no room"), OSError("the disk is gone"), MemoryError()])
+def test_an_error_in_a_save_ends_the_run_and_loses_nothing(
+    run: PlannedRun,
+    whole: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: tuple[type, str],
+    error: Exception,
 ) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
-    before = directory.record_file.read_bytes()
+    """At iteration 16 of 20; the record never claims more than there is."""
+    go(run, tmp_path, stop_at=8)
+    log = Log()
 
-    def full_disk(*_: object) -> None:
-        raise PaperbenchError("no room")
+    def fail(self: Any, *arguments: Any, **names: Any) -> Any:
+        if log.steps and log.steps[-1] == 16:
+            raise error
+        return method(self, *arguments, **names)
 
-    monkeypatch.setattr(Checkpoints, "write", full_disk)
-    with pytest.raises(PaperbenchError, match="no room"):
-        go(run, tmp_path)
-    assert directory.record_file.read_bytes() == before
+    method = getattr(*failing)
+    monkeypatch.setattr(*failing, fail)
+    if isinstance(error, MemoryError):
+        go(run, tmp_path, log=log)
+        assert "cpu ran out of memory" in log.failure
+        assert "The last checkpoint is kept, and the same command resumes from it." in log.failure
+    else:
+        with pytest.raises(type(error), match=str(error)):
+            go(run, tmp_path, log=log)
+    assert log.steps[-1] == 16
+    directory = Store(tmp_path).directory(run.id)
+    record = directory.read_record()
+    assert record
+    assert record.files.checkpoint in files_of(directory)
+    assert list((tmp_path / "leases").iterdir()) == []
     monkeypatch.undo()
-    assert go(run, tmp_path)[1].record.status == "finished"
+    assert_same(go(run, tmp_path)[0], whole)
+
+
+def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
+    run: PlannedRun, whole: RunDirectory, tmp_path: Path
+) -> None:
+    class TakenOver(Log):
+        def stepped(self, iteration: int) -> None:
+            super().stepped(iteration)
+            if iteration == 13:
+                (lease,) = (tmp_path / "leases").iterdir()
+                lease.rename(lease.with_suffix(".7"))
+                (tmp_path / "leases" / lease.with_suffix(".7")).write_text("another process's")
+
+    go(run, tmp_path, stop_at=10)
+    before = files_of(Store(tmp_path).directory(run.id))
+    directory, log = go(run, tmp_path, log=TakenOver())
+    assert log.failures == log.records == []
+    assert "this process no longer holds its lease" in log.skips[0][1]
+    assert files_of(directory) == before
+    (lease,) = (tmp_path / "leases").iterdir()
+    assert lease.read_text() == "another process's"
+    lease.unlink()
+    assert_same(go(run, tmp_path)[0], whole)
 
 
 def test_two_checkpoints_are_kept_along_the_way_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
-    kept = []
+    kept = {}
 
     class Watching(Log):
         def stepped(self, iteration: int) -> None:
-            kept.append(
-                [file.iteration for file in RunDirectory(tmp_path / "runs" / run.id).checkpoints.newest_first()]
-            )
+            checkpoints = Store(tmp_path).directory(run.id).checkpoints
+            kept[iteration] = [file.iteration for file in checkpoints.newest_first()]
 
     directory, _ = go(run, tmp_path, log=Watching())
-    assert kept[7] == []
-    assert kept[8] == [8]
-    assert kept[16] == [16, 8]
+    assert (kept[8], kept[9], kept[17]) == ([], [8], [16, 8])
     assert [file.iteration for file in directory.checkpoints.newest_first()] == [20]
 
 
-def test_a_checkpoint_that_would_take_more_than_its_share_of_time_is_left_out(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("share", "written"),
+    [
+        (1e-9, [1, 20]),  # the first, whose cost is not known yet, and the last, which is needed
+        (0.5, [1, 11, 20]),
+        (1.0, [1, 6, 11, 16, 20]),
+    ],
+)
+def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_included(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, written: list[int]
 ) -> None:
-    monitoring = replace(run.recipe.monitoring, checkpoint_every=1, checkpoint_share=1e-9)
-    thrifty = replace(run, recipe=replace(run.recipe, monitoring=monitoring))
-    written = []
+    """A step takes 1 s here, and the disk 5 s for a checkpoint."""
+    now = 0.0
+    saved = []
+    write = Checkpoints.write
+
+    class Clock(Log):
+        def stepped(self, iteration: int) -> None:
+            nonlocal now
+            now += 1
+
+    def slowly(self: Checkpoints, iteration: int, data: bytes) -> Any:
+        nonlocal now
+        now += 5
+        saved.append(iteration)
+        return write(self, iteration, data)
+
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(Checkpoints, "write", slowly)
+    go(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Clock())
+    assert saved == written
+
+
+def test_a_checkpoint_is_not_written_twice(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is due at the end or at a pause is the last of the session."""
+    written: list[int] = []
     write = Checkpoints.write
     monkeypatch.setattr(Checkpoints, "write", lambda self, *of: written.append(of[0]) or write(self, *of))
-    go(thrifty, tmp_path)
-    assert written == [1, 20], "the first, whose cost is not known yet, and the last, which is needed"
+    often = monitored(run, checkpoint_every=10)
+    go(often, tmp_path, stop_at=10)
+    go(often, tmp_path)
+    assert written == [10, 20]
 
 
-def test_a_missing_checkpoint_is_told_and_nothing_is_trained_anew(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
-    history = directory.history_file.read_bytes()
-    for file in directory.checkpoints.newest_first():
-        file.path.unlink()
-    _, log = go(run, tmp_path)
-    assert "has no checkpoint that can be read, while its record speaks of 8 iterations. Restore one" in log.failure
-    assert log.steps == []
-    assert directory.history_file.read_bytes() == history
+def test_what_a_run_held_is_free_once_it_is_over(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for Python to look for cycles: the next run needs the memory of the device."""
+    held: list[weakref.ref[Any]] = []
+
+    class Noting(session_module.RunSession):
+        def train(self) -> Any:
+            held.extend(weakref.ref(part) for part in (self, self.trainer, self.trainer.model.fc.weight))
+            return super().train()
+
+    monkeypatch.setattr("paperbench.runs.executor.RunSession", Noting)
+    gc.disable()
+    try:
+        go(run, tmp_path)
+        assert len(held) == 3
+        assert [ref() for ref in held] == [None] * 3
+    finally:
+        gc.enable()
+
+
+# Versions, devices
 
 
 def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
@@ -182,15 +272,15 @@ def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("numerics", "numerics version 1, and this is 2. Going on would mix them."),
-        ("torch", "and this is 99.0.1. Going on would mix them."),
+        ("numerics", "numerics version 1, and this is 2. Resuming would mix them."),
+        ("torch", "and this is 99.0.1. Resuming would mix them."),
     ],
 )
 def test_versions_are_not_mixed_within_a_run_unless_asked(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, message: str
 ) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
-    before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+    before = files_of(directory)
     if what == "torch":
         monkeypatch.setattr(torch, "__version__", "99.0.1")
     else:
@@ -198,21 +288,24 @@ def test_versions_are_not_mixed_within_a_run_unless_asked(
     _, refused = go(run, tmp_path)
     assert message in refused.failure
     assert "`--incompatible restart` trains it anew" in refused.failure
-    assert "`--incompatible continue` goes on" in refused.failure
-    assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
+    assert "`--incompatible continue` resumes" in refused.failure
+    assert files_of(directory) == before
 
+    _, mixed = go(run, tmp_path, incompatible="continue", stop_at=12)
+    assert mixed.record.is_mixed
+    assert any("The run continues, and is marked as mixed." in warning for warning in mixed.warnings)
     _, mixed = go(run, tmp_path, incompatible="continue")
     assert mixed.record.status == "finished"
     assert mixed.record.is_mixed
-    assert any("The run goes on, and is marked as mixed." in warning for warning in mixed.warnings)
-    assert [s.first for s in mixed.record.sessions] == [0, 8]
+    assert [s.first for s in mixed.record.sessions] == [0, 8, 12]
+    assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
 
 
 def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, _ = go(run, tmp_path)
-    old = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+    old = files_of(directory)
     set_numerics(monkeypatch, 2)
     _, refused = go(run, tmp_path)
     assert "by numerics version 1 (this is 2; `--incompatible restart` trains it anew)" in refused.skips[0][1]
@@ -220,8 +313,7 @@ def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
     directory, log = go(run, tmp_path, incompatible="restart")
     assert log.steps == list(range(1, 21))
     assert (log.record.numerics, log.record.is_mixed) == ((2,), False)
-    aside = tmp_path / "superseded" / f"{run.id}-1"
-    assert {path.name: path.read_bytes() for path in aside.iterdir()} == old
+    assert files_of(RunDirectory(tmp_path / "superseded" / f"{run.id}-1")) == old
     _, again = go(run, tmp_path, incompatible="restart")
     assert again.steps == []
 
@@ -231,28 +323,17 @@ def test_a_mixed_run_is_begun_anew_on_request(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
 ) -> None:
     """Whatever mixed it, and although its newest checkpoint is of this version."""
-    version = torch.__version__
-    monkeypatch.setattr(torch, "__version__", "1.13")
-    go(run, tmp_path, stop_at=8)
-    monkeypatch.setattr(torch, "__version__", version)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "1.13")
+        go(run, tmp_path, stop_at=8)
     _, mixed = go(run, tmp_path, incompatible="continue", stop_at=stop_at)
     assert mixed.record.is_mixed
-    assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     _, anew = go(run, tmp_path, incompatible="restart")
     assert anew.steps == list(range(1, 21))
     assert not anew.record.is_mixed
 
 
-def test_a_checkpoint_that_does_not_fit_is_told(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
-    (file,) = directory.checkpoints.newest_first()
-    contents, _ = read_checkpoint(file.read(), run.id)
-    del contents["trainer"]["model"]["stem.conv.weight"]
-    directory.checkpoints.write(9, checkpoint_bytes(run.id, contents))
-    assert "does not fit this version of paperbench" in go(run, tmp_path)[1].failure
-
-
-def test_going_on_elsewhere_is_remarked(run: PlannedRun, tmp_path: Path) -> None:
+def test_a_warning_says_that_a_run_resumes_on_other_threads(run: PlannedRun, tmp_path: Path) -> None:
     _, first = go(run, tmp_path, stop_at=8)
     assert first.warnings == []
     threads = torch.get_num_threads()
@@ -264,6 +345,9 @@ def test_going_on_elsewhere_is_remarked(run: PlannedRun, tmp_path: Path) -> None
     (warning,) = second.warnings
     assert "not bit for bit" in warning
     assert [s.threads for s in second.record.sessions] == [threads, threads + 1]
+
+
+# Errors
 
 
 def test_no_time_left_means_no_step_and_the_run_is_left_waiting(run: PlannedRun, tmp_path: Path) -> None:
@@ -280,56 +364,49 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp
     store.directory(run.id).path.mkdir(parents=True)
     store.directory(run.id).record_file.write_text("{")
     assert Executor(store, CPU, Limits(), log).run_all([run, other]) == [run]
-    assert "record.json is no JSON" in log.failure
+    assert f"{store.directory(run.id).record_file} " in log.failure
     assert log.record.run == other.id
     assert store.directory(run.id).record_file.read_text() == "{"
 
 
+@pytest.mark.parametrize("iteration", [0, 9])
 @pytest.mark.parametrize(
     "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        MemoryError(),
-        None,
-    ],
+    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), MemoryError(), None],
     ids=["CUDA", "Python", "CPU"],
 )
-def test_too_little_memory_is_no_result_and_says_what_to_change(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+def test_too_little_memory_is_no_result_and_the_message_says_what_to_change(
+    run: PlannedRun,
+    whole: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception | None,
+    iteration: int,
 ) -> None:
     step = EagerEngine.step
 
-    def exhausting(self: EagerEngine, iteration: int) -> None:
-        if iteration == 9:
+    def exhausting(self: EagerEngine, number: int) -> None:
+        if number == iteration:
             if error:
                 raise error
             torch.empty(2**60, dtype=torch.uint8)  # what torch raises for itself
-        step(self, iteration)
+        step(self, number)
 
     monkeypatch.setattr(EagerEngine, "step", exhausting)
-    directory, log = go(run, tmp_path / "part")
+    directory, log = go(run, tmp_path)
     assert "cpu ran out of memory with preact_resnet20(depth=8) in fp32." in log.failure
     assert "`--device`" in log.failure
     assert "`--precision bf16`" in log.failure
-    record = directory.read_record()
-    assert record
-    assert (record.status, record.iteration, record.result) == ("partial", 8, None)
-    monkeypatch.undo()
-    directory, _ = go(run, tmp_path / "part")
-    assert without_times(directory) == without_times(go(run, tmp_path / "whole")[0])
-
-
-def test_a_lack_of_memory_before_the_first_checkpoint_promises_none(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def exhausted(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(EagerEngine, "step", exhausted)
-    _, log = go(run, tmp_path)
-    assert "There is no checkpoint yet: the same command begins the run anew." in log.failure
-    assert "is kept" not in log.failure
     assert "--engine" not in log.failure
+    record = directory.read_record()
+    if iteration:
+        assert record
+        assert (record.status, record.iteration, record.result) == ("partial", 8, None)
+    else:
+        assert record is None
+        assert "There is no checkpoint yet: the same command starts the run again." in log.failure
+    monkeypatch.undo()
+    assert_same(go(run, tmp_path)[0], whole)
 
 
 CHOSEN = {"compile": EngineChoice("compile", "a test"), "eager": EngineChoice("eager", "a test")}
@@ -354,24 +431,28 @@ def fail_to_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Excep
         torch._dynamo.reset()
 
 
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        (
+            ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"),
+            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Use",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory."),
+            "choose `--engine eager`, which keeps what 8 images need at a time, not 16",
+        ),
+    ],
+)
 def test_a_net_that_cannot_be_compiled_leaves_the_other_runs_alone(
-    run: PlannedRun, tmp_path: Path, fail_to_compile: Callable[[Exception], None]
+    run: PlannedRun, tmp_path: Path, fail_to_compile: Callable[[Exception], None], cause: Exception, message: str
 ) -> None:
-    fail_to_compile(ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"))
+    fail_to_compile(cause)
     other, log = replace(run, seed=1), Log()
     assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run, other]) == [run]
-    assert "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Use" in log.failure
+    assert message in log.failure
     assert (log.record.run, log.record.status) == (other.id, "finished")
     assert list((tmp_path / "leases").iterdir()) == []
-
-
-def test_a_lack_of_memory_in_the_compiler_is_told_as_one(
-    run: PlannedRun, tmp_path: Path, fail_to_compile: Callable[[Exception], None]
-) -> None:
-    fail_to_compile(torch.OutOfMemoryError("CUDA out of memory."))
-    _, log = go(run, tmp_path)
-    assert "cpu ran out of memory with preact_resnet20(depth=8) in fp32." in log.failure
-    assert "choose `--engine eager`, which keeps what 8 images need at a time, not 16" in log.failure
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(

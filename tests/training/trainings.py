@@ -13,7 +13,7 @@ from torch import Tensor
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
-from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
+from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.engine import EngineName
 from paperbench.training.trainer import Trainer
 
