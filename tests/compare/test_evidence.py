@@ -458,7 +458,7 @@ def test_the_nearest_experiment_can_be_the_one_by_another_recipe() -> None:
     table, net = a_table("table3"), "cifar10_resnet164/preact"
     near = record(table, net, 5.5, recipe={"batch_size": 256})
     assert f"the nearest is {net}, but recipe.batch_size was 256 and is 128." in left_out(near, table=table)[0]
-    far = record(table, net, 5.5, recipe={"batch_size": 256, "warm_up": None})
+    far = record(table, "cifar10_resnet164_no_warm_up/preact", 5.5, recipe={"batch_size": 256})
     assert (
         "the nearest is cifar10_resnet164_no_warm_up/preact, but recipe.batch_size was 256 and is 128."
         in left_out(far, table=table)[0]
