@@ -73,6 +73,14 @@ def check(problems: Iterable[Problem]) -> None:
         raise TypedError(found)
 
 
+def unknown(what: str, words: Iterable[tuple[KeyPath, str]], known: Iterable[str]) -> Iterator[Problem]:
+    """Problems of words, given with their paths, that are not among the known ones."""
+    legal = list(known)
+    for path, word in words:
+        if word not in legal:
+            yield Problem(path, f"unknown {what} {word!r}. {nearest(word, legal)}")
+
+
 def adapter(kind: Any) -> TypeAdapter[Any]:
     """What reads, writes and describes values of a type."""
     return _adapter(kind)
