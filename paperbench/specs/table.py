@@ -342,8 +342,11 @@ class _Files:
 
     def _reference_problems(self) -> Iterator[Problem]:
         """Remarks, claims and rows of others are about cells, columns and labels that there are."""
-        remarks: Sequence[Disputed | Peer]
-        for name, remarks in (("disputed", self.expected.disputed), ("peers", self.expected.peers)):
+        listed: dict[str, Sequence[Disputed | Peer]] = {
+            "disputed": self.expected.disputed,
+            "peers": self.expected.peers,
+        }
+        for name, remarks in listed.items():
             about = [((name, i, "cell"), remark.cell) for i, remark in enumerate(remarks) if remark.cell is not None]
             yield from unknown("cell", about, self.ids)
         for i, row in enumerate(self.expected.literature):
