@@ -148,7 +148,7 @@ _WANTED_PATTERNS = {_TEXT: "text without control characters", _ID: "made of smal
 def _problems(error: ValidationError, kind: Any, text: str | bytes) -> Iterator[Problem]:
     errors = error.errors(include_url=False)
     if errors[0]["type"] == "json_invalid":
-        yield Problem((), f"is no valid JSON: {errors[0]['ctx']['error']}.")
+        yield Problem((), f"is no JSON ({errors[0]['ctx']['error']}).")
         return
     data = pydantic_core.from_json(text)
     alternatives: dict[KeyPath, tuple[list[str], Any]] = {}  # members of a union each say what they would have taken
