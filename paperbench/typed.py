@@ -73,6 +73,14 @@ def check(problems: Iterable[Problem]) -> None:
         raise TypedError(found)
 
 
+def unknown(what: str, words: Iterable[tuple[KeyPath, str]], known: Iterable[str]) -> Iterator[Problem]:
+    """Problems of words, given with their paths, that are not among the known ones."""
+    legal = list(known)
+    for path, word in words:
+        if word not in legal:
+            yield Problem(path, f"unknown {what} {word!r}. {nearest(word, legal)}")
+
+
 def adapter(kind: Any) -> TypeAdapter[Any]:
     """What reads, writes and describes values of a type."""
     return _adapter(kind)
@@ -140,7 +148,7 @@ _WANTED_PATTERNS = {_TEXT: "text without control characters", _ID: "made of smal
 def _problems(error: ValidationError, kind: Any, text: str | bytes) -> Iterator[Problem]:
     errors = error.errors(include_url=False)
     if errors[0]["type"] == "json_invalid":
-        yield Problem((), f"is no valid JSON: {errors[0]['ctx']['error']}.")
+        yield Problem((), f"is no JSON ({errors[0]['ctx']['error']}).")
         return
     data = pydantic_core.from_json(text)
     alternatives: dict[KeyPath, tuple[list[str], Any]] = {}  # members of a union each say what they would have taken

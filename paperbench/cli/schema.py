@@ -15,6 +15,8 @@ FORMATS = {
     "recipe": "specs.recipe.Recipe",
     "profiles": "specs.profile.Profiles",
     "record": "runs.record.Record",
+    "history": "runs.history.HistoryLine",
+    "external": "runs.external.ExternalResult",
 }
 """What can be asked for: the type, below paperbench, that a file of the format holds."""
 

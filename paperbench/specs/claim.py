@@ -20,7 +20,6 @@ _TAKES = {
     "early": {"cells", "measure", "iteration"},
 }
 _MAY_TAKE = {"lower": {"by"}}
-_EMPTY = {"cells": (), "pairs": (), "measure": None, "within": None, "by": None, "iteration": None}
 
 
 @typed
@@ -67,8 +66,8 @@ class Claim:
 
     def _problems(self) -> Iterator[Problem]:
         takes = _TAKES[self.kind]
-        for name, empty in _EMPTY.items():
-            is_given = getattr(self, name) != empty
+        for name in ("cells", "pairs", "measure", "within", "by", "iteration"):
+            is_given = bool(getattr(self, name))
             if is_given and name not in takes | _MAY_TAKE.get(self.kind, set()):
                 yield Problem((name,), f"a claim of kind {self.kind} has no use for it.")
             if not is_given and name in takes:

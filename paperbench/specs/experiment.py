@@ -13,7 +13,7 @@ from paperbench.errors import PaperbenchError, nearest
 from paperbench.seeds import MOST_SEEDS
 from paperbench.specs.expected import repeated
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Id, KeyPath, Problem, Text, check, typed
+from paperbench.typed import Count, Id, KeyPath, Problem, Text, check, typed, unknown
 
 
 @dataclass(frozen=True)
@@ -226,28 +226,28 @@ class Experiment:
         yield from repeated("rows", self.rows)
         columns = {column.id: column for column in self.columns}
         for i, row in enumerate(self.rows):
-            for label in row.labels:
-                if label not in self.labels:
-                    yield Problem(("rows", i, "labels", label), f"unknown label. {nearest(label, self.labels)}")
-            for column, nets in row.cells.items():
-                place = ("rows", i, "cells", column)
-                if column not in columns:
-                    yield Problem(place, f"unknown column. {nearest(column, columns)}")
-                elif (row.dataset is None) == (columns[column].dataset is None):
-                    which = "neither does" if row.dataset is None else "both do"
-                    yield Problem(place, f"the data set must be given by the row or the column; {which}.")
+            place = "rows", i
+            yield from unknown("label", (((*place, "labels", label), label) for label in row.labels), self.labels)
+            yield from unknown("column", (((*place, "cells", column), column) for column in row.cells), columns)
+            for name in [name for name in row.cells if name in columns]:
+                cell, dataset = (*place, "cells", name), columns[name].dataset
+                if row.dataset is None and dataset is None:
+                    yield Problem(cell, "the data set must be given by the row or the column; neither does.")
+                elif row.dataset is not None and dataset is not None:
+                    yield Problem(cell, "the data set must be given by the row or the column; both do.")
                 else:
-                    yield from self._misfits(place, nets, self.dataset_of(row, columns[column]))
-
-    def _misfits(self, place: KeyPath, nets: CellNets, dataset: str) -> Iterator[Problem]:
-        """Problems of nets that are not for the images of their data set."""
-        try:
-            for setting in nets.settings:
-                setting.reference.check_size(dataset)
-                setting.reference.check_tag(dataset)
-        except PaperbenchError as error:
-            yield Problem(place, str(error))
+                    yield from _misfits(cell, row.cells[name], self.dataset_of(row, columns[name]))
 
     def dataset_of(self, row: Row, column: Column) -> str:
         """Key of the data set that a cell's nets train on."""
         return row.dataset or column.dataset or ""
+
+
+def _misfits(place: KeyPath, nets: CellNets, dataset: str) -> Iterator[Problem]:
+    """Problems of nets that are not for the images of their data set."""
+    try:
+        for setting in nets.settings:
+            setting.reference.check_size(dataset)
+            setting.reference.check_tag(dataset)
+    except PaperbenchError as error:
+        yield Problem(place, str(error))

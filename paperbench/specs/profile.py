@@ -9,7 +9,7 @@ from typing import Any, Literal
 from paperbench.catalogue import FAMILIES
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Problem, Text, check, typed
+from paperbench.typed import Count, Id, Problem, Text, check, typed, unknown
 
 
 @typed
@@ -36,12 +36,11 @@ class Profile:
         check(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
+        yield from unknown("family", ((("depth", family), family) for family in self.depth), FAMILIES)
         for family, depth in self.depth.items():
-            if family not in FAMILIES:
-                yield Problem(("depth", family), f"unknown family. {nearest(family, FAMILIES)}")
-                continue
             try:
-                FAMILIES[family].units(depth)
+                if family in FAMILIES:
+                    FAMILIES[family].units(depth)
             except PaperbenchError as error:
                 yield Problem(("depth", family), str(error))
 

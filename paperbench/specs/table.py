@@ -7,20 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from paperbench.catalogue import DATASETS, Net, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.expected import Defaults, Disputed, Expected, ExpectedCell, Peer, Source
-from paperbench.specs.experiment import CellNets, Column, Experiment, NetReference, Row, Setting
+from paperbench.specs.experiment import Column, Experiment, NetReference, Row, Setting
 from paperbench.specs.profile import Profile, Profiles
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.yaml_file import Document, SpecError, bind, load
-from paperbench.typed import KeyPath, Problem
+from paperbench.typed import KeyPath, Problem, unknown
 
 T = TypeVar("T")
-_Remark = TypeVar("_Remark", Peer, Disputed)
 
 
 @dataclass(frozen=True)
@@ -237,8 +236,8 @@ def load_table(table: str, root: Path) -> Table:
         profiles,
         _recipes(cells, profiles_file, profiles, root),
         cells,
-        tuple(_remarks(own.expected.peers, {t: f.expected.peers for t, f in others.items()}, cells)),
-        tuple(_remarks(own.expected.disputed, {t: f.expected.disputed for t, f in others.items()}, cells)),
+        _remarks("peers", own, others.values(), cells),
+        _remarks("disputed", own, others.values(), cells),
     )
 
 
@@ -254,7 +253,7 @@ def load_experiment(table: str, root: Path) -> Experiment:
 
 def load_recipe(name: str, root: Path) -> Recipe:
     """Read a file in experiments/recipes/ under `root`."""
-    return _read(_recipe_path(name, root), Recipe, "recipe")[1]
+    return _read_recipe(name, root)[1]
 
 
 def table_ids(root: Path) -> list[str]:
@@ -271,8 +270,8 @@ def _profiles_path(root: Path) -> Path:
     return root / "experiments" / "profiles.yaml"
 
 
-def _recipe_path(name: str, root: Path) -> Path:
-    return root / "experiments" / "recipes" / f"{name}.yaml"
+def _read_recipe(name: str, root: Path) -> tuple[Document, Recipe]:
+    return _read(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")
 
 
 def _read(path: Path, kind: type[T], key: str) -> tuple[Document, T]:
@@ -288,7 +287,7 @@ def _recipes(
     cells: Sequence[Cell], profiles_file: Document, profiles: Profiles, root: Path
 ) -> dict[tuple[str, str], Recipe]:
     """The recipes of the cells in each profile that they are in, by names of profile and recipe."""
-    files = {name: _read(_recipe_path(name, root), Recipe, "recipe") for name in {cell.recipe for cell in cells}}
+    files = {name: _read_recipe(name, root) for name in {cell.recipe for cell in cells}}
     found: dict[tuple[str, str], Recipe] = {}
     for profile_name, profile in profiles.profiles.items():
         for name in dict.fromkeys(cell.recipe for cell in cells if cell.is_in(profile)):
@@ -321,12 +320,9 @@ class _Files:
                 raise document.error(problems)
 
     def _recipe_problems(self, root: Path) -> Iterator[Problem]:
-        known = recipe_names(root)
-        asked: list[tuple[KeyPath, str | None]] = [(("recipe",), self.experiment.recipe)]
-        asked += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows)]
-        for path, name in asked:
-            if name is not None and name not in known:
-                yield Problem(path, f"{_recipe_path(name, root).parent} has no recipe {name!r}. {nearest(name, known)}")
+        asked: list[tuple[KeyPath, str]] = [(("recipe",), self.experiment.recipe)]
+        asked += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows) if row.recipe]
+        yield from unknown("recipe", asked, recipe_names(root))
 
     def _label_problems(self) -> Iterator[Problem]:
         """Headings of labels are used."""
@@ -339,66 +335,55 @@ class _Files:
     def _cell_problems(self) -> Iterator[Problem]:
         """Every cell to run has a published result, and nothing else has."""
         published = [f"{row}/{column}" for row, columns in self.expected.cells.items() for column in columns]
-        for cell in published:
-            if cell not in self.ids:
-                yield Problem(
-                    ("cells", *cell.split("/")), f"the experiment has no such cell. {nearest(cell, self.ids)}"
-                )
+        yield from unknown("cell", ((("cells", *cell.split("/")), cell) for cell in published), self.ids)
         for cell in self.ids:
             if cell not in published:
                 yield Problem(("cells", *cell.split("/")), "the cell has no published number here.")
 
     def _reference_problems(self) -> Iterator[Problem]:
         """Remarks, claims and rows of others are about cells, columns and labels that there are."""
-        literature = {f"{row.id}/{column}" for row in self.expected.literature for column in row.cells}
-        remarks: dict[str, Sequence[Disputed | Peer]] = {
+        listed: dict[str, Sequence[Disputed | Peer]] = {
             "disputed": self.expected.disputed,
             "peers": self.expected.peers,
         }
-        for name, listed in remarks.items():
-            for i, remark in enumerate(listed):
-                if remark.cell is not None and remark.cell not in self.ids:
-                    message = f"unknown cell {remark.cell!r}. {nearest(remark.cell, self.ids)}"
-                    yield Problem((name, i, "cell"), message)
+        for name, remarks in listed.items():
+            about = [((name, i, "cell"), remark.cell) for i, remark in enumerate(remarks) if remark.cell is not None]
+            yield from unknown("cell", about, self.ids)
         for i, row in enumerate(self.expected.literature):
+            place = "literature", i
             if row.id in self.rows:
-                yield Problem(("literature", i, "id"), f"{row.id!r} is a row of the experiment.")
-            for column in row.cells:
-                if column not in self.columns:
-                    yield Problem(
-                        ("literature", i, "cells", column), f"unknown column. {nearest(column, self.columns)}"
-                    )
-            for label in row.labels:
-                if label not in self.experiment.labels:
-                    message = f"unknown label. {nearest(label, self.experiment.labels)}"
-                    yield Problem(("literature", i, "labels", label), message)
-        sweeps = {cell for cell in self.ids if self._nets(cell).sweep}
+                yield Problem((*place, "id"), f"{row.id!r} is a row of the experiment.")
+            yield from unknown("column", (((*place, "cells", column), column) for column in row.cells), self.columns)
+            labels = (((*place, "labels", label), label) for label in row.labels)
+            yield from unknown("label", labels, self.experiment.labels)
+        yield from self._claim_problems()
+
+    def _claim_problems(self) -> Iterator[Problem]:
+        literature = [f"{row.id}/{column}" for row in self.expected.literature for column in row.cells]
+        sweeps = [
+            f"{row.id}/{column}" for row in self.rows.values() for column, nets in row.cells.items() if nets.sweep
+        ]
         for i, claim in enumerate(self.expected.claims):
-            path = ("claims", i, "pairs" if claim.pairs else "cells")
+            place = "claims", i, "pairs" if claim.pairs else "cells"
             may_be_literature = claim.cells[1:] if claim.kind == "lower" and claim.measure == "test_error" else ()
             for cell in claim.all_cells:
-                known = {*self.ids, *(literature if cell in may_be_literature else ())}
-                if cell not in known:
-                    yield Problem(path, f"unknown cell {cell!r}. {nearest(cell, known)}")
+                yield from unknown("cell", [(place, cell)], self.ids + literature * (cell in may_be_literature))
                 if cell in sweeps and claim.kind not in ("diverges", "converges"):
-                    yield Problem(path, f"{cell} stands for several nets.")
+                    yield Problem(place, f"{cell} stands for several nets.")
 
     def _mark_problems(self) -> Iterator[Problem]:
         """Marks are explained, and footnotes are used."""
-        used = set()
-        for row, columns in self.expected.cells.items():
-            for column, expected in columns.items():
-                used.add(expected.mark)
-                if expected.mark is not None and expected.mark not in self.expected.footnotes:
-                    message = f"the mark {expected.mark!r} is not explained in footnotes."
-                    yield Problem(("cells", row, column, "mark"), message)
+        marks: list[tuple[KeyPath, str]] = [
+            (("cells", row, column, "mark"), cell.mark)
+            for row, columns in self.expected.cells.items()
+            for column, cell in columns.items()
+            if cell.mark is not None
+        ]
+        yield from unknown("mark", marks, self.expected.footnotes)
+        used = {mark for _, mark in marks}
         for mark in self.expected.footnotes:
             if mark not in used:
                 yield Problem(("footnotes", mark), "no cell has this mark.")
-
-    def _nets(self, cell: str) -> CellNets:
-        row, column = cell.split("/")
-        return self.rows[row].cells[column]
 
     def cell(self, row: str, column: str) -> Cell:
         """A cell as this table's files have it."""
@@ -489,15 +474,11 @@ def _check_result(cell: Cell) -> None:
         raise ValueError(f"{cell.id} stands for {len(cell.settings)} nets, so its value must be `fail`.")
 
 
-def _remarks(own: Sequence[_Remark], others: Mapping[str, Sequence[_Remark]], cells: Iterable[Cell]) -> list[_Remark]:
-    """All remarks of a table's own file, and those of others' files that concern its cells.
-
-    Args:
-        others: Remarks by table.
-    """
+def _remarks(name: str, own: _Files, others: Iterable[_Files], cells: Iterable[Cell]) -> tuple[Any, ...]:
+    """The peers or disputed claims of a table's own file, and those of other tables' files that concern its cells."""
     here = {cell.home: cell.id for cell in cells}
-    found = list(own)
-    for table, remarks in others.items():
-        homes = [(f"{table}/{remark.cell}", remark) for remark in remarks]
+    found = list(getattr(own.expected, name))
+    for files in others:
+        homes = [(f"{files.table}/{remark.cell}", remark) for remark in getattr(files.expected, name)]
         found += [replace(remark, cell=here[home]) for home, remark in homes if home in here]
-    return found
+    return tuple(found)

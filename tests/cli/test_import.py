@@ -47,6 +47,7 @@ def test_timm_lists_the_nets_only_once_the_package_is_imported() -> None:
         ["compare", "table4", "--results", ".", "--format", "csv"],
         ["compare", "table5", "--results", ".", "--format", "junit"],
         ["record", "table2", "preact/resnet110", "--seed", "0", "--error", "6.4", "--source", "a test"],
+        ["schema", "record"],
         ["models"],
         ["models", "preact_resnet164", "--diagram", "--set", "depth=20"],
     ],

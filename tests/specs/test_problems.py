@@ -83,7 +83,7 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
     ("table2", X2, "seeds: 5", "seeds: 0", "seeds: must be at least 1, not 0."),
     ("table2", X2, "seeds: 5", "seeds: 1001", "seeds: must be at most 1000, not 1001."),
     ("table2", X2, "table: table2", "table: table3", "table: must be table2, as the file is called."),
-    ("table2", X2, "recipe: cifar", "recipe: cifra", "has no recipe 'cifra'. Did you mean 'cifar'?"),
+    ("table2", X2, "recipe: cifar", "recipe: cifra", "recipe: unknown recipe 'cifra'. Did you mean 'cifar'?"),
     ("table2", X2, "schema: 1", "schema: 2", "schema: must be 1, not 2."),
     (
         "table2",
@@ -97,7 +97,7 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
         X1,
         "{on shortcut: dropout 0.5, on F:",
         "{on shortcut: a, onF:",
-        "onF: unknown label. Did you mean 'on F'",
+        "onF: unknown label 'onF'. Did you mean 'on F'",
     ),
     ("table1", X1, 'dropout 0.5, on F: "1"', "dropout 0.5, on F: 1", "on F: must be text, not 1. Put it in quotes."),
     ("table1", X1, "remark: after}", "remark: behind}", "labels.remark: must be 'before' or 'after', not 'behind'."),
@@ -120,7 +120,7 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
         X4,
         "{cifar10: original_resnet110}",
         "{cifar1: original_resnet110}",
-        "unknown column. Did you mean 'cifar10",
+        "unknown column 'cifar1'. Did you mean 'cifar10",
     ),
     ("table4", X4, "{cifar10: original_resnet110}", "{}", "rows[0].cells: must not be empty."),
     ("table4", X4, "CIFAR-10, dataset: cifar10}", "CIFAR-10, dataset: cifar}", "Did you mean 'cifar10'?"),
@@ -157,7 +157,7 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
         E2,
         "preact: {resnet110: 6.37, resnet164: 5.46}",
         "preact: {resnet110: 6.37, resnet164: 5.46, resnet1001: 4.92}",
-        "cells.preact.resnet1001: the experiment has no such cell. Did you mean 'preact/resnet110'?",
+        "cells.preact.resnet1001: unknown cell 'preact/resnet1001'. Did you mean 'preact/resnet110'?",
     ),
     ("table2", E2, "resnet110: 8.17", "resnet110: failed", "must be a number or 'fail' or 'unprinted', not 'failed'."),
     ("table2", E2, "resnet110: 8.17", "resnet110: '8,17'", "must be a number or 'fail' or 'unprinted', not '8,17'."),
@@ -209,7 +209,7 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
     ),
     ("table4", E4, "tolerance: 0.5}", "tolerance: 0.5, decimals: -1}", "decimals: must be at least 0, not -1."),
     ("table4", E4, "literature:", "litrature:", "litrature: unknown key. Did you mean 'literature'?"),
-    ("table4", E4, 'mark: "†"', 'mark: "*"', "the mark '*' is not explained in footnotes."),
+    ("table4", E4, 'mark: "†"', 'mark: "*"', "unknown mark '*'. Known: †."),
     ("table4", E4, '  "†": mini-', '  "‡": unused\n  "†": mini-', "footnotes.‡: no cell has this mark."),
     ("table4", E4, "{id: dsn,", "{id: nin,", "literature[1].id: another of the literature is called 'nin' too."),
     ("table4", E4, "{id: nin,", "{id: resnet110,", "literature[0].id: 'resnet110' is a row of the experiment."),
@@ -218,7 +218,7 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
         E4,
         "{cifar10: 8.81, cifar100",
         "{cifar10: 8.81, cifar1000",
-        "cifar1000: unknown column. Did you mean 'cifar100'",
+        "cifar1000: unknown column 'cifar1000'. Did you mean 'cifar100'",
     ),
     (
         "table4",
@@ -233,7 +233,7 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
         E5,
         "augmentation: scale+asp ratio, train crop: 299",
         "augmentatoin: scale+asp ratio, train crop: 299",
-        "unknown label. Did",
+        "unknown label 'augmentatoin'. Did",
     ),
     # profiles
     (
@@ -243,7 +243,13 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
         "{basic: 15,",
         "smoke.depth.basic: A basic net has no depth 15: depths are 6n+2.",
     ),
-    ("table2", PROFILES, "{basic: 14,", "{basci: 14,", "smoke.depth.basci: unknown family. Did you mean 'basic'?"),
+    (
+        "table2",
+        PROFILES,
+        "{basic: 14,",
+        "{basci: 14,",
+        "smoke.depth.basci: unknown family 'basci'. Did you mean 'basic'?",
+    ),
     ("table2", PROFILES, "dataset: digits", "dataset: digit", "Did you mean 'digits'?"),
     (
         "table2",
@@ -323,7 +329,7 @@ def test_a_profile_that_spoils_a_recipe_is_named(specs: Path) -> None:
 @pytest.mark.parametrize("name", [E2, PROFILES, CIFAR])
 def test_a_missing_file_is_named(specs: Path, name: str) -> None:
     (specs / name).unlink()
-    with pytest.raises(PaperbenchError, match=r"cannot be read: No such file|has no recipe 'cifar'\."):
+    with pytest.raises(PaperbenchError, match=r"cannot be read: No such file|unknown recipe 'cifar'\."):
         load_table("table2", specs)
 
 
