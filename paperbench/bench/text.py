@@ -99,7 +99,7 @@ On a CPU there is no cuDNN, so no row without determinism; operators take the pl
 
 def render_breakdown(found: Breakdown) -> str:
     """The tables of a breakdown."""
-    first, on_gpu = found.steps[0].milliseconds, found.machine.gpu is not None
+    first, on_gpu = found.steps[0].milliseconds, found.machine.environment.cuda is not None
     how = {True: ", deterministic", False: ", not deterministic", None: ""}
     steps = [
         [f"step, {step.layout}{how[step.deterministic]}", _ms(ms.median), f"{_ms(ms.low)} to {_ms(ms.high)}"]

@@ -23,12 +23,13 @@ CPU = torch.device("cpu")
 CEILINGS = Ceilings(bytes_per_second=1e9, flops_per_second=1e12, launch_seconds=1e-5, in_graph=True)
 
 
+pytestmark = pytest.mark.usefixtures("shallow")
+
+
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(breakdown.COPY_BYTES, "cpu", 2**16)
     monkeypatch.setitem(breakdown.MATRIX_SIDE, "cpu", 32)
-    original = setup.checked_net
-    monkeypatch.setattr(setup, "checked_net", lambda name, depth=None: original(name, depth or 8))
 
 
 def small(name: str = "preact_resnet20") -> Breakdown:
