@@ -254,8 +254,8 @@ class StepTime:
 
     Attributes:
         deterministic: Whether cuDNN was held to deterministic algorithms; None on a CPU.
-        milliseconds: None if there is a problem.
-        problem: Why there is no time.
+        milliseconds: None if it could not be measured.
+        problem: What went wrong.
     """
 
     layout: Layout

@@ -39,15 +39,8 @@ def usable_engines(device: torch.device) -> tuple[EngineName, ...]:
 
 def usable_precisions(device: torch.device) -> tuple[str, ...]:
     """The precisions that the device has."""
-
-    def has(precision: str) -> bool:
-        try:
-            choose_precision(precision, device)
-        except PaperbenchError:
-            return False
-        return True
-
-    return tuple(precision for precision in PRECISIONS if has(precision))
+    has_tf32 = choose_precision(None, device) == "tf32"
+    return tuple(precision for precision in PRECISIONS if precision != "tf32" or has_tf32)
 
 
 def checked_engines(names: Sequence[str], device: torch.device) -> tuple[EngineName, ...]:

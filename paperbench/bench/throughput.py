@@ -24,7 +24,7 @@ from paperbench.bench.figures import (
     summarize_error,
 )
 from paperbench.bench.machine import nvidia_smi, restore_flags
-from paperbench.bench.plain_loop import Batch, on_device_batches, shipped_precision
+from paperbench.bench.plain_loop import Batch, on_device_batches
 from paperbench.bench.rounds import OurRunner, PlainRunner, Slot, interleave, steps_for, timed
 from paperbench.bench.setup import bench_training, checked_engines, free_memory
 from paperbench.bench.soundness import FirstSteps, Reference, compared_steps, find_reference
@@ -88,7 +88,7 @@ class Measurement:
     def __post_init__(self) -> None:
         self.engines = checked_engines(self.engines, self.device)
         self.precisions = tuple(dict.fromkeys(choose_precision(p, self.device) for p in self.precisions))
-        self._shipped = shipped_precision(self.device)
+        self._shipped = choose_precision(None, self.device)
         plain = plain_variants(self.precisions, self._shipped) if self.baselines else []
         ours = [Variant("paperbench", engine, precision) for precision in self.precisions for engine in self.engines]
         self._variants = [*plain, *ours]

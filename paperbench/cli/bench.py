@@ -89,11 +89,11 @@ def _measure(args: argparse.Namespace) -> int:
 
     from paperbench.bench import machine, text
     from paperbench.bench.figures import BenchReport, Settings
-    from paperbench.bench.plain_loop import WORKERS, shipped_precision
+    from paperbench.bench.plain_loop import WORKERS
     from paperbench.bench.setup import usable_engines, usable_precisions
     from paperbench.bench.throughput import Measurement
     from paperbench.training.choice import available_engines
-    from paperbench.training.precision import choose_device
+    from paperbench.training.precision import choose_device, choose_precision
 
     device = choose_device(args.device)
     models = tuple(dict.fromkeys(args.models or MODELS[device.type]))
@@ -121,7 +121,7 @@ def _measure(args: argparse.Namespace) -> int:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         facts = machine.code_version(), machine.machine_facts(device)
         _write(args.json, BenchReport(1, date, *facts, settings, tuple(nets)))
-    print(text.notes(device.type, shipped_precision(device), WORKERS[device.type]))
+    print(text.notes(device.type, choose_precision(None, device), WORKERS[device.type]))
     return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1
 
 
@@ -139,7 +139,7 @@ def _break_down(args: argparse.Namespace) -> int:
     found = measure_breakdown(args.breakdown, training, engine, precision, args.seconds, _say)
     print(render_breakdown(found))
     _write(args.json, found)
-    return int(any(step.milliseconds is None for step in found.steps))
+    return int(any(step.problem for step in found.steps))
 
 
 def _say(line: str) -> None:
