@@ -28,6 +28,7 @@ from paperbench.bench.kernels import Kind, Work, classify, step_work
 from paperbench.bench.machine import code_version, machine_facts, restore_flags
 from paperbench.bench.setup import Training, free_memory, wait_for
 from paperbench.bench.soundness import compared_steps, find_reference, first_steps
+from paperbench.errors import PaperbenchError
 from paperbench.training.precision import set_arithmetic
 from paperbench.training.trainer import Trainer
 
@@ -75,13 +76,13 @@ def measure_breakdown(
                 problem = reference.error(first_steps(trainer, len(reference.fp32.losses)), precision)
                 if problem is None:
                     time = _time(trainer.step, seconds, scale=1000)
-                    profiled = profiled or profiled_step(trainer)
+                    profiled = profiled if steps else profiled_step(trainer)
             except Exception as error:  # one setting that fails leaves the others their rows
                 problem = summarize_error(error.with_traceback(None))
             trainer = None  # type: ignore[assignment]
             free_memory(device)
             steps.append(StepTime(layout, deterministic if on_gpu else None, time, problem))
-            progress(f"{name}, {layout}, deterministic {deterministic}: {problem or 'done'}")
+            progress(f"{name}, {layout}{'' if deterministic else ', not deterministic'}: {problem or 'done'}")
     passes = 1 if engine == "compile" else recipe.batch_size // recipe.batch_norm.group
     work = step_work(training.net, precision, batch_size=recipe.batch_size, passes=passes, is_fused=engine == "compile")
     total = sum(time for time, _ in profiled.values())
@@ -130,7 +131,11 @@ def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, se
 
 
 def profiled_step(trainer: Trainer) -> Profiled:
-    """Milliseconds and number per step of each kernel on a GPU, of each operator by itself on a CPU."""
+    """Milliseconds and number per step of each kernel on a GPU, of each operator by itself on a CPU.
+
+    Raises:
+        PaperbenchError: The profiler does not work.
+    """
     on_gpu = trainer.device.type == "cuda"
     times: dict[str, float] = defaultdict(float)
     numbers: dict[str, int] = defaultdict(int)
@@ -143,6 +148,8 @@ def profiled_step(trainer: Trainer) -> Profiled:
         if is_kernel or not on_gpu:
             times[event.name] += event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
             numbers[event.name] += 1
+    if not times:
+        raise PaperbenchError("The profiler saw no kernels. See whether your system lets you use it.")
     return {name: (times[name] / PROFILED_STEPS / 1000, numbers[name] / PROFILED_STEPS) for name in times}
 
 

@@ -167,15 +167,6 @@ class NetFigures:
 
 
 @typed
-class Gpu:
-    """A GPU; `nvidia_smi` is None where that does not work."""
-
-    capability: str
-    multiprocessors: int
-    nvidia_smi: dict[str, str] | None
-
-
-@typed
 class Machine:
     """What speed depends on beside the code.
 
@@ -184,6 +175,7 @@ class Machine:
         cpus: That this process may use.
         openmp: Environment variables that say how OpenMP's threads wait.
         memory_bytes: Of the GPU, or of the machine without one.
+        gpu: What nvidia-smi reports; None where it does not work.
     """
 
     environment: Environment
@@ -192,7 +184,7 @@ class Machine:
     interop_threads: int
     openmp: dict[str, str]
     memory_bytes: int | None
-    gpu: Gpu | None
+    gpu: dict[str, str] | None
 
 
 @typed
@@ -262,8 +254,8 @@ class StepTime:
 
     Attributes:
         deterministic: Whether cuDNN was held to deterministic algorithms; None on a CPU.
-        milliseconds: None if there is a problem.
-        problem: Why there is no time.
+        milliseconds: None if it could not be measured.
+        problem: What went wrong.
     """
 
     layout: Layout

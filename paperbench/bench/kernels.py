@@ -99,13 +99,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation on one image.
-
-    Attributes:
-        name: A key of `_KERNELS`.
-        inputs, outputs: Elements that it reads and writes.
-        from_stream, to_stream: Whether these are of the residual stream.
-    """
+    """An operation on one image, named as in `_KERNELS`: elements read and written, and whether of the stream."""
 
     name: str
     inputs: int = 0

@@ -13,22 +13,21 @@ from pathlib import Path
 
 import torch
 
-from paperbench.bench.figures import CodeVersion, Flags, Gpu, Machine
+from paperbench.bench.figures import CodeVersion, Flags, Machine
 from paperbench.runs.environment import code_facts, environment_facts
 
 
 def machine_facts(device: torch.device) -> Machine:
     """Hardware, libraries and settings that speed on the device depends on."""
     affinity = getattr(os, "sched_getaffinity", None)
-    gpu = _gpu(device) if device.type == "cuda" else None
     return Machine(
         environment=environment_facts(device),
         cpus=len(affinity(0)) if affinity else os.cpu_count(),
         cpu_features=_cpu_features(),
         interop_threads=torch.get_num_interop_threads(),
         openmp={name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ},
-        memory_bytes=torch.cuda.get_device_properties(device).total_memory if gpu else _machine_memory(),
-        gpu=gpu,
+        memory_bytes=torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _machine_memory(),
+        gpu=nvidia_smi(device, "driver_version", "compute_cap", "power.limit", "clocks.max.sm", "clocks.max.mem"),
     )
 
 
@@ -74,15 +73,6 @@ def restore_flags() -> Iterator[None]:
         yield
     finally:
         set_flags(before)
-
-
-def _gpu(device: torch.device) -> Gpu:
-    properties = torch.cuda.get_device_properties(device)
-    return Gpu(
-        capability=f"{properties.major}.{properties.minor}",
-        multiprocessors=properties.multi_processor_count,
-        nvidia_smi=nvidia_smi(device, "driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem"),
-    )
 
 
 def _cpu_features() -> tuple[str, ...]:

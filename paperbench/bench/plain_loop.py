@@ -1,8 +1,8 @@
 """The loop that public CIFAR repositories ship: what a paperbench engine is compared with.
 
 Eager, in torch's default memory layout; a DataLoader whose workers augment PIL images with torchvision's transforms;
-SGD; the loss read after every step; cuDNN choosing by time; all other switches as torch has them. Batch norm takes its
-statistics over the whole batch.
+SGD; the loss read after every step; cuDNN choosing by time; all other switches as torch has them, so convolutions use
+TF32 where there is. Batch norm takes its statistics over the whole batch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 
 Batch = tuple[Tensor, Tensor]
 """Images (N, 3, 32, 32) float32, labels (N,) int64."""
-
-
-def shipped_precision(device: torch.device) -> str:
-    """What the loop computes in if no switch is touched: torch lets cuDNN's convolutions use TF32 where there is."""
-    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "tf32" if has_tf32 else "fp32"
 
 
 def plain_flags(precision: str) -> Flags:

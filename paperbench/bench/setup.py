@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -38,15 +39,8 @@ def usable_engines(device: torch.device) -> tuple[EngineName, ...]:
 
 def usable_precisions(device: torch.device) -> tuple[str, ...]:
     """The precisions that the device has."""
-
-    def has(precision: str) -> bool:
-        try:
-            choose_precision(precision, device)
-        except PaperbenchError:
-            return False
-        return True
-
-    return tuple(precision for precision in PRECISIONS if has(precision))
+    has_tf32 = choose_precision(None, device) == "tf32"
+    return tuple(precision for precision in PRECISIONS if precision != "tf32" or has_tf32)
 
 
 def checked_engines(names: Sequence[str], device: torch.device) -> tuple[EngineName, ...]:
@@ -64,13 +58,13 @@ def checked_engines(names: Sequence[str], device: torch.device) -> tuple[EngineN
     return tuple(name for name in dict.fromkeys(names) if name in available)
 
 
-def checked_net(name: str, depth: int | None = None) -> Net:
+def checked_net(name: str) -> Net:
     """The net of that name, if its training can be measured.
 
     Raises:
         PaperbenchError: There is no such net, or it is made for large images.
     """
-    net = resolve(name) if depth is None else resolve(name, depth=depth)
+    net = resolve(name)
     if FAMILIES[net.family].size != SIDE:
         raise PaperbenchError(f"{name} is made for large images, which paperbench cannot train on yet. Leave it out.")
     return net
@@ -91,13 +85,14 @@ def bench_recipe(batch_size: int) -> Recipe:
     return replace(recipe, batch_size=batch_size, batch_norm=settings, warm_up=None, learning_rate=RATE)
 
 
-def random_images(count: int, classes: int, seed: int = 0) -> ImageDataset:
+@cache
+def random_images(count: int, classes: int) -> ImageDataset:
     """A data set of random images: a quarter of each is noise, three quarters are its class's two bands of colour.
 
     With random labels the loss would hardly move, and a wrong step could not be seen in it. Random bytes, because
     multiplying by zeros is faster than by other numbers. Crops and mirroring leave the bands what they are.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     patterns = rng.integers(0, 256, (classes, BANDS, 1, 3), dtype=np.uint8).repeat(SIDE // BANDS, axis=1)
     labels = rng.integers(0, classes, count)
     images = rng.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
@@ -131,16 +126,13 @@ class Training:
         )
 
 
-def bench_training(name: str, batch_size: int, device: torch.device, depth: int | None = None) -> Training:
+def bench_training(name: str, batch_size: int, device: torch.device) -> Training:
     """The training of a net that is measured.
-
-    Args:
-        depth: Of the net, if it is not the name's.
 
     Raises:
         PaperbenchError: There is no such net, it is made for large images, or the batch is too small for batch norm.
     """
-    net = checked_net(name, depth)
+    net = checked_net(name)
     dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)
     return Training(net, bench_recipe(batch_size), dataset, device)
 

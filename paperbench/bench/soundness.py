@@ -10,14 +10,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from paperbench.training.window import WindowMetrics
+    from paperbench.training.trainer import Trainer
 
 STEPS, DEEP_STEPS = 20, 8
 """Steps whose losses are compared; fewer in nets of `DEEP` layers, where eager steps would take half of the time."""
@@ -37,19 +37,6 @@ TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2, "bf16-fp32-stream": 5e-2}
 
 ROUNDING_MARGIN = 4
 """How many times farther a right engine may be than a change in the last bit alone leads, where that is more."""
-
-
-class Trainable(Protocol):
-    """The part of a trainer that is needed here."""
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    def begin_window(self) -> None: ...
-
-    def step(self) -> None: ...
-
-    def window_metrics(self) -> WindowMetrics: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,7 @@ class Reference:
         return found.update_norm / self.fp32.update_norm
 
 
-def find_reference(make: Callable[[], Trainable], steps: int) -> Reference:
+def find_reference(make: Callable[[], Trainer], steps: int) -> Reference:
     """The reference by eager trainers in float32 from the same seed, which are held in memory one after the other."""
     fp32 = first_steps(make(), steps)
     changed = make()
@@ -106,7 +93,7 @@ def compared_steps(depth: int) -> int:
     return DEEP_STEPS if depth >= DEEP else STEPS
 
 
-def first_steps(trainer: Trainable, steps: int) -> FirstSteps:
+def first_steps(trainer: Trainer, steps: int) -> FirstSteps:
     """Make the first steps of a training, at least `UPDATES`."""
     before = _parameters(trainer.model)
     start = time.perf_counter()
@@ -118,7 +105,7 @@ def first_steps(trainer: Trainable, steps: int) -> FirstSteps:
     return FirstSteps(losses, float(update.double().norm()), seconds)
 
 
-def next_loss(trainer: Trainable) -> float:
+def next_loss(trainer: Trainer) -> float:
     """Mean loss over the images of the next step. Waits for the device."""
     trainer.begin_window()
     trainer.step()

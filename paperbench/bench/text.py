@@ -88,9 +88,9 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 _BREAKDOWN_NOTES = """\
-step: median of whole steps without the profiler. ms: as profiled. share: of all kernels' time.
+step: median of whole steps without the profiler, and their range. Kinds: as profiled; share: of all kernels' time.
 floors: the least ms for the counted bytes, arithmetic and launches at the measured ceilings, each by itself. Bytes are
-    counted without caches, so small tensors may take less. -: not counted."""
+    counted without caches, so small tensors may take less. -: not measured or not counted."""
 
 _BREAKDOWN_ON_A_CPU = """
 On a CPU there is no cuDNN, so no row without determinism; operators take the place of kernels, profiling slows them
@@ -98,25 +98,23 @@ On a CPU there is no cuDNN, so no row without determinism; operators take the pl
 
 
 def render_breakdown(found: Breakdown) -> str:
-    """The tables of a breakdown."""
-    first, on_gpu = found.steps[0].milliseconds, found.machine.gpu is not None
-    how = {True: ", deterministic", False: ", not deterministic", None: ""}
-    steps = [
-        [f"step, {step.layout}{how[step.deterministic]}", _ms(ms.median), f"{_ms(ms.low)} to {_ms(ms.high)}"]
-        if (ms := step.milliseconds)
-        else [f"step, {step.layout}{how[step.deterministic]}", "-", step.problem]
-        for step in found.steps
-    ]
+    """The table of a breakdown."""
+    on_gpu = found.machine.environment.cuda is not None
     total = sum(kind.milliseconds for kind in found.kinds)
     rows = [
-        [k.kind, _ms(k.milliseconds), f"{k.milliseconds / total:.1%}", f"{k.number:,.0f}", *_floors(k.floors)]
+        [k.kind, f"{k.milliseconds:.2f}", f"{k.milliseconds / total:.1%}", f"{k.number:,.0f}", *_floors(k.floors)]
         for k in found.kinds
     ]
-    if first and found.kinds:
-        rows.append(["all", _ms(total), "", f"{sum(k.number for k in found.kinds):,.0f}", *_floors(found.floors)])
-        if on_gpu:
-            rows.append(["no kernel running", _ms(max(0.0, first.median - total)), "", "", "", "", ""])
+    step = found.steps[0].milliseconds
+    if on_gpu and step and rows:
+        rows.append(["no kernel running", f"{max(0.0, step.median - total):.2f}"])
+    for number, row in enumerate(found.steps):
+        ms, how = row.milliseconds, {True: ", deterministic", False: ", not deterministic", None: ""}[row.deterministic]
+        label = f"step, {row.layout}{how}" + (f" ({ms.low:.2f} to {ms.high:.2f})" if ms else "")
+        floors = _floors(found.floors) if number == 0 else []
+        rows.append([label, f"{ms.median:.2f}" if ms else "-", "", "", *floors])
     ceilings = found.ceilings
+    headings = ["kind", "ms", "share", "number", "floor:\nbytes", "arith-\nmetic", "launches"]
     lines = [
         f"{found.net}: engine {found.engine}, {found.precision}, batches of {found.batch_size}, batch norm over "
         f"{found.bn_group}",
@@ -124,18 +122,12 @@ def render_breakdown(found: Breakdown) -> str:
         f"{ceilings.flops_per_second / 1e12:.2f} TFLOP/s, smallest kernel {1e6 * ceilings.launch_seconds:.2f} us"
         + (" in a graph" if ceilings.in_graph else ""),
         "",
-        tabulate(steps, ["", "ms", "least to most"], disable_numparse=True, colalign=("left", "right", "left")),
+        tabulate(rows, headings, disable_numparse=True, colalign=("left", *["right"] * 6)),
     ]
-    if rows:
-        headings = ["kind", "ms", "share", "number", "floor: bytes", "arithmetic", "launches"]
-        lines += ["", tabulate(rows, headings, disable_numparse=True, colalign=("left", *["right"] * 6))]
+    lines += [f"step, {row.layout}: {row.problem}" for row in found.steps if row.problem]
     lines += [f"not recognised: {name[:100]}" for name in found.unknown]
     return "\n".join([*lines, "", _BREAKDOWN_NOTES + ("" if on_gpu else _BREAKDOWN_ON_A_CPU)])
 
 
 def _floors(floors: Floors | None) -> list[str]:
-    return [_ms(floors.bytes), _ms(floors.arithmetic), _ms(floors.launches)] if floors else ["-"] * 3
-
-
-def _ms(value: float) -> str:
-    return f"{value:.2f}"
+    return [f"{floors.bytes:.2f}", f"{floors.arithmetic:.2f}", f"{floors.launches:.2f}"] if floors else ["-"] * 3

@@ -24,7 +24,7 @@ from paperbench.bench.figures import (
     summarize_error,
 )
 from paperbench.bench.machine import nvidia_smi, restore_flags
-from paperbench.bench.plain_loop import Batch, on_device_batches, shipped_precision
+from paperbench.bench.plain_loop import Batch, on_device_batches
 from paperbench.bench.rounds import OurRunner, PlainRunner, Slot, interleave, steps_for, timed
 from paperbench.bench.setup import bench_training, checked_engines, free_memory
 from paperbench.bench.soundness import FirstSteps, Reference, compared_steps, find_reference
@@ -64,9 +64,7 @@ class Measurement:
         batch_size: Images per step.
         rounds: Turns of each variant.
         seconds: Least length of a turn.
-        deadline: Moment of `time.monotonic` after which no variant is built and no further round is begun.
         baselines: Whether to measure the plain loops, without which there are no ratios.
-        depth: Of the net, if it is not the name's.
         progress: Called with a line of text after each round and each variant that was built.
 
     Raises:
@@ -74,31 +72,36 @@ class Measurement:
     """
 
     name: str
-    engines: Sequence[str]
-    precisions: Sequence[str]
+    engines: tuple[str, ...]
+    precisions: tuple[str, ...]
     device: torch.device
     batch_size: int = 128
     rounds: int = 7
     seconds: float = 1.5
-    deadline: float | None = None
     baselines: bool = True
-    depth: int | None = None
     progress: Callable[[str], None] = lambda _: None
     _found: dict[Variant, VariantFigures] = field(default_factory=dict, init=False)
     _batches: list[Batch] = field(default_factory=list, init=False)
     _reference: Reference | None = field(default=None, init=False)
+    _deadline: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        engines = checked_engines(self.engines, self.device)
-        precisions = tuple(dict.fromkeys(choose_precision(p, self.device) for p in self.precisions))
-        self._shipped = shipped_precision(self.device)
-        ours = [Variant("paperbench", engine, precision) for precision in precisions for engine in engines]
-        self._variants = [*(plain_variants(precisions, self._shipped) if self.baselines else []), *ours]
-        self._training = bench_training(self.name, self.batch_size, self.device, self.depth)
+        self.engines = checked_engines(self.engines, self.device)
+        self.precisions = tuple(dict.fromkeys(choose_precision(p, self.device) for p in self.precisions))
+        self._shipped = choose_precision(None, self.device)
+        plain = plain_variants(self.precisions, self._shipped) if self.baselines else []
+        ours = [Variant("paperbench", engine, precision) for precision in self.precisions for engine in self.engines]
+        self._variants = [*plain, *ours]
+        self._training = bench_training(self.name, self.batch_size, self.device)
         self._compared = compared_steps(self._training.net.depth)
 
-    def run(self) -> NetFigures:
-        """Figures, or why there are none, for each variant. torch's switches are as before."""
+    def run(self, deadline: float | None = None) -> NetFigures:
+        """Figures, or why there are none, for each variant. torch's switches are as before.
+
+        Args:
+            deadline: Moment of `time.monotonic` after which no variant is built and no further round is begun.
+        """
+        self._deadline = deadline
         slots: dict[Variant, Slot] = {}
         with restore_flags():
             try:
@@ -263,4 +266,4 @@ class Measurement:
         )
 
     def _is_late(self) -> bool:
-        return self.deadline is not None and time.monotonic() > self.deadline
+        return self._deadline is not None and time.monotonic() > self._deadline

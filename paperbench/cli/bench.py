@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,44 +89,39 @@ def _measure(args: argparse.Namespace) -> int:
 
     from paperbench.bench import machine, text
     from paperbench.bench.figures import BenchReport, Settings
-    from paperbench.bench.plain_loop import WORKERS, shipped_precision
-    from paperbench.bench.setup import bench_recipe, checked_engines, checked_net, usable_engines, usable_precisions
+    from paperbench.bench.plain_loop import WORKERS
+    from paperbench.bench.setup import usable_engines, usable_precisions
     from paperbench.bench.throughput import Measurement
     from paperbench.training.choice import available_engines
     from paperbench.training.precision import choose_device, choose_precision
 
     device = choose_device(args.device)
     models = tuple(dict.fromkeys(args.models or MODELS[device.type]))
-    for name in models:
-        checked_net(name)
-    engines: Sequence[str] = checked_engines(args.engines, device) if args.engines else usable_engines(device)
-    wanted = args.precisions or usable_precisions(device)
-    precisions = tuple(dict.fromkeys(choose_precision(precision, device) for precision in wanted))
-    bench_recipe(args.batch_size)
+    engines = tuple(args.engines or usable_engines(device))
+    precisions = tuple(args.precisions or usable_precisions(device))
+    how = args.batch_size, args.rounds, args.seconds
+    measurements = [Measurement(name, engines, precisions, device, *how, progress=_say) for name in models]
     if not args.models and device.type == "cpu":
         _say(f"on a CPU: {' and '.join(models)}. --models names others.")
     for engine, why in available_engines(device).items():
         if not args.engines and engine not in engines:
             why = why or "compiling takes minutes here; --engines eager compile measures it"
             _say(f"not measured: {engine}: {why}.")
-    settings = Settings(models, tuple(engines), precisions, args.batch_size, args.rounds, args.seconds, args.minutes)
+    settings = Settings(models, measurements[0].engines, measurements[0].precisions, *how, args.minutes)
     end = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     nets = []
-    for number, name in enumerate(models):
+    for number, measurement in enumerate(measurements):
         deadline = None
         if end is not None:  # a net gets its share of what the ones before have left
             now = time.monotonic()
             deadline = now + (1 - ROUNDS_SHARE) * (end - now) / (len(models) - number)
-        measurement = Measurement(
-            name, engines, precisions, device, args.batch_size, args.rounds, args.seconds, deadline, progress=_say
-        )
-        nets.append(measurement.run())
+        nets.append(measurement.run(deadline))
         print(text.render_net(nets[-1], args.batch_size), end="\n\n", flush=True)
         # After each net, so that what ends the command early costs no figure.
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         facts = machine.code_version(), machine.machine_facts(device)
         _write(args.json, BenchReport(1, date, *facts, settings, tuple(nets)))
-    print(text.notes(device.type, shipped_precision(device), WORKERS[device.type]))
+    print(text.notes(device.type, choose_precision(None, device), WORKERS[device.type]))
     return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1
 
 
@@ -145,7 +139,7 @@ def _break_down(args: argparse.Namespace) -> int:
     found = measure_breakdown(args.breakdown, training, engine, precision, args.seconds, _say)
     print(render_breakdown(found))
     _write(args.json, found)
-    return int(any(step.milliseconds is None for step in found.steps))
+    return int(any(step.problem for step in found.steps))
 
 
 def _say(line: str) -> None:

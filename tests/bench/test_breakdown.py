@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from paperbench.bench import breakdown, setup
 from paperbench.bench.breakdown import floors, measure_breakdown, times_by_kind
-from paperbench.bench.figures import Breakdown, Ceilings, json_text
+from paperbench.bench.figures import Breakdown, Ceilings, Floors, KindTime, Spread, StepTime, json_text
 from paperbench.bench.kernels import Kind, Work
 from paperbench.bench.machine import current_flags
 from paperbench.bench.setup import bench_training
@@ -23,12 +24,13 @@ CPU = torch.device("cpu")
 CEILINGS = Ceilings(bytes_per_second=1e9, flops_per_second=1e12, launch_seconds=1e-5, in_graph=True)
 
 
+pytestmark = pytest.mark.usefixtures("shallow")
+
+
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(breakdown.COPY_BYTES, "cpu", 2**16)
     monkeypatch.setitem(breakdown.MATRIX_SIDE, "cpu", 32)
-    original = setup.checked_net
-    monkeypatch.setattr(setup, "checked_net", lambda name, depth=None: original(name, depth or 8))
 
 
 def small(name: str = "preact_resnet20") -> Breakdown:
@@ -102,6 +104,19 @@ def test_a_wrong_step_gets_no_time_and_no_kinds(monkeypatch: pytest.MonkeyPatch)
     assert found.steps[1].problem == "RuntimeError: no such layout"
     assert found.kinds == ()
     assert "no such layout" in render_breakdown(found)
+
+
+def test_on_a_gpu_the_table_has_the_time_without_a_kernel_and_a_row_for_each_setting() -> None:
+    found = small()
+    gpu = replace(found.machine, environment=replace(found.machine.environment, cuda="13.2"))
+    spread = Spread(10.0, 9.0, 11.0)
+    steps = tuple(StepTime("channels_last", is_on, spread, None) for is_on in (True, False))
+    kinds = (KindTime("batch norm", 6.0, 70.0, Floors(1.0, 0.0, 0.5)), KindTime("other", 2.0, 4.0, None))
+    lines = render_breakdown(replace(found, machine=gpu, steps=steps, kinds=kinds)).splitlines()
+    rows = {" ".join(line.split()) for line in lines}
+    assert {"batch norm 6.00 75.0% 70 1.00 0.00 0.50", "other 2.00 25.0% 4 - - -", "no kernel running 2.00"} <= rows
+    assert "step, channels_last, not deterministic (9.00 to 11.00) 10.00" in rows
+    assert max(map(len, lines)) <= 120
 
 
 def test_nets_that_are_not_counted_have_no_floors() -> None:

@@ -73,7 +73,7 @@ def test_a_wrong_engine_ends_with_status_1_and_without_a_figure(
 def test_what_cannot_be_measured_is_refused_before_anything_is(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throughput, "Measurement", None)
+    monkeypatch.setattr(throughput.Measurement, "run", None)
     assert main(["bench", "--device", "cpu", *arguments.split()]) == 2
     assert message in capsys.readouterr().err
 
@@ -85,11 +85,13 @@ def test_each_net_gets_its_share_of_the_time_that_is_left_and_json_is_written_in
     monkeypatch.setattr("paperbench.cli.bench.time.monotonic", lambda: now[0])
 
     class Measurement:
+        engines, precisions = ("eager",), ("fp32",)
+
         def __init__(self, name: str, *settings: Any, progress: Any) -> None:
             self.name = name
-            deadlines.append(settings[-1])
 
-        def run(self) -> NetFigures:
+        def run(self, deadline: float) -> NetFigures:
+            deadlines.append(deadline)
             now[0] += 90.0
             eager = Variant("paperbench", "eager", "fp32")
             return NetFigures(self.name, 1, 8, 64, 20, (VariantFigures(eager, "skipped", "late"),), (), None, None)

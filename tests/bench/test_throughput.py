@@ -25,21 +25,22 @@ from paperbench.bench.throughput import Measurement, plain_variants
 from paperbench.errors import PaperbenchError
 from paperbench.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("shallow")
+
 CPU = torch.device("cpu")
 NO_MEMORY = "CUDA out of memory. Tried to allocate 20.00 GiB."
 
 
-def measured(*precisions: str, **settings: Any) -> NetFigures:
+def measured(*precisions: str, deadline: float | None = None, **settings: Any) -> NetFigures:
     values: dict[str, Any] = {
-        "engines": ["eager"],
+        "engines": ("eager",),
         "device": CPU,
         "batch_size": 16,
         "rounds": 2,
         "seconds": 0.01,
         "baselines": False,
-        "depth": 8,
     }
-    return Measurement("preact_resnet20", precisions=precisions or ("fp32",), **(values | settings)).run()
+    return Measurement("preact_resnet20", precisions=precisions or ("fp32",), **(values | settings)).run(deadline)
 
 
 def by_label(figures: NetFigures) -> dict[str, VariantFigures]:
@@ -84,7 +85,7 @@ def test_every_variant_gets_figures_of_as_many_rounds_and_ratios_to_both_baselin
 
 def test_losses_are_those_of_a_trainer_from_the_start() -> None:
     (eager,) = measured().variants
-    trainer = Trainer(checked_net("preact_resnet20", 8), bench_recipe(16), random_images(64, 10), 0, "fp32", CPU)
+    trainer = Trainer(checked_net("preact_resnet20"), bench_recipe(16), random_images(64, 10), 0, "fp32", CPU)
     expected = []
     for _ in range(5):
         trainer.begin_window()
@@ -94,7 +95,7 @@ def test_losses_are_those_of_a_trainer_from_the_start() -> None:
 
 
 def test_a_long_measurement_begins_the_training_anew() -> None:
-    training = bench_training("preact_resnet20", 16, CPU, depth=8)
+    training = bench_training("preact_resnet20", 16, CPU)
     recipe = replace(training.recipe, iterations=6, drops=replace(training.recipe.drops, at=()))
     runner = rounds.OurRunner(replace(training, recipe=recipe), "eager", "fp32", 5)
     iterations = []
