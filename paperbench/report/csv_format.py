@@ -1,4 +1,4 @@
-"""A comparison as CSV (RFC 4180, but with plain newlines): one line a run, and one for a net without any.
+"""A comparison as CSV (RFC 4180, but with plain newlines): one line per run, and one for each net without runs.
 
 A net stands in a cell, its runs in groups that may be pooled; what holds for all runs of a cell, net or group is
 repeated in each of their lines. A value that there is none of is empty, numbers are in full precision, and flags are

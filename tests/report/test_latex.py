@@ -101,7 +101,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def everything_run(table: Table, *, runs: int = 5, of_elsewhere: bool = False) -> Comparison:
-    """A whole table with `runs` runs a net, most of them close to the paper; cells on request have none.
+    """A whole table with `runs` runs per net, most of them close to the paper; cells on request have none.
 
     Args:
         of_elsewhere: Whether the results are from elsewhere, as those of nets that cannot be tested here must be.
