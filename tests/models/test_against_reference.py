@@ -175,7 +175,7 @@ def test_arguments(name: str, kwargs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("shortcut", GATED)
-@pytest.mark.parametrize("kwargs", [{}, {"gate_bias": -3.0}, {"gate_init": "gaussian"}])
+@pytest.mark.parametrize("kwargs", [{}, {"gate_bias": 0.0}, {"gate_bias": -3.0}, {"gate_init": "gaussian"}])
 def test_gates_before_training(shortcut: str, kwargs: dict[str, Any]) -> None:
     """Freshly initialised: the other tests move gate biases away from where they begin."""
     net = small("original_resnet110", shortcut=shortcut, **kwargs)

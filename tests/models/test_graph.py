@@ -368,19 +368,18 @@ def test_units_of_the_six_shortcuts(shortcut: str) -> None:
     assert graph.tail == "relu mean fc"
 
 
-def test_frozen_gates_scale_both_paths() -> None:
-    graph = graph_of("resnet110_constant_scaling", residual_scale=0.5)
-    assert all(unit.shortcut.endswith("*0.5") and unit.residual.endswith("bn *0.5") for unit in graph.units)
-
-
-def test_a_plain_net_multiplies_its_shortcuts_by_zero() -> None:
-    graph = graph_of("resnet110_constant_scaling", shortcut_scale=0.0)
-    assert all(unit.shortcut.endswith("*0.0") for unit in graph.units)
-
-
-def test_inverted_dropout_has_no_factor_of_its_own() -> None:
-    graph = graph_of("resnet110_dropout_shortcut", inverted=True)
-    assert all(unit.shortcut.endswith("dropout0.5") for unit in graph.units)
+@pytest.mark.parametrize(
+    ("name", "kwargs", "shortcut", "residual"),
+    [
+        ("resnet110_constant_scaling", {"residual_scale": 0.5}, "*0.5", "bn *0.5"),  # frozen gates scale both paths
+        ("resnet110_constant_scaling", {"shortcut_scale": 0.0}, "*0.0", "bn"),  # a plain net
+        ("resnet110_dropout_shortcut", {"inverted": True}, "dropout0.5", "bn"),
+    ],
+)
+def test_factors_of_the_two_paths(name: str, kwargs: dict[str, Any], shortcut: str, residual: str) -> None:
+    for unit in graph_of(name, **kwargs).units:
+        assert unit.shortcut.endswith(shortcut)
+        assert unit.residual.endswith(residual)
 
 
 @pytest.mark.parametrize("shortcut", ["exclusive_gating", "shortcut_only_gating"])
