@@ -199,7 +199,7 @@ def test_several_nets_in_one_process(
     runs: Runs, kinds: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch's limit is for all of them together. What is compiled stays: graphs on a GPU launch it."""
-    monkeypatch.setattr(compiling, "MOST_KINDS", 3)  # at a depth of 8 every unit is of a kind of its own
+    monkeypatch.setattr(compiling, "MAX_KINDS", 3)  # at a depth of 8 every unit is of a kind of its own
     trainers = []
     for net in ("preact_resnet20", "original_resnet20"):
         trainers.append(replace(runs, net=net).new("compile"))
@@ -212,7 +212,7 @@ def test_several_nets_in_one_process(
 def test_too_many_kinds_are_an_error_rather_than_eager(
     runs: Runs, kinds: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "MOST_KINDS", 2)
+    monkeypatch.setattr(compiling, "MAX_KINDS", 2)
     trainer = runs.new("compile")
     with pytest.raises(PaperbenchError, match=r"torch\.compile failed .* Use `--engine eager`"):
         trainer.step()
