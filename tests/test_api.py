@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
 import paperbench
+from paperbench.api import Outcome, Plan
 from paperbench.errors import PaperbenchError
+from paperbench.runs.observer import Observer
+from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
-from tests.helpers import python
+from tests.helpers import copy_of_specs, python
 
 
 def test_a_table_is_loaded_and_compared_without_torch(tmp_path: Path) -> None:
@@ -71,3 +78,144 @@ def test_what_is_printed_is_the_command_lines_table(tmp_path: Path) -> None:
 def test_mistakes_get_the_messages_of_the_command_line(tmp_path: Path, call: object, message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
         call(tmp_path)  # type: ignore[operator]
+
+
+PROFILES = """
+schema: 1
+profiles:
+  paper: {title: exact}
+  smoke:
+    title: tiny
+    depth: {basic: 8, bottleneck: 11}
+    dataset: digits
+    seeds: 1
+    recipe:
+      batch_size: 8
+      iterations: 6
+      warm_up: {learning_rate: 0.01, iterations: 1}
+      drops: {at: [3, 5]}
+      augmentation: {padding: 4, flip: false}
+      batch_norm: {group: 8, at_test: moving_average}
+      monitoring: {log_every: 2, test_every: 6, checkpoint_every: 2, checkpoint_share: 1.0}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Any:
+    """`paperbench.plan` for one cell in a profile of six iterations."""
+    root = copy_of_specs(tmp_path)
+    (root / "experiments" / "profiles.yaml").write_text(PROFILES)
+
+    def planned(**choices: Any) -> Plan:
+        values = {"cells": "preact/resnet110", "profile": "smoke", "device": "cpu", "root": root, **choices}
+        return paperbench.plan("table2", tmp_path / "results", **values)
+
+    return planned
+
+
+def test_a_table_is_planned_trained_and_judged_from_python(
+    plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = plan(stop_at=4)
+    assert "preact_resnet110(depth=8)" in str(first)
+    assert "not started" in str(first)
+    assert "1 run, 4 iterations to do, about 2.2 MB of disk" in str(first)
+    assert not (tmp_path / "results").exists()
+    outcome = paperbench.run(first)
+    assert (outcome.failed, outcome.remaining, outcome.is_cut_short, outcome.signal) == ([], [], False, None)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "paused at iteration 4 as asked" in err
+
+    second = plan()
+    ((run, left),) = second.remaining
+    assert left == 2
+    assert "partial" in str(second)
+    outcome = paperbench.run(second, Observer())
+    assert capsys.readouterr() == ("", "")
+    record = Store(tmp_path / "results").readable_record(run.id)
+    assert record
+    assert record.result
+    (cell,) = outcome.judged.cells
+    assert cell.shown
+    assert cell.shown.errors == [record.result.test_error]
+    assert plan().remaining == []
+    assert "1 run, 0 iterations to do" in str(plan())
+
+
+def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = plan(seeds=2)
+    damaged, other = both.runs
+    folder = tmp_path / "results" / "runs" / damaged.id
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text("{")
+    outcome = paperbench.run(both, Observer())
+    assert outcome.failed == outcome.remaining == [damaged]
+    assert not outcome.is_cut_short
+    assert other.id in {r.run for r in Store(tmp_path / "results").records().records}
+    outcome = paperbench.run(plan(cells="*/resnet110", max_seconds=1e-9), Observer())
+    assert (len(outcome.remaining), outcome.failed, outcome.is_cut_short, outcome.signal) == (5, [], True, None)
+
+
+def test_twice_the_tables_runs_are_its_extension_and_judged_as_such(plan: Any) -> None:
+    """As of "5+5": another number than that is one that was fixed beforehand."""
+    asked = {seeds: plan(seeds=seeds) for seeds in (None, 1, 2, 3)}
+    assert {seeds: (len(one.runs), one.seeds) for seeds, one in asked.items()} == {
+        None: (1, 1),
+        1: (1, 1),
+        2: (2, 1),
+        3: (3, 3),
+    }
+    judged = paperbench.run(asked[2], Observer()).judged
+    assert "Profile smoke; 1 run" in str(judged)
+
+
+@pytest.mark.parametrize("in_main_thread", [True, False])
+def test_a_signal_ends_a_run_of_the_main_thread_and_its_handlers_come_back(plan: Any, in_main_thread: bool) -> None:
+    """In another thread Python allows no handlers; the run goes on there, as a notebook's would."""
+    received: list[int] = []
+
+    class Sending(Observer):
+        def stepped(self, iteration: int) -> None:
+            if iteration == 3 and in_main_thread:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    outcomes: list[Outcome] = []
+
+    def work() -> None:
+        outcomes.append(paperbench.run(plan(), Sending()))
+
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        if in_main_thread:
+            work()
+        else:
+            thread = Thread(target=work)
+            thread.start()
+            thread.join()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert received == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (outcome,) = outcomes
+    if in_main_thread:
+        assert (outcome.is_cut_short, outcome.signal, len(outcome.remaining)) == (True, signal.SIGINT, 1)
+    else:
+        assert (outcome.is_cut_short, outcome.signal, outcome.remaining) == (False, None, [])
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"profile": "smok"}, "Did you mean 'smoke'"),
+        ({"cells": "x/y"}, "No cell of table2 matches 'x/y'"),
+        ({"engine": "fast"}, "Unknown engine 'fast'"),
+        ({"precision": "fp16"}, "Unknown precision 'fp16'"),
+        ({"device": "gpu"}, "Unknown device 'gpu'"),
+        ({"seeds": 0}, "seeds must be from 1 to"),
+        ({"seeds": 10**9}, "seeds must be from 1 to"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(plan: Any, choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        plan(**choices)

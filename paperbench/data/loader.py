@@ -63,7 +63,7 @@ class InputTransform:
         return copied
 
 
-class Choices(NamedTuple):
+class BatchIndices(NamedTuple):
     """Which images come, and which crop of each: int64, one entry an image."""
 
     order: Tensor
@@ -111,7 +111,7 @@ class TrainingBatches:
         self._transform = transform.to(device)
         padded_shift = F.pad(self._transform.shift, (0, 0, p, p, p, p)).view(-1, 3)
         self._shifts = padded_shift[self._offsets]
-        self._epochs: dict[int, Choices] = {}
+        self._epochs: dict[int, BatchIndices] = {}
 
     @property
     def crops(self) -> int:
@@ -129,57 +129,57 @@ class TrainingBatches:
                     variants.append(((rows + dy)[:, None] * row_length + (mirrored + dx)).flatten())
         return torch.stack(variants)
 
-    def epoch(self, number: int) -> Choices:
+    def epoch(self, number: int) -> BatchIndices:
         """Order, crop and mirroring of an epoch's images, (num_images,) each.
 
         A variant is `(mirrored * crops + dy) * crops + dx`, with dy and dx counted from the padded image's corner.
         """
         if number not in self._epochs:
             drawn = self._drawn(number)
-            self._epochs[number] = Choices(drawn.order.to(self.device), drawn.variant.to(self.device))
+            self._epochs[number] = BatchIndices(drawn.order.to(self.device), drawn.variant.to(self.device))
             while len(self._epochs) > 2:
                 del self._epochs[next(iter(self._epochs))]  # the older
         return self._epochs[number]
 
-    def _drawn(self, number: int) -> Choices:
+    def _drawn(self, number: int) -> BatchIndices:
         """The choices of an epoch, on the CPU."""
         order = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "order", number))
         choice = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "augmentation", number))
         variants = self.crops**2 * (2 if self.flip else 1)
-        return Choices(
+        return BatchIndices(
             torch.randperm(self.num_images, generator=order),
             torch.randint(variants, (self.num_images,), generator=choice),
         )
 
-    def choices(self, iteration: int) -> Choices:
+    def choices(self, iteration: int) -> BatchIndices:
         """The choices for one iteration, counted from 0: (batch_size,) each."""
         start = iteration * self.batch_size
-        parts: list[Choices] = []
+        parts: list[BatchIndices] = []
         missing = self.batch_size
         while missing:
             number, first = divmod(start + self.batch_size - missing, self.num_images)
             epoch = self.epoch(number)
             last = min(first + missing, self.num_images)
-            parts.append(Choices(epoch.order[first:last], epoch.variant[first:last]))
+            parts.append(BatchIndices(epoch.order[first:last], epoch.variant[first:last]))
             missing -= last - first
         if len(parts) == 1:
             return parts[0]
-        return Choices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))
+        return BatchIndices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))
 
-    def schedule(self, iterations: int) -> Choices:
+    def schedule(self, iterations: int) -> BatchIndices:
         """The choices of all iterations, (iterations, batch_size) each, int32 and int16: 49 MB for 64,000 of 128."""
         images = iterations * self.batch_size
         epochs = [self._drawn(number) for number in range(-(-images // self.num_images))]
         order = torch.cat([epoch.order.int() for epoch in epochs])[:images]
         variant = torch.cat([epoch.variant.short() for epoch in epochs])[:images]
         shape = (iterations, self.batch_size)
-        return Choices(order.view(shape).to(self.device), variant.view(shape).to(self.device))
+        return BatchIndices(order.view(shape).to(self.device), variant.view(shape).to(self.device))
 
     def batch(self, iteration: int) -> Batch:
         """The augmented batch of an iteration, counted from 0."""
         return self.make(self.choices(iteration))
 
-    def make(self, choices: Choices) -> Batch:
+    def make(self, choices: BatchIndices) -> Batch:
         """A batch by given choices: work for the device alone, always of the same shapes."""
         chosen, variant = choices
         places = chosen[:, None] * self._pixels_per_image + self._offsets[variant]

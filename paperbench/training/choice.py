@@ -15,7 +15,7 @@ ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 BIT_EQUAL: frozenset[str] = frozenset({"eager", "graph"})
 """Engines that train the same numbers, bit for bit."""
 
-PAYS_FROM = 10_000
+COMPILE_MIN_ITERATIONS = 10_000
 """Iterations from which compiling, a minute or less, is expected to be won back on a GPU."""
 
 
@@ -61,8 +61,8 @@ def choose_engine(wanted: str, device: torch.device, iterations: int, earlier: s
             return EngineChoice(name, "the run was begun with it")
     if device.type != "cuda":
         return EngineChoice("eager", "the fastest on a CPU, where compiled units take longer than they save")
-    if iterations < PAYS_FROM:
-        return EngineChoice("graph", f"compiling does not pay below {PAYS_FROM:,} iterations")
+    if iterations < COMPILE_MIN_ITERATIONS:
+        return EngineChoice("graph", f"compiling does not pay below {COMPILE_MIN_ITERATIONS:,} iterations")
     if why := available["compile"]:
         return EngineChoice("graph", f"nothing can be compiled here: {why}")
     return EngineChoice("compile", f"{iterations:,} iterations win back the time to compile")

@@ -13,12 +13,12 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from paperbench.data.loader import Choices
+from paperbench.data.loader import BatchIndices
 from paperbench.errors import RunError
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.training.memory import is_out_of_memory
 
-MOST_KINDS = 64
+MAX_KINDS = 64
 """Kinds of units that may be compiled for a net. It has two or three a stage; torch gives up after eight by default."""
 
 _LONGEST_REASON = 200
@@ -37,7 +37,7 @@ def compile_units(module: nn.Module, backend: str = "inductor") -> None:
     # torch counts the kinds of all nets of a process together. To forget those before would be wrong: with its code
     # Triton unloads its kernels, which graphs that were captured with them still launch.
     config = torch._dynamo.config
-    config.recompile_limit += MOST_KINDS
+    config.recompile_limit += MAX_KINDS
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, config.recompile_limit)
     config.fail_on_recompile_limit_hit = True
     # Else Inductor chooses among kernels that round differently by timing them, in each process anew.
@@ -47,10 +47,10 @@ def compile_units(module: nn.Module, backend: str = "inductor") -> None:
             unit.compile(backend=backend, dynamic=False, options=options)
 
 
-def telling_compile_errors(step: Callable[[Choices], None]) -> Callable[[Choices], None]:
+def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[[BatchIndices], None]:
     """The same step; if the compiler fails in it, a `RunError` says so, but a lack of memory stays one."""
 
-    def told(choices: Choices) -> None:
+    def told(choices: BatchIndices) -> None:
         try:
             step(choices)
         except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:

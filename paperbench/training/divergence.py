@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from paperbench.training.evaluation import go_on
+from paperbench.training.evaluation import no_interrupt
 from paperbench.training.trainer import Trainer
 
 
@@ -39,7 +39,7 @@ def is_sound(trainer: Trainer) -> bool:
     return trainer.is_window_empty or math.isfinite(trainer.window_metrics().loss)
 
 
-def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], None] = go_on) -> Origin | None:
+def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], None] = no_interrupt) -> Origin | None:
     """Step until a value is not finite.
 
     Args:
@@ -67,7 +67,7 @@ def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], No
     return None
 
 
-def find_in_test(trainer: Trainer, between_batches: Callable[[], None] = go_on) -> Origin | None:
+def find_in_test(trainer: Trainer, between_batches: Callable[[], None] = no_interrupt) -> Origin | None:
     """Test the trainer's net: where its outputs stop being finite, None if they do not."""
     with _OutputWatch(trainer.model) as watch:
         loss = trainer.test(between_batches).loss

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from paperbench.data.loader import Choices, TrainingBatches
+from paperbench.data.loader import BatchIndices, TrainingBatches
 
 EngineName = Literal["eager", "graph", "compile"]
 
@@ -32,7 +32,7 @@ class EagerEngine:
         batches: Says which images are whose turn.
     """
 
-    def __init__(self, step: Callable[[Choices], None], batches: TrainingBatches) -> None:
+    def __init__(self, step: Callable[[BatchIndices], None], batches: TrainingBatches) -> None:
         self._step, self._batches = step, batches
 
     def step(self, iteration: int) -> None:

@@ -23,8 +23,8 @@ class EvaluationMetrics:
     error: float
 
 
-def go_on() -> None:
-    """What is called between batches where nobody may want to break off."""
+def no_interrupt() -> None:
+    """What is called between batches where nothing interrupts them."""
 
 
 @torch.no_grad()
@@ -33,7 +33,7 @@ def evaluate(
     batches: Iterable[Batch],
     precision: str,
     device: torch.device,
-    between_batches: Callable[[], None] = go_on,
+    between_batches: Callable[[], None] = no_interrupt,
 ) -> EvaluationMetrics:
     """Test a net with the BN statistics that it holds; leaves it in evaluation mode.
 
@@ -61,7 +61,7 @@ def reestimate_batch_norm(
     group: int,
     precision: str,
     device: torch.device,
-    between_batches: Callable[[], None] = go_on,
+    between_batches: Callable[[], None] = no_interrupt,
 ) -> None:
     """Replace the moving averages of BN by plain averages over the given groups of training images.
 

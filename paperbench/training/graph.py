@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paperbench.data.loader import Choices, TrainingBatches
+from paperbench.data.loader import BatchIndices, TrainingBatches
 from paperbench.errors import PaperbenchError
 
 Work = Callable[[], None]
@@ -55,11 +55,7 @@ class CudaCapture:
     def record(self, work: Work) -> Work:
         gc.collect()  # nothing that an earlier training left in cycles may be freed while it records
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use CUDA meanwhile, to save a checkpoint or to hand over pinned memory.
-        with (
-            torch.cuda.device(self._device),
-            torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
-        ):
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
             work()
         replay: Work = graph.replay
         return replay
@@ -78,7 +74,7 @@ class GraphEngine:
 
     def __init__(
         self,
-        step: Callable[[Choices], None],
+        step: Callable[[BatchIndices], None],
         batches: TrainingBatches,
         iterations: int,
         state: Sequence[Tensor],
@@ -103,7 +99,7 @@ class GraphEngine:
 
     def _work(self) -> None:
         order, variant = (table.index_select(0, self._position)[0].long() for table in self._schedule)
-        self._step(Choices(order, variant))
+        self._step(BatchIndices(order, variant))
         self._position += 1
 
     def _rehearsal(self) -> None:

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paperbench.data.loader import Choices, TrainingBatches
+from paperbench.data.loader import BatchIndices, TrainingBatches
 from paperbench.specs.recipe import Recipe
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import autocast
 from paperbench.training.window import Window
-from paperbench.training.working_copy import NetItself
+from paperbench.training.working_copy import DirectModel
 
 
 class TrainingStep:
@@ -32,7 +32,7 @@ class TrainingStep:
 
     def __init__(
         self,
-        working: NetItself,
+        working: DirectModel,
         optimiser: MomentumSGD,
         window: Window,
         recipe: Recipe,
@@ -45,7 +45,7 @@ class TrainingStep:
         self._device = batches.device
         self._share = torch.tensor(1 / recipe.batch_size, device=self._device)  # of one image in the mean loss
 
-    def __call__(self, choices: Choices) -> None:
+    def __call__(self, choices: BatchIndices) -> None:
         """Train on the images that were chosen. Work for the device alone, always the same but for their values."""
         batch = self._batches.make(choices)
         self._working.refresh()

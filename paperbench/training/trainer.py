@@ -14,20 +14,26 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import Choices, EvaluationBatches, InputTransform, TrainingBatches
+from paperbench.data.loader import BatchIndices, EvaluationBatches, InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
-from paperbench.training.compiling import compile_units, telling_compile_errors
+from paperbench.training.compiling import compile_units, with_clear_compile_errors
 from paperbench.training.engine import EagerEngine, Engine, EngineName
-from paperbench.training.evaluation import EvaluationMetrics, count_batches, evaluate, go_on, reestimate_batch_norm
+from paperbench.training.evaluation import (
+    EvaluationMetrics,
+    count_batches,
+    evaluate,
+    no_interrupt,
+    reestimate_batch_norm,
+)
 from paperbench.training.graph import CudaCapture, GraphEngine
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import has_bf16, keep_stream_in_fp32, set_arithmetic
 from paperbench.training.step import TrainingStep
 from paperbench.training.window import Window, WindowMetrics
-from paperbench.training.working_copy import NetItself, WorkingCopy
+from paperbench.training.working_copy import DirectModel, WorkingCopy
 
 NUMERICS_VERSION = 1
 """Raised whenever a change makes the same spec and seed train different numbers. Records keep it."""
@@ -67,7 +73,6 @@ class Trainer:
 
     Attributes:
         model: The net.
-        engine_name: What records call the engine.
         input_transform: What it reads of the images.
         iteration: Iterations done so far.
     """
@@ -101,7 +106,6 @@ class Trainer:
         self.input_transform = InputTransform(dataset.x_train, recipe.input)
         self._batches = self._training_batches(recipe.batch_size, "training")
         self._optimiser, self._window = MomentumSGD(self.model.parameters(), recipe), Window(device)
-        self.engine_name = engine
         self._engine = self._made(engine)
         size = EVALUATION_BATCH[device.type]
         self._test = EvaluationBatches(dataset, self.input_transform, batch_size=size, device=device)
@@ -126,19 +130,19 @@ class Trainer:
         """An engine for this training. All of them change the same tensors in place."""
         size, group = self.recipe.batch_size, self.recipe.batch_norm.group
         if engine == "eager":
-            return EagerEngine(self._step_with(NetItself(self.model), group), self._batches)
+            return EagerEngine(self._step_with(DirectModel(self.model), group), self._batches)
         bf16 = has_bf16(self.precision)
         if engine == "graph":
             return self._graphed(self._step_with(WorkingCopy(self.model, bf16_weights=bf16), group))
         working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
         compile_units(working.module)
-        step = telling_compile_errors(self._step_with(working, size))
+        step = with_clear_compile_errors(self._step_with(working, size))
         return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._graphed(step)
 
-    def _step_with(self, working: NetItself, part: int) -> TrainingStep:
+    def _step_with(self, working: DirectModel, part: int) -> TrainingStep:
         return TrainingStep(working, self._optimiser, self._window, self.recipe, self._batches, self.precision, part)
 
-    def _graphed(self, step: Callable[[Choices], None]) -> Engine:
+    def _graphed(self, step: Callable[[BatchIndices], None]) -> Engine:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._window.tensors())
         state = list(chain.from_iterable(tensors))
         return GraphEngine(step, self._batches, self.recipe.iterations, state, CudaCapture(self.device))
@@ -156,7 +160,7 @@ class Trainer:
         """Forget the training loss and error so far."""
         self._window.begin()
 
-    def test(self, between_batches: Callable[[], None] = go_on) -> EvaluationMetrics:
+    def test(self, between_batches: Callable[[], None] = no_interrupt) -> EvaluationMetrics:
         """Test loss and error with the BN statistics that the net holds: moving averages, until it is finished.
 
         Args:
@@ -164,7 +168,7 @@ class Trainer:
         """
         return evaluate(self.model, self._test, self.precision, self.device, between_batches)
 
-    def finish(self, between_batches: Callable[[], None] = go_on) -> FinalMetrics:
+    def finish(self, between_batches: Callable[[], None] = no_interrupt) -> FinalMetrics:
         """Test the trained net. Leaves in it the BN statistics that the recipe reports with.
 
         Args:
@@ -185,7 +189,7 @@ class Trainer:
         for first in range(0, groups, at_once):
             parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
             order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
-            yield stream.make(Choices(order, variant)).images
+            yield stream.make(BatchIndices(order, variant)).images
 
     def _training_batches(self, batch_size: int, purpose: str) -> TrainingBatches:
         return TrainingBatches(

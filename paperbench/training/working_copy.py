@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
 
 
-class NetItself:
+class DirectModel:
     """The net as it is.
 
     Attributes:
@@ -43,7 +43,7 @@ class NetItself:
         return gradients
 
 
-class WorkingCopy(NetItself):
+class WorkingCopy(DirectModel):
     """A copy of a net, always in training mode, whose parameters and buffers are the net's own.
 
     Args:

@@ -355,7 +355,6 @@ FROM_256 = "recipe.batch_size was 256 and is 128"
             "recipe.drops.at was [32000,50000] and is [32000,48000]; recipe.young was 1 and is absent",
         ),
         (TABLE2, PREACT, {"recipe": {"batch_size": 128.0}}, PREACT, "recipe.batch_size was 128.0 and is 128"),
-        (TABLE2, PREACT, {"recipe": {"new": None}}, PREACT, "recipe.new was null and is absent"),
         (
             TABLE2,
             PREACT,

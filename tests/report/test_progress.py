@@ -33,7 +33,7 @@ def told(run: PlannedRun, stream: io.StringIO, goal: int = 80, **ending: object)
     other = replace(run, seed=1)
     progress = Progress([(run, 80)], 2, stream)
     progress.skipped(other, "finished at iteration 80 already")
-    progress.started(run, 0, goal)
+    progress.started(run, 0, goal, "eager", "a reason")
     for iteration in range(1, 41):
         progress.stepped(iteration)
     progress.logged(line(20, None))
@@ -50,11 +50,12 @@ def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None
     assert lines[0].endswith("finished at iteration 80 already")
     assert lines[1].startswith("[2/2] ")
     assert lines[1].endswith(": to iteration 80")
-    assert "40/80  lr 0.1, train loss 1.5000, error 50.00 %, test error 12.50 %, " in lines[2]
-    assert lines[2].endswith("in all")
-    assert lines[3].strip() == "averaging BN statistics over the training set, testing"
-    assert lines[4].strip().startswith("test error 6.50 % (moving averages 6.75 %), 0:00:12")
-    assert len(lines) == 5  # nothing for iteration 20: no test, and no ten seconds since the last line
+    assert lines[2] == "    engine eager: a reason"
+    assert "40/80  lr 0.1, train loss 1.5000, error 50.00 %, test error 12.50 %, " in lines[3]
+    assert lines[3].endswith("in all")
+    assert lines[4].strip() == "averaging BN statistics over the training set, testing"
+    assert lines[5].strip().startswith("test error 6.50 % (moving averages 6.75 %), 0:00:12")
+    assert len(lines) == 6  # nothing for iteration 20: no test, and no ten seconds since the last line
 
 
 def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:
@@ -93,7 +94,7 @@ def test_a_prefix_says_of_how_much(run: PlannedRun) -> None:
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
 def test_a_line_that_an_interrupted_session_owed_comes_before_any_step(run: PlannedRun, stream: io.StringIO) -> None:
     progress = Progress([(run, 40)], 1, stream)
-    progress.started(run, 40, 80)
+    progress.started(run, 40, 80, "eager", "a reason")
     progress.logged(line(40, 12.5))
     progress.stepped(41)
     progress.ended(a_record())
@@ -103,7 +104,7 @@ def test_a_line_that_an_interrupted_session_owed_comes_before_any_step(run: Plan
 def test_a_run_that_fails_or_is_lost_closes_its_bar_and_counts_once(run: PlannedRun) -> None:
     stream = Terminal()
     progress = Progress([(run, 80)], 2, stream)
-    progress.started(run, 0, 80)
+    progress.started(run, 0, 80, "eager", "a reason")
     progress.warned(run, "begun elsewhere")
     progress.failed(run, "no memory")
     progress.skipped(replace(run, seed=1), "another process is at it")
@@ -117,7 +118,7 @@ def test_a_run_that_fails_or_is_lost_closes_its_bar_and_counts_once(run: Planned
 def test_a_loss_that_is_not_finite_is_said(run: PlannedRun) -> None:
     stream = io.StringIO()
     progress = Progress([(run, 80)], 1, stream)
-    progress.started(run, 0, 80)
+    progress.started(run, 0, 80, "eager", "a reason")
     progress.stepped(1)
     progress.logged(replace(line(20, 90.0), train_loss=None, train_error=None))
     assert "train loss not finite" in stream.getvalue()
@@ -127,8 +128,7 @@ def test_a_loss_that_is_not_finite_is_said(run: PlannedRun) -> None:
 def test_the_engine_is_named_once_until_it_changes(run: PlannedRun, stream: io.StringIO) -> None:
     progress = Progress([], 4, stream)
     for seed, engine in enumerate(["graph", "graph", "eager", "compile", "compile"]):
-        progress.started(replace(run, seed=seed), 0, 80)
-        progress.computing(engine, "a reason")
+        progress.started(replace(run, seed=seed), 0, 80, engine, "a reason")
         progress.stepped(1)
         progress.ended(a_record())
     lines = [line.split("\r")[-1] for line in stream.getvalue().split("\n")]

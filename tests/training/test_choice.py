@@ -6,7 +6,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 
 from paperbench.errors import PaperbenchError
 from paperbench.training import choice
-from paperbench.training.choice import PAYS_FROM, available_engines, choose_engine
+from paperbench.training.choice import COMPILE_MIN_ITERATIONS, available_engines, choose_engine
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -23,7 +23,9 @@ def test_a_cpu_has_no_graphs_and_trains_eagerly_however_long() -> None:
 
 
 @pytest.mark.usefixtures("triton")
-@pytest.mark.parametrize(("iterations", "name"), [(80, "graph"), (PAYS_FROM - 1, "graph"), (PAYS_FROM, "compile")])
+@pytest.mark.parametrize(
+    ("iterations", "name"), [(80, "graph"), (COMPILE_MIN_ITERATIONS - 1, "graph"), (COMPILE_MIN_ITERATIONS, "compile")]
+)
 def test_a_gpu_compiles_where_it_pays(iterations: int, name: str) -> None:
     assert choose_engine("auto", CUDA, iterations).name == name
 

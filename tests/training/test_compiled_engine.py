@@ -7,7 +7,6 @@ traces the backward pass too, or one that only counts.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
 from paperbench.training.choice import available_engines
 from paperbench.training.engine import EagerEngine
 from paperbench.training.trainer import Trainer
-from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, through_a_file
+from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, through_a_file, window_of
 
 CPU, STEPS = torch.device("cpu"), 20
 
@@ -86,11 +85,11 @@ def runs(calm_recipe: Recipe, tiny_dataset: ImageDataset) -> Runs:
 
 
 def losses(trainer: Trainer, steps: int = STEPS) -> list[float]:
-    pending = []
+    found = []
     for _ in range(steps):
         trainer.step()
-        pending.append(trainer.close_window())
-    return [p.get().loss for p in pending]
+        found.append(window_of(trainer).loss)
+    return found
 
 
 BOUNDS = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 5e-2, "bf16-fp32-stream": 5e-2}
@@ -106,7 +105,7 @@ def assert_follows_eager(runs: Runs, steps: int = STEPS) -> None:
     assert counters["stats"]["unique_graphs"] > 0
     assert not counters["graph_break"]
     found = state_of(compiled)
-    rounded = ("window/loss", "window/wrong", "weight", "bias", "running_mean", "running_var", "momentum")
+    rounded = ("window.loss", "window.wrong", "weight", "bias", "running_mean", "running_var", "momentum")
     assert [path for path in differences(found, expected_state) if not any(name in path for name in rounded)] == []
 
 
@@ -200,7 +199,7 @@ def test_several_nets_in_one_process(
     runs: Runs, kinds: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch's limit is for all of them together. What is compiled stays: graphs on a GPU launch it."""
-    monkeypatch.setattr(compiling, "MOST_KINDS", 3)  # at a depth of 8 every unit is of a kind of its own
+    monkeypatch.setattr(compiling, "MAX_KINDS", 3)  # at a depth of 8 every unit is of a kind of its own
     trainers = []
     for net in ("preact_resnet20", "original_resnet20"):
         trainers.append(replace(runs, net=net).new("compile"))
@@ -213,7 +212,7 @@ def test_several_nets_in_one_process(
 def test_too_many_kinds_are_an_error_rather_than_eager(
     runs: Runs, kinds: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "MOST_KINDS", 2)
+    monkeypatch.setattr(compiling, "MAX_KINDS", 2)
     trainer = runs.new("compile")
     with pytest.raises(PaperbenchError, match=r"torch\.compile failed .* Use `--engine eager`"):
         trainer.step()
@@ -265,7 +264,7 @@ def test_testing_and_finishing_in_between_disturb_nothing(runs: Runs) -> None:
     twin = runs.new("eager")
     twin.load_state_dict(trainer.state_dict())
     assert tested == twin.test()  # the net itself, not compiled, in either case
-    state = copy.deepcopy(trainer.state_dict())
+    state = state_of(trainer)
     assert trainer.finish() == twin.finish()
     trainer.load_state_dict(state)
     assert differences(state_of(advance(trainer, 6)), expected) == []
@@ -396,4 +395,4 @@ def test_capturing_compiled_units_changes_no_bit(runs: Runs, net: str, monkeypat
         one_by_one = runs.new("compile")
     found = [state_of(advance(one_by_one, iteration)) for iteration in (1, 2, 20, 40)]
     for mine, theirs in zip(found, states, strict=True):
-        assert differences(mine, theirs) == [], mine["/iteration"]
+        assert differences(mine, theirs) == [], mine["iteration"]

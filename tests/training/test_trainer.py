@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
-from paperbench.training.checkpoint import checkpoint_bytes, read_checkpoint
 from paperbench.training.trainer import Trainer
+from tests.training.trainings import advance, differences, state_of, through_a_file
 
 CPU = torch.device("cpu")
 
@@ -34,63 +33,34 @@ def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
     return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
 
 
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    return read_checkpoint(checkpoint_bytes("a-run", state), "a-run")[0]
-
-
-def everything(trainer: Trainer) -> dict[str, object]:
-    state = trainer.state_dict()
-    momentum = {f"momentum {index}": b.clone() for index, b in enumerate(state["optimiser"]["momentum"])}
-    return {**{k: v.clone() for k, v in state["model"].items()}, **momentum, "iteration": state["iteration"]}
-
-
-def assert_same(ours: dict[str, object], theirs: dict[str, object]) -> None:
-    assert ours.keys() == theirs.keys()
-    for key, value in ours.items():
-        same = torch.equal(value, theirs[key]) if isinstance(value, torch.Tensor) else value == theirs[key]
-        assert same, key
-
-
 @pytest.mark.parametrize("stops", [(1,), (4, 12), (7, 8, 13, 20)])
 def test_a_continued_training_is_the_uninterrupted_one(
     recipe: Recipe, small_dataset: ImageDataset, stops: tuple[int, ...]
 ) -> None:
     """Stops lie on and beside the end of the warm-up, the drop and the first epoch (iteration 6.25)."""
-    whole = new(recipe, small_dataset)
-    for _ in range(24):
-        whole.step()
-
+    whole = advance(new(recipe, small_dataset), 24)
     part = new(recipe, small_dataset)
     for stop in (*stops, 24):
-        while part.iteration < stop:
-            part.step()
-        saved = through_a_file(part.state_dict())
+        saved = through_a_file(advance(part, stop))
         torch.manual_seed(99)  # another process would start from other generators
         part = new(recipe, small_dataset)
         part.load_state_dict(saved)
 
-    assert_same(everything(part), everything(whole))
+    assert differences(state_of(part), state_of(whole)) == []
     assert part.window_metrics() == whole.window_metrics()
     assert part.finish() == whole.finish()
 
 
 def test_the_seed_decides_everything_random(recipe: Recipe, small_dataset: ImageDataset) -> None:
-    runs = []
-    for seed in (0, 0, 1):
-        trainer = new(recipe, small_dataset, seed)
-        for _ in range(3):
-            trainer.step()
-        runs.append(everything(trainer))
-    assert_same(runs[0], runs[1])
-    assert not torch.equal(runs[0]["stem.conv.weight"], runs[2]["stem.conv.weight"])
+    first, same, other = (state_of(advance(new(recipe, small_dataset, seed), 3)) for seed in (0, 0, 1))
+    assert differences(first, same) == []
+    assert {"model.stem.conv.weight", "noise.cpu", "window.loss"} <= {*differences(first, other)}
 
 
 def test_finish_reports_reestimated_statistics_and_the_moving_average_beside_them(
     recipe: Recipe, small_dataset: ImageDataset
 ) -> None:
-    trainer = new(recipe, small_dataset)
-    for _ in range(5):
-        trainer.step()
+    trainer = advance(new(recipe, small_dataset), 5)
     before = trainer.test()
     final = trainer.finish()
     assert final.moving_average == before
@@ -101,9 +71,7 @@ def test_finish_reports_reestimated_statistics_and_the_moving_average_beside_the
 def test_the_reported_statistics_are_averages_over_the_training_set_in_groups_of_training(
     recipe: Recipe, small_dataset: ImageDataset
 ) -> None:
-    trainer = new(recipe, small_dataset)
-    for _ in range(3):
-        trainer.step()
+    trainer = advance(new(recipe, small_dataset), 3)
     twin = ResidualNet(trainer.model.net)
     twin.load_state_dict(trainer.model.state_dict())
     transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
@@ -183,12 +151,8 @@ def test_a_training_on_cuda_continues_from_its_checkpoint(
     recipe: Recipe, small_dataset: ImageDataset, precision: str
 ) -> None:
     cuda = torch.device("cuda")
-    first = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, cuda)
-    for _ in range(6):
-        first.step()
-    second = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, cuda)
-    second.load_state_dict(through_a_file(first.state_dict()))
-    for _ in range(5):
-        first.step()
-        second.step()
-    assert_same(everything(second), everything(first))
+    first, second = (
+        Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, cuda) for _ in range(2)
+    )
+    second.load_state_dict(through_a_file(advance(first, 6)))
+    assert differences(state_of(advance(second, 11)), state_of(advance(first, 11))) == []

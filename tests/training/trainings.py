@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.engine import EngineName
 from paperbench.training.trainer import Trainer
+from paperbench.training.window import WindowMetrics
 
 
 def recipe_of(paper_recipe: Recipe, iterations: int, momentum_form: Any = "caffe") -> Recipe:
@@ -46,7 +46,7 @@ class Runs:
         net = resolve(self.net, depth=self.depth)
         return Trainer(net, self.recipe, self.dataset, 3, self.precision, self.device, engine)
 
-    def eager_states(self) -> list[dict[str, object]]:
+    def eager_states(self) -> list[dict[str, Tensor]]:
         """The states of an eager training, from before the first iteration to after the last."""
         trainer = self.new("eager")
         states = [state_of(trainer)]
@@ -62,35 +62,23 @@ def advance(trainer: Trainer, iteration: int) -> Trainer:
     return trainer
 
 
-def state_of(trainer: Trainer) -> dict[str, object]:
+def state_of(trainer: Trainer) -> dict[str, Tensor]:
     """A copy of all that a training is, by name."""
-    return leaves(copy.deepcopy(trainer.state_dict()))
+    return {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
 
 
-def leaves(state: Any) -> dict[str, object]:
-    """The values in nested containers, by the path to them."""
-    return dict(_leaves("", state))
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, object]]:
-    if isinstance(value, (dict, list)):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _leaves(f"{path}/{key}", item)
-    else:
-        yield path, value
-
-
-def differences(ours: dict[str, object], theirs: dict[str, object]) -> list[str]:
-    """Paths to what is not the same, bit for bit."""
+def differences(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:
+    """Names of the tensors that are not the same, bit for bit."""
     assert ours.keys() == theirs.keys()
-    return [path for path, value in ours.items() if not _is_same(value, theirs[path])]
+    return [n for n, ours in ours.items() if ours.dtype != theirs[n].dtype or not torch.equal(ours, theirs[n])]
 
 
-def _is_same(a: object, b: object) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    return type(a) is type(b) and a == b
+def window_of(trainer: Trainer) -> WindowMetrics:
+    """The metrics of the window, which then begins anew."""
+    metrics = trainer.window_metrics()
+    trainer.begin_window()
+    return metrics
 
 
-def through_a_file(trainer: Trainer) -> dict[str, Any]:
-    return read_checkpoint(checkpoint_bytes("a-run", trainer.state_dict()), "a-run")[0]
+def through_a_file(trainer: Trainer) -> dict[str, Tensor]:
+    return read_tensor_file(tensor_file_bytes(trainer.state_dict(), {}))[0]
