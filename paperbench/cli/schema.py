@@ -17,6 +17,9 @@ FORMATS = {
     "record": "runs.record.Record",
     "history": "runs.history.HistoryLine",
     "external": "runs.external.ExternalResult",
+    "bench": "bench.figures.BenchReport",
+    "breakdown": "bench.figures.Breakdown",
+    "comparison": "report.document.ComparisonDocument",
 }
 """What can be asked for: the type, below paperbench, that a file of the format holds."""
 

@@ -92,7 +92,7 @@ def render(report: Report) -> str:
         r"\end{tabular}}",
         r"\par\medskip",
         r"\begin{minipage}{\linewidth}",
-        r"\raggedright\scriptsize",
+        r"\raggedright\fontsize{6.5}{7.5}\selectfont",  # so that Table 1's extension fits a page
         *(rf"{note}\par" for note in _notes(report)),
         r"\end{minipage}",
         r"\end{table}",

@@ -77,7 +77,8 @@ def record(
         changes: Of the record.
     """
     spec, name = _spec_of(table.id, cell, setting, profile, precision, data.fingerprint)
-    spec = replace(spec, recipe={**spec.recipe, **(recipe or {})}, net={**spec.net, **(net or {})})
+    changed = {key: value for key, value in {**spec.recipe, **(recipe or {})}.items() if value is not None}
+    spec = replace(spec, recipe=changed, net={**spec.net, **(net or {})})
     status = "partial" if error is None else "diverged" if math.isinf(error) else "finished"
     last = spec.recipe["iterations"]
     values: dict[str, Any] = {

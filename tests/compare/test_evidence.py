@@ -351,8 +351,8 @@ FROM_256 = "recipe.batch_size was 256 and is 128"
             PREACT,
             {"recipe": {"drops": {"at": [32_000, 50_000], "factor": 0.1}, "warm_up": None, "young": 1}},
             PREACT,
-            'recipe.warm_up was null and is {"iterations":400,"learning_rate":0.01}; '
-            "recipe.drops.at was [32000,50000] and is [32000,48000]; recipe.young was 1 and is absent",
+            "recipe.drops.at was [32000,50000] and is [32000,48000]; recipe.young was 1 and is absent; "
+            'recipe.warm_up was absent and is {"iterations":400,"learning_rate":0.01}',
         ),
         (TABLE2, PREACT, {"recipe": {"batch_size": 128.0}}, PREACT, "recipe.batch_size was 128.0 and is 128"),
         (
