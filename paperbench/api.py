@@ -30,9 +30,9 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.report.formats import FORMATS, Format
+from paperbench.report import FORMATS, Format
 from paperbench.report.layout import paper_grid
-from paperbench.report.model import build_report
+from paperbench.report.model import Report
 from paperbench.report.table import published_table
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
@@ -97,7 +97,7 @@ class JudgedTable:
         Raises:
             PaperbenchError: There is no such format.
         """
-        report = build_report(self.comparison, len(self.complaints))
+        report = Report(self.comparison, len(self.complaints))
         match form:  # what a format needs is imported for it alone
             case "table" | "markdown":
                 from paperbench.report import text

@@ -15,7 +15,7 @@ from paperbench.cli.arguments import (
     add_tables_root,
     number_of_runs,
 )
-from paperbench.report.formats import FORMATS
+from paperbench.report import FORMATS
 
 if TYPE_CHECKING:
     from paperbench.compare.comparison import Requirement

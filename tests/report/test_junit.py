@@ -9,14 +9,14 @@ import pytest
 
 from paperbench.compare.comparison import Comparison, Requirement
 from paperbench.report import junit
-from paperbench.report.model import build_report
+from paperbench.report.model import Report
 from paperbench.specs.table import Table
 from tests.compare.judging import compared, in_cell, record, records
 from tests.report.conftest import SWEEP
 
 
 def render(comparison: Comparison, requirement: Requirement = "no difference") -> str:
-    return junit.render(build_report(comparison), requirement)
+    return junit.render(Report(comparison), requirement)
 
 
 def read(

@@ -25,7 +25,7 @@ from pylatexenc.latexwalker import (
 from paperbench.compare.comparison import Comparison
 from paperbench.report import latex
 from paperbench.report.latex import escape
-from paperbench.report.model import build_report
+from paperbench.report.model import Report
 from paperbench.specs.table import Table, load_table
 from tests.compare.judging import COPY, compared, external, in_cell, record, records
 from tests.helpers import copy_of_specs, edit
@@ -37,7 +37,7 @@ HOSTILE = (
 
 
 def render(comparison: Comparison) -> str:
-    return latex.render(build_report(comparison))
+    return latex.render(Report(comparison))
 
 
 def parsed(text: str) -> list[LatexNode]:

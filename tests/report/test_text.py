@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paperbench.compare.comparison import Comparison
-from paperbench.report.model import build_report
+from paperbench.report.model import Report
 from paperbench.report.text import render
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.store import Store
@@ -19,7 +19,7 @@ from tests.helpers import write_record
 
 
 def text_of(comparison: Comparison, root: Path = Path("nowhere"), form: Any = "table") -> str:
-    return render(build_report(comparison), Store(root), form)
+    return render(Report(comparison), Store(root), form)
 
 
 def row(text: str, title: str) -> list[str]:
@@ -179,14 +179,14 @@ def test_only_the_runs_that_count_are_behind_the_median(table2: Table) -> None:
     early, late = (5.90, 5.95, 5.93, 5.88, 5.96), (8.0, 8.1, 8.2)
     comparison = compared(table2, *records(table2, "original/resnet164", (*early, *late)))
     assert row(text_of(comparison), "original Residual Unit")[-2:] == ["5.93 (+0.00)", "reproduced"]
-    (errors,) = [net.errors for net in build_report(comparison).nets if net.errors]
+    (errors,) = [net.errors for net in Report(comparison).nets if net.errors]
     assert errors == "5.90, 5.95, 5.93, 5.88, 5.96; not counted: seed 5: 8.00, 8.10, 8.20"
 
 
 def test_seeds_are_named_where_one_is_missing_and_so_are_runs_under_way(table2: Table) -> None:
     errors = {0: 6.0, 1: 6.1, 3: 6.3, 4: 6.4, 5: None}
     runs = [record(table2, "preact/resnet110", error, seed=seed) for seed, error in errors.items()]
-    (told,) = [net.errors for net in build_report(compared(table2, *runs)).nets if net.errors]
+    (told,) = [net.errors for net in Report(compared(table2, *runs)).nets if net.errors]
     assert told == "6.00, 6.10, seed 3: 6.30, 6.40; seed 5 is at iteration 1,000"
 
 
@@ -224,7 +224,7 @@ def test_the_number_of_runs_fixed_beforehand_is_told(table2: Table, seeds: int |
 
 
 def test_what_was_left_out_is_counted(table2: Table) -> None:
-    text = render(build_report(compared(table2), 2), Store(Path("nowhere")), "table")
+    text = render(Report(compared(table2), 2), Store(Path("nowhere")), "table")
     assert "Left out: 2 of the records and results, named beside this report." in text
 
 
