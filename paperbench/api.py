@@ -31,7 +31,6 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.report import FORMATS, Format
-from paperbench.report.layout import paper_grid
 from paperbench.report.model import Report
 from paperbench.report.table import published_table
 from paperbench.runs.external import read_externals
@@ -210,9 +209,7 @@ class PublishedTable:
         return f"<{self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
-        grid = paper_grid(self.table, self.cells)
-        lines = tabulate(grid.rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
-        return f"**{self.table.source.table}: {self.title}**\n\n{lines}"
+        return f"**{self.table.source.table}: {self.title}**\n\n{published_table(self.table, 'github')}"
 
 
 def _printable(text: str) -> str:

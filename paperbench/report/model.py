@@ -193,7 +193,7 @@ class Report:
         """About the whole table."""
         comparison = self.comparison
         if self.left_out:
-            yield f"Left out: {count(self.left_out, 'record or result')}, listed separately."
+            yield f"Left out: {self.left_out} of the records and results, listed separately."
         groups = [net.net.shown for net in self.nets if net.net.shown]
         if not groups:
             yield "No run of this table in this profile yet."

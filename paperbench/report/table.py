@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from tabulate import tabulate
 
@@ -28,12 +29,12 @@ def describe(table: Table, profile_name: str) -> str:
     return "\n\n".join(parts)
 
 
-def published_table(table: Table) -> str:
-    """The published numbers alone, in the paper's layout."""
+def published_table(table: Table, form: Literal["simple", "github"] = "simple") -> str:
+    """The published numbers alone, in the paper's layout, as text or as Markdown."""
     grid = paper_grid(table, table.all_cells)
-    lines = tabulate(grid.rows, grid.headers, disable_numparse=True, colalign=grid.alignment)
+    lines = tabulate(grid.rows, grid.headers, form, disable_numparse=True, colalign=grid.alignment)
     footnotes = [f"{mark}: {text}" for mark, text in table.expected.footnotes.items()]
-    return "\n".join([lines, *([""] if footnotes else []), *footnotes])
+    return "\n\n".join([lines, *footnotes])
 
 
 def _remarks(table: Table) -> Iterator[str]:
@@ -49,9 +50,8 @@ def _remarks(table: Table) -> Iterator[str]:
             about_cells.setdefault(text, []).append(cell.id)
     notes = [f"  {', '.join(cells)}: {text}" for text, cells in about_cells.items()]
     for row in table.expected.literature:
-        about = "; ".join(filter(None, (row.source, row.note)))
-        if about:
-            notes.append(f"  {row.title}: {about}")
+        if row.source or row.note:
+            notes.append(f"  {row.title}: {'; '.join(filter(None, (row.source, row.note)))}")
     if notes:
         yield "\n".join(["Notes:", *notes])
     if table.disputed:
@@ -85,11 +85,10 @@ def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
 
 def _claims(table: Table) -> Iterator[str]:
     if table.expected.claims:
-        lines = [
-            f"  {claim.id}: {claim.says} ({claim.section})" + (f". {claim.note}" if claim.note else "")
+        yield "Claims:" + "".join(
+            f"\n  {claim.id}: {claim.says} ({claim.section})" + (f". {claim.note}" if claim.note else "")
             for claim in table.expected.claims
-        ]
-        yield "\n".join(["Claims:", *lines])
+        )
 
 
 def _nets(table: Table, profile: Profile, profile_name: str) -> str:

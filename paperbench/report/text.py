@@ -158,7 +158,7 @@ def _claims(report: Report, style: _Style) -> Iterator[str]:
     profile, claims = report.comparison.profile, report.comparison.claims
     if not report.has_verdicts:
         yield style.paragraph(
-            f"Profile {profile} trains other nets or data: what holds here need not hold in the paper."
+            f"Profile {profile} trains other nets or data: what holds here need not hold for the paper's."
         )
     for standing in ("supported", "contradicted", "undecided"):
         mark = standing.upper() if standing == "contradicted" else standing

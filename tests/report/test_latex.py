@@ -218,7 +218,7 @@ def test_what_must_be_said_of_a_verdict_is_a_footnote(numbers: Comparison) -> No
     for row, note in (
         ("original Residual Unit", "shifted by +0.17"),
         ("ReLU-only pre-activation", in_cell(numbers, "relu_only_preact/resnet110").reason),
-        ("full pre-activation", "alone: beyond the tolerance, but not after Holm's correction"),
+        ("full pre-activation", "beyond the tolerance, but not after Holm's correction"),
         ("full pre-activation", "external: reported by =A lab, by e-mail"),
     ):
         (line,) = (line for line in below.splitlines() if note in line)
