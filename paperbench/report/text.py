@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Literal
 
 from tabulate import tabulate
@@ -52,12 +52,16 @@ class _Style:
 
     def table(self, grid: Grid) -> str:
         if self.is_markdown:
-            rows = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in grid.rows]
-            return tabulate(rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
-        headers, narrow = narrowed(grid, _WIDTH, gap=2)
-        rule = ["-" * max(map(len, chain.from_iterable(column))) for column in zip(headers, *narrow, strict=True)]
-        rows = [["\n".join(lines) for lines in row] for row in (headers, [[r] for r in rule], *narrow)]
-        return tabulate(rows, (), "plain", disable_numparse=True, colalign=grid.alignment)  # pads no headers
+            cells = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in grid.rows]
+            return tabulate(cells, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
+        headers, rows = narrowed(grid, _WIDTH, gap=2)
+        widths = [max(map(len, chain.from_iterable(column))) for column in zip(headers, *rows, strict=True)]
+        pads = [str.rjust if alignment == "right" else str.ljust for alignment in grid.alignment]
+        return "\n".join(
+            "  ".join(pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True)).rstrip()
+            for row in (headers, [["-" * width] for width in widths], *rows)
+            for texts in zip_longest(*row, fillvalue="")
+        )
 
 
 _STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("## ", "### ", "- ", "  - ", True)}
