@@ -86,18 +86,16 @@ def test_every_verdict_has_its_word_and_its_reason(numbers: Comparison) -> None:
     assert "at alpha = 0.05 (0.01 after the extension)" in flat(text)
 
 
-def test_the_interval_the_noise_and_its_published_share_are_shown(numbers: Comparison) -> None:
+def test_interval_noise_its_published_share_and_that_of_the_test_set_are_shown(numbers: Comparison) -> None:
     text = text_of(numbers)
-    shown = row(text, "original/resnet110")
-    assert shown[1:3] == ["6.58, 6.64, 6.49, 6.71, 6.60", "6.60"]
-    assert shown[3].startswith("[-0.")
-    assert shown[4].endswith("(33%)")
+    errors, median, interval, std, _ = row(text, "original/resnet110")[1:]
+    assert (errors, median) == ("6.58, 6.64, 6.49, 6.71, 6.60", "6.60")
+    assert interval.startswith("[-0.")
+    assert std.endswith("(33%)")
     assert "%" not in row(text, "original/resnet164")[4]
-
-
-def test_test_set_noise_is_told_and_not_added(numbers: Comparison) -> None:
-    text = flat(text_of(numbers))  # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
-    assert "the binomial standard error on 10,000 is 0.23 points at 5.46 %, 0.27 points at 8.17 %. No verdict" in text
+    # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
+    noise = "the binomial standard error on 10,000 is 0.23 points at 5.46 %, 0.27 points at 8.17 %. No verdict"
+    assert noise in flat(text)
 
 
 def test_other_groups_are_listed_and_not_pooled(numbers: Comparison, table2: Table) -> None:
@@ -112,20 +110,23 @@ def test_other_groups_are_listed_and_not_pooled(numbers: Comparison, table2: Tab
 
 def test_failing_nets_are_counted(failing: Comparison) -> None:
     text = text_of(failing)
-    rows = [line for line in text.splitlines() if line.startswith("constant scaling")]
-    assert "diverged" in rows[0]
-    assert "reproduced" in rows[0]
-    assert "better" in rows[1]
+    fails, converges, *_ = [line for line in text.splitlines() if line.startswith("constant scaling")]
+    assert "diverged" in fails
+    assert "reproduced" in fails
+    assert "better" in converges
     assert row(text, "exclusive gating")[5].startswith("30 of 30 failed")
     assert "worse" in row(text, "1x1 conv shortcut")[-1]
-    differing = "constant_scaling_unscaled/resnet110 (better), conv_shortcut/resnet110 (worse)."
-    assert f"By the rule for failing nets, 2 cells differ from the paper: {differing}" in flat(text)
     assert "(gate_bias=-3)" in text
-    assert "not finite from iteration 5 on, at learning rate 0.1; first in the output of stages.0.1" in flat(text)
     assert in_cell(failing, "conv_shortcut/resnet110").reason in text
+    where = "not finite from iteration 5 on, at learning rate 0.1; first in the output of stages.0.1"
+    assert where in flat(text)
 
 
-def test_how_many_cells_differ_is_said_where_some_were_judged(table1: Table, table2: Table) -> None:
+def test_the_report_says_how_many_cells_differ_where_some_were_judged(
+    table1: Table, table2: Table, failing: Comparison
+) -> None:
+    both = "constant_scaling_unscaled/resnet110 (better), conv_shortcut/resnet110 (worse)."
+    assert f"By the rule for failing nets, 2 cells differ from the paper: {both}" in flat(text_of(failing))
     one = compared(table1, *records(table1, "conv_shortcut/resnet110", [inf] * 5))
     assert "By the rule for failing nets, 1 cell differs from the paper: conv_shortcut/" in flat(text_of(one))
     none = compared(table2, *records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3)))
@@ -175,31 +176,31 @@ def test_a_contradicted_claim_stands_out(numbers: Comparison) -> None:
     assert "Contradicted: bn_after_addition_worse_164." in text
 
 
-def test_only_the_runs_that_count_are_behind_the_median(table2: Table) -> None:
-    early, late = (5.90, 5.95, 5.93, 5.88, 5.96), (8.0, 8.1, 8.2)
-    comparison = compared(table2, *records(table2, "original/resnet164", (*early, *late)))
-    assert row(text_of(comparison), "original Residual Unit")[-2:] == ["5.93 (+0.00)", "reproduced"]
-    (errors,) = [net.errors for net in Report(comparison).nets if net.errors]
-    assert errors == "5.90, 5.95, 5.93, 5.88, 5.96; not counted: seed 5: 8.00, 8.10, 8.20"
-
-
-def test_seeds_are_named_where_one_is_missing_and_so_are_runs_under_way(table2: Table) -> None:
-    errors = {0: 6.0, 1: 6.1, 3: 6.3, 4: 6.4, 5: None}
-    runs = [record(table2, "preact/resnet110", error, seed=seed) for seed, error in errors.items()]
-    (told,) = [net.errors for net in Report(compared(table2, *runs)).nets if net.errors]
-    assert told == "6.00, 6.10, seed 3: 6.30, 6.40; seed 5 is at iteration 1,000"
-
-
 @pytest.mark.parametrize(
     ("errors", "ours", "listed"),
-    [((inf,), "diverged, n=1", "diverged"), ((inf, 6.5, 6.5), "6.50 (+0.13), n=3", "diverged, 6.50, 6.50")],
+    [
+        ({0: inf}, "diverged, n=1", "diverged"),
+        ({0: inf, 1: 6.5, 2: 6.5}, "6.50 (+0.13), n=3", "diverged, 6.50, 6.50"),
+        (
+            {0: 6.0, 1: 6.1, 3: 6.3, 4: 6.4, 5: None},
+            "6.20 (-0.17), n=4",
+            "6.00, 6.10, seed 3: 6.30, 6.40; seed 5 is at iteration 1,000",
+        ),
+        (
+            dict(enumerate((6.33, 6.38, 6.37, 6.32, 6.40, 8.0, 8.1))),
+            "6.37 (+0.00)",
+            "6.33, 6.38, 6.37, 6.32, 6.40; not counted: seed 5: 8.00, 8.10",
+        ),
+    ],
+    ids=["diverged median", "a diverged run", "a seed missing and one under way", "more than planned"],
 )
-def test_a_diverged_median_is_a_word_and_has_no_difference(
-    table2: Table, errors: tuple[float, ...], ours: str, listed: str
+def test_errors_are_listed_by_seed_beside_the_median_of_those_that_count(
+    table2: Table, errors: dict[int, float | None], ours: str, listed: str
 ) -> None:
-    text = text_of(compared(table2, *records(table2, "preact/resnet110", errors)))
-    assert ours in row(text, "full pre-activation")
-    assert listed in row(text, "preact/resnet110")
+    runs = [record(table2, "preact/resnet110", error, seed=seed) for seed, error in errors.items()]
+    comparison = compared(table2, *runs)
+    assert ours in row(text_of(comparison), "full pre-activation")
+    assert [net.errors for net in Report(comparison).nets if net.errors] == [listed]
 
 
 @pytest.mark.parametrize("name", ["numbers", "failing"])
@@ -219,12 +220,11 @@ def test_lines_fit_120_columns_but_for_wide_tables(name: str, request: pytest.Fi
         (None, "Profile paper; 5 runs per cell, fixed beforehand\n"),
     ],
 )
-def test_the_number_of_runs_fixed_beforehand_is_told(table2: Table, seeds: int | None, told: str) -> None:
-    assert told in text_of(compared(table2, *records(table2, "preact/resnet110", (6.4, 6.5, 6.6)), seeds=seeds))
-
-
-def test_what_was_left_out_is_counted(table2: Table) -> None:
-    text = render(Report(compared(table2), 2), Store(Path("nowhere")), "table")
+def test_the_number_of_runs_fixed_beforehand_and_what_was_left_out_are_told(
+    table2: Table, seeds: int | None, told: str
+) -> None:
+    text = render(Report(compared(table2, seeds=seeds), 2), Store(Path("nowhere")), "table")
+    assert told in text
     assert "Left out: 2 of the records and results" in text
 
 
