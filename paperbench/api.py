@@ -209,7 +209,7 @@ class PublishedTable:
         return f"<{self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
-        return f"**{self.table.source.table}: {self.title}**\n\n{published_table(self.table, 'github')}"
+        return f"**{self.table.source.table}: {self.title}**\n\n{published_table(self.table, 'markdown')}"
 
 
 def _printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Tables of text: the paper's, with room for more columns beside each column of results, and how they are narrowed."""
+"""Tables of text: the paper's, with room for more columns beside each column of results, and how they are printed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+
+from tabulate import tabulate
 
 from paperbench.specs.expected import LiteratureRow
 from paperbench.specs.experiment import Column, Row
 from paperbench.specs.table import Cell, Table
+
+WIDTH = 120
+"""Of a terminal, in characters."""
 
 _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
@@ -135,6 +141,33 @@ def published(cell: Cell) -> str:
 
 def _number(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}"
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """Prose in lines that fit a terminal.
+
+    Args:
+        indent: Of all lines but the first.
+    """
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def as_text(grid: Grid) -> str:
+    """The grid for a terminal, narrowed to its width if that can be."""
+    headers, rows = narrowed(grid, WIDTH, gap=2)
+    widths = [_width(column) for column in zip(headers, *rows, strict=True)]
+    pads = [str.rjust if alignment == "right" else str.ljust for alignment in grid.alignment]
+    return "\n".join(
+        "  ".join(pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True)).rstrip()
+        for row in (headers, [["-" * width] for width in widths], *rows)
+        for texts in zip_longest(*row, fillvalue="")
+    )
+
+
+def as_markdown(grid: Grid) -> str:
+    """The grid with pipes."""
+    rows = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in grid.rows]
+    return tabulate(rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
 
 
 Lines = list[str]

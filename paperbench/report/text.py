@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 from typing import Literal
-
-from tabulate import tabulate
 
 from paperbench.catalogue import DATASETS
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, binomial_standard_error
 from paperbench.errors import PaperbenchError
-from paperbench.report.layout import Grid, narrowed
+from paperbench.report.layout import Grid, as_markdown, as_text, paragraph
 from paperbench.report.model import NOTHING, NetReport, Report, count, format_interval, method, percent
 from paperbench.runs.history import Newest
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.table import Cell
-
-_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -33,10 +27,8 @@ class _Style:
     is_markdown: bool
 
     def paragraph(self, text: str, indent: str = "") -> str:
-        """Prose, in lines that fit a terminal; what reads Markdown breaks lines by itself."""
-        if self.is_markdown:
-            return text
-        return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        """Prose; what reads Markdown breaks lines by itself."""
+        return text if self.is_markdown else paragraph(text, indent)
 
     def items(self, items: Iterable[tuple[str, Sequence[str]]]) -> str:
         """A list; each item has a text and what is listed below it."""
@@ -51,17 +43,7 @@ class _Style:
         return [f"{title}:", self.items((text, ()) for text in texts)] if texts else []
 
     def table(self, grid: Grid) -> str:
-        if self.is_markdown:
-            cells = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in grid.rows]
-            return tabulate(cells, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
-        headers, rows = narrowed(grid, _WIDTH, gap=2)
-        widths = [max(map(len, chain.from_iterable(column))) for column in zip(headers, *rows, strict=True)]
-        pads = [str.rjust if alignment == "right" else str.ljust for alignment in grid.alignment]
-        return "\n".join(
-            "  ".join(pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True)).rstrip()
-            for row in (headers, [["-" * width] for width in widths], *rows)
-            for texts in zip_longest(*row, fillvalue="")
-        )
+        return as_markdown(grid) if self.is_markdown else as_text(grid)
 
 
 _STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("## ", "### ", "- ", "  - ", True)}

@@ -56,7 +56,7 @@ def test_show_prints_published_numbers_with_sources_disputes_recipe_and_nets(run
         "preact_lowest_110: Full pre-activation has the lowest test error of all placements on ResNet-110",
         "relu_only_preact/resnet164: 5.71; the paper: 5.91",
         'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: there is no such row',
-        "preact_resnet164                    164  bottleneck  CIFAR-10",
+        "preact_resnet164                  164  bottleneck  CIFAR-10",
         "  iterations: 64000\n",
         "  drops: at 32000 and 48000, factor 0.1\n",
         "  weight_decay: 0.0001\n",
