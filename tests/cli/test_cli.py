@@ -76,7 +76,7 @@ def test_show_of_a_reduced_profile_names_its_nets_and_data(run: Run) -> None:
     _, out, _ = run("show", "table2", "--profile", "smoke")
     for text in (
         "preact_resnet110(depth=14)",
-        "scikit-learn's handwritten digits",
+        "scikit-learn's",
         "  iterations: 80\n",
         "seeds: 1\n",
     ):
