@@ -2,7 +2,7 @@
 
     python -m pytest tests/benchmarks/test_comparison_speed.py
 
-`paperbench compare` is to take less than a second on two cores. Files are read from the system's cache, as they were
+`paperbench compare` is to take less than 1.5 s on two idle cores. Files are read from the system's cache, as they were
 written just before; a first look at them on a slow disk takes as long as the disk takes.
 """
 
