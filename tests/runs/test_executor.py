@@ -196,6 +196,22 @@ def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
     assert_same(go(run, tmp_path)[0], whole)
 
 
+def test_a_lease_that_a_heartbeat_finds_lost_ends_the_run_at_the_next_step(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Store(tmp_path).lease(run.id)
+    monkeypatch.setattr(Store, "lease", lambda *_: lease)
+
+    class Losing(Log):
+        def stepped(self, iteration: int) -> None:
+            super().stepped(iteration)
+            lease.is_lost = iteration == 12
+
+    _, log = go(run, tmp_path, log=Losing())
+    assert log.steps[-1] == 12
+    assert "this process no longer holds its lease" in log.skips[0][1]
+
+
 def test_two_checkpoints_are_kept_along_the_way_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
     kept = {}
 
