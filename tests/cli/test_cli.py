@@ -377,7 +377,7 @@ def test_when_the_time_is_over_the_runs_still_to_do_are_counted(run: Run, quick_
     command = ["run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "*/resnet110"]
     code, _, err = run(*command, "--device", "cpu", "--results", tmp_path / "r", "--max-seconds", "0.000001")
     assert code == 0
-    assert "paperbench: 1e-06 seconds are over; runs still to do: 5. The same command goes on." in err
+    assert "paperbench: 1e-06 seconds are over; runs still to do: 5. The same command continues." in err
     assert Store(tmp_path / "r").records().records == []
 
 
