@@ -93,23 +93,23 @@ def test_the_file_is_an_object_with_the_documented_keys_and_its_sha256_last() ->
         (setting("spec", "seed", to=1), "spec.seed: unknown key"),
         (removing("result"), "result: is missing"),
         (removing("data", "canonical"), "data.canonical: is missing"),
-        (setting("seed", to="3"), "seed: Input should be a valid integer"),
-        (setting("seed", to=True), "seed: Input should be a valid integer"),
-        (setting("seed", to=-1), "seed: Input should be greater than or equal to 0"),
-        (setting("seconds", to="1"), "seconds: Input should be a valid number"),
-        (setting("seconds", to=-1.0), "seconds: Input should be greater than or equal to 0"),
-        (setting("seconds", to=10**400), "seconds: Input should be a finite number"),
-        (setting("test_every", to=0), "test_every: Input should be greater than 0"),
-        (setting("files", "history_lines", to=-1), "files.history_lines: Input should be greater than or equal to 0"),
-        (setting("result", "test_error", to=100.5), "result.test_error: Input should be less than or equal to 100"),
-        (setting("result", "moving_average_test_error", to=-1), "result.moving_average_test_error: Input should be"),
-        (setting("data", "canonical", to=1), "data.canonical: Input should be a valid boolean"),
-        (setting("data", to=None), "data: Input should be"),
-        (setting("spec", "net", to="preact_resnet110"), "spec.net: Input should be"),
-        (setting("spec", "precision", to="fp23"), "spec.precision: Input should be 'fp32', 'tf32'"),
-        (setting("status", to="done"), "status: Input should be 'partial', 'finished' or 'diverged'"),
-        (setting("sessions", to=2), "sessions: Input should be"),
-        (setting("data", "name", to="\x1b[2J"), "data.name: String should match pattern"),
+        (setting("seed", to="3"), "seed: must be a whole number"),
+        (setting("seed", to=True), "seed: must be a whole number"),
+        (setting("seed", to=-1), "seed: must be at least 0"),
+        (setting("seconds", to="1"), "seconds: must be a number"),
+        (setting("seconds", to=-1.0), "seconds: must be at least 0"),
+        (setting("seconds", to=10**400), "seconds: must be a finite number"),
+        (setting("test_every", to=0), "test_every: must be above 0"),
+        (setting("files", "history_lines", to=-1), "files.history_lines: must be at least 0"),
+        (setting("result", "test_error", to=100.5), "result.test_error: must be at most 100"),
+        (setting("result", "moving_average_test_error", to=-1), "result.moving_average_test_error: must be at least 0"),
+        (setting("data", "canonical", to=1), "data.canonical: must be true or false"),
+        (setting("data", to=None), "data: must be a mapping, not nothing"),
+        (setting("spec", "net", to="preact_resnet110"), "spec.net: must be a mapping"),
+        (setting("spec", "precision", to="fp23"), "spec.precision: must be 'fp32', 'tf32'"),
+        (setting("status", to="done"), "status: must be 'partial', 'finished' or 'diverged'"),
+        (setting("sessions", to=2), "sessions: must be a list"),
+        (setting("data", "name", to="\x1b[2J"), "data.name: must be text without control characters"),
         (setting("net", to="\ud800"), "is no JSON"),
         (setting("result", to=None), "its status is 'finished' without a result"),
         (setting("files", "weights_sha256", to=None), "its status is 'finished' without a hash of the weights"),
@@ -155,7 +155,7 @@ def test_a_record_of_another_schema_is_not_called_damaged(change: Change) -> Non
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 1}', b"\xff"])
 def test_what_is_no_record_is_refused(text: str | bytes) -> None:
-    with pytest.raises(RecordError, match=r"is no JSON|has schema None|is missing|should be an object"):
+    with pytest.raises(RecordError, match=r"is no JSON|has schema None|is missing|must be a mapping"):
         Record.from_json(text)
 
 

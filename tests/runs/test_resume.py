@@ -25,6 +25,7 @@ from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
+from paperbench.typed import to_json
 from tests.helpers import HalfWritten, at_each_dealing_with_the_disk
 from tests.runs.running import Log, assert_same, go, planned, tiny
 
@@ -209,7 +210,7 @@ def test_the_history_of_a_resumed_run_comes_from_its_checkpoint(
     if leftover is None:
         file.unlink()
     elif leftover.startswith("ahead"):
-        line = directory.history()[0].to_json()
+        line = to_json(directory.history()[0])
         file.write_text(f"{line}\n{line.replace('5', '10')}\n{line[:20]}")
     else:
         file.write_text(leftover)
