@@ -65,13 +65,6 @@ def test_profiles_are_never_mixed(profile: str) -> None:
     assert shown(reduced, whole, profile=profile) == ([9.0], [])
 
 
-def test_cells_of_a_sweep_have_the_runs_of_each_setting() -> None:
-    labels = [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
-    runs = [record(TABLE1, SWEEP, 50.0 + i, setting=label) for i, label in enumerate(labels)]
-    cell = judged(TABLE1, SWEEP, *runs, record(TABLE1, "exclusive_gating_6/resnet110", 8.7))
-    assert [net.shown.errors for net in cell.nets if net.shown] == [[50.0 + i] for i in range(6)]
-
-
 @pytest.mark.parametrize(
     ("table", "cell", "there", "cells"),
     [
@@ -196,13 +189,6 @@ def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> No
     assert shown(*few, *(mixed(run) for run in later_records(ENOUGH))) == (FEW, [ENOUGH])
     assert shown(*few, externals=entered) == (FEW, [ENOUGH])
     assert shown(*records(TABLE2, PREACT, FEW, data=COPY), externals=entered) == (FEW, [ENOUGH])
-
-
-def test_the_verdict_is_on_the_group_shown() -> None:
-    near = records(TABLE2, PREACT, [8.0, 8.01, 8.02, 8.03, 8.04])
-    far = records(TABLE2, PREACT, [6.37] * 5, precision="tf32")
-    assert judged(TABLE2, PREACT, *near, *far).verdict == "worse"
-    assert judged(TABLE2, PREACT, *far).verdict == "reproduced"
 
 
 # Results from elsewhere

@@ -243,16 +243,6 @@ def test_runs_after_a_decision_or_beyond_the_extension_change_nothing(
     assert judge(TABLE2, PREACT, [*errors, *further]).judgement == judge(TABLE2, PREACT, errors).judgement
 
 
-def test_an_extension_with_a_missing_seed_is_none() -> None:
-    errors = [*around(PREACT_NUMBER, WIDE), *around(PREACT_NUMBER)]
-    runs = records(TABLE2, PREACT, errors)
-    runs[7] = record(TABLE2, PREACT, None, seed=7)
-    cell = judged(TABLE2, PREACT, *runs, record(TABLE2, PREACT, PREACT_NUMBER, seed=10))
-    assert cell.verdict == "underpowered"
-    assert cell.judgement.look
-    assert cell.judgement.look.number == 1
-
-
 ON_PUBLISHED = "rests on the published standard deviation"
 NO_SPREAD = "no spread is published, and it takes three runs to estimate ours"
 ACROSS = "; the interval [+0.04, +0.96] reaches across the tolerance of 0.5; extend it to 2 runs"
@@ -482,11 +472,6 @@ def test_what_is_not_comparable(
     assert (cell.verdict, cell.reason, cell.judgement.interval) == ("not comparable", reason, None)
     published = cell.cell.number  # a difference is given all the same, with no offset
     assert cell.difference == (None if published is None else pytest.approx(error - published))
-
-
-def test_a_minor_version_of_torch_mixes_nothing() -> None:
-    runs = [mixed(r, torch="2.16.0") for r in records(TABLE2, PREACT, [PREACT_NUMBER] * 5)]
-    assert judged(TABLE2, PREACT, *runs).verdict == "reproduced"
 
 
 def test_without_an_ended_run_a_cell_is_not_run() -> None:
