@@ -151,35 +151,21 @@ def later_records(errors: Sequence[float | None], **how: Any) -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    ("nearer", "farther"),
+    ("near", "first_seed", "planned", "is_shown"),
     [
-        ({"precision": "fp32"}, {"precision": "tf32"}),
-        ({"numerics": 3}, {"numerics": 2}),
+        (FEW, 0, None, False),
+        ([*FEW, 6.1, 6.2, 6.3], 5, None, False),  # none of them with a planned seed
+        (ENOUGH[::-1], 0, None, True),
+        (FEW, 0, 2, True),
+        (FEW, 0, 3, False),
     ],
 )
-@pytest.mark.parametrize("few", [FEW, [*FEW, None, 6.6, 6.7]])  # none of them with a planned seed
-def test_all_planned_runs_come_before_fewer_of_nearer_precision_or_newer_numerics(
-    nearer: dict[str, Any], farther: dict[str, Any], few: list[float | None]
+def test_all_planned_runs_come_before_fewer_in_more_precision(
+    near: list[float], first_seed: int, planned: int | None, is_shown: bool
 ) -> None:
-    ended = [error for error in few if error is not None]
-    runs = [*later_records(few, **nearer), *records(TABLE2, PREACT, ENOUGH, **farther)]
-    assert shown(*runs) == shown(*reversed(runs)) == (ENOUGH, [ended])
-    assert shown(*runs[:-1]) == (ended, [ENOUGH[:4]])
-
-
-@pytest.mark.parametrize(
-    ("near", "seeds", "expected"),
-    [
-        (ENOUGH[::-1], None, (ENOUGH[::-1], [ENOUGH])),
-        (FEW, 2, (FEW, [ENOUGH])),
-        (FEW, 3, (ENOUGH, [FEW])),
-    ],
-)
-def test_of_two_groups_with_all_planned_runs_the_nearer_is_shown(
-    near: list[float], seeds: int | None, expected: tuple[list[float], list[list[float]]]
-) -> None:
-    far = records(TABLE2, PREACT, ENOUGH, precision="tf32")
-    assert shown(*far, *records(TABLE2, PREACT, near), seeds=seeds) == expected
+    runs = [record(TABLE2, PREACT, e, seed=first_seed + i, precision="fp32") for i, e in enumerate(near)]
+    runs += [record(TABLE2, PREACT, e, seed=i, precision="tf32") for i, e in enumerate(ENOUGH)]
+    assert shown(*runs, seeds=planned) == ((near, [ENOUGH]) if is_shown else (ENOUGH, [near]))
 
 
 def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> None:
@@ -271,67 +257,46 @@ def test_a_run_that_is_there_with_different_contents_is_named_and_not_averaged_i
 
 TO_256 = {"batch_size": 256}
 FROM_256 = "recipe.batch_size was 256 and is 128"
+NOW_WARMED_UP = 'recipe.warm_up was absent and is {"iterations":400,"learning_rate":0.01}'
 
 
 @pytest.mark.parametrize(
-    ("table", "cell", "changes", "nearest", "told"),
+    ("recipe", "told"),
     [
-        (
-            TABLE2,
-            PREACT,
-            {"recipe": {"batch_size": 256, "momentum_form": "pytorch"}},
-            PREACT,
-            f'{FROM_256}; recipe.momentum_form was "pytorch" and is "caffe"',
-        ),
-        (
-            TABLE2,
-            PREACT,
-            {"recipe": {"drops": {"at": [32_000, 50_000], "factor": 0.1}, "warm_up": None, "young": 1}},
-            PREACT,
-            "recipe.drops.at was [32000,50000] and is [32000,48000]; recipe.young was 1 and is absent; "
-            'recipe.warm_up was absent and is {"iterations":400,"learning_rate":0.01}',
-        ),
-        (
-            TABLE2,
-            PREACT,
-            {"recipe": {f"value{i}": i for i in range(6)}},
-            PREACT,
-            "; ".join(f"recipe.value{i} was {i} and is absent" for i in range(4)) + "; ...",
-        ),
-        (TABLE2, PREACT, {"net": {"shortcut_option": "B"}}, PREACT, 'net.shortcut_option was "B" and is "A"'),
-        # the nearest is that of the model with the fewest changes
-        (
-            TABLE1,
-            "exclusive_gating_7/resnet110",
-            {"net": {"young": 1}},
-            "exclusive_gating_7/resnet110",
-            "net.young was 1 and is absent",
-        ),
-        (
-            TABLE3,
-            "cifar10_resnet164/preact",
-            {"recipe": {**TO_256, "warm_up": None}},
-            "cifar10_resnet164_no_warm_up/preact",
-            FROM_256,
-        ),
+        ({**TO_256, "momentum_form": "pytorch"}, f'{FROM_256}; recipe.momentum_form was "pytorch" and is "caffe"'),
+        ({"drops": {"at": [1, 2], "factor": 0.1}}, "recipe.drops.at was [1,2] and is [32000,48000]"),
+        ({"warm_up": None, "young": 1}, f"recipe.young was 1 and is absent; {NOW_WARMED_UP}"),
+        (dict.fromkeys("abcdef", 1), "; ".join(f"recipe.{key} was 1 and is absent" for key in "abcd") + "; ..."),
     ],
 )
-def test_a_run_of_no_experiment_is_named_with_what_changed(
-    table: Table, cell: str, changes: dict[str, Any], nearest: str, told: str
-) -> None:
-    run = record(table, cell, 6.4, seed=2, **changes)
-    comparison = compared(table, run)
+def test_a_run_of_no_experiment_is_named_with_what_changed(recipe: dict[str, Any], told: str) -> None:
+    run = record(TABLE2, PREACT, 6.4, seed=2, recipe=recipe)
+    comparison = compared(TABLE2, run)
     assert {c.verdict for c in comparison.cells} == {"not run"}
     assert comparison.left_out == (
-        f"run {run.run} (seed 2 of {run.net}) belongs to no current experiment; the nearest is {nearest}, but {told}.",
+        f"run {run.run} (seed 2 of {run.net}) belongs to no current experiment; the nearest is {PREACT}, but {told}.",
     )
 
 
-@pytest.mark.parametrize("name", ["resnet110_exclusive_gating(gate_bias=-8)", "a name of long ago"])
-def test_what_a_run_is_counts_and_not_what_it_was_called(name: str) -> None:
-    run = record(TABLE1, "exclusive_gating_7/resnet110", 9.8, recipe=TO_256)
-    (told,) = left_out(replace(run, net=name), table=TABLE1)
-    assert told.endswith(f"; the nearest is exclusive_gating_7/resnet110, but {FROM_256}.")
+GATING = "exclusive_gating_7/resnet110"
+WARM_UP, WITHOUT_WARM_UP = "cifar10_resnet164/preact", "cifar10_resnet164_no_warm_up/preact"
+OLD_GATING = record(TABLE1, GATING, 9.8, recipe=TO_256)
+
+
+@pytest.mark.parametrize(
+    ("run", "nearest", "told"),
+    [
+        # of the experiments of its model that with the fewest changes
+        (record(TABLE1, GATING, 9.8, net={"young": 1}), GATING, "net.young was 1 and is absent"),
+        (record(TABLE3, WARM_UP, 5.5, recipe={**TO_256, "warm_up": None}), WITHOUT_WARM_UP, FROM_256),
+        # whatever it was called
+        (replace(OLD_GATING, net="resnet110_exclusive_gating(gate_bias=-8)"), GATING, FROM_256),
+        (replace(OLD_GATING, net="a name of long ago"), GATING, FROM_256),
+    ],
+)
+def test_the_nearest_experiment_of_the_same_net_is_named(run: Record, nearest: str, told: str) -> None:
+    (message,) = left_out(run, table=TABLE3 if nearest == WITHOUT_WARM_UP else TABLE1)
+    assert message.endswith(f"; the nearest is {nearest}, but {told}.")
 
 
 def test_each_run_of_no_experiment_is_named() -> None:
