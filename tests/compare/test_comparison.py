@@ -60,14 +60,6 @@ def test_the_cells_chosen_are_compared_in_order_and_the_claims_they_leave_out_co
 # Holm's correction
 
 
-@pytest.mark.parametrize("shift", [3.0, -3.0])
-def test_one_cell_far_off_differs(shift: float) -> None:
-    comparison = compared(TABLE2, *table_of({PREACT: shift}, by_default=0.0))
-    assert ids(comparison) == [PREACT]
-    assert not comparison.holds()
-    assert not comparison.holds("reproduced")
-
-
 def test_one_cell_just_worse_does_not_differ_among_ten() -> None:
     assert 0.05 / 10 < p_value(PREACT, 0.85) < 0.05
     runs = table_of({PREACT: 0.85}, by_default=0.0)
@@ -93,7 +85,8 @@ def test_holm_steps_down_over_the_cells_that_were_tested() -> None:
     }
     p_values = sorted((p_value(cell, shift), cell) for cell, shift in shifts.items())
     assert all(p < 0.05 / (4 - i) for i, (p, _) in enumerate(p_values))
-    assert sorted(ids(compared(TABLE2, *table_of(shifts)))) == sorted(shifts)
+    four = compared(TABLE2, *table_of(shifts))
+    assert (sorted(ids(four)), four.holds()) == (sorted(shifts), False)
     ten = compared(TABLE2, *table_of(shifts, by_default=0.0))
     passed = [
         cell

@@ -225,17 +225,9 @@ def test_ten_runs_decide_if_five_did_not_at_the_stricter_level(shift: float, the
     assert (cell.judgement.look.number, len(cell.judgement.look.runs)) == (2, 10)
 
 
-@pytest.mark.parametrize(
-    ("errors", "further"),
-    [
-        (around(PREACT_NUMBER), [PREACT_NUMBER + 3] * 5),
-        (around(PREACT_NUMBER, [*WIDE, *WIDE]), [90.0] * 15),
-    ],
-)
-def test_runs_after_a_decision_or_beyond_the_extension_change_nothing(
-    errors: list[float], further: list[float]
-) -> None:
-    assert judge(TABLE2, PREACT, [*errors, *further]).judgement == judge(TABLE2, PREACT, errors).judgement
+@pytest.mark.parametrize("errors", [around(PREACT_NUMBER), around(PREACT_NUMBER, [*WIDE, *WIDE])])
+def test_runs_after_a_decision_or_beyond_the_extension_change_nothing(errors: list[float]) -> None:
+    assert judge(TABLE2, PREACT, [*errors, *[9.5] * 5]).judgement == judge(TABLE2, PREACT, errors).judgement
 
 
 ON_PUBLISHED = "rests on the published standard deviation"
@@ -370,21 +362,11 @@ def test_how_many_failed_is_said_beside_an_interval_too() -> None:
     check_numbers(cell, expectation(errors, BASELINE_NUMBER, std=BASELINE_STD))
 
 
-@pytest.mark.parametrize(
-    ("errors", "verdict", "reason", "rests_on_rule"),
-    [
-        (around(CIFAR100_NUMBER + 0.1), "reproduced", "", False),
-        (around(80.0), "worse", "", False),
-        ([math.inf] * 3, "worse", f"3 of 3 failed{UNCHANGEABLE}", True),
-    ],
-)
-def test_cifar100_errors_above_20_percent_do_not_fail(
-    errors: list[float], verdict: str, reason: str, rests_on_rule: bool
-) -> None:
-    cell = judge(TABLE3, CIFAR100, errors)
-    assert (cell.verdict, cell.reason, cell.judgement.rests_on_rule) == (verdict, reason, rests_on_rule)
-    if not rests_on_rule:
-        check_numbers(cell, expectation(errors, CIFAR100_NUMBER))
+@pytest.mark.parametrize(("median", "verdict"), [(CIFAR100_NUMBER + 0.1, "reproduced"), (80.0, "worse")])
+def test_cifar100_errors_above_20_percent_do_not_fail(median: float, verdict: str) -> None:
+    cell = judge(TABLE3, CIFAR100, around(median))
+    assert (cell.verdict, cell.reason, cell.judgement.rests_on_rule) == (verdict, "", False)
+    check_numbers(cell, expectation(around(median), CIFAR100_NUMBER))
 
 
 # Sweeps
