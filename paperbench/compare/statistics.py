@@ -288,29 +288,20 @@ def contrast(samples: Sequence[Sequence[float]], weights: Sequence[float], const
     return Contrast(estimate, math.sqrt(variance), degrees)
 
 
-def holm_adjusted(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given.
-
-    Raises:
-        ValueError: If one is not between 0 and 1.
-    """
-    if not all(0 <= p <= 1 for p in p_values):
-        raise ValueError("p-values are between 0 and 1")
-    adjusted = [0.0] * len(p_values)
-    greatest = 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = greatest
-    return adjusted
-
-
 def holm(p_values: Sequence[float], level: float) -> list[bool]:
     """Which hypotheses Holm's procedure rejects: any false rejection among all has probability `level` at most.
 
     Raises:
         ValueError: If a p-value is not between 0 and 1.
     """
-    return [p <= level for p in holm_adjusted(p_values)]
+    if not all(0 <= p <= 1 for p in p_values):
+        raise ValueError("p-values are between 0 and 1")
+    rejected = [False] * len(p_values)
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if (len(p_values) - rank) * p_values[i] > level:
+            break
+        rejected[i] = True
+    return rejected
 
 
 def binomial_standard_error(error_percent: float, images: int) -> float:
