@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paperbench.specs.recipe import Augmentation, Recipe
-from paperbench.specs.yaml_file import bind, load, merge
+from paperbench.specs.yaml_file import bind, load
 from paperbench.typed import TypedError, from_json
 from tests.helpers import ROOT
 
@@ -64,7 +64,11 @@ def test_without_warm_up_the_first_iteration_has_the_full_rate(recipe: Recipe) -
 
 def changed(**changes: Any) -> dict[str, Any]:
     """The values of the shipped recipe with some replaced, mappings within by their keys."""
-    return merge(load(SHIPPED).data, changes)
+    values = load(SHIPPED).data
+    for key, value in changes.items():
+        both_are_mappings = isinstance(value, dict) and isinstance(values.get(key), dict)
+        values[key] = {**values[key], **value} if both_are_mappings else value
+    return values
 
 
 @pytest.mark.parametrize(
