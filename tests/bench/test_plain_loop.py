@@ -120,6 +120,7 @@ def test_images_of_the_loader_are_crops_of_the_normalised_image(dataset: ImageDa
         assert len(places) == 1
         found.update(places)
     assert len(found) > 15
+    assert {0, 8} <= {place // 18 for place in found}  # dy: the whole of the padding is used
 
 
 def test_batches_on_the_device_are_all_images_in_order_and_come_again(dataset: ImageDataset) -> None:
@@ -143,6 +144,7 @@ def test_a_loader_makes_new_crops_of_shuffled_images_in_other_processes_until_it
 ) -> None:
     monkeypatch.setitem(plain_loop.WORKERS, "cpu", 2)
     before = set(multiprocessing.active_children())
+    assert len(loader(dataset, 32, CPU)) == 2  # of 80 images, those that fill a batch
     feed = endless(loader(dataset, BATCH, CPU), CPU)
     epochs = [[next(feed) for _ in range(5)] for _ in range(2)]
     workers = set(multiprocessing.active_children()) - before
