@@ -408,7 +408,7 @@ def test_a_run_that_another_process_holds_is_passed_over(run: Run, quick_specs: 
     with theirs.held():
         code, _, err = run(*common, "--results", tmp_path / "r")
     assert code == 0
-    assert f"process {os.getpid()} is at it" in err
+    assert f"process {os.getpid()} works on it" in err
     assert "paperbench: runs left to other processes: 1." in err
     assert Store(tmp_path / "r").records().records == []
 

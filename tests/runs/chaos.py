@@ -6,7 +6,7 @@ A process that has loaded everything forks the workers, so that each has its fir
 
 Prints how many workers were killed and how many ended by themselves. Then one more worker finishes what is left. With
 a LEASE of some seconds instead of 0, the workers take each other for processes on other machines. Their disk is slow,
-so that many are killed while a checkpoint is being written and the training is ahead of it.
+so that many are killed while a checkpoint is being written.
 """
 
 from __future__ import annotations

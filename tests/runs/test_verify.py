@@ -104,7 +104,7 @@ def test_an_edited_and_signed_spec_no_longer_gives_the_name(store: Store, direct
 
 def test_a_spec_of_no_recipe_shows(store: Store, directory: RunDirectory) -> None:
     record = record_of(directory)
-    odd = replace(record.spec, recipe={**record.spec.recipe, "momentum": 2.0})
+    odd = replace(record.spec, recipe={**record.spec.recipe, "dropout": 0.5})
     target = store.directory(odd.run_id(0))
     directory.path.rename(target.path)
     target.write_record(replace(record, spec=odd, run=odd.run_id(0)))

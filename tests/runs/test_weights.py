@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import PlannedRun, run_spec
-from paperbench.runs.record import Record
+from paperbench.runs.record import Result
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
@@ -61,11 +61,11 @@ def loss(model: nn.Module, dataset: ImageDataset, inputs: Tensor, *, bf16: bool 
     return float(F.cross_entropy(logits.double(), torch.from_numpy(dataset.y_test)))
 
 
-def record_of(directory: RunDirectory) -> Record:
+def result_of(directory: RunDirectory) -> Result:
     record = directory.read_record()
     assert record is not None
     assert record.result is not None
-    return record
+    return record.result
 
 
 @pytest.mark.parametrize("at_test", ["reestimated", "moving_average"])
@@ -75,15 +75,15 @@ def test_timm_loads_the_net_that_the_recorded_error_was_measured_with(
 ) -> None:
     recipe = tiny(paper_recipe, batch_norm=BatchNormSettings(8, 1e-5, 0.1, at_test))
     directory, _ = go(planned(recipe, small_dataset, net), tmp_path)
-    record, told = record_of(directory), metadata(directory.weights_file)
-    assert json.loads(told["result"]) == dataclasses.asdict(record.result)
+    result, told = result_of(directory), metadata(directory.weights_file)
+    assert json.loads(told["result"]) == dataclasses.asdict(result)
     inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
-    assert error(loaded(directory), small_dataset, inputs) == record.result.test_error
+    assert error(loaded(directory), small_dataset, inputs) == result.test_error
     found = loss(loaded(directory), small_dataset, inputs)
-    assert found == pytest.approx(record.result.test_loss, rel=1e-5)
+    assert found == pytest.approx(result.test_loss, rel=1e-5)
     if at_test == "reestimated":
-        assert found != pytest.approx(record.result.moving_average_test_loss, rel=1e-2), "the test can tell them apart"
-    assert (told["architecture"], told["tag"], told["run"], told["seed"]) == (net, "cifar10", record.run, "0")
+        assert found != pytest.approx(result.moving_average_test_loss, rel=1e-2), "the test can tell them apart"
+    assert (told["architecture"], told["tag"], told["run"], told["seed"]) == (net, "cifar10", directory.path.name, "0")
     assert json.loads(told["arguments"]) == {"depth": 11 if "164" in net else 8}
     assert told["data"] == small_dataset.name
     assert told["data_fingerprint"] == small_dataset.fingerprint
@@ -93,8 +93,7 @@ def test_a_run_in_bfloat16_is_tested_in_bfloat16(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
     directory, _ = go(planned(tiny(paper_recipe), small_dataset, precision="bf16"), tmp_path)
-    told, result = metadata(directory.weights_file), record_of(directory).result
-    assert result is not None
+    told, result = metadata(directory.weights_file), result_of(directory)
     assert told["precision"] == "bf16"
     model = loaded(directory).to(memory_format=torch.channels_last)
     inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
@@ -102,31 +101,28 @@ def test_a_run_in_bfloat16_is_tested_in_bfloat16(
     assert loss(model, small_dataset, inputs) != pytest.approx(result.test_loss, rel=1e-6)
 
 
-def test_the_mean_is_that_of_the_training_images_pixel_by_pixel(
-    finished: RunDirectory, small_dataset: ImageDataset
+def test_mean_and_deviation_are_those_of_the_training_images(
+    paper_recipe: Recipe, whole: RunDirectory, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
-    told = metadata(finished.weights_file)
+    pixels = small_dataset.x_train.astype(np.float64) / 255
+    told = metadata(whole.weights_file)
     mean = np.array(json.loads(told["mean"]))
-    assert mean.shape == (3, 32, 32)
-    expected = small_dataset.x_train.astype(np.float64).mean(axis=0).transpose(2, 0, 1) / 255
-    np.testing.assert_allclose(mean, expected, rtol=1e-7)
+    np.testing.assert_allclose(mean, pixels.mean(axis=0).transpose(2, 0, 1), rtol=1e-7)
     assert json.loads(told["std"]) == [[[1.0]]] * 3
-
-
-def test_channel_means_and_deviations_are_those_of_the_training_images(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
-) -> None:
     directory, _ = go(planned(tiny(paper_recipe, input="channel_mean_std"), small_dataset), tmp_path)
-    told, pixels = metadata(directory.weights_file), small_dataset.x_train.astype(np.float64) / 255
+    told = metadata(directory.weights_file)
     np.testing.assert_allclose(np.array(json.loads(told["mean"]))[:, 5, 7], pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(np.ravel(json.loads(told["std"])), pixels.std(axis=(0, 1, 2)), rtol=1e-6)
     inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
-    assert error(loaded(directory), small_dataset, inputs) == record_of(directory).result.test_error  # type: ignore[union-attr]
+    assert error(loaded(directory), small_dataset, inputs) == result_of(directory).test_error
 
 
-def test_the_same_run_leaves_the_same_bytes(run: PlannedRun, finished: RunDirectory, tmp_path: Path) -> None:
-    again, _ = go(run, tmp_path / "again")
-    assert again.weights_file.read_bytes() == finished.weights_file.read_bytes()
+def test_the_same_run_leaves_the_same_bytes(run: PlannedRun, whole: RunDirectory, tmp_path: Path) -> None:
+    paused, log = go(run, tmp_path, stop_at=10)
+    assert not paused.weights_file.exists()
+    assert log.record.files.weights_sha256 is None
+    again, _ = go(run, tmp_path)
+    assert again.weights_file.read_bytes() == whole.weights_file.read_bytes()
 
 
 def test_a_net_of_a_hundred_classes_carries_the_tag_of_its_data(
@@ -147,12 +143,6 @@ def test_data_that_timm_has_no_tag_for_leave_it_out(
     directory, _ = go(planned(tiny(paper_recipe), dataclasses.replace(small_dataset, key="digits")), tmp_path)
     assert metadata(directory.weights_file)["tag"] == ""
     loaded(directory)
-
-
-def test_a_run_that_has_not_ended_leaves_no_weights(run: PlannedRun, tmp_path: Path) -> None:
-    directory, log = go(run, tmp_path, stop_at=10)
-    assert not directory.weights_file.exists()
-    assert log.record.files.weights_sha256 is None
 
 
 def test_verify_tells_edited_weights_and_lets_them_be_removed(
@@ -238,8 +228,7 @@ def test_timms_one_mean_a_channel_costs_next_to_nothing_against_the_mean_image(
     changes = {"iterations": 60, "drops": Drops((50,), 0.1), "monitoring": Monitoring(60, 60, 60, 1.0)}
     recipe = tiny(paper_recipe, batch_size=64, batch_norm=BatchNormSettings(64, 1e-5, 0.1, "reestimated"), **changes)
     directory, _ = go(planned(recipe, dataset), tmp_path)
-    model, told, recorded = loaded(directory), metadata(directory.weights_file), record_of(directory).result
-    assert recorded is not None
+    model, told, recorded = loaded(directory), metadata(directory.weights_file), result_of(directory)
     assert recorded.test_error < 80, "it has learnt something"
     assert error(model, dataset, images(dataset, json.loads(told["mean"]), 1.0)) == recorded.test_error
     configured = timm.data.resolve_model_data_config(model)

@@ -91,7 +91,7 @@ def assert_graph_equals_eager(runs: Runs) -> None:
     for mine, theirs in zip(states, their_states, strict=True):
         assert differences(theirs, mine) == [], mine["iteration"]
     assert all(value.isfinite().all() for value in states[-1].values() if isinstance(value, Tensor))
-    assert any(key.startswith("momentum.") for key in states[-1])
+    assert bool(runs.recipe.momentum) == any(key.startswith("momentum.") for key in states[-1])
 
 
 @pytest.mark.parametrize(("precision", "momentum_form"), [("fp32", "caffe"), ("bf16", "pytorch")])
@@ -103,25 +103,18 @@ def test_200_steps_are_the_eager_ones(
 
 
 @pytest.mark.parametrize(
-    ("net", "precision", "momentum_form"),
+    ("net", "precision", "changes"),
     [
-        ("original_resnet20", "bf16", "caffe"),
-        (NOISY, "fp32", "nesterov"),
-        (NOISY, "bf16-fp32-stream", "caffe"),
-        ("resnet110_exclusive_gating", "bf16", "caffe"),
-        ("resnet110_conv_shortcut", "bf16-fp32-stream", "pytorch"),
-        ("resnet110_bn_after_addition", "fp32", "caffe"),
+        ("original_resnet20", "bf16", {}),
+        (NOISY, "fp32", {"momentum_form": "nesterov"}),
+        (NOISY, "bf16-fp32-stream", {}),
+        ("resnet110_exclusive_gating", "bf16", {}),
+        ("resnet110_conv_shortcut", "bf16-fp32-stream", {"momentum_form": "pytorch"}),
+        ("resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
     ],
 )
-def test_other_nets_too(
-    paper_recipe: Recipe,
-    tiny_dataset: ImageDataset,
-    device: torch.device,
-    net: str,
-    precision: str,
-    momentum_form: str,
-) -> None:
-    assert_graph_equals_eager(Runs(recipe_of(paper_recipe, FEW, momentum_form), tiny_dataset, device, net, precision))
+def test_other_nets_too(runs: Runs, net: str, precision: str, changes: dict[str, Any]) -> None:
+    assert_graph_equals_eager(replace(runs, net=net, precision=precision, recipe=replace(runs.recipe, **changes)))
 
 
 @pytest.mark.gpu
@@ -129,12 +122,6 @@ def test_200_steps_in_tf32(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> 
     assert_graph_equals_eager(
         Runs(recipe_of(paper_recipe, STEPS), tiny_dataset, torch.device("cuda"), precision="tf32")
     )
-
-
-def test_without_momentum(runs: Runs) -> None:
-    without = replace(runs, recipe=replace(runs.recipe, momentum=0.0))
-    expected = without.eager_states()[-1]
-    assert differences(state_of(advance(without.new("graph"), FEW)), expected) == []
 
 
 @pytest.mark.parametrize(
@@ -189,24 +176,18 @@ def test_looking_at_the_net_between_replays_disturbs_nothing(noisy: Runs) -> Non
 
 
 @pytest.mark.parametrize("at_test", ["reestimated", "moving_average"])
-def test_a_finished_net_is_the_eager_one(runs: Runs, at_test: Any) -> None:
+def test_a_finished_net_is_the_eager_one_and_going_back_from_there_disturbs_nothing(runs: Runs, at_test: Any) -> None:
     settings = replace(runs.recipe.batch_norm, at_test=at_test)
     runs = replace(runs, recipe=replace(runs.recipe, batch_norm=settings))
+    expected = runs.eager_states()[9]
     eager, trainer = (advance(runs.new(engine), 6) for engine in ("eager", "graph"))
-    assert trainer.finish() == eager.finish()
-    assert differences(trainer.model.state_dict(), eager.model.state_dict()) == []
-
-
-def test_finishing_and_going_back_disturbs_nothing(runs: Runs) -> None:
-    expected = runs.eager_states()
-    eager = advance(runs.new("eager"), 6)
-    final = eager.finish()
-    trainer = advance(runs.new("graph"), 6)
     state = state_of(trainer)
-    assert trainer.finish() == final
-    assert final.reported != final.moving_average
+    final = trainer.finish()
+    assert final == eager.finish()
+    assert (final.reported == final.moving_average) is (at_test == "moving_average")
+    assert differences(trainer.model.state_dict(), eager.model.state_dict()) == []
     trainer.load_state_dict(state)
-    assert differences(state_of(advance(trainer, 9)), expected[9]) == []
+    assert differences(state_of(advance(trainer, 9)), expected) == []
 
 
 def test_steps_may_be_made_eagerly_in_between(noisy: Runs) -> None:

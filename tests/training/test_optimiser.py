@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -37,29 +38,28 @@ def trained(recipe: Recipe) -> torch.Tensor:
     return weight.detach()
 
 
-def test_caffes_form_is_caffes_formula_across_warm_up_and_drops(recipe: Recipe) -> None:
+def by_formula(recipe: Recipe) -> torch.Tensor:
+    """The three forms as their frameworks document them."""
     w, v = start(), torch.zeros(50, dtype=torch.float64)
     for iteration, gradient in enumerate(gradients()):
-        v = 0.9 * v + recipe.rate_at(iteration) * (gradient + 1e-4 * w)
-        w = w - v
-    torch.testing.assert_close(trained(recipe), w, rtol=1e-12, atol=1e-12)
+        rate, decayed = recipe.rate_at(iteration), gradient + 1e-4 * w
+        match recipe.momentum_form:
+            case "caffe":
+                v = 0.9 * v + rate * decayed
+                w = w - v
+            case "pytorch":
+                v = 0.9 * v + decayed
+                w = w - rate * v
+            case "nesterov":
+                v = 0.9 * v + decayed
+                w = w - rate * (decayed + 0.9 * v)
+    return w
 
 
-def test_pytorchs_form(recipe: Recipe) -> None:
-    w, v = start(), torch.zeros(50, dtype=torch.float64)
-    for iteration, gradient in enumerate(gradients()):
-        v = 0.9 * v + gradient + 1e-4 * w
-        w = w - recipe.rate_at(iteration) * v
-    torch.testing.assert_close(trained(replace(recipe, momentum_form="pytorch")), w, rtol=1e-12, atol=1e-12)
-
-
-def test_nesterovs_form(recipe: Recipe) -> None:
-    w, v = start(), torch.zeros(50, dtype=torch.float64)
-    for iteration, gradient in enumerate(gradients()):
-        decayed = gradient + 1e-4 * w
-        v = 0.9 * v + decayed
-        w = w - recipe.rate_at(iteration) * (decayed + 0.9 * v)
-    torch.testing.assert_close(trained(replace(recipe, momentum_form="nesterov")), w, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("form", ["caffe", "pytorch", "nesterov"])
+def test_each_form_is_its_frameworks_formula_across_warm_up_and_drops(recipe: Recipe, form: Any) -> None:
+    changed = replace(recipe, momentum_form=form)
+    torch.testing.assert_close(trained(changed), by_formula(changed), rtol=1e-12, atol=1e-12)
 
 
 def test_the_forms_differ_only_once_the_rate_changes(recipe: Recipe) -> None:
