@@ -102,13 +102,6 @@ MISTAKES = [  # table, file, old text, new text with its mistake in the first li
     ("table1", X1, 'dropout 0.5, on F: "1"', "dropout 0.5, on F: 1", "on F: must be text, not 1. Put it in quotes."),
     ("table1", X1, "remark: after}", "remark: behind}", "labels.remark: must be 'before' or 'after', not 'behind'."),
     (
-        "table5",
-        X5,
-        "labels: {augmentation: b",
-        "labels: {other: after, augmentation: b",
-        "other: no row has this label.",
-    ),
-    (
         "table4",
         X4,
         "    title: ResNet-110, original unit\n    cells: {cifar10: original_resnet110}",

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
-from paperbench.specs.table import Table, load_recipe, recipe_names
+from paperbench.specs.table import Table
+from paperbench.specs.yaml_file import bind, load
 from tests.helpers import ROOT
 
 CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
@@ -15,7 +16,8 @@ CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
 
 @pytest.fixture(scope="module")
 def recipes() -> dict[str, Recipe]:
-    return {name: load_recipe(name, ROOT) for name in recipe_names(ROOT)}
+    files = (ROOT / "experiments" / "recipes").glob("*.yaml")
+    return {file.stem: bind(load(file), Recipe) for file in files}
 
 
 def after(epochs: int, recipe: Recipe, images: int) -> int:
