@@ -123,10 +123,25 @@ def test_marks_and_parameters_stay_with_the_table_that_prints_them(specs: Path) 
     ("file", "old", "new", "differs"),
     [
         (HERE, "original: original_resnet110,", "original: original_resnet56,", "net is original_resnet110, and here"),
-        (HERE, "\n    dataset: cifar10\n", "\n    dataset: cifar100\n", "data set is cifar10, and here it is cifar100."),
+        (
+            HERE,
+            "\n    dataset: cifar10\n",
+            "\n    dataset: cifar100\n",
+            "data set is cifar10, and here it is cifar100.",
+        ),
         (HERE, "", "    recipe: cifar_torch\n", "recipe is cifar, and here it is cifar_torch."),
-        (HERE, "", "    evaluation: {crop: 28, scale: 32}\n", "whole images, and here it is 28x28 crop of a shorter side"),
-        (HOME, "resnet110: original_", "resnet110: preact_", "net is preact_resnet110, and here it is original_resnet1"),
+        (
+            HERE,
+            "",
+            "    evaluation: {crop: 28, scale: 32}\n",
+            "whole images, and here it is 28x28 crop of a shorter side",
+        ),
+        (
+            HOME,
+            "resnet110: original_",
+            "resnet110: preact_",
+            "net is preact_resnet110, and here it is original_resnet1",
+        ),
         (HOME, "recipe: cifar\n", "recipe: cifar_torch\n", "recipe is cifar_torch, and here it is cifar."),
         (HOME, "title: ResNet-110}", "title: ResNet-110, metric: top5}", "metric is top5, and here it is top1."),
     ],
