@@ -14,7 +14,7 @@ from paperbench.cli.arguments import (
     add_tables_root,
     number_of_runs,
 )
-from paperbench.report.formats import FORMATS
+from paperbench.report import FORMATS
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -50,7 +50,7 @@ def test_show_prints_published_numbers_with_sources_disputes_recipe_and_nets(run
         "preact_lowest_110: Full pre-activation has the lowest test error of all placements on ResNet-110",
         "relu_only_preact/resnet164: 5.71; the paper: 5.91",
         'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: there is no such row',
-        "preact_resnet164                    164  bottleneck  CIFAR-10",
+        "preact_resnet164                  164  bottleneck  CIFAR-10",
         "  iterations: 64000\n",
         "  drops: at 32000 and 48000, factor 0.1\n",
         "  augmentation: padding 4, flip yes\n",
@@ -64,7 +64,7 @@ def test_show_of_a_reduced_profile_names_its_nets_and_data(run: Run) -> None:
     _, out, _ = run("show", "table2", "--profile", "smoke")
     for text in (
         "preact_resnet110(depth=14)",
-        "scikit-learn's handwritten digits",
+        "scikit-learn's",
         "  iterations: 80\n",
         "seeds: 1\n",
     ):
