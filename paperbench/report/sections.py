@@ -10,7 +10,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.report.divergence import describe
 from paperbench.report.layout import Grid
 from paperbench.report.model import NOTHING, NetReport, Report, format_interval, method, percent
-from paperbench.runs.history import Newest
+from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.table import Cell
@@ -130,27 +130,28 @@ def _runs(report: Report, store: Store) -> Iterator[str | Items | Grid]:
     rows, complaints = [], []
     for record in _records(report):
         try:
-            newest = store.directory(record.run).newest_values(record)
+            history = History.read(store.directory(record.run).history_file)
+            rows.append(_run_row(record, history))
         except PaperbenchError as error:
-            newest = Newest()
             complaints.append(f"Left out: {error}")
-        rows.append(_run_row(record, newest))
     if rows:
         yield Grid((*headers, "minutes"), tuple(rows), (*("left",) * 4, *("right",) * 6))
         yield "moving avg err: test error with batch norm's moving averages. test err: the one that is reported."
     yield from complaints
 
 
-def _run_row(record: Record, newest: Newest) -> tuple[str, ...]:
-    moving_average = record.result.moving_average_test_error if record.result else newest.test_error
+def _run_row(record: Record, history: History) -> tuple[str, ...]:
+    loss, error = (history.newest(measure, record.iteration) for measure in ("train_loss", "train_error"))
+    result = record.result
+    moving_average = result.moving_average_test_error if result else history.newest("test_error", record.iteration)
     return (
         record.run,
         record.net,
         record.spec.precision,
         record.status,
         f"{record.iteration:,}",
-        f"{newest.train_loss:.4f}" if newest.train_loss is not None else NOTHING,
-        f"{newest.train_error:.2f}" if newest.train_error is not None else NOTHING,
+        f"{loss:.4f}" if loss is not None else NOTHING,
+        f"{error:.2f}" if error is not None else NOTHING,
         f"{moving_average:.2f}" if moving_average is not None else NOTHING,
         f"{record.result.test_error:.2f}" if record.result else NOTHING,
         f"{record.seconds / 60:.1f}",
