@@ -152,7 +152,7 @@ def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path, capsys: py
     outcome = paperbench.run(both, Observer())
     assert outcome.failed == outcome.remaining == [damaged]
     assert not outcome.is_cut_short
-    assert other.id in {r.run for r in Store(tmp_path / "results").records().records}
+    assert other.id in {r.run for r in Store(tmp_path / "results").records()[0]}
     outcome = paperbench.run(plan(cells="*/resnet110", max_seconds=1e-9), Observer())
     assert (len(outcome.remaining), outcome.failed, outcome.is_cut_short, outcome.signal) == (5, [], True, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import Counter
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -57,16 +58,18 @@ def execute(args: argparse.Namespace) -> int:
     if not (results / "runs").is_dir():
         raise PaperbenchError(f"{results} has no folder runs/. Name the results directory around it.")
     store = Store(results)
-    found = verify(store)
-    runs = found.statuses.total()
-    statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.statuses.items()))
-    _print(f"{results}: {runs} run{'s' * (runs != 1)} verified{f': {statuses}' if statuses else ''}.")
-    for remark in found.remarks:
+    runs = verify(store)
+    counts = Counter(run.status for run in runs)
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    _print(f"{results}: {len(runs)} run{'s' * (len(runs) != 1)} verified{f': {statuses}' if statuses else ''}.")
+    for remark in (remark for run in runs for remark in run.remarks):
         _print(f"remark: {remark}")
-    for problem in found.problems:
+    problems = [problem for run in runs for problem in run.problems]
+    for problem in problems:
         _print(f"problem: {problem}")
-    reruns = _rerun(args, store, found.sound) if args.rerun else []
-    holds = not found.problems and all(rerun.holds for rerun in reruns)
+    sound = [run.record for run in runs if run.record and not run.problems]
+    reruns = _rerun(args, store, sound) if args.rerun else []
+    holds = not problems and all(rerun.holds for rerun in reruns)
     _print("OK: all files verified." if holds else "Not OK: see above.")
     if args.rerun and not reruns and holds:
         raise PaperbenchError("No run could be repeated: the lines above say why.")

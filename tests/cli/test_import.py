@@ -100,8 +100,7 @@ LOADS_TORCH = {"models", "tensor_file", "training", "data.loader", "data.downloa
     f"runs.{module}" for module in ("disk_space", "environment", "executor", "rerun", "resume", "session", "weights")
 }
 LOADS_TORCH |= {
-    f"bench.{module}"
-    for module in ("breakdown", "machine", "plain_loop", "rounds", "setup", "soundness", "throughput")
+    f"bench.{module}" for module in ("breakdown", "machine", "plain_loop", "rounds", "setup", "soundness", "throughput")
 }
 
 

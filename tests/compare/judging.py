@@ -23,7 +23,7 @@ from paperbench.specs.claim import Claim
 from paperbench.specs.experiment import Setting
 from paperbench.specs.run_spec import RunSpec
 from paperbench.specs.table import Cell, Table, load_table
-from tests.helpers import CODE, ROOT, a_record, a_session
+from tests.helpers import ROOT, a_record, a_session
 
 ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
 COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
@@ -71,15 +71,16 @@ def record(
     spec = replace(spec, recipe=changed, net={**spec.net, **(net or {})})
     status = "partial" if error is None else "diverged" if math.isinf(error) else "finished"
     last = spec.recipe["iterations"]
+    iteration = last if status == "finished" else iteration or min(1_000, last // 2)
     values: dict[str, Any] = {
         "spec": spec,
         "seed": seed,
         "net": name,
         "status": status,
-        "iteration": last if status == "finished" else iteration or min(1_000, last // 2),
+        "iteration": iteration,
         "result": result(error) if error is not None and status == "finished" else None,
         "data": data,
-        "code": replace(CODE, numerics=numerics),
+        "sessions": (a_session(5, numerics=numerics), a_session(iteration, numerics=numerics)),
     }
     return a_record(**{**values, **changes})
 
@@ -108,10 +109,7 @@ def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any)
 
 def mixed(run: Record, **newer: Any) -> Record:
     """The run as one that other code continued, by default of the next numerics version."""
-    last = a_session(5, run.iteration, **(newer or {"numerics": 2}))
-    code = replace(run.code, numerics=last.numerics)
-    environment = replace(run.environment, torch=last.torch)
-    return replace(run, sessions=(a_session(0, 5), last), code=code, environment=environment)
+    return replace(run, sessions=(a_session(5), a_session(run.iteration, **(newer or {"numerics": 2}))))
 
 
 def external(

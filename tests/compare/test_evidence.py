@@ -27,6 +27,7 @@ from tests.compare.judging import (
     records,
     result,
 )
+from tests.helpers import a_session
 
 TABLE1, TABLE2, TABLE3, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 5))
 PREACT = "preact/resnet110"
@@ -90,11 +91,8 @@ def test_a_result_serves_every_cell_that_prints_its_number_and_no_other(
 
 def test_engine_machine_and_code_are_no_reason_to_keep_runs_apart() -> None:
     run, other = records(TABLE2, PREACT, [6.4, 6.5], precision="tf32", numerics=3)
-    other = replace(
-        other,
-        code=replace(other.code, engine="compile", commit="abc", source="1" * 16),
-        environment=replace(other.environment, device="a GPU"),
-    )
+    elsewhere = {"engine": "compile", "commit": "abc", "source": "1" * 16, "numerics": 3, "device": "a GPU"}
+    other = replace(other, sessions=(a_session(other.iteration, **elsewhere),))
     assert shown(run, other) == ([6.4, 6.5], [])
 
 
@@ -243,7 +241,7 @@ def test_a_run_that_is_there_twice_counts_once() -> None:
 
 def test_a_run_that_is_there_with_different_contents_is_named_and_not_averaged_in() -> None:
     runs = records(TABLE2, PREACT, [6.4, 6.5, 6.6])
-    other, third = replace(runs[1], result=result(7.0)), replace(runs[1], seconds=61.0)
+    other, third = replace(runs[1], result=result(7.0)), replace(runs[1], test_every=41)
     assert shown(*runs, other) == ([6.4, 6.6], [])
     assert left_out(*runs, other) == (
         f"run {runs[1].run} (seed 1 of preact_resnet110) was found 2 times with different contents. Delete the wrong "

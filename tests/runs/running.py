@@ -126,8 +126,7 @@ def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
     assert record
     plain = replace(
         record,
-        seconds=0.0,
-        sessions=(a_session(0, record.iteration),),
+        sessions=(a_session(record.iteration),),
         files=Files(record.files.history_lines, "", "", record.files.weights_sha256),
     )
     return plain, [replace(line, seconds=0.0) for line in directory.history()]

@@ -19,7 +19,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.runs import store as store_module
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import SCHEMA
+from paperbench.runs.signed import SCHEMA
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
@@ -38,8 +38,7 @@ def test_a_run_paused_and_resumed_is_the_uninterrupted_one(
         part, log = go(run, tmp_path, stop_at=stop)
         assert (log.record.status, log.record.iteration) == ("partial", stop)
     part, log = go(run, tmp_path)
-    assert [(s.first, s.last) for s in log.record.sessions] == list(itertools.pairwise([0, *stops, 20]))
-    assert sum(s.seconds for s in log.record.sessions) == pytest.approx(log.record.seconds, abs=0.1)
+    assert [s.last for s in log.record.sessions] == [*stops, 20]
     assert_same(part, whole)
 
 
