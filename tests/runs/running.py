@@ -66,16 +66,13 @@ class Log(Observer):
         self.skips.append((run.id, why))
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-        self.goal, self.engine = last_iteration, (engine, reason)
+        self.engine = (engine, reason)
 
     def stepped(self, iteration: int) -> None:
         self.steps.append(iteration)
 
     def logged(self, line: HistoryLine) -> None:
         self.lines.append(line)
-
-    def finishing(self) -> None:
-        self.finished = True
 
     def ended(self, record: Record) -> None:
         self.records.append(record)

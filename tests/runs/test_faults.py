@@ -45,8 +45,7 @@ def fill(disk: Path, leave: int) -> Path:
     return ballast
 
 
-@pytest.mark.parametrize("leave", [0, 4096, 100_000, 900_000])
-@pytest.mark.parametrize("fills_up_at", [0, 9])
+@pytest.mark.parametrize(("leave", "fills_up_at"), [(0, 0), (4096, 9), (100_000, 9), (900_000, 0)])
 def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_nothing_is_lost(
     partial: PlannedRun, whole: RunDirectory, small_disk: Path, leave: int, fills_up_at: int
 ) -> None:
