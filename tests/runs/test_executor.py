@@ -183,17 +183,14 @@ def test_an_error_in_a_save_ends_the_run_and_loses_nothing(
 def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
     run: PlannedRun, whole: RunDirectory, tmp_path: Path
 ) -> None:
-    class TakenOver(Log):
-        def stepped(self, iteration: int) -> None:
-            super().stepped(iteration)
-            if iteration == 13:
-                (lease,) = (tmp_path / "leases").iterdir()
-                lease.rename(lease.with_suffix(".7"))
-                (tmp_path / "leases" / lease.with_suffix(".7")).write_text("another process's")
+    def take_over(iteration: int) -> None:
+        if iteration == 13:
+            (lease,) = (tmp_path / "leases").iterdir()
+            lease.rename(lease.with_suffix(".7")).write_text("another process's")
 
     go(run, tmp_path, stop_at=10)
     before = files_of(Store(tmp_path).directory(run.id))
-    directory, log = go(run, tmp_path, log=TakenOver())
+    directory, log = go(run, tmp_path, log=Log(take_over))
     assert log.failures == log.records == []
     assert "this process lost its lease on the run" in log.skips[0][1]
     assert files_of(directory) == before
@@ -209,27 +206,20 @@ def test_a_lease_that_a_heartbeat_finds_lost_ends_the_run_at_the_next_step(
     lease = Store(tmp_path).lease(run.id)
     monkeypatch.setattr(Store, "lease", lambda *_: lease)
 
-    class Losing(Log):
-        def stepped(self, iteration: int) -> None:
-            super().stepped(iteration)
-            lease.is_lost = iteration == 12
-
-    _, log = go(run, tmp_path, log=Losing())
+    _, log = go(run, tmp_path, log=Log(lambda iteration: setattr(lease, "is_lost", iteration == 12)))
     assert log.steps[-1] == 12
     assert "this process lost its lease on the run" in log.skips[0][1]
 
 
 def test_two_checkpoints_are_kept_along_the_way_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
+    checkpoints = Store(tmp_path).directory(run.id).checkpoints
+
+    def iterations() -> list[int]:
+        return [file.iteration for file in checkpoints.newest_first()]
+
     kept = {}
-
-    class Watching(Log):
-        def stepped(self, iteration: int) -> None:
-            checkpoints = Store(tmp_path).directory(run.id).checkpoints
-            kept[iteration] = [file.iteration for file in checkpoints.newest_first()]
-
-    directory, _ = go(run, tmp_path, log=Watching())
-    assert (kept[8], kept[9], kept[17]) == ([], [8], [16, 8])
-    assert [file.iteration for file in directory.checkpoints.newest_first()] == [20]
+    go(run, tmp_path, log=Log(lambda iteration: kept.update({iteration: iterations()})))
+    assert (kept[8], kept[9], kept[17], iterations()) == ([], [8], [16, 8], [20])
 
 
 @pytest.mark.parametrize(
@@ -248,10 +238,9 @@ def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_i
     saved = []
     write = Checkpoints.write
 
-    class Clock(Log):
-        def stepped(self, iteration: int) -> None:
-            nonlocal now
-            now += 1
+    def tick(_: int) -> None:
+        nonlocal now
+        now += 1
 
     def slowly(self: Checkpoints, iteration: int, data: bytes) -> Any:
         nonlocal now
@@ -261,7 +250,7 @@ def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_i
 
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Checkpoints, "write", slowly)
-    go(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Clock())
+    go(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Log(tick))
     assert saved == written
 
 

@@ -94,17 +94,15 @@ class Signalled(Log):
     """Receives a signal after a step, or when the final test begins."""
 
     def __init__(self, limits: Limits, at: int | str) -> None:
-        super().__init__()
+        super().__init__(self.receive)
         self._limits, self._at = limits, at
 
-    def stepped(self, iteration: int) -> None:
-        super().stepped(iteration)
-        if iteration == self._at:
+    def receive(self, moment: int | str) -> None:
+        if moment == self._at:
             self._limits.signal = signal.SIGTERM
 
     def finishing(self) -> None:
-        if self._at == "end":
-            self._limits.signal = signal.SIGTERM
+        self.receive("end")
 
 
 @pytest.mark.parametrize("at", [5, 10, 20, "end"])
@@ -209,12 +207,8 @@ def test_the_history_of_a_resumed_run_comes_from_its_checkpoint(
     else:
         directory.history_file.unlink()
     seen = []
-
-    class Reading(Log):
-        def stepped(self, iteration: int) -> None:
-            seen.append([line.iteration for line in directory.history()])
-
-    assert_same(go(run, tmp_path, log=Reading())[0], whole)
+    log = Log(lambda _: seen.append([line.iteration for line in directory.history()]))
+    assert_same(go(run, tmp_path, log=log)[0], whole)
     assert seen[0] == [5], "from the first step on"
 
 
@@ -348,15 +342,15 @@ def test_how_often_a_run_is_saved_changes_nothing(run: PlannedRun, whole: RunDir
 def test_files_that_vanish_while_a_run_is_at_work_are_made_again(
     run: PlannedRun, whole: RunDirectory, tmp_path: Path
 ) -> None:
-    class Vandal(Log):
-        def stepped(self, iteration: int) -> None:
-            folder = tmp_path / "runs" / run.id
-            if iteration == 7:
-                (folder / "history.jsonl").unlink()
-            if iteration == 14:
-                shutil.rmtree(folder)
+    folder = tmp_path / "runs" / run.id
 
-    assert_same(go(run, tmp_path, log=Vandal())[0], whole)
+    def vandalise(iteration: int) -> None:
+        if iteration == 7:
+            (folder / "history.jsonl").unlink()
+        if iteration == 14:
+            shutil.rmtree(folder)
+
+    assert_same(go(run, tmp_path, log=Log(vandalise))[0], whole)
 
 
 def test_a_session_does_not_depend_on_the_clock_of_the_day(
