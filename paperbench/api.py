@@ -179,22 +179,22 @@ class PublishedTable:
                 f"`paperbench run {self.id} --profile {profile} --results {folder}`."
             )
         store = Store(folder)
-        found = store.sound_records()
+        records, damaged = store.records()
         externals, complaints = read_externals(folder)
         comparison = compare(
             self.table,
             chosen,
             profile,
-            found.records,
+            records,
             externals,
             training_mean=store.training_mean,
             seeds=seeds,
             other_tables=self._others,
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
-        of_these_nets = {r.spec.profile for r in found.records if re.split(r"[.(]", r.net)[0] in models}
+        of_these_nets = {r.spec.profile for r in records if re.split(r"[.(]", r.net)[0] in models}
         others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
-        return JudgedTable(comparison, store, [*found.complaints, *complaints], others)
+        return JudgedTable(comparison, store, [*damaged, *complaints], others)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self._root):

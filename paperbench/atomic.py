@@ -13,6 +13,8 @@ from paperbench.errors import PaperbenchError
 
 TEMPORARY = ".tmp"
 """Ending of incomplete files; what a killed process left under such a name can be deleted."""
+DAMAGED = ".damaged"
+"""Ending of files that could not be read; kept, as somebody may know more about the disk."""
 
 
 def unguarded() -> None:
@@ -51,7 +53,18 @@ def write_atomically(path: Path, data: bytes, guard: Callable[[], object] = ungu
         raise unwritable(path, error) from error
 
 
-def remove(path: Path, guard: Callable[[], None] = unguarded) -> None:
+def set_aside(path: Path, guard: Callable[[], object]) -> Path:
+    """Give a damaged file a name under which it is not looked for; returns that.
+
+    Raises:
+        PaperbenchError: The folder cannot be written.
+    """
+    guard()
+    with writing(path):
+        return path.replace(path.with_name(path.name + DAMAGED))
+
+
+def remove(path: Path, guard: Callable[[], object]) -> None:
     """Delete a file, if it is there.
 
     Raises:

@@ -141,18 +141,23 @@ def a_spec(**changes: Any) -> RunSpec:
 
 
 CHECKPOINT = "checkpoint-80-0123456789abcdef.safetensors"
-CODE = Code("0.1.0", None, "0" * 16, 1, "eager")
+CODE = Code("0.1.0", None, "0" * 16, 1)
+ENVIRONMENT = Environment("3.11.7", "2.15.0", "0.29.2", "1.0.31", "2.4.6", None, None, "Linux x", "a CPU", 2)
 
 
-def a_session(first: int, last: int, **changes: Any) -> Session:
-    return replace(Session(first, last, 6.25, None, "0" * 16, 1, "eager", "2.15.0", "a CPU", 2), **changes)
+def a_session(last: int, **changes: Any) -> Session:
+    """A session up to an iteration, with changes of what carried it out."""
+    code, environment = (
+        replace(part, **{key: changes.pop(key) for key in list(changes) if hasattr(part, key)})
+        for part in (CODE, ENVIRONMENT)
+    )
+    return replace(Session(last, 6.25, "eager", code, environment), **changes)
 
 
 def a_record(**changes: Any) -> Record:
     """A finished run, or one of another status, whose parts fit together unless they are given too."""
     spec, seed, status = changes.get("spec", a_spec()), changes.get("seed", 3), changes.get("status", "finished")
     iteration = changes.get("iteration", {"finished": 80, "partial": 40, "diverged": 7}[status])
-    numerics = changes.get("code", CODE).numerics
     values: dict[str, Any] = {
         "schema": 1,
         "run": spec.run_id(seed),
@@ -162,13 +167,10 @@ def a_record(**changes: Any) -> Record:
         "iteration": iteration,
         "result": Result(6.5, 0.25, 6.75, 0.26, 6.25) if status == "finished" else None,
         "divergence": Divergence(5, 0.1, "forward", "stages.0.1") if status == "diverged" else None,
-        "seconds": 12.5,
-        "sessions": (a_session(0, 5, numerics=numerics), a_session(5, iteration, numerics=numerics)),
+        "sessions": (a_session(5), a_session(iteration)),
         "test_every": 40,
         "data": DataFacts("random pixels", "a test", False, spec.data),
         "spec": spec,
-        "code": CODE,
-        "environment": Environment("3.11.7", "2.15.0", "0.29.2", "1.0.31", "2.4.6", None, None, "Linux x", "a CPU", 2),
         "files": Files(4, "0" * 64, CHECKPOINT, "0" * 64 if status == "finished" else None),
     }
     return Record(**{**values, **changes})

@@ -25,10 +25,11 @@ from paperbench.bench.figures import (
     summarize_error,
 )
 from paperbench.bench.kernels import Kind, Work, classify, step_work
-from paperbench.bench.machine import code_version, machine_facts, restore_flags
+from paperbench.bench.machine import machine_facts, restore_flags
 from paperbench.bench.setup import Training, free_memory, wait_for
 from paperbench.bench.soundness import compared_steps, find_reference, first_steps
 from paperbench.errors import PaperbenchError
+from paperbench.runs.environment import code_facts
 from paperbench.training.precision import set_arithmetic
 from paperbench.training.trainer import Trainer
 
@@ -89,7 +90,7 @@ def measure_breakdown(
     return Breakdown(
         schema=1,
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        paperbench=code_version(),
+        paperbench=code_facts(),
         machine=machine_facts(device),
         net=name,
         engine=engine,

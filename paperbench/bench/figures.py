@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from paperbench.runs.record import Environment
+from paperbench.runs.record import Code, Environment
 from paperbench.typed import Text, to_json, typed
 
 Kind = Literal["plain", "plain-on-device", "paperbench"]
@@ -188,16 +188,6 @@ class Machine:
 
 
 @typed
-class CodeVersion:
-    """Version of paperbench, as in records."""
-
-    version: str
-    commit: str | None
-    source: str
-    numerics: int
-
-
-@typed
 class Settings:
     """What was asked for; `minutes` is None if there was no limit."""
 
@@ -216,7 +206,7 @@ class BenchReport:
 
     schema: Literal[1]
     date: str
-    paperbench: CodeVersion
+    paperbench: Code
     machine: Machine
     settings: Settings
     nets: tuple[NetFigures, ...]
@@ -294,7 +284,7 @@ class Breakdown:
 
     schema: Literal[1]
     date: str
-    paperbench: CodeVersion
+    paperbench: Code
     machine: Machine
     net: str
     engine: str

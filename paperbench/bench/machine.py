@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from paperbench.bench.figures import CodeVersion, Flags, Machine
-from paperbench.runs.environment import code_facts, environment_facts
+from paperbench.bench.figures import Flags, Machine
+from paperbench.runs.environment import environment_facts
 
 
 def machine_facts(device: torch.device) -> Machine:
@@ -29,12 +29,6 @@ def machine_facts(device: torch.device) -> Machine:
         memory_bytes=torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _machine_memory(),
         gpu=nvidia_smi(device, "driver_version", "compute_cap", "power.limit", "clocks.max.sm", "clocks.max.mem"),
     )
-
-
-def code_version() -> CodeVersion:
-    """What is measured."""
-    code = code_facts("eager")
-    return CodeVersion(code.version, code.commit, code.source, code.numerics)
 
 
 def nvidia_smi(device: torch.device, *fields: str) -> dict[str, str] | None:

@@ -92,6 +92,7 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.bench.plain_loop import WORKERS
     from paperbench.bench.setup import usable_engines, usable_precisions
     from paperbench.bench.throughput import Measurement
+    from paperbench.runs.environment import code_facts
     from paperbench.training.choice import available_engines
     from paperbench.training.precision import choose_device, choose_precision
 
@@ -119,7 +120,7 @@ def _measure(args: argparse.Namespace) -> int:
         print(text.render_net(nets[-1], args.batch_size), end="\n\n", flush=True)
         # After each net, so that what ends the command early costs no figure.
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        facts = machine.code_version(), machine.machine_facts(device)
+        facts = code_facts(), machine.machine_facts(device)
         _write(args.json, BenchReport(1, date, *facts, settings, tuple(nets)))
     print(text.notes(device.type, choose_precision(None, device), WORKERS[device.type]))
     return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1

@@ -67,7 +67,7 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
         printed: The same recipe in the paper's profile.
     """
     authors, precision = printed.authors, record.spec.precision
-    yield "framework", authors.framework, f"PyTorch {record.environment.torch}"
+    yield "framework", authors.framework, f"PyTorch {record.sessions[-1].environment.torch}"
     if precision != authors.precision:
         yield "precision", authors.precision, precision
     if not data.canonical:

@@ -12,7 +12,7 @@ from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, binomial_stan
 from paperbench.errors import PaperbenchError
 from paperbench.report.layout import Grid, as_markdown, as_text, paragraph
 from paperbench.report.model import NOTHING, NetReport, Report, count, format_interval, method, percent
-from paperbench.runs.history import Newest
+from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.table import Cell
@@ -174,11 +174,9 @@ def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:
     rows, complaints = [], []
     for record in _records(report):
         try:
-            newest = store.directory(record.run).newest_values(record)
+            rows.append(_run_row(record, History.read(store.directory(record.run).history_file)))
         except PaperbenchError as error:
-            newest = Newest()
             complaints.append(f"Left out: {error}")
-        rows.append(_run_row(record, newest))
     if rows:
         yield style.table(Grid((*headers, "minutes"), tuple(rows), (*("left",) * 4, *("right",) * 6)))
         yield style.paragraph(
@@ -187,16 +185,19 @@ def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:
     yield from map(style.paragraph, complaints)
 
 
-def _run_row(record: Record, newest: Newest) -> tuple[str, ...]:
+def _run_row(record: Record, history: History) -> tuple[str, ...]:
     def number(value: float | None, digits: int = 2) -> str:
         return NOTHING if value is None else f"{value:.{digits}f}"
 
     result = record.result
+    loss, error, moving_average = (
+        history.newest(measure, record.iteration) for measure in ("train_loss", "train_error", "test_error")
+    )
     return (
         *(record.run, record.net, record.spec.precision, record.status, f"{record.iteration:,}"),
-        number(newest.train_loss, 4),
-        number(newest.train_error),
-        number(result.moving_average_test_error if result else newest.test_error),
+        number(loss, 4),
+        number(error),
+        number(result.moving_average_test_error if result else moving_average),
         number(result.test_error if result else None),
         number(record.seconds / 60, 1),
     )

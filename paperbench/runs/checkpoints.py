@@ -13,12 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paperbench.atomic import unguarded, unwritable, write_atomically
+from paperbench.atomic import DAMAGED, remove, set_aside, unguarded, write_atomically
 from paperbench.errors import RunError
 from paperbench.reading import read_at_most
-
-DAMAGED = ".damaged"
-"""Ending of files that could not be read; kept, as somebody may know more about the disk."""
 
 _LARGEST = 10_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
@@ -67,10 +64,8 @@ class Checkpoints:
 
     def newest_first(self) -> list[CheckpointFile]:
         """All of them, the farthest first."""
-        files = []
-        for path in self.folder.glob("checkpoint-*.safetensors"):
-            if match := _NAME.fullmatch(path.name):
-                files.append(CheckpointFile(path, int(match[1]), match[2]))
+        named = ((path, _NAME.fullmatch(path.name)) for path in self.folder.glob("checkpoint-*.safetensors"))
+        files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in named if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 
     def damaged(self) -> list[Path]:
@@ -101,24 +96,11 @@ class Checkpoints:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]
         for file in others:
-            self._guard()
-            try:
-                file.path.unlink(missing_ok=True)
-            except OSError as error:
-                raise unwritable(file.path, error) from error
+            remove(file.path, self._guard)
 
     def set_aside(self, file: CheckpointFile) -> Path:
-        """Give a damaged checkpoint a name under which it is not looked for.
-
-        Raises:
-            PaperbenchError: The folder cannot be written.
-        """
-        aside = file.path.with_name(file.path.name + DAMAGED)
-        self._guard()
-        try:
-            return file.path.replace(aside)
-        except OSError as error:
-            raise unwritable(aside, error) from error
+        """Give a damaged checkpoint a name under which it is not looked for; returns that."""
+        return set_aside(file.path, self._guard)
 
 
 def _digest(data: bytes) -> str:

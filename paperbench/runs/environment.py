@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,15 +19,13 @@ from paperbench.runs.record import Code, Environment
 from paperbench.training.trainer import NUMERICS_VERSION
 
 
-def code_facts(engine: str) -> Code:
+def code_facts() -> Code:
     """What this installation is."""
-    commit, source = _loaded_code()
-    return Code(paperbench.__version__, commit, source, NUMERICS_VERSION, engine)
+    return Code(paperbench.__version__, *_loaded_code(), NUMERICS_VERSION)
 
 
-@cache
+@cache  # files may change while a process runs; the code that it has loaded does not
 def _loaded_code() -> tuple[str | None, str]:
-    """Commit and source digest, once a process: files may change while it runs, the code that it loaded does not."""
     package = Path(paperbench.__file__).resolve().parent
     return commit_of(package.parent), source_digest(package)
 
@@ -73,14 +71,10 @@ def commit_of(top: Path) -> str | None:
     """The commit of a source checkout, with "+changes" if code or experiments differ from it; None if it is none."""
     if not (top / ".git").exists():
         return None
+    git = partial(subprocess.check_output, cwd=top, stderr=subprocess.DEVNULL, text=True)
     try:
-        commit = _git(top, "rev-parse", "HEAD")
-        changes = _git(top, "status", "--porcelain", "--", "paperbench", "experiments")
+        commit = git(["git", "rev-parse", "HEAD"]).strip()
+        changes = git(["git", "status", "--porcelain", "--", "paperbench", "experiments"])
     except (OSError, subprocess.CalledProcessError):
         return None
     return commit + ("+changes" if changes else "")
-
-
-def _git(top: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(top), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603

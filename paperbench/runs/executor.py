@@ -12,9 +12,10 @@ from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, take_any
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import ForeignRecordError, Record, RecordError
+from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
+from paperbench.runs.signed import ForeignRecordError, RecordError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION

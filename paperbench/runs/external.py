@@ -82,7 +82,7 @@ def _holds(path: Path, result: ExternalResult) -> bool:
     """Whether a file holds the result already.
 
     Raises:
-        PaperbenchError: It holds something else.
+        PaperbenchError: It holds another error, or is damaged.
     """
     try:
         there = _read(path)
@@ -90,11 +90,6 @@ def _holds(path: Path, result: ExternalResult) -> bool:
         return False
     except RecordError as error:
         raise PaperbenchError(f"{error} Nothing was entered.") from error
-    if (there.experiment, there.source) != (result.experiment, result.source):
-        raise PaperbenchError(
-            f"{path} holds a result from {there.source!r} for {there.table} {there.cell}, and this one would have the "
-            "same file name. Word the source differently."
-        )
     if there.error != result.error:
         raise PaperbenchError(
             f"{path} holds the result of seed {there.seed} from {there.source!r} already: {there.outcome}, where you "

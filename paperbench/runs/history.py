@@ -6,7 +6,6 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -54,29 +53,12 @@ def history_bytes(lines: Sequence[HistoryLine]) -> bytes:
     return "".join(f"{to_json(line)}\n" for line in lines).encode()
 
 
-def history_sha256(data: bytes, lines: int) -> str | None:
-    """The hash of a file's first lines; None if it has fewer."""
-    *complete, rest = data.split(b"\n", lines)
-    if len(complete) < lines:
-        return None
-    return hashlib.sha256(memoryview(data)[: len(data) - len(rest)]).hexdigest()
-
-
-@dataclass(frozen=True)
-class Newest:
-    """The newest values of a history, None where it has none."""
-
-    train_loss: float | None = None
-    train_error: float | None = None
-    test_error: float | None = None
-
-
 class History:
-    """A history file. Its lines are validated only when they are needed.
+    """What a history file holds. Its lines are validated only when they are needed: comparisons need few of many.
 
     Args:
         path: The file, for messages.
-        data: What it holds. A last line that a killed process cut short is left out.
+        data: Its bytes. A last line that a killed process cut short is left out.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
@@ -100,12 +82,7 @@ class History:
     def _texts(self) -> list[bytes]:
         return self._data.split(b"\n")[:-1]
 
-    def line(self, index: int) -> HistoryLine:
-        """One line, counted from 0.
-
-        Raises:
-            RunError: It is damaged.
-        """
+    def _line(self, index: int) -> HistoryLine:
         try:
             return from_json(HistoryLine, self._texts[index])
         except TypedError as error:
@@ -117,7 +94,7 @@ class History:
         Raises:
             RunError: One is damaged, or its iteration is not after that of the line before.
         """
-        lines = [self.line(index) for index in range(len(self._texts))]
+        lines = [self._line(index) for index in range(len(self._texts))]
         for number, (line, following) in enumerate(pairwise(lines), start=2):
             if following.iteration <= line.iteration:
                 raise RunError(
@@ -135,43 +112,40 @@ class History:
         Raises:
             RunError: A line there, or one that was read to find them, is damaged.
         """
-        lines = [self.line(index) for index in range(self._lines_up_to(after), self._lines_up_to(upto))]
+        lines = [self._line(index) for index in range(self._lines_up_to(after), self._lines_up_to(upto))]
         values = [getattr(line, measure) for line in lines]
         if None in values:
             return math.inf
         return sum(values) / len(values) if values else None
 
-    def newest(self, upto: int) -> Newest:
-        """The newest value of each kind in the lines with iteration <= upto.
+    def newest(self, measure: Measure | Literal["test_error"], upto: int) -> float | None:
+        """The newest value of a measure in the lines with iteration <= upto, if there is one.
 
         Raises:
-            RunError: A line that was read to find them is damaged.
+            RunError: A line that was read to find it is damaged.
         """
-        found: dict[str, float] = {}
-        for index in reversed(range(self._lines_up_to(upto))):
-            line = self.line(index)
-            for measure in ("train_loss", "train_error", "test_error"):
-                value = getattr(line, measure)
-                if value is not None:
-                    found.setdefault(measure, value)
-            if len(found) == 3:
-                break
-        return Newest(**found)
+        values = (getattr(self._line(index), measure) for index in reversed(range(self._lines_up_to(upto))))
+        return next((value for value in values if value is not None), None)
 
     def _lines_up_to(self, iteration: int) -> int:
         """How many lines there are with at most this iteration."""
-        return bisect_right(range(len(self._texts)), iteration, key=lambda index: self.line(index).iteration)
+        return bisect_right(range(len(self._texts)), iteration, key=lambda index: self._line(index).iteration)
 
-    def damage(self, record: Record) -> str | None:
-        """What happened to the file after its record was written, as the rest of a sentence; None if nothing did.
+    def check(self, record: Record) -> None:
+        """Make sure that these are the lines that a record was written with. Fast: none is parsed.
 
-        Lines that a run in progress has added since are no damage. No line is parsed.
+        Raises:
+            RunError: They are not. What a run in progress has added since is no error.
         """
         expected, found = record.files.history_lines, self._data.count(b"\n")
+        *_, rest = self._data.split(b"\n", expected)
+        digest = hashlib.sha256(memoryview(self._data)[: len(self._data) - len(rest)]).hexdigest()
         if found < expected:
-            return f"was cut short: it has {found} of the {expected} lines that its record was written with."
-        if history_sha256(self._data, expected) != record.files.history_sha256:
-            return f"was edited: its first {expected} lines are not those that its record was written with."
-        if found > expected and record.status != "partial":
-            return f"has {found - expected} lines that were added after the run had ended."
-        return None
+            damage = f"was cut short: it has {found} of the {expected} lines that its record was written with"
+        elif digest != record.files.history_sha256:
+            damage = f"was edited: its first {expected} lines are not those that its record was written with"
+        elif found > expected and record.status != "partial":
+            damage = f"has {found - expected} lines that were added after the run had ended"
+        else:
+            return
+        raise RunError(f"{self.path} {damage}. {HISTORY_REMEDY}")

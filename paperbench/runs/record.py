@@ -6,9 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from paperbench.runs.signed import SCHEMA as SCHEMA
-from paperbench.runs.signed import ForeignRecordError as ForeignRecordError
-from paperbench.runs.signed import RecordError as RecordError
 from paperbench.runs.signed import Signed
 from paperbench.specs.run_spec import RunSpec
 from paperbench.typed import Text, typed
@@ -49,20 +46,18 @@ class Result:
 
 @typed
 class Code:
-    """What computed the run.
+    """The version of paperbench.
 
     Attributes:
         commit: Of the source checkout, with "+changes" if files differ from it; None outside one.
         source: Digest of the package's Python files, which tells the code even without a commit.
         numerics: `NUMERICS_VERSION` of the training code.
-        engine: How the steps were carried out: "eager", "graph" or "compile".
     """
 
     version: Text
     commit: Text | None
     source: Text
     numerics: int
-    engine: Text
 
 
 @typed
@@ -83,22 +78,19 @@ class Environment:
 
 @typed
 class Session:
-    """One process's part in a run: the iterations from `first` to before `last`, and what carried them out.
+    """One process's part in a run, and what carried it out.
 
     Attributes:
-        engine: As of `Code`.
+        last: Iterations of the run that were done at its end.
+        seconds: Time that it took, evaluations and checkpoints included.
+        engine: How the steps were carried out: "eager", "graph" or "compile".
     """
 
-    first: Count
     last: Count
     seconds: Seconds
-    commit: Text | None
-    source: Text
-    numerics: int
     engine: Text
-    torch: Text
-    device: Text
-    threads: PositiveInt
+    code: Code
+    environment: Environment
 
 
 @typed
@@ -152,9 +144,7 @@ class Record(Signed):
         iteration: Iterations done.
         result: Only of finished runs.
         divergence: Only of diverged runs.
-        seconds: Time spent in this run, evaluations and checkpoints included, over all its sessions.
         sessions: One for the start and each continuation, in order.
-        code, environment: Of the last session.
         test_every: Iterations between the tests that `best_test_error` is the best of.
     """
 
@@ -165,13 +155,10 @@ class Record(Signed):
     iteration: Count
     result: Result | None
     divergence: Divergence | None
-    seconds: Seconds
     sessions: tuple[Session, ...]
     test_every: PositiveInt
     data: DataFacts
     spec: RunSpec
-    code: Code
-    environment: Environment
     files: Files
 
     def __post_init__(self) -> None:
@@ -189,19 +176,24 @@ class Record(Signed):
                 raise ValueError(f"its status is {status!r} {'without' if value is None else 'with'} a {name}.")
         if status == "finished" and self.iteration != self.spec.recipe.get("iterations"):
             raise ValueError(f"it is finished at iteration {self.iteration}, which is not the last of its recipe.")
-        ends = [0, *(session.last for session in self.sessions)]
-        if not self.sessions or [s.first for s in self.sessions] != ends[:-1] or ends[-1] != self.iteration:
+        ends = [session.last for session in self.sessions]
+        if not ends or ends != sorted(ends) or ends[-1] != self.iteration:
             raise ValueError(f"its sessions do not make up its {self.iteration} iterations.")
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in the run, over all its sessions."""
+        return sum(session.seconds for session in self.sessions)
 
     @property
     def numerics(self) -> tuple[int, ...]:
         """Numerics versions that had a part in the run, ascending."""
-        return tuple(sorted({session.numerics for session in self.sessions}))
+        return tuple(sorted({session.code.numerics for session in self.sessions}))
 
     @property
     def is_mixed(self) -> bool:
         """Whether different numerics versions or major versions of torch had a part in the run."""
-        return len(self.numerics) > 1 or len({major_version(session.torch) for session in self.sessions}) > 1
+        return len(self.numerics) > 1 or len({major_version(s.environment.torch) for s in self.sessions}) > 1
 
 
 def major_version(version: str) -> str:

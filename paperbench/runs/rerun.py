@@ -75,20 +75,20 @@ def rerun_prefix(
         NotRepeatableError: There is no line within the first session, or the code has other numerics.
         PaperbenchError: The device lacks the run's precision.
     """
-    first = record.sessions[0]
-    if first.numerics != NUMERICS_VERSION:
-        raise NotRepeatableError(f"it has numerics version {first.numerics}, and this is {NUMERICS_VERSION}.")
+    first, there = record.sessions[0], record.sessions[0].environment
+    if first.code.numerics != NUMERICS_VERSION:
+        raise NotRepeatableError(f"it has numerics version {first.code.numerics}, and this is {NUMERICS_VERSION}.")
     lines = [line for line in history[:MAX_LINES] if line.iteration <= first.last]
     if not lines:
         raise NotRepeatableError("its first session wrote no line of history.")
     lines = lines[: chance.randint(1, len(lines))]
     net, recipe = net_and_recipe(record.spec)
     precision = choose_precision(record.spec.precision, device)
-    with _threads(first.threads if device.type == "cpu" else None):
+    with _threads(there.threads if device.type == "cpu" else None):
         here = environment_facts(device)
         engine = _engine_like(first.engine, device)
         computes_alike = first.engine == engine or {first.engine, engine} <= BIT_EQUAL
-        is_same = device.type == "cpu" and computes_alike and (here.torch, here.device) == (first.torch, first.device)
+        is_same = device.type == "cpu" and computes_alike and (here.torch, here.device) == (there.torch, there.device)
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
         pairs = list(zip(lines, _repeat(trainer, lines, len(dataset.x_train)), strict=True))
     return Rerun(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -38,20 +39,16 @@ class CheckpointFacts:
     """What a checkpoint says beside its tensors.
 
     Attributes:
-        torch, numerics: Versions that wrote it.
-        seconds: Time spent in the run so far.
         best_test_error: Lowest moving-average error so far, in percent.
+        sessions: All so far; the last wrote it.
         history: All lines so far.
     """
 
     format: Literal[1]
     run: str
-    torch: str
-    numerics: int
-    seconds: float
     best_test_error: float | None
     divergence: Divergence | None
-    sessions: tuple[Session, ...]
+    sessions: Annotated[tuple[Session, ...], Field(min_length=1)]
     history: tuple[HistoryLine, ...]
 
 
@@ -126,7 +123,7 @@ def newest_checkpoint(
             raise ResumeError(
                 f"{file.path} {error}. Use the version that wrote it, remove it, or start this run again: {RESTART}."
             ) from error
-        _check_versions(file, checkpoint.facts, mixes, warn)
+        _check_versions(file, checkpoint.facts.sessions[-1], mixes, warn)
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint
@@ -147,12 +144,12 @@ def _has_whole_history(directory: RunDirectory, run: PlannedRun) -> bool:
     return bool(lines) and lines[-1].iteration >= run.recipe.iterations
 
 
-def _check_versions(file: CheckpointFile, facts: CheckpointFacts, mixes: bool, warn: Callable[[str], None]) -> None:
-    differences = []
-    if facts.numerics != NUMERICS_VERSION:
-        differences.append(f"numerics version {facts.numerics}, and this is {NUMERICS_VERSION}")
-    if major_version(facts.torch) != major_version(str(torch.__version__)):
-        differences.append(f"torch {facts.torch}, and this is {torch.__version__}")
+def _check_versions(file: CheckpointFile, session: Session, mixes: bool, warn: Callable[[str], None]) -> None:
+    numerics, torch_version, differences = session.code.numerics, session.environment.torch, []
+    if numerics != NUMERICS_VERSION:
+        differences.append(f"numerics version {numerics}, and this is {NUMERICS_VERSION}")
+    if major_version(torch_version) != major_version(torch.__version__):
+        differences.append(f"torch {torch_version}, and this is {torch.__version__}")
     if not differences:
         return
     made_by = f"{file.path} was trained by {'; by '.join(differences)}"

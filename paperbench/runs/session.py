@@ -12,12 +12,12 @@ from torch import Tensor
 
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
-from paperbench.runs.history import HistoryLine, history_bytes, history_sha256
+from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import SCHEMA, DataFacts, Divergence, Files, Record, Result, Session, Status
+from paperbench.runs.record import DataFacts, Divergence, Files, Record, Result, Session, Status
 from paperbench.runs.resume import (
     RESTART,
     Checkpoint,
@@ -26,6 +26,7 @@ from paperbench.runs.resume import (
     ResumeError,
     newest_checkpoint,
 )
+from paperbench.runs.signed import SCHEMA
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.specs.recipe import Recipe
@@ -33,7 +34,7 @@ from paperbench.training.choice import BIT_EQUAL, choose_engine
 from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
-from paperbench.training.trainer import NUMERICS_VERSION, Trainer
+from paperbench.training.trainer import Trainer
 from paperbench.training.window import WindowMetrics
 
 
@@ -80,7 +81,6 @@ class RunSession:
         checkpoint = newest_checkpoint(run, directory, record, mixes=mixes, warn=partial(observer.warned, run))
         facts = checkpoint.facts if checkpoint else None
         self._earlier_sessions = facts.sessions if facts else ()
-        self._earlier_seconds = facts.seconds if facts else 0.0
         self.history = list(facts.history) if facts else []
         self.best_test_error = facts.best_test_error if facts else None
         self.divergence = facts.divergence if facts else None
@@ -90,7 +90,7 @@ class RunSession:
             Trainer, run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device, engine=self.engine.name
         )
         self.trainer = self._untrained()
-        self._code, self._environment = code_facts(self.engine.name), environment_facts(device)
+        self._code, self._environment = code_facts(), environment_facts(device)
         if checkpoint is not None:
             self._load(checkpoint.state)
             self._warn_of_other_arithmetic()
@@ -148,7 +148,8 @@ class RunSession:
             tested = self.trainer.test(self._limits.raise_if_signalled)
             self._note_test_error(tested.error)
         images = len(self.run.dataset.x_train)
-        line = history_line(self.run.recipe, images, iteration, window, tested, round(self.seconds, 3))
+        seconds = sum(session.seconds for session in self._sessions())
+        line = history_line(self.run.recipe, images, iteration, window, tested, round(seconds, 3))
         self.history.append(line)
         self.directory.append_history(line)
         self._observer.logged(line)
@@ -185,9 +186,6 @@ class RunSession:
         facts = CheckpointFacts(
             format=1,
             run=self.run.id,
-            torch=self._environment.torch,
-            numerics=NUMERICS_VERSION,
-            seconds=self.seconds,
             best_test_error=self.best_test_error,
             divergence=self.divergence,
             sessions=self._sessions(),
@@ -196,8 +194,6 @@ class RunSession:
         data = Checkpoint(facts, self.trainer.state_dict()).to_bytes()
         checkpoint = self.directory.checkpoints.write(self.trainer.iteration, data)
         self.directory.settle_history(self.history)
-        if self.divergence:
-            self.directory.remove_weights()
         record = self._record("diverged" if self.divergence else "partial", checkpoint)
         self.directory.write_record(record)
         if self.divergence or is_sound(self.trainer):  # else an older one will show where the numbers broke
@@ -289,10 +285,12 @@ class RunSession:
 
     def _warn_of_other_arithmetic(self) -> None:
         """Say so if the last bits come out differently from here on."""
-        before, now = self._earlier_sessions[-1], self._this_session()
+        before, now = self._earlier_sessions[-1], self._sessions()[-1]
         if _arithmetic(before) != _arithmetic(now):
             began, resumes = (
-                f"torch {s.torch} on {s.device}, {s.threads} threads, engine {s.engine}" for s in (before, now)
+                f"torch {s.environment.torch} on {s.environment.device}, {s.environment.threads} threads, engine "
+                f"{s.engine}"
+                for s in (before, now)
             )
             self._observer.warned(
                 self.run,
@@ -302,27 +300,11 @@ class RunSession:
 
     # The record
 
-    @property
-    def seconds(self) -> float:
-        """Time spent in the run, by this session and those before."""
-        return self._earlier_seconds + time.monotonic() - self._started
-
     def _sessions(self) -> tuple[Session, ...]:
-        return (*self._earlier_sessions, self._this_session())
-
-    def _this_session(self) -> Session:
-        return Session(
-            first=self._earlier_sessions[-1].last if self._earlier_sessions else 0,
-            last=self.trainer.iteration,
-            seconds=round(time.monotonic() - self._started, 3),
-            commit=self._code.commit,
-            source=self._code.source,
-            numerics=self._code.numerics,
-            engine=self._code.engine,
-            torch=self._environment.torch,
-            device=self._environment.device,
-            threads=self._environment.threads,
-        )
+        """Those before, and this one so far."""
+        seconds = round(time.monotonic() - self._started, 3)
+        present = Session(self.trainer.iteration, seconds, self.engine.name, self._code, self._environment)
+        return (*self._earlier_sessions, present)
 
     def _record(
         self,
@@ -331,8 +313,7 @@ class RunSession:
         result: Result | None = None,
         weights_sha256: str | None = None,
     ) -> Record:
-        data, lines = self.run.dataset, len(self.history)
-        history = history_sha256(history_bytes(self.history), lines) or ""
+        data, history = self.run.dataset, sha256(history_bytes(self.history)).hexdigest()
         return Record(
             schema=SCHEMA,
             run=self.run.id,
@@ -342,14 +323,11 @@ class RunSession:
             iteration=self.trainer.iteration,
             result=result,
             divergence=self.divergence,
-            seconds=round(self.seconds, 3),
             sessions=self._sessions(),
             test_every=self.run.recipe.monitoring.test_every,
             data=DataFacts(data.name, data.origin, data.canonical, data.fingerprint),
             spec=self.run.spec,
-            code=self._code,
-            environment=self._environment,
-            files=Files(lines, history, checkpoint.path.name, weights_sha256),
+            files=Files(len(self.history), history, checkpoint.path.name, weights_sha256),
         )
 
 
@@ -385,4 +363,5 @@ def history_line(
 def _arithmetic(session: Session) -> tuple[str, str, int, str]:
     """What the last bits of a session's numbers depend on."""
     engine = "eager" if session.engine in BIT_EQUAL else session.engine
-    return session.torch, session.device, session.threads, engine
+    environment = session.environment
+    return environment.torch, environment.device, environment.threads, engine

@@ -50,18 +50,18 @@ class Signed:
         """
         try:
             values = json.loads(text)
-            signature = values.pop("sha256", None) if isinstance(values, dict) else None
+            facts = values if isinstance(values, dict) else {"schema": SCHEMA}
+            signature = facts.pop("sha256", None)
             canonical = canonical_json(values)
         except (ValueError, RecursionError) as error:
             raise RecordError(f"is no JSON ({error}).") from error
+        if facts.get("schema") != SCHEMA:
+            raise ForeignRecordError(
+                f"has schema {facts.get('schema')!r}, and this version of paperbench reads {SCHEMA}."
+            )
         try:
             read = from_json(cls, canonical)
         except TypedError as error:
-            if isinstance(values, dict) and values.get("schema") != SCHEMA:
-                found = values.get("schema")
-                raise ForeignRecordError(
-                    f"has schema {found!r}, and this version of paperbench reads {SCHEMA}."
-                ) from error
             raise RecordError(f"is damaged or was edited: {error}") from error
         if signature != _sha256(canonical):
             raise RecordError("does not have the sha256 of its values: it was edited or damaged.")

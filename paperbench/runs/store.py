@@ -15,16 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from paperbench.atomic import TEMPORARY, remove, unguarded, write_atomically, writing
+from paperbench.atomic import TEMPORARY, remove, set_aside, unguarded, write_atomically, writing
 from paperbench.errors import RunError
 from paperbench.reading import list_folder
-from paperbench.runs.checkpoints import DAMAGED, Checkpoints
-from paperbench.runs.history import HISTORY_REMEDY, History, HistoryLine, Measure, Newest, history_bytes
+from paperbench.runs.checkpoints import Checkpoints
+from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
 from paperbench.runs.lease import Lease
-from paperbench.runs.record import ForeignRecordError, Record, RecordError
+from paperbench.runs.record import Record
+from paperbench.runs.signed import ForeignRecordError, RecordError
 
 _RECORD_REMEDY = "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again."
 _FOREIGN_REMEDY = (
@@ -74,14 +74,8 @@ class RunDirectory:
         write_atomically(self.record_file, record.to_json().encode(), self._guard)
 
     def set_record_aside(self) -> Path:
-        """Give a damaged record another name.
-
-        Raises:
-            PaperbenchError: The folder cannot be written.
-        """
-        self._guard()
-        with writing(self.record_file):
-            return self.record_file.replace(self.record_file.with_name(self.record_file.name + DAMAGED))
+        """Give a damaged record another name; returns that."""
+        return set_aside(self.record_file, self._guard)
 
     def write_weights(self, data: bytes) -> None:
         write_atomically(self.weights_file, data, self._guard)
@@ -112,34 +106,6 @@ class RunDirectory:
             RunError: The file cannot be read, or a line is damaged.
         """
         return History.read(self.history_file).lines()
-
-    def newest_values(self, record: Record) -> Newest:
-        """The newest losses and errors up to the iteration of the record.
-
-        Raises:
-            RunError: As `history`.
-        """
-        return History.read(self.history_file).newest(record.iteration)
-
-    def history_complaint(self, record: Record) -> str | None:
-        """What is wrong with the history if it is not the one that the record was written with, and what to do.
-
-        Fast: it takes a hash, and parses nothing.
-        """
-        try:
-            history = History.read(self.history_file)
-        except RunError as error:
-            return str(error)
-        damage = history.damage(record)
-        return f"{self.history_file} {damage} {HISTORY_REMEDY}" if damage else None
-
-
-@dataclass(frozen=True)
-class Records:
-    """The usable records of a store, and a complaint about each of the others."""
-
-    records: list[Record]
-    complaints: list[str]
 
 
 class Store:
@@ -186,27 +152,17 @@ class Store:
             target.parent.mkdir(parents=True, exist_ok=True)
             return self.directory(run_id).path.replace(target)
 
-    def records(self) -> Records:
-        """Every record that can be read, by run id."""
-        return self._records(lambda _: None)
-
-    def sound_records(self) -> Records:
-        """Those of `records` whose history is the one that they were written with."""
-        return self._records(lambda record: self.directory(record.run).history_complaint(record))
-
-    def _records(self, complaint_about: Callable[[Record], str | None]) -> Records:
-        found = Records([], [])
+    def records(self) -> tuple[list[Record], list[str]]:
+        """The records, by run id, and a complaint about each that is damaged, or has another history than it should."""
+        records, complaints = [], []
         for directory in self.directories():
             try:
-                record = directory.read_record()
-            except RecordError as error:
-                found.complaints.append(str(error))
-                continue
-            if record and (complaint := complaint_about(record)):
-                found.complaints.append(complaint)
-            elif record:
-                found.records.append(record)
-        return found
+                if record := directory.read_record():
+                    History.read(directory.history_file).check(record)
+                    records.append(record)
+            except RunError as error:
+                complaints.append(str(error))
+        return records, complaints
 
     def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
         """Mean of a measure of a run over the lines with after < iteration <= upto.

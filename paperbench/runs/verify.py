@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import file_digest
 
-from paperbench.atomic import TEMPORARY
+from paperbench.atomic import DAMAGED, TEMPORARY
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.reading import check_size, unreadable
-from paperbench.runs.checkpoints import DAMAGED
+from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
-from paperbench.runs.record import Record, RecordError
+from paperbench.runs.record import Record
+from paperbench.runs.signed import RecordError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import Recipe
 
-_ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _MAX_WEIGHTS_BYTES = 4_000_000_000
 _WEIGHTS_REMEDY = (
@@ -26,89 +24,58 @@ _WEIGHTS_REMEDY = (
 )
 
 
-@dataclass
-class Verification:
-    """What was found in a store.
+@dataclass(frozen=True)
+class VerifiedRun:
+    """What was found in a run's folder.
 
     Attributes:
-        statuses: How many runs of each status there are.
+        status: Of its record, or why there is none.
         problems: What is not as a run leaves it, one sentence each.
         remarks: What is worth knowing but no fault.
-        sound: Records without a problem.
     """
 
-    statuses: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    sound: list[Record] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _VerifiedRun:
     status: str
     problems: list[str]
     remarks: list[str]
     record: Record | None = None
 
 
-def verify(store: Store) -> Verification:
+def verify(store: Store) -> list[VerifiedRun]:
     """Recompute every digest and hash in a store, and check that records, histories and checkpoints fit together.
 
-    Writes nothing and takes no lease: a run that is being trained is checked between two of its saves.
+    Writes nothing and takes no lease: a run with problems is checked again, as a process may have been writing there.
 
     Raises:
         PaperbenchError: The runs of the store cannot be listed.
     """
-    found = Verification()
+    found = []
     for directory in store.directories():
         try:
-            run = _verify_at_rest(directory)
+            run = _verify_run(directory)
+            if run.problems:
+                time.sleep(_PAUSE_SECONDS)
+                run = _verify_run(directory)
         except OSError as error:
-            run = _VerifiedRun("unreadable", [unreadable(directory.path, error, "Check its permissions.")], [])
-        found.statuses[run.status] += 1
-        found.problems += run.problems
-        found.remarks += run.remarks
-        if run.record and not run.problems:
-            found.sound.append(run.record)
+            run = VerifiedRun("unreadable", [unreadable(directory.path, error, "Check its permissions.")], [])
+        found.append(run)
     return found
 
 
-def _verify_at_rest(directory: RunDirectory) -> _VerifiedRun:
-    """Verify a run with problems again if it was written to meanwhile."""
-    for _ in range(_ATTEMPTS):
-        run, before = _verify_run(directory), _files(directory)
-        if not run.problems:
-            break
-        time.sleep(_PAUSE_SECONDS)
-        if _files(directory) == before:
-            break
-    return run
-
-
-def _files(directory: RunDirectory) -> list[tuple[str, int, int]]:
-    """Names, times of writing and sizes."""
-    found = []
-    for path in directory.path.iterdir():
-        with suppress(FileNotFoundError):
-            found.append((path.name, path.stat().st_mtime_ns, path.stat().st_size))
-    return sorted(found)
-
-
-def _verify_run(directory: RunDirectory) -> _VerifiedRun:
+def _verify_run(directory: RunDirectory) -> VerifiedRun:
+    files = sorted(directory.path.iterdir())
     remarks = [
-        f"{path} is what a killed process was writing: it can be deleted."
-        for path in sorted(directory.path.glob(f"*{TEMPORARY}"))
+        *(f"{p} is what a killed process was writing: it can be deleted." for p in files if p.suffix == TEMPORARY),
+        *(f"{p} was set aside as damaged." for p in files if p.suffix == DAMAGED),
     ]
-    remarks += [f"{path} was set aside as damaged." for path in sorted(directory.path.glob(f"*{DAMAGED}"))]
     try:
         record = directory.read_record()
     except RecordError as error:
-        return _VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory)], remarks)
+        return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory)], remarks)
     if record is None:
-        return _VerifiedRun("without a record yet", list(_checkpoint_problems(directory)), remarks)
+        return VerifiedRun("without a record yet", list(_checkpoint_problems(directory)), remarks)
     if record.is_mixed:
         remarks.append(f"{record.run} mixes versions of the numerics or of torch, and is never pooled.")
-    return _VerifiedRun(record.status, list(_problems(directory, record)), remarks, record)
+    return VerifiedRun(record.status, list(_problems(directory, record)), remarks, record)
 
 
 def _problems(directory: RunDirectory, record: Record) -> Iterator[str]:
@@ -127,11 +94,10 @@ def _problems(directory: RunDirectory, record: Record) -> Iterator[str]:
 
 def _history_problems(directory: RunDirectory, record: Record, recipe: Recipe | None) -> Iterator[str]:
     """How the history differs from what its record and its recipe say."""
-    if complaint := directory.history_complaint(record):
-        yield complaint
-        return
     try:
-        lines = directory.history()[: record.files.history_lines]
+        history = History.read(directory.history_file)
+        history.check(record)
+        lines = history.lines()[: record.files.history_lines]
     except RunError as error:
         yield str(error)
         return
@@ -154,10 +120,17 @@ def _history_problems(directory: RunDirectory, record: Record, recipe: Recipe | 
 
 def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
     for file in directory.checkpoints.newest_first():
+        from paperbench.runs.resume import Checkpoint, CheckpointError  # torch, which published results do not need
+
         try:
-            yield from _content_problems(file.read(), directory.path.name, file.iteration, f"{file.path}")
+            checkpoint = Checkpoint.from_bytes(file.read(), directory.path.name)
+        except CheckpointError as error:
+            yield f"{file.path} {error}."
         except RunError as error:
             yield f"{str(error).rstrip('.')}."
+        else:
+            if checkpoint.iteration != file.iteration:
+                yield f"{file.path} is not of the iteration in its name."
 
 
 def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
@@ -176,15 +149,3 @@ def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
         return
     if digest != record.files.weights_sha256:
         yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"
-
-
-def _content_problems(data: bytes, run_id: str, iteration: int, name: str) -> Iterator[str]:
-    from paperbench.runs.resume import Checkpoint, CheckpointError  # torch, only where there is need
-
-    try:
-        checkpoint = Checkpoint.from_bytes(data, run_id)
-    except CheckpointError as error:
-        yield f"{name} {error}."
-        return
-    if checkpoint.iteration != iteration:
-        yield f"{name} is not of the iteration in its name."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -50,12 +51,12 @@ def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], No
     Returns:
         Where it came up; None if everything stayed finite, which only arithmetic that does not repeat itself can do.
     """
-    with trainer.stepping_eagerly(), _OutputWatch(trainer.model) as watch:
+    model = trainer.model
+    with trainer.stepping_eagerly(), _broken_outputs(model) as broken:
         while trainer.iteration < last:
             between_steps()
             trainer.step()
-            model = trainer.model
-            if module := watch.first or _owner(model.named_buffers()):
+            if module := next(iter(broken), None) or _owner(model.named_buffers()):
                 return Origin(trainer.iteration, "forward", module)
             if not math.isfinite(trainer.window_metrics().loss):
                 return Origin(trainer.iteration, "forward", "loss")
@@ -69,10 +70,11 @@ def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], No
 
 def find_in_test(trainer: Trainer, between_batches: Callable[[], None] = no_interrupt) -> Origin | None:
     """Test the trainer's net: where its outputs stop being finite, None if they do not."""
-    with _OutputWatch(trainer.model) as watch:
+    with _broken_outputs(trainer.model) as broken:
         loss = trainer.test(between_batches).loss
-    module = watch.first or (None if math.isfinite(loss) else "loss")
-    return Origin(trainer.iteration, "test", module) if module else None
+    if not math.isfinite(loss):
+        broken.append("loss")
+    return Origin(trainer.iteration, "test", broken[0]) if broken else None
 
 
 def _owner(values: Iterable[tuple[str, Tensor]]) -> str | None:
@@ -83,26 +85,18 @@ def _owner(values: Iterable[tuple[str, Tensor]]) -> str | None:
     return None
 
 
-class _OutputWatch:
-    """Notes the first module, in order of computation, whose output is not finite."""
+@contextmanager
+def _broken_outputs(model: nn.Module) -> Iterator[list[str]]:
+    """Within it, the first module in order of computation whose output is not finite goes into the list."""
+    broken: list[str] = []
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self.first: str | None = None
+    def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not broken and isinstance(output, Tensor) and not torch.isfinite(output).all():
+            broken.append(name)
 
-    def __enter__(self) -> _OutputWatch:
-        self._hooks = [
-            module.register_forward_hook(self._hook(name)) for name, module in self._model.named_modules() if name
-        ]
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for hook in self._hooks:
+    hooks = [module.register_forward_hook(partial(look, name)) for name, module in model.named_modules() if name]
+    try:
+        yield broken
+    finally:
+        for hook in hooks:
             hook.remove()
-
-    def _hook(self, name: str) -> Any:
-        def look(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if self.first is None and isinstance(output, Tensor) and not torch.isfinite(output).all():
-                self.first = name
-
-        return look

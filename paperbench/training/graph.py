@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,18 +20,8 @@ Work = Callable[[], None]
 """Operations on tensors that exist already."""
 
 
-class Capture(Protocol):
-    """Makes a replay of some work."""
-
-    def warm_up(self, work: Work) -> None:
-        """Do the work some times, so that libraries choose their algorithms and allocate what they keep."""
-
-    def record(self, work: Work) -> Work:
-        """What does the same work again, on the same memory. Recording itself changes no tensor."""
-
-
 class CudaCapture:
-    """Captures by CUDA graphs.
+    """Makes replays of some work, by CUDA graphs.
 
     Args:
         device: The GPU.
@@ -45,6 +34,7 @@ class CudaCapture:
         self._stream = torch.cuda.Stream(device)  # one for both, as libraries keep their workspaces by stream
 
     def warm_up(self, work: Work) -> None:
+        """Do the work some times, so that libraries choose their algorithms and allocate what they keep."""
         before = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(before)
         with torch.cuda.stream(self._stream):
@@ -53,6 +43,7 @@ class CudaCapture:
         before.wait_stream(self._stream)
 
     def record(self, work: Work) -> Work:
+        """What does the same work again, on the same memory. Recording itself changes no tensor."""
         gc.collect()  # nothing that an earlier training left in cycles may be freed while it records
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
@@ -78,7 +69,7 @@ class GraphEngine:
         batches: TrainingBatches,
         iterations: int,
         state: Sequence[Tensor],
-        capture: Capture,
+        capture: CudaCapture,
     ) -> None:
         self._step, self._state, self._capture = step, state, capture
         self._iterations = iterations

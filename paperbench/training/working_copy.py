@@ -67,21 +67,16 @@ class WorkingCopy(DirectModel):
     ) -> None:
         # Tensors that deepcopy finds in its memory are not copied.
         known = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
-        self._exact: list[Tensor] = []
-        self._rounded: list[Tensor] = []
-        self._places: list[int] = []  # of the rounded ones among the parameters
         places = {id(parameter): index for index, parameter in enumerate(net.parameters())}
+        self._rounded: dict[int, tuple[Tensor, Tensor]] = {}  # place among the parameters: the net's own, in bfloat16
+        self._by_group: dict[int, tuple[Tensor, Tensor]] = {}  # likewise: the net's own, a copy for each group
         if bf16_weights:
             for layer in net.modules():
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):
-                    for parameter in layer.parameters():
-                        rounded = nn.Parameter(parameter.detach().bfloat16())
-                        known[id(parameter)] = rounded
-                        self._exact.append(parameter)
-                        self._rounded.append(rounded)
-                        self._places.append(places[id(parameter)])
+                    for own in layer.parameters():
+                        known[id(own)] = rounded = nn.Parameter(own.detach().bfloat16())
+                        self._rounded[places[id(own)]] = own, rounded
         super().__init__(copy.deepcopy(net, known).train())
-        self._by_group: list[tuple[int, Tensor, Tensor]] = []  # place, the net's own, a copy for each group
         for parent in list(self.module.modules()):
             for name, child in parent.named_children():
                 if isinstance(child, nn.BatchNorm2d):
@@ -91,17 +86,18 @@ class WorkingCopy(DirectModel):
                         setattr(parent, name, grouped)
                         for own, copies in ((child.weight, grouped.weight), (child.bias, grouped.bias)):
                             if copies is not own:
-                                self._by_group.append((places[id(own)], own, copies))
+                                self._by_group[places[id(own)]] = own, copies
         self._parameters = list(self.module.parameters())
         self._averages = MovingAverages(m for m in self.module.modules() if isinstance(m, GroupedBatchNorm2d))
 
     @torch.no_grad()
     def refresh(self) -> None:
         if self._rounded:
-            torch._foreach_copy_(self._rounded, self._exact)
+            exact, rounded = zip(*self._rounded.values(), strict=True)
+            torch._foreach_copy_(rounded, exact)
         if self._by_group:
-            pairs = [(row, own) for _, own, copies in self._by_group for row in copies.unbind()]
-            rows, owns = (list(side) for side in zip(*pairs, strict=True))
+            pairs = [(row, own) for own, copies in self._by_group.values() for row in copies.unbind()]
+            rows, owns = zip(*pairs, strict=True)
             torch._foreach_copy_(rows, owns)
 
     def take_in_statistics(self) -> None:
@@ -111,15 +107,15 @@ class WorkingCopy(DirectModel):
     def gradients(self) -> list[Tensor]:
         gradients = super().gradients()
         if self._rounded:
-            widened = [torch.empty_like(weight) for weight in self._exact]
-            torch._foreach_copy_(widened, [gradients[place] for place in self._places])
-            for place, gradient in zip(self._places, widened, strict=True):
+            widened = [torch.empty_like(own) for own, _ in self._rounded.values()]
+            torch._foreach_copy_(widened, [gradients[place] for place in self._rounded])
+            for place, gradient in zip(self._rounded, widened, strict=True):
                 gradients[place] = gradient
         if self._by_group:
-            first, *others = zip(*(gradients[place].unbind() for place, *_ in self._by_group), strict=True)
+            first, *others = zip(*(gradients[place].unbind() for place in self._by_group), strict=True)
             sums = torch._foreach_add(first, others[0])
             for other in others[1:]:
                 torch._foreach_add_(sums, other)
-            for (place, *_), total in zip(self._by_group, sums, strict=True):
+            for place, total in zip(self._by_group, sums, strict=True):
                 gradients[place] = total
         return gradients

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from paperbench.errors import RunError
 from paperbench.runs.history import HistoryLine, history_bytes
-from paperbench.runs.record import Record, RecordError
+from paperbench.runs.record import Record
+from paperbench.runs.signed import RecordError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, hundreds, refused
@@ -66,8 +67,8 @@ def test_a_damaged_history_is_read_up_to_the_damage_or_refused(run: RunDirectory
     refused(RunError, run.history)
 
 
-@pytest.mark.parametrize("depth", [100, 190, 210, 990, 100_000])
-@pytest.mark.parametrize("part", ["schema", "seed", "spec", "status", "sessions"])
+@pytest.mark.parametrize("depth", [100, 210, 100_000])
+@pytest.mark.parametrize("part", ["seed", "spec", "sessions"])
 def test_a_record_with_deeply_nested_values_is_refused(part: str, depth: int) -> None:
     tree = json.loads(RECORD)
     tree[part] = {**tree[part], "recipe": {"a": "HERE"}} if part == "spec" else "HERE"

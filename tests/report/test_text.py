@@ -15,7 +15,7 @@ from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, compared, external, in_cell, record, records
-from tests.helpers import write_record
+from tests.helpers import a_session, write_record
 
 
 def text_of(comparison: Comparison, root: Path = Path("nowhere"), form: Any = "table") -> str:
@@ -245,7 +245,7 @@ def test_deviations_from_the_paper_stand_under_the_table(numbers: Comparison) ->
 
 
 def test_runs_are_listed_with_the_newest_values_that_their_records_vouch_for(table2: Table, tmp_path: Path) -> None:
-    prefix = record(table2, "preact/resnet110", None, iteration=1_000, seconds=60.0)
+    prefix = record(table2, "preact/resnet110", None, iteration=1_000, sessions=(a_session(1_000, seconds=60.0),))
     lines = [
         HistoryLine(500, 1.28, 0.1, 2.0, 60.0, None, 55.5, 10.0),
         HistoryLine(1000, 2.56, 0.1, 1.25, 45.25, None, None, 20.0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,10 @@ def planned(
 
 
 class Log(Observer):
-    """An observer that remembers."""
+    """An observer that remembers, and may do something after each step."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_step: Callable[[int], object] = lambda _: None) -> None:
+        self.on_step = on_step
         self.steps: list[int] = []
         self.lines: list[HistoryLine] = []
         self.skips: list[tuple[str, str]] = []
@@ -66,16 +67,14 @@ class Log(Observer):
         self.skips.append((run.id, why))
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-        self.goal, self.engine = last_iteration, (engine, reason)
+        self.engine = (engine, reason)
 
     def stepped(self, iteration: int) -> None:
         self.steps.append(iteration)
+        self.on_step(iteration)
 
     def logged(self, line: HistoryLine) -> None:
         self.lines.append(line)
-
-    def finishing(self) -> None:
-        self.finished = True
 
     def ended(self, record: Record) -> None:
         self.records.append(record)
@@ -126,8 +125,7 @@ def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
     assert record
     plain = replace(
         record,
-        seconds=0.0,
-        sessions=(a_session(0, record.iteration),),
+        sessions=(a_session(record.iteration),),
         files=Files(record.files.history_lines, "", "", record.files.weights_sha256),
     )
     return plain, [replace(line, seconds=0.0) for line in directory.history()]

@@ -63,21 +63,12 @@ def test_pruning_leaves_the_newest_and_perhaps_the_one_before(
     assert (tmp_path / "checkpoint-best.safetensors").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"stat", b"State", b"state\n"])
+@pytest.mark.parametrize("content", [b"", b"State"])
 def test_what_does_not_have_its_hash_is_damaged(tmp_path: Path, content: bytes) -> None:
     file = Checkpoints(tmp_path).write(8, b"state")
     file.path.write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match="does not hold what was written: its hash is another"):
         file.read()
-
-
-def test_a_damaged_one_is_set_aside_and_not_looked_for(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.write(8, b"good")
-    aside = checkpoints.set_aside(checkpoints.write(16, b"bad"))
-    assert iterations(checkpoints) == [8]
-    assert checkpoints.damaged() == [aside]
-    assert aside.read_bytes() == b"bad"
 
 
 def test_what_cannot_be_read_or_written_is_an_error_and_not_called_damaged(tmp_path: Path) -> None:
@@ -119,6 +110,8 @@ def test_tensors_of_any_memory_layout_come_back_to_other_readers_too() -> None:
     data = tensor_file_bytes(tensors, {"about": "ä"})
     assert_equal(safetensors.torch.load(data), tensors)
     assert read_tensor_file(data)[1] == {"about": "ä"}
+    many = {str(number): "" for number in range(8)}
+    assert len({tensor_file_bytes(tensors, many) for _ in range(5)}) == 1
 
 
 def header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -143,24 +136,16 @@ def facts(data: bytes, old: str, new: str) -> bytes:
     ("change", "message"),
     [
         (lambda data: b"", "is no checkpoint"),
-        (lambda data: data[:7], "is no checkpoint"),
         (lambda data: data[:1000], "is no checkpoint"),
         (lambda data: data[:-1], "is no checkpoint"),
-        (lambda data: data + b"\0", "is no checkpoint"),
-        (lambda data: b"\xff" * 8 + data[8:], "is no checkpoint"),
         (lambda data: (2**40).to_bytes(8, "little") + data[8:], "is no checkpoint"),
-        (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[2**50])), "is no checkpoint"),
         (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[10**6, 10**6])), "is no checkpoint"),
         (lambda data: header(data, lambda h: h["model.fc.bias"].update(data_offsets=[0, 2**60])), "is no checkpoint"),
-        (lambda data: header(data, lambda h: h["model.fc.bias"].update(dtype="pickle")), "is no checkpoint"),
         (lambda data: header(data, lambda h: h.pop("__metadata__")), "is no checkpoint"),
         (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is no checkpoint"),
-        (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[1]")), "is no checkpoint"),
-        (lambda data: facts(data, '"seconds":', '"minutes":'), "is no checkpoint"),
         (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is no checkpoint"),
         (lambda data: facts(data, '"format":1', '"format":2'), "has format 2, and this version of paperbench reads 1"),
         (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
-        (lambda data: b"\x80\x02c__builtin__\nexit\n(tR.", "is no checkpoint"),
         (lambda data: b"PK\3\4 of torch.save", "is no checkpoint"),
     ],
 )
@@ -201,11 +186,9 @@ def test_a_file_with_the_right_hash_that_is_no_checkpoint_stops_the_run_and_stay
         lambda state: state.pop("model.stem.conv.weight"),
         lambda state: state.update({"model.fc.bias": torch.zeros(11)}),
         lambda state: state.pop("momentum.3"),
-        lambda state: state.update({"momentum.3": torch.zeros(2)}),
         lambda state: state.pop("window.loss"),
         lambda state: state.pop("noise.cpu"),
         lambda state: state.update({"noise.cpu": torch.zeros(3, dtype=torch.uint8)}),
-        lambda state: state.update({"window.images": torch.zeros(2)}),
     ],
 )
 def test_a_state_that_does_not_fit_the_net_is_an_error_of_the_run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,51 +26,55 @@ from paperbench.training.trainer import Trainer
 from paperbench.training.window import Window
 from tests.runs.running import CPU, assert_same, go, planned
 
+AFTER_THE_DROP = 0.1 * 0.1
+
 Breaking = Callable[[str, int], None]
+
+
+def break_output(unit: ResidualUnit, output: Tensor) -> None:
+    if unit.training and output.shape[1] == 64:
+        output.data.fill_(math.inf)
+
+
+def break_gradients(step: TrainingStep, _: None) -> None:
+    """Of which the second is computed first."""
+    parameters = dict(step._working.module.named_parameters())
+    for name in ("stem.conv.weight", "stages.1.0.residual.conv1.weight"):
+        parameters[name].grad[0, 0, 0, 0] = math.nan
+
+
+def break_parameter(optimiser: MomentumSGD, _: None) -> None:
+    optimiser._parameters[-1].data.fill_(math.inf)  # the classifier's bias
+
+
+BREAKS: dict[str, tuple[Any, str, Callable[..., None]]] = {
+    "forward": (ResidualUnit, "forward", break_output),
+    "backward": (TrainingStep, "_backward", break_gradients),
+    "update": (MomentumSGD, "step", break_parameter),
+}
 
 
 @pytest.fixture
 def breaking(monkeypatch: pytest.MonkeyPatch) -> Breaking:
-    """Lets one tensor become infinite in one iteration (counted from 1) of every training."""
+    """Lets a tensor become infinite in one iteration (counted from 1) of every training."""
 
     def arrange(phase: str, iteration: int) -> None:
-        present = [0]
-        step = EagerEngine.step
+        owner, name, damage = BREAKS[phase]
+        original, step, present = getattr(owner, name), EagerEngine.step, 0
 
         def counted(self: EagerEngine, number: int) -> None:
-            present[0] = number + 1
+            nonlocal present
+            present = number + 1
             step(self, number)
 
+        def damaged(self: Any, *arguments: Any) -> Any:
+            result = original(self, *arguments)
+            if present == iteration:
+                damage(self, result)
+            return result
+
         monkeypatch.setattr(EagerEngine, "step", counted)
-        if phase == "forward":
-            forward = ResidualUnit.forward
-
-            def overflowing(self: ResidualUnit, x: Tensor) -> Tensor:
-                y = forward(self, x)
-                is_place = self.training and x.shape[1] == 32 and y.shape[1] == 64
-                return y * math.inf if is_place and present[0] == iteration else y
-
-            monkeypatch.setattr(ResidualUnit, "forward", overflowing)
-        if phase == "backward":
-            backward = TrainingStep._backward
-
-            def exploding(self: TrainingStep, *images_and_labels: Tensor) -> None:
-                backward(self, *images_and_labels)
-                if present[0] == iteration:
-                    parameters = dict(self._working.module.named_parameters())
-                    parameters["stages.1.0.residual.conv1.weight"].grad[0, 0, 0, 0] = math.nan
-
-            monkeypatch.setattr(TrainingStep, "_backward", exploding)
-        if phase == "update":
-            update = MomentumSGD.step
-
-            def overshooting(self: MomentumSGD, gradients: Sequence[Tensor]) -> None:
-                update(self, gradients)
-                if present[0] == iteration:
-                    with torch.no_grad():
-                        self._parameters[-1].fill_(math.inf)  # the classifier's bias
-
-            monkeypatch.setattr(MomentumSGD, "step", overshooting)
+        monkeypatch.setattr(owner, name, damaged)
 
     return arrange
 
@@ -99,17 +103,26 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "module"), [("forward", "stages.2.0"), ("backward", "stages.1.0.residual.conv1"), ("update", "fc")]
+    ("phase", "module", "iteration", "rate", "seen_at"),
+    [
+        ("forward", "stages.2.0", 4, 0.01, 5),  # the last of the warm-up
+        ("forward", "stages.2.0", 10, 0.1, 10),
+        ("backward", "stages.1.0.residual.conv1", 14, AFTER_THE_DROP, 15),
+        ("update", "fc", 10, 0.1, 15),  # the loss of an iteration is measured before its update
+    ],
 )
-@pytest.mark.parametrize(("iteration", "seen_at"), [(1, 5), (10, 10), (14, 15)])
 def test_iteration_rate_phase_and_module_are_found(
-    run: PlannedRun, tmp_path: Path, breaking: Breaking, phase: str, module: str, iteration: int, seen_at: int
+    run: PlannedRun,
+    tmp_path: Path,
+    breaking: Breaking,
+    phase: str,
+    module: str,
+    iteration: int,
+    rate: float,
+    seen_at: int,
 ) -> None:
-    if phase != "forward" and iteration == 10:
-        seen_at = 15  # the loss of an iteration is measured before its update
     breaking(phase, iteration)
     directory, log = go(run, tmp_path)
-    rate = 0.01 if iteration <= 4 else 0.1 if iteration <= 12 else pytest.approx(0.01)
     assert log.record.divergence == Divergence(iteration, rate, phase, module)
     assert (log.record.status, log.record.iteration, log.record.result) == ("diverged", seen_at, None)
     assert directory.history()[-1].train_loss is None
@@ -138,30 +151,9 @@ def test_only_what_no_line_vouches_for_is_observed_of_a_replay_from_the_newest_c
     breaking("forward", 14)
     monitoring = replace(run.recipe.monitoring, checkpoint_every=checkpoint_every)
     _, log = go(replace(run, recipe=replace(run.recipe, monitoring=monitoring)), tmp_path)
-    assert log.record.divergence == Divergence(14, pytest.approx(0.01), "forward", "stages.2.0")
+    assert log.record.divergence == Divergence(14, AFTER_THE_DROP, "forward", "stages.2.0")
     assert observed[15:] == [(iteration, iteration >= 10) for iteration in searched]
     assert not any(is_observed for _, is_observed in observed[:15])
-
-
-def test_noise_is_repeated_in_a_replay(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unit overflows where it draws what it drew in iteration 13 before: the same iteration must be found."""
-    noisy = planned(run.recipe, run.dataset, "resnet110_dropout_shortcut")
-    forward, drawn = ResidualUnit.forward, []
-
-    def unlucky(self: ResidualUnit, x: Tensor) -> Tensor:
-        y = forward(self, x)
-        if self.training:
-            drawn.append(float(y.detach().double().sum()))
-        return y * math.inf if drawn[-1:] == broken else y
-
-    broken: list[float] = []
-    monkeypatch.setattr(ResidualUnit, "forward", unlucky)
-    go(noisy, tmp_path / "first", stop_at=13)
-    units, groups = 3, 2
-    broken.append(drawn[12 * groups * units])  # of the first unit in iteration 13
-    drawn.clear()
-    _, log = go(noisy, tmp_path / "second")
-    assert log.record.divergence == Divergence(13, pytest.approx(0.01), "forward", "stages.0.0")
 
 
 @pytest.fixture
@@ -198,7 +190,7 @@ def test_a_divergence_on_a_gpu_is_found_whatever_the_engine(hot: PlannedRun, tmp
     assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
 
 
-@pytest.mark.parametrize("stops", [(1,), (4,), (1, 2, 3, 4)])
+@pytest.mark.parametrize("stops", [(4,), (1, 2, 3, 4)])
 def test_a_diverging_run_ends_the_same_however_it_was_interrupted(
     hot: PlannedRun, tmp_path: Path, stops: tuple[int, ...]
 ) -> None:
@@ -209,7 +201,7 @@ def test_a_diverging_run_ends_the_same_however_it_was_interrupted(
     assert_same(part, go(hot, tmp_path / "whole")[0])
 
 
-@pytest.mark.parametrize("steps_before_the_signal", [1, 4, 9])
+@pytest.mark.parametrize("steps_before_the_signal", [1, 9])
 def test_a_signal_in_the_replay_loses_nothing(
     run: PlannedRun,
     tmp_path: Path,
@@ -236,7 +228,7 @@ def test_a_signal_in_the_replay_loses_nothing(
     assert len(steps) == 15 + steps_before_the_signal
     part, log = go(rare, tmp_path / "part")
     assert log.record.divergence == expected.record.divergence
-    assert log.record.divergence == Divergence(19, pytest.approx(0.01), "forward", "stages.2.0")
+    assert log.record.divergence == Divergence(19, AFTER_THE_DROP, "forward", "stages.2.0")
     assert_same(part, whole)
 
 
@@ -269,9 +261,9 @@ def test_numbers_that_break_once_and_never_again_are_said_not_to_be_found(
     assert log.record.divergence == Divergence(5, 0.1, None, None)
 
 
-@pytest.mark.parametrize("kept", [[19, 18, 17, 16, 8], [19, 18, 17, 16], []])
+@pytest.mark.parametrize("has_sound_one", [True, False])
 def test_checkpoints_whose_numbers_are_broken_are_passed_over(
-    run: PlannedRun, tmp_path: Path, breaking: Breaking, kept: list[int]
+    run: PlannedRun, tmp_path: Path, breaking: Breaking, has_sound_one: bool
 ) -> None:
     """Paused after its numbers had broken and before anybody looked. Without a sound one, the start will do."""
     breaking("update", 16)
@@ -280,13 +272,10 @@ def test_checkpoints_whose_numbers_are_broken_are_passed_over(
         directory, _ = go(patient, tmp_path, stop_at=stop)
     files = directory.checkpoints.newest_first()
     assert [file.iteration for file in files] == [19, 18, 17, 16, 8]
-    for file in files[1:]:
-        if kept and file.iteration not in kept:
-            file.path.unlink()
-        elif not kept:
-            file.path.write_bytes(b"damaged")
+    if not has_sound_one:
+        files[-1].path.unlink()
     _, log = go(patient, tmp_path)
-    assert log.record.divergence == Divergence(16, pytest.approx(0.01), "update", "fc")
+    assert log.record.divergence == Divergence(16, AFTER_THE_DROP, "update", "fc")
     assert 20 in [file.iteration for file in directory.checkpoints.newest_first()]
 
 

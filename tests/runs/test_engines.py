@@ -23,7 +23,6 @@ def test_the_engine_is_told_and_recorded(run: PlannedRun, tmp_path: Path) -> Non
     assert log.engine == (choice.name, choice.reason)
     record = directory.read_record()
     assert record
-    assert record.code.engine == "eager"
     assert [s.engine for s in record.sessions] == ["eager"]
 
 

@@ -4,10 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 
 import paperbench
-from paperbench.runs.environment import code_facts, commit_of, environment_facts, source_digest
+from paperbench.runs.environment import code_facts, commit_of, source_digest
 
 
 def package(folder: Path, files: dict[str, str]) -> Path:
@@ -59,15 +58,6 @@ def test_the_commit_of_a_checkout_says_if_its_code_was_changed(tmp_path: Path) -
 
 
 def test_code_facts() -> None:
-    facts = code_facts("eager")
+    facts = code_facts()
     assert facts.version == paperbench.__version__
     assert facts.source == source_digest(Path(paperbench.__file__).parent)
-    assert facts.engine == "eager"
-
-
-def test_environment_facts_on_the_cpu() -> None:
-    facts = environment_facts(torch.device("cpu"))
-    assert facts.torch == torch.__version__
-    assert facts.threads == torch.get_num_threads()
-    assert facts.cuda is None
-    assert facts.device

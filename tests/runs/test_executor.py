@@ -7,10 +7,10 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +29,9 @@ from paperbench.training import trainer as trainer_module
 from paperbench.training.choice import EngineChoice
 from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine
+from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
+from tests.helpers import a_session
 from tests.runs.running import CPU, Log, assert_same, go, state
 
 
@@ -62,6 +64,22 @@ def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: Planne
     assert list((tmp_path / "leases").iterdir()) == []
 
 
+def test_a_line_of_history_has_the_means_over_the_iterations_since_the_line_before(
+    run: PlannedRun, whole: RunDirectory
+) -> None:
+    trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, "fp32", CPU)
+    for line in whole.history():
+        steps = []
+        while trainer.iteration < line.iteration:
+            trainer.step()
+            steps.append(trainer.window_metrics())
+            trainer.begin_window()
+        assert line.train_loss == pytest.approx(fmean(step.loss for step in steps))
+        assert line.train_error == pytest.approx(fmean(step.error for step in steps))
+        if line.test_error is not None:
+            assert (line.test_loss, line.test_error) == astuple(trainer.test())
+
+
 def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = go(run, tmp_path, stop_at=8)
     partial = directory.read_record()
@@ -71,7 +89,7 @@ def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path:
     assert not is_done(partial, run, Limits())
     assert not is_done(None, run, Limits())
     # killed after the last checkpoint, before the result
-    assert not is_done(replace(partial, iteration=20), run, Limits())
+    assert not is_done(replace(partial, iteration=20, sessions=(a_session(0, 20),)), run, Limits())
     assert remaining([run], Store(tmp_path), Limits(), "refuse") == [(run, 12)]
     directory, _ = go(run, tmp_path)
     assert is_done(directory.read_record(), run, Limits())
@@ -90,7 +108,8 @@ def test_a_finished_run_is_left_as_it_is_and_one_without_its_result_gets_only_th
         assert files_of(directory) == before
         monkeypatch.setattr(Store, "readable_record", lambda *_: None)
     monkeypatch.undo()
-    directory.write_record(replace(first.record, status="partial", result=None))
+    files = replace(first.record.files, weights_sha256=None)
+    directory.write_record(replace(first.record, status="partial", result=None, files=files))
     _, again = go(run, tmp_path)
     assert again.steps == []
     assert again.record.result == first.record.result
@@ -117,8 +136,14 @@ def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None
 # Saving
 
 
-@pytest.mark.parametrize("failing", [(Checkpoints, "write"), (RunDirectory, "settle_history"), (Checkpoints, "prune")])
-@pytest.mark.parametrize("error", [PaperbenchError("no room"), OSError("the disk is gone"), MemoryError()])
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        ((Checkpoints, "write"), PaperbenchError("no room")),
+        ((RunDirectory, "settle_history"), OSError("the disk is gone")),
+        ((Checkpoints, "prune"), MemoryError()),
+    ],
+)
 def test_an_error_in_a_save_ends_the_run_and_loses_nothing(
     run: PlannedRun,
     whole: RunDirectory,
@@ -158,19 +183,16 @@ def test_an_error_in_a_save_ends_the_run_and_loses_nothing(
 def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
     run: PlannedRun, whole: RunDirectory, tmp_path: Path
 ) -> None:
-    class TakenOver(Log):
-        def stepped(self, iteration: int) -> None:
-            super().stepped(iteration)
-            if iteration == 13:
-                (lease,) = (tmp_path / "leases").iterdir()
-                lease.rename(lease.with_suffix(".7"))
-                (tmp_path / "leases" / lease.with_suffix(".7")).write_text("another process's")
+    def take_over(iteration: int) -> None:
+        if iteration == 13:
+            (lease,) = (tmp_path / "leases").iterdir()
+            lease.rename(lease.with_suffix(".7")).write_text("another process's")
 
     go(run, tmp_path, stop_at=10)
     before = files_of(Store(tmp_path).directory(run.id))
-    directory, log = go(run, tmp_path, log=TakenOver())
+    directory, log = go(run, tmp_path, log=Log(take_over))
     assert log.failures == log.records == []
-    assert "this process no longer holds its lease" in log.skips[0][1]
+    assert "this process lost its lease on the run" in log.skips[0][1]
     assert files_of(directory) == before
     (lease,) = (tmp_path / "leases").iterdir()
     assert lease.read_text() == "another process's"
@@ -178,17 +200,26 @@ def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
     assert_same(go(run, tmp_path)[0], whole)
 
 
+def test_a_lease_that_a_heartbeat_finds_lost_ends_the_run_at_the_next_step(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Store(tmp_path).lease(run.id)
+    monkeypatch.setattr(Store, "lease", lambda *_: lease)
+
+    _, log = go(run, tmp_path, log=Log(lambda iteration: setattr(lease, "is_lost", iteration == 12)))
+    assert log.steps[-1] == 12
+    assert "this process lost its lease on the run" in log.skips[0][1]
+
+
 def test_two_checkpoints_are_kept_along_the_way_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
+    checkpoints = Store(tmp_path).directory(run.id).checkpoints
+
+    def iterations() -> list[int]:
+        return [file.iteration for file in checkpoints.newest_first()]
+
     kept = {}
-
-    class Watching(Log):
-        def stepped(self, iteration: int) -> None:
-            checkpoints = Store(tmp_path).directory(run.id).checkpoints
-            kept[iteration] = [file.iteration for file in checkpoints.newest_first()]
-
-    directory, _ = go(run, tmp_path, log=Watching())
-    assert (kept[8], kept[9], kept[17]) == ([], [8], [16, 8])
-    assert [file.iteration for file in directory.checkpoints.newest_first()] == [20]
+    go(run, tmp_path, log=Log(lambda iteration: kept.update({iteration: iterations()})))
+    assert (kept[8], kept[9], kept[17], iterations()) == ([], [8], [16, 8], [20])
 
 
 @pytest.mark.parametrize(
@@ -207,10 +238,9 @@ def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_i
     saved = []
     write = Checkpoints.write
 
-    class Clock(Log):
-        def stepped(self, iteration: int) -> None:
-            nonlocal now
-            now += 1
+    def tick(_: int) -> None:
+        nonlocal now
+        now += 1
 
     def slowly(self: Checkpoints, iteration: int, data: bytes) -> Any:
         nonlocal now
@@ -220,7 +250,7 @@ def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_i
 
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Checkpoints, "write", slowly)
-    go(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Clock())
+    go(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Log(tick))
     assert saved == written
 
 
@@ -264,7 +294,7 @@ def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     modules = [
         m for name, m in sys.modules.items() if name.startswith("paperbench.") and hasattr(m, "NUMERICS_VERSION")
     ]
-    assert len(modules) > 4
+    assert len(modules) > 3
     for module in modules:
         monkeypatch.setattr(module, "NUMERICS_VERSION", version)
 
@@ -297,7 +327,7 @@ def test_versions_are_not_mixed_within_a_run_unless_asked(
     _, mixed = go(run, tmp_path, incompatible="continue")
     assert mixed.record.status == "finished"
     assert mixed.record.is_mixed
-    assert [s.first for s in mixed.record.sessions] == [0, 8, 12]
+    assert [s.last for s in mixed.record.sessions] == [8, 12, 20]
 
     assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     _, anew = go(run, tmp_path, incompatible="restart")
@@ -333,18 +363,10 @@ def test_a_warning_says_that_a_run_resumes_on_other_threads(run: PlannedRun, tmp
         torch.set_num_threads(threads)
     (warning,) = second.warnings
     assert "not bit for bit" in warning
-    assert [s.threads for s in second.record.sessions] == [threads, threads + 1]
+    assert [s.environment.threads for s in second.record.sessions] == [threads, threads + 1]
 
 
 # Errors
-
-
-def test_no_time_left_means_no_step_and_the_run_is_left_waiting(run: PlannedRun, tmp_path: Path) -> None:
-    log = Log()
-    runs, limits = [run, replace(run, seed=1)], Limits(max_seconds=1e-9)
-    assert Executor(Store(tmp_path), CPU, limits, log).run_all(runs) == []
-    assert log.steps == []
-    assert [waiting.seed for waiting, _ in remaining(runs, Store(tmp_path), limits, "refuse")] == [0, 1]
 
 
 def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp_path: Path) -> None:
@@ -358,10 +380,9 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp
     assert store.directory(run.id).record_file.read_text() == "{"
 
 
-@pytest.mark.parametrize("iteration", [0, 9])
 @pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), MemoryError(), None],
+    ("error", "iteration"),
+    [(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), 0), (MemoryError(), 9), (None, 9)],
     ids=["CUDA", "Python", "CPU"],
 )
 def test_too_little_memory_is_no_result_and_the_message_says_what_to_change(
@@ -398,28 +419,6 @@ def test_too_little_memory_is_no_result_and_the_message_says_what_to_change(
     assert_same(go(run, tmp_path)[0], whole)
 
 
-CHOSEN = {"compile": EngineChoice("compile", "a test"), "eager": EngineChoice("eager", "a test")}
-
-
-@pytest.fixture
-def fail_to_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Exception], None]]:
-    """Let the first run be on the compiled engine and its compiler fail as given; those after it are eager."""
-
-    def fail(cause: Exception) -> None:
-        def backend(*_: object) -> None:
-            raise cause
-
-        monkeypatch.setattr(trainer_module, "compile_units", partial(compile_units, backend=backend))
-
-    engines = iter(["compile", "eager"])
-    monkeypatch.setattr("paperbench.runs.session.choose_engine", lambda *_: CHOSEN[next(engines)])
-    config = torch._dynamo.config
-    with config.patch(recompile_limit=0, accumulated_recompile_limit=0, fail_on_recompile_limit_hit=False):
-        torch._dynamo.reset()
-        yield fail
-        torch._dynamo.reset()
-
-
 @pytest.mark.parametrize(
     ("cause", "message"),
     [
@@ -434,11 +433,22 @@ def fail_to_compile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Excep
     ],
 )
 def test_a_net_that_cannot_be_compiled_leaves_the_other_runs_alone(
-    run: PlannedRun, tmp_path: Path, fail_to_compile: Callable[[Exception], None], cause: Exception, message: str
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception, message: str
 ) -> None:
-    fail_to_compile(cause)
+    """The first run is compiled, the other is not."""
+
+    def backend(*_: object) -> None:
+        raise cause
+
+    monkeypatch.setattr(trainer_module, "compile_units", partial(compile_units, backend=backend))
+    engines = iter([EngineChoice("compile", "a test"), EngineChoice("eager", "a test")])
+    monkeypatch.setattr(session_module, "choose_engine", lambda *_: next(engines))
     other, log = replace(run, seed=1), Log()
-    assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run, other]) == [run]
+    config = torch._dynamo.config
+    with config.patch(recompile_limit=0, accumulated_recompile_limit=0, fail_on_recompile_limit_hit=False):
+        torch._dynamo.reset()
+        assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run, other]) == [run]
+        torch._dynamo.reset()
     assert message in log.failure
     assert (log.record.run, log.record.status) == (other.id, "finished")
     assert list((tmp_path / "leases").iterdir()) == []
@@ -456,10 +466,9 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
     assert list((tmp_path / "leases").iterdir()) == []
 
 
-def test_a_record_names_no_person_and_no_place(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path, stop_at=1)
-    text = directory.record_file.read_text()
-    for private in (os.uname().nodename, getpass.getuser(), str(Path.home()), str(tmp_path), str(ROOT)):
+def test_a_record_names_no_person_and_no_place(whole: RunDirectory) -> None:
+    text = whole.record_file.read_text()
+    for private in (os.uname().nodename, getpass.getuser(), str(Path.home()), str(whole.path.parents[1]), str(ROOT)):
         assert private not in text
     assert set(json.loads(text)["environment"]) == {
         *("python", "torch", "torchvision", "timm", "numpy", "cuda", "cudnn", "system", "device", "threads")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paperbench.errors import RunError
-from paperbench.runs.history import History, HistoryLine, Measure, Newest, history_bytes, history_sha256
-from paperbench.runs.record import Record, Status
+from paperbench.runs.history import HISTORY_REMEDY, History, HistoryLine, Measure, history_bytes
+from paperbench.runs.record import Status
 from tests.fuzz.strategies import JSON_TOKENS, damaged, hundreds, refused
 from tests.helpers import a_record
 
@@ -34,26 +35,10 @@ def window_mean(data: bytes, measure: Measure, after: int, upto: int) -> float |
     return History(FILE, data).window_mean(measure, after, upto)
 
 
-def recording(data: bytes, lines: int, status: Status = "finished") -> Record:
-    record = a_record(status=status)
-    digest = history_sha256(data, lines)
-    assert digest
-    return replace(record, files=replace(record.files, history_lines=lines, history_sha256=digest))
-
-
-@pytest.mark.parametrize(
-    ("after", "upto", "mean"),
-    [(200, 500, 400.0), (0, 1000, 550.0), (900, 1000, 1000.0), (199, 200, 200.0), (150, 350, 250.0), (-5, 250, 150.0)],
-)
-def test_the_mean_is_over_lines_after_one_iteration_and_up_to_another(after: int, upto: int, mean: float) -> None:
-    assert window_mean(TEN, "train_loss", after, upto) == pytest.approx(mean)
-    assert window_mean(TEN, "train_error", after, upto) == pytest.approx(2 * mean)
-
-
 @pytest.mark.parametrize(
     ("data", "after", "upto"),
-    [(TEN, 2000, 3000), (TEN, 210, 290), (TEN, 300, 300), (TEN, 500, 300), (b"", 0, 100), (TEN[:20], 0, 100)],
-    ids=["beyond the end", "between lines", "empty", "backwards", "no file", "half a line"],
+    [(TEN, 2000, 3000), (TEN, 210, 290), (b"", 0, 100), (TEN[:20], 0, 100)],
+    ids=["beyond the end", "between lines", "no file", "half a line"],
 )
 def test_without_a_line_there_is_no_mean(data: bytes, after: int, upto: int) -> None:
     assert window_mean(data, "train_loss", after, upto) is None
@@ -68,13 +53,6 @@ def test_a_run_that_diverged_in_the_window_has_an_infinite_mean() -> None:
     assert window_mean(data, "train_loss", 300, 1000) is None
 
 
-@pytest.mark.parametrize("value", [0.0, 1e-7, 2.5e300, 12345678901234.5, 0.1 + 0.2, 3.0])
-def test_a_value_counts_as_it_was_written(value: float) -> None:
-    data = history_bytes([line(100), line(200, value, value), line(300)])
-    assert window_mean(data, "train_loss", 100, 200) == value
-    assert window_mean(data.replace(b":", b" :  "), "train_error", 100, 200) == value, "whatever the layout"
-
-
 def test_a_line_that_need_not_be_read_does_not_matter() -> None:
     lines = TEN.splitlines(keepends=True)
     spoilt = b"".join([*lines[:3], b"{\n", *lines[4:]])
@@ -86,11 +64,10 @@ def test_a_line_that_need_not_be_read_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b'"train_loss":700.0', b'"train_loss":"7"', "train_loss: Input should be a valid number"),
-        (b'"train_loss":700.0', b'"train_loss":NaN', "train_loss: Input should be a finite number"),
-        (b'"train_loss":700.0', b'"train_loss":1e999', "train_loss: Input should be a finite number"),
+        (b'"train_loss":700.0', b'"train_loss":"7"', "train_loss: must be a number"),
+        (b'"train_loss":700.0', b'"train_loss":NaN', "train_loss: must be a finite number"),
         (b'"train_loss":700.0', b'"loss":700.0', "loss: unknown key. Did you mean"),
-        (b'{"iteration":700,', b'{"iteration":-1,', "iteration: Input should be greater than or equal to 0"),
+        (b'{"iteration":700,', b'{"iteration":-1,', "iteration: must be at least 0"),
         (b'{"iteration":700,', b"{", "iteration: is missing"),
         (b'{"iteration":700,', b"\xff", "is no JSON"),
     ],
@@ -134,18 +111,13 @@ def test_a_damaged_history_gives_a_number_or_a_complaint(data: bytes, after: int
 def test_the_newest_values_are_the_last_that_there_are() -> None:
     lines = [replace(line(100), test_error=50.0), line(200, 1.5, 40.0), line(300, None, 30.0)]
     data = history_bytes(lines)
-    assert History(FILE, data).newest(300) == Newest(train_loss=1.5, train_error=30.0, test_error=50.0)
-    assert History(FILE, data).newest(299) == Newest(1.5, 40.0, 50.0)
-    assert History(FILE, b"").newest(300) == Newest()
-
-
-@pytest.mark.parametrize("lines", [0, 1, 9, 10])
-def test_the_hash_is_of_the_first_lines_alone(lines: int) -> None:
-    beginning = b"".join(TEN.splitlines(keepends=True)[:lines])
-    assert history_sha256(TEN, lines) == history_sha256(beginning, lines) == history_sha256(beginning + b"{", lines)
-    assert history_sha256(TEN, 11) is None
-    assert history_sha256(TEN[:-1], 10) is None
-    assert len({history_sha256(TEN, n) for n in range(11)}) == 11
+    for content, upto, newest in (
+        (data, 300, [1.5, 30.0, 50.0]),
+        (data, 299, [1.5, 40.0, 50.0]),
+        (b"", 300, [None, None, None]),
+    ):
+        history = History(FILE, content)
+        assert [history.newest(m, upto) for m in ("train_loss", "train_error", "test_error")] == newest
 
 
 CUT = "was cut short: it has {} of the 10 lines that its record was written with."
@@ -168,4 +140,12 @@ EDITED = "was edited: its first 10 lines are not those that its record was writt
     ],
 )
 def test_damage_since_the_record_was_written_shows(found: bytes, status: Status, damage: str | None) -> None:
-    assert History(FILE, found).damage(recording(TEN, 10, status)) == damage
+    record, history = a_record(status=status), History(FILE, found)
+    files = replace(record.files, history_lines=10, history_sha256=sha256(TEN).hexdigest())
+    record = replace(record, files=files)
+    if damage is None:
+        history.check(record)
+        return
+    with pytest.raises(RunError) as caught:
+        history.check(record)
+    assert str(caught.value) == f"{FILE} {damage} {HISTORY_REMEDY}"

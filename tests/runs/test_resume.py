@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,18 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.runs import store as store_module
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import SCHEMA
+from paperbench.runs.signed import SCHEMA
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
+from paperbench.typed import to_json
 from tests.helpers import HalfWritten, at_each_dealing_with_the_disk
 from tests.runs.running import Log, assert_same, go, planned, tiny
 
 
-@pytest.mark.parametrize("stops", [(3,), (5, 10), (8, 9, 19)])
+@pytest.mark.parametrize("stops", [(3,), (5, 8, 9, 10, 19)])
 def test_a_run_paused_and_resumed_is_the_uninterrupted_one(
     run: PlannedRun, whole: RunDirectory, tmp_path: Path, stops: tuple[int, ...]
 ) -> None:
@@ -37,20 +37,17 @@ def test_a_run_paused_and_resumed_is_the_uninterrupted_one(
         part, log = go(run, tmp_path, stop_at=stop)
         assert (log.record.status, log.record.iteration) == ("partial", stop)
     part, log = go(run, tmp_path)
-    assert [(s.first, s.last) for s in log.record.sessions] == list(itertools.pairwise([0, *stops, 20]))
-    assert sum(s.seconds for s in log.record.sessions) == pytest.approx(log.record.seconds, abs=0.1)
+    assert [s.last for s in log.record.sessions] == [*stops, 20]
     assert_same(part, whole)
 
 
 @pytest.mark.parametrize(
     ("net", "changes"),
     [
-        ("resnet164_relu_only_preact", {"momentum_form": "pytorch"}),
         ("resnet110_bn_after_addition", {"batch_norm": BatchNormSettings(16, 1e-5, 0.1, "moving_average")}),
-        ("resnet110_dropout_shortcut", {}),  # draws noise of its own
+        ("resnet110_dropout_shortcut", {"momentum_form": "pytorch"}),  # draws noise of its own
         ("resnet110_exclusive_gating", {"momentum": 0.0}),
         ("resnet110_conv_shortcut", {"momentum_form": "nesterov"}),
-        ("preact_resnet110_1layer", {"input": "channel_mean_std"}),
     ],
 )
 def test_random_pauses_of_other_nets_and_recipes_change_nothing(
@@ -59,7 +56,7 @@ def test_random_pauses_of_other_nets_and_recipes_change_nothing(
     """The pauses hit the warm-up's end (4), the drop (12), ends of epochs (every 6.25) and the middle of windows."""
     run = planned(tiny(paper_recipe, **changes), small_dataset, net)
     whole, _ = go(run, tmp_path / "whole")
-    for stop in sorted(random.Random(net).sample(range(1, 20), 5)):
+    for stop in sorted(random.Random(net).sample(range(1, 20), 3)):
         go(run, tmp_path / "part", stop_at=stop)
         torch.rand(5)  # what a process draws between two runs does not matter
     assert_same(go(run, tmp_path / "part")[0], whole)
@@ -96,20 +93,18 @@ class Signalled(Log):
     """Receives a signal after a step, or when the final test begins."""
 
     def __init__(self, limits: Limits, at: int | str) -> None:
-        super().__init__()
+        super().__init__(self.receive)
         self._limits, self._at = limits, at
 
-    def stepped(self, iteration: int) -> None:
-        super().stepped(iteration)
-        if iteration == self._at:
+    def receive(self, moment: int | str) -> None:
+        if moment == self._at:
             self._limits.signal = signal.SIGTERM
 
     def finishing(self) -> None:
-        if self._at == "end":
-            self._limits.signal = signal.SIGTERM
+        self.receive("end")
 
 
-@pytest.mark.parametrize("at", [1, 5, 10, 13, 20, "end"])
+@pytest.mark.parametrize("at", [5, 10, 20, "end"])
 def test_a_signal_never_waits_for_a_test_and_the_next_session_makes_up_for_it(
     run: PlannedRun, whole: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | str
 ) -> None:
@@ -199,31 +194,30 @@ def test_a_kill_at_any_point_of_a_save_loses_nothing(
     assert survived > 50 / stride
 
 
-@pytest.mark.parametrize("leftover", ["ahead of the checkpoint", "somebody's notes\n", None])
+@pytest.mark.parametrize("is_ahead", [True, False])
 def test_the_history_of_a_resumed_run_comes_from_its_checkpoint(
-    run: PlannedRun, whole: RunDirectory, tmp_path: Path, leftover: str | None
+    run: PlannedRun, whole: RunDirectory, tmp_path: Path, is_ahead: bool
 ) -> None:
-    """As after a kill between checkpoints, with the last line cut short; or if somebody edits or removes the file."""
+    """As after a kill between checkpoints, with the last line cut short; or if somebody removes the file."""
     directory, _ = go(run, tmp_path, stop_at=8)
-    file = directory.history_file
-    if leftover is None:
-        file.unlink()
-    elif leftover.startswith("ahead"):
-        line = directory.history()[0].to_json()
-        file.write_text(f"{line}\n{line.replace('5', '10')}\n{line[:20]}")
+    if is_ahead:
+        line = to_json(directory.history()[0])
+        directory.history_file.write_text(f"{line}\n{line.replace('5', '10')}\n{line[:20]}")
     else:
-        file.write_text(leftover)
-    assert_same(go(run, tmp_path)[0], whole)
+        directory.history_file.unlink()
+    seen = []
+    log = Log(lambda _: seen.append([line.iteration for line in directory.history()]))
+    assert_same(go(run, tmp_path, log=log)[0], whole)
+    assert seen[0] == [5], "from the first step on"
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-1] + b"!"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
-    run: PlannedRun, whole: RunDirectory, tmp_path: Path, damage: Callable[[bytes], bytes]
+    run: PlannedRun, whole: RunDirectory, tmp_path: Path
 ) -> None:
     go(run, tmp_path, stop_at=8)
     directory, _ = go(run, tmp_path, stop_at=13)
     newest, before = directory.checkpoints.newest_first()
-    newest.path.write_bytes(damage(newest.read()))
+    newest.path.write_bytes(newest.read()[:-1] + b"!")
     directory, log = go(run, tmp_path)
     aside = f"{newest.path.name}.damaged"
     assert log.warnings == [
@@ -268,7 +262,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_kept(run: PlannedRun, whole:
     assert_same(go(run, tmp_path, incompatible="restart")[0], whole)
 
 
-@pytest.mark.parametrize("stops", [(8, 13), (13, 8), (8, 20), (20, 8)])
+@pytest.mark.parametrize("stops", [(13, 8), (8, 20)])
 def test_stores_merge_by_copying_in_either_direction(
     run: PlannedRun, whole: RunDirectory, tmp_path: Path, stops: tuple[int, int]
 ) -> None:
@@ -281,8 +275,13 @@ def test_stores_merge_by_copying_in_either_direction(
     assert_same(directory, whole)
 
 
-@pytest.mark.parametrize("where", ["safetensors.torch.load", "torch.nn.Module.load_state_dict"])
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory")])
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("safetensors.torch.load", MemoryError()),
+        ("torch.nn.Module.load_state_dict", RuntimeError("CUDA error: out of memory")),
+    ],
+)
 def test_too_little_memory_to_resume_condemns_no_checkpoint(
     run: PlannedRun,
     whole: RunDirectory,
@@ -334,26 +333,23 @@ def test_a_record_of_another_schema_is_left_to_its_version(
     assert_same(directory, whole)
 
 
-def test_how_often_a_run_is_saved_changes_nothing(run: PlannedRun, tmp_path: Path) -> None:
-    directories = []
-    for monitoring in (Monitoring(5, 10, 1, 1.0), Monitoring(5, 10, 20, 1e-9)):
-        varied = replace(run, recipe=replace(run.recipe, monitoring=monitoring))
-        directories.append(go(varied, tmp_path / str(monitoring.checkpoint_every))[0])
-    assert_same(*directories)
+def test_how_often_a_run_is_saved_changes_nothing(run: PlannedRun, whole: RunDirectory, tmp_path: Path) -> None:
+    often = replace(run, recipe=replace(run.recipe, monitoring=Monitoring(5, 10, 1, 1.0)))
+    assert_same(go(often, tmp_path)[0], whole)
 
 
 def test_files_that_vanish_while_a_run_is_at_work_are_made_again(
     run: PlannedRun, whole: RunDirectory, tmp_path: Path
 ) -> None:
-    class Vandal(Log):
-        def stepped(self, iteration: int) -> None:
-            folder = tmp_path / "runs" / run.id
-            if iteration == 7:
-                (folder / "history.jsonl").unlink()
-            if iteration == 14:
-                shutil.rmtree(folder)
+    folder = tmp_path / "runs" / run.id
 
-    assert_same(go(run, tmp_path, log=Vandal())[0], whole)
+    def vandalise(iteration: int) -> None:
+        if iteration == 7:
+            (folder / "history.jsonl").unlink()
+        if iteration == 14:
+            shutil.rmtree(folder)
+
+    assert_same(go(run, tmp_path, log=Log(vandalise))[0], whole)
 
 
 def test_a_session_does_not_depend_on_the_clock_of_the_day(

@@ -92,7 +92,7 @@ def test_processes_with_the_same_command_divide_the_work(undisturbed: Path, spec
     ]
     told = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], told
-    records = Store(tmp_path / "results").records().records
+    records = Store(tmp_path / "results").records()[0]
     assert len(records) == RUNS
     assert {(len(record.sessions), record.status) for record in records} == {(1, "finished")}
     trained = [errors.count(": to iteration 40") for _, errors in told]

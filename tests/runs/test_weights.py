@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,31 +146,47 @@ def test_data_that_timm_has_no_tag_for_leave_it_out(
     loaded(directory)
 
 
-def test_verify_tells_edited_weights_and_lets_them_be_removed(
-    run: PlannedRun, finished: RunDirectory, tmp_path: Path
-) -> None:
-    store = Store(finished.path.parents[1])
-    assert verify(store).problems == []
-    data = bytearray(finished.weights_file.read_bytes())
+def a_byte_changed(file: Path) -> None:
+    data = bytearray(file.read_bytes())
     data[-1] ^= 1
-    finished.weights_file.write_bytes(data)
-    (problem,) = verify(store).problems
-    assert f"{finished.weights_file} was edited or damaged" in problem
-    finished.weights_file.unlink()
-    assert verify(store).problems == []
-    finished.weights_file.symlink_to("nowhere")
-    (problem,) = verify(store).problems
-    assert "leads nowhere" in problem
-    finished.weights_file.unlink()
-    os.mkfifo(finished.weights_file)
-    (problem,) = verify(store).problems
-    assert "it is no ordinary file" in problem
-    finished.weights_file.unlink()
-    with open(finished.weights_file, "wb") as stream:
-        stream.truncate(400 * 10**9)
-    (problem,) = verify(store).problems
-    assert "are more than the" in problem
-    finished.weights_file.unlink()
+    file.write_bytes(data)
+
+
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def change(file: Path) -> None:
+        file.unlink()
+        make(file)
+
+    return change
+
+
+def huge(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 400 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: None, None),
+        (Path.unlink, None),
+        (a_byte_changed, "was edited or damaged"),
+        (replaced(lambda file: file.symlink_to("nowhere")), "cannot be read: No such file"),
+        (replaced(os.mkfifo), "it is no ordinary file"),
+        (replaced(huge), "are more than the"),
+    ],
+)
+def test_weights_may_be_missing_but_not_be_others(
+    finished: RunDirectory, change: Callable[[Path], object], message: str | None
+) -> None:
+    change(finished.weights_file)
+    (run,) = verify(Store(finished.path.parents[1]))
+    if message is None:
+        assert run.problems == []
+    else:
+        (problem,) = run.problems
+        assert problem.startswith(f"{finished.weights_file} ")
+        assert message in problem
 
 
 def test_weights_that_were_removed_are_made_again_from_the_checkpoint(run: PlannedRun, finished: RunDirectory) -> None:
@@ -193,7 +210,7 @@ def test_a_diverged_run_keeps_no_weights_of_another_attempt(
     assert log.record.status == "diverged"
     assert not finished.weights_file.exists()
     finished.weights_file.write_bytes(b"from elsewhere")
-    (problem,) = verify(store).problems
+    (problem,) = verify(store)[0].problems
     assert "belongs to no result: the run diverged" in problem
 
 

@@ -36,7 +36,7 @@ class CaptureError(RuntimeError):
 
 
 class Tape:
-    """A `paperbench.training.graph.Capture` for CPUs."""
+    """A `paperbench.training.graph.CudaCapture` for CPUs."""
 
     def __init__(self) -> None:
         self._recordings: list[_Recording] = []
@@ -56,12 +56,10 @@ class Tape:
         """
         recording = _Recording()
         generator = torch.get_rng_state()
-        try:
-            with _NoWayToTheHost(), recording:
-                body()
-        finally:
-            recording.undo()
-            torch.set_rng_state(generator)
+        with _NoWayToTheHost(), recording:
+            body()
+        recording.undo()
+        torch.set_rng_state(generator)
         self._recordings.append(recording)
         return recording.replay
 

@@ -60,10 +60,3 @@ def by_formula(recipe: Recipe) -> torch.Tensor:
 def test_each_form_is_its_frameworks_formula_across_warm_up_and_drops(recipe: Recipe, form: Any) -> None:
     changed = replace(recipe, momentum_form=form)
     torch.testing.assert_close(trained(changed), by_formula(changed), rtol=1e-12, atol=1e-12)
-
-
-def test_the_forms_differ_only_once_the_rate_changes(recipe: Recipe) -> None:
-    constant = replace(recipe, warm_up=None, drops=Drops((), 0.1))
-    pytorch = replace(constant, momentum_form="pytorch")
-    torch.testing.assert_close(trained(constant), trained(pytorch), rtol=1e-12, atol=1e-12)
-    assert (trained(recipe) - trained(replace(recipe, momentum_form="pytorch"))).abs().max() > 0.01

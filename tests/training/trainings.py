@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from paperbench.training.trainer import Trainer
 from paperbench.training.window import WindowMetrics
 
 
-def recipe_of(paper_recipe: Recipe, iterations: int, momentum_form: Any = "caffe") -> Recipe:
+def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:
     """Six images in two groups of three: the 100 images end inside a batch. The rate changes twice."""
     return replace(
         paper_recipe,
@@ -26,7 +25,6 @@ def recipe_of(paper_recipe: Recipe, iterations: int, momentum_form: Any = "caffe
         iterations=iterations,
         warm_up=WarmUp(0.01, iterations // 10),
         drops=Drops((iterations * 3 // 4,), 0.1),
-        momentum_form=momentum_form,
         batch_norm=BatchNormSettings(3, 1e-5, 0.1, "reestimated"),
     )
 
