@@ -310,7 +310,7 @@ def test_what_timms_scripts_always_give_is_taken_and_what_it_would_mean_is_refus
 def test_a_classifier_without_pooling_is_refused() -> None:
     with pytest.raises(PaperbenchError, match="with global_pool='' say num_classes=0"):
         created("preact_resnet20", depth=8, global_pool="")
-    with pytest.raises(PaperbenchError, match="num_classes of a net must be at least 0, not -1"):
+    with pytest.raises(PaperbenchError, match="num_classes of a net: must be at least 0, not -1"):
         created("preact_resnet20", depth=8).reset_classifier(-1)
 
 
