@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, dataclass_transform, ge
 
 import pydantic
 import pydantic_core
-from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from paperbench.errors import PaperbenchError, nearest
 
@@ -31,10 +31,13 @@ Count = Annotated[int, pydantic.Field(ge=1)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
 
 
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, pydantic.Field))
 def typed(kind: type[T]) -> type[T]:
     """Make a class a frozen dataclass that refuses unknown keys, wrong types, NaN and infinity."""
-    config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+    config = ConfigDict(extra="forbid", defer_build=True, **_STRICT)
     return cast(type[T], pydantic.dataclasses.dataclass(frozen=True, config=config)(kind))
 
 
@@ -82,8 +85,20 @@ def unknown(what: str, words: Iterable[tuple[KeyPath, str]], known: Iterable[str
             yield Problem(path, f"unknown {what} {word!r}. {nearest(word, legal)}")
 
 
+def one_of(what: str, known: Iterable[str]) -> AfterValidator:
+    """For `Annotated[str, ...]`: the text must be one of some words."""
+
+    def check_word(word: str) -> str:
+        check(unknown(what, [((), word)], known))
+        return word
+
+    return AfterValidator(check_word)
+
+
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-"""What reads, writes and describes values of a type; building one takes far longer than using it."""
+"""What reads, writes and describes values of a typed class; building one takes far longer than using it."""
+
+_strict_adapter: Callable[[Any], TypeAdapter[Any]] = cache(lambda kind: TypeAdapter(kind, config=_STRICT))
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
@@ -95,8 +110,23 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     try:
         value: T = adapter(kind).validate_json(text)
     except ValidationError as error:
-        raise TypedError(list(_problems(error, kind, text))) from error
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "json_invalid":
+            raise TypedError([Problem((), f"is no JSON ({first['ctx']['error']}).")]) from error
+        raise TypedError(list(_problems(error, kind, pydantic_core.from_json(text)))) from error
     return value
+
+
+def strict_value(kind: Any, value: Any) -> Any:
+    """A value of a type that is no typed class, such as a number within bounds.
+
+    Raises:
+        TypedError: The value does not fit the type.
+    """
+    try:
+        return _strict_adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise TypedError(list(_problems(error, kind, value))) from error
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -140,14 +170,9 @@ _WANTED = {
 _WANTED_PATTERNS = {_TEXT: "text without control characters", _ID: "made of small letters, digits and underscores"}
 
 
-def _problems(error: ValidationError, kind: Any, text: str | bytes) -> Iterator[Problem]:
-    errors = error.errors(include_url=False)
-    if errors[0]["type"] == "json_invalid":
-        yield Problem((), f"is no JSON ({errors[0]['ctx']['error']}).")
-        return
-    data = pydantic_core.from_json(text)
+def _problems(error: ValidationError, kind: Any, data: Any) -> Iterator[Problem]:
     alternatives: dict[KeyPath, tuple[list[str], Any]] = {}  # members of a union each say what they would have taken
-    for found in errors:
+    for found in error.errors(include_url=False):
         cause, path = found["type"], _path_in(data, found["loc"])
         context = {key: _plain(value) for key, value in found.get("ctx", {}).items()}
         match cause:

@@ -6,10 +6,9 @@ The vocabulary is that of He et al., "Identity Mappings in Deep Residual Network
 "the paper" below, and of "Deep Residual Learning for Image Recognition" (CVPR 2016, arXiv:1512.03385), called "v1".
 """
 
-from paperbench.catalogue.arguments import ARGUMENTS, checked
 from paperbench.catalogue.datasets import DATASETS, DatasetInfo
 from paperbench.catalogue.families import FAMILIES, Family
-from paperbench.catalogue.nets import NETS, Net, resolve, tags
+from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
 from paperbench.catalogue.placements import PLACEMENTS, Component, Placement
 from paperbench.catalogue.shortcuts import SHORTCUTS, Shortcut
 

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
 
-from paperbench.catalogue.arguments import (
-    GateInit,
-    ShortcutOption,
-    StrideIn,
-    TransitionShortcut,
-    checked,
-)
 from paperbench.catalogue.datasets import DATASETS
 from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.placements import PLACEMENTS
 from paperbench.catalogue.shortcuts import SHORTCUTS
-from paperbench.errors import PaperbenchError, nearest
-from paperbench.typed import Count, set_values, typed
+from paperbench.errors import ArgumentError, PaperbenchError, nearest
+from paperbench.typed import Count, TypedError, one_of, set_values, strict_value, typed
 
 
 @typed
@@ -49,26 +42,23 @@ class Net:
             signal, or the "raw" one.
     """
 
-    family: str
+    family: Annotated[str, one_of("family", FAMILIES)]
     depth: int
-    placement: str
-    shortcut_option: ShortcutOption | None = None
+    placement: Annotated[str, one_of("placement", PLACEMENTS)]
+    shortcut_option: Literal["A", "B"] | None = None
     num_classes: Annotated[int, Field(ge=0)] = 10
     in_chans: Count = 3
-    shortcut: str = "identity"
+    shortcut: Annotated[str, one_of("shortcut", SHORTCUTS)] = "identity"
     shortcut_scale: Annotated[float, Field(ge=0)] | None = None
     residual_scale: Annotated[float, Field(ge=0)] | None = None
     gate_bias: float | None = None
-    gate_init: GateInit | None = None
+    gate_init: Literal["he", "gaussian"] | None = None
     shortcut_bn: bool | None = None
     inverted: bool | None = None
-    stride_in: StrideIn = "first"
-    transition_shortcut: TransitionShortcut = "activated"
+    stride_in: Literal["first", "middle"] = "first"
+    transition_shortcut: Literal["activated", "raw"] = "activated"
 
     def __post_init__(self) -> None:
-        for key, known in (("family", FAMILIES), ("placement", PLACEMENTS), ("shortcut", SHORTCUTS)):
-            if getattr(self, key) not in known:
-                raise PaperbenchError(f"There is no {key} {getattr(self, key)!r}. {nearest(getattr(self, key), known)}")
         of_shortcuts = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
         family = FAMILIES[self.family]
         family.units(self.depth)
@@ -97,6 +87,31 @@ class Net:
         """Whether a convolution on a shortcut has BN behind it."""
         own = self.shortcut_bn
         return PLACEMENTS[self.placement].projection_bn if own is None else own
+
+
+_TYPES = {key: kind for key, kind in get_type_hints(Net, include_extras=True).items() if key != "family"}
+
+ARGUMENTS: tuple[str, ...] = tuple(_TYPES)
+"""Arguments of `resolve`, and so of `timm.create_model`, that change what a name builds."""
+
+
+def checked(owner: str, key: str, value: Any) -> Any:
+    """The value, as a plain one of the argument's type.
+
+    Args:
+        owner: Whose argument it is, for messages.
+
+    Raises:
+        ArgumentError: There is no such argument.
+        PaperbenchError: It cannot have such a value in any net.
+    """
+    if key not in _TYPES:
+        raise ArgumentError(f"{owner} has no argument {key!r}. {nearest(key, ARGUMENTS)}")
+    try:
+        plain = strict_value(_TYPES[key], value.item() if hasattr(value, "item") else value)  # NumPy's scalars, too
+    except TypedError as error:
+        raise PaperbenchError(f"{key} of {owner}: {error}") from error
+    return plain + 0.0 if isinstance(plain, float) else plain  # there is no -0.0: another text for the same net
 
 
 def _net(family: str, depth: int, placement: str = "original", shortcut: str = "identity") -> Net:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError
 from paperbench.seeds import MOST_SEEDS
 from paperbench.specs.expected import repeated
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Id, KeyPath, Problem, Text, check, typed, unknown
+from paperbench.typed import Count, Id, KeyPath, Problem, Text, check, one_of, typed, unknown
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,7 @@ def _with_model(nets: Any) -> Any:
 WrittenNets = Annotated[CellNets, BeforeValidator(_with_model, str | CellNets)]
 
 
-def _known_dataset(name: str) -> str:
-    if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}. {nearest(name, DATASETS)}")
-    return name
-
-
-DatasetName = Annotated[str, AfterValidator(_known_dataset)]
+DatasetName = Annotated[str, one_of("data set", DATASETS)]
 """A key of `catalogue.DATASETS`."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from paperbench.catalogue import FAMILIES
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Problem, Text, check, typed, unknown
+from paperbench.typed import Count, Id, Problem, Text, check, one_of, typed
 
 
 @typed
@@ -27,7 +27,7 @@ class Profile:
     """
 
     title: Text
-    depth: Mapping[str, int] = field(default_factory=dict)
+    depth: Mapping[Annotated[str, one_of("family", FAMILIES)], int] = field(default_factory=dict)
     dataset: DatasetName | None = None
     recipe: Mapping[str, Any] | None = None
     seeds: Count | None = None
@@ -36,11 +36,9 @@ class Profile:
         check(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
-        yield from unknown("family", ((("depth", family), family) for family in self.depth), FAMILIES)
         for family, depth in self.depth.items():
             try:
-                if family in FAMILIES:
-                    FAMILIES[family].units(depth)
+                FAMILIES[family].units(depth)
             except PaperbenchError as error:
                 yield Problem(("depth", family), str(error))
 

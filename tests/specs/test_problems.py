@@ -49,7 +49,7 @@ SWEEPS = [
     ("sweep: {gate_bias: [0, 0.0]}", "sweep.gate_bias: needs two values or more, each different."),
     ("sweep: {gate_bias: -1}", "sweep.gate_bias: must be a list, not -1."),
     ("sweep: {gate_bais: [0, -1]}", "Did you mean 'gate_bias'?"),
-    ("sweep: {gate_bias: [0, low]}", "gate_bias of resnet110_exclusive_gating must be a number"),
+    ("sweep: {gate_bias: [0, low]}", "gate_bias of resnet110_exclusive_gating: must be a number"),
     ("sweep: {num_classes: [10, 100]}", "num_classes follows from the data set"),
     ("kwargs: {gate_bias: -6}, sweep: {gate_bias: [0, -1]}", "sweep.gate_bias: is among kwargs too."),
     ("sweep: {gate_bias: [0, -1], gate_init: [he, gaussian]}", "sweep: a sweep is over one argument."),
