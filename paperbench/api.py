@@ -35,7 +35,7 @@ from paperbench.report.model import Report
 from paperbench.report.table import published_table
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
-from paperbench.seeds import MOST_SEEDS
+from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.locate import spec_root
 from paperbench.specs.table import Cell, Table, table_ids
 from paperbench.specs.table import load_table as read_table
@@ -331,8 +331,8 @@ def plan(
     Raises:
         PaperbenchError: A name is unknown, data are missing, the device lacks something, or the disk is too full.
     """
-    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
-        raise PaperbenchError(f"seeds must be from 1 to {MOST_SEEDS}, not {seeds}.")
+    if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
+        raise PaperbenchError(f"seeds must be from 1 to {MAX_SEEDS}, not {seeds}.")
     published, folder = load_table(table, root), Path(results)
     read = published.table
     of_profile = read.profiles.named(profile)

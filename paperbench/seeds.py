@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
-MOST_SEEDS = 1_000
+MAX_SEEDS = 1_000
 """Far more runs a cell than anybody will train."""
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paperbench.seeds import MOST_SEEDS
+from paperbench.seeds import MAX_SEEDS
 
 Subparsers = Any  # argparse keeps the class of `add_subparsers` to itself
 
@@ -85,8 +85,8 @@ def positive_int(text: str) -> int:
 
 def number_of_runs(text: str) -> int:
     """A number of runs a cell that somebody could train."""
-    if positive_int(text) > MOST_SEEDS:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_SEEDS}, not {text}")
+    if positive_int(text) > MAX_SEEDS:
+        raise argparse.ArgumentTypeError(f"must be at most {MAX_SEEDS}, not {text}")
     return int(text)
 
 

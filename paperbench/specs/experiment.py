@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError
-from paperbench.seeds import MOST_SEEDS
+from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import repeated
 from paperbench.specs.run_spec import Precision
 from paperbench.typed import Count, Id, KeyPath, Problem, Text, check, one_of, typed, unknown
@@ -187,7 +187,7 @@ class Experiment:
     table: Id
     title: Text
     recipe: Text
-    seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)]
+    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)]
     columns: Annotated[tuple[Column, ...], Field(min_length=1)]
     rows: Annotated[tuple[Row, ...], Field(min_length=1)]
     case: Text = "case"

@@ -303,18 +303,6 @@ def test_checkpointed_features_count_a_batch_once(name: str) -> None:
 
 def test_what_timms_scripts_always_give_is_taken() -> None:
     created("preact_resnet20", depth=8, drop_rate=0.0, drop_path_rate=0.0)
-<<<<<<< HEAD
-=======
-    with pytest.raises(PaperbenchError, match=r"must be 0: .* say shortcut='dropout'"):
-        created("preact_resnet20", drop_rate=0.1)
-
-
-def test_a_classifier_without_pooling_is_refused() -> None:
-    with pytest.raises(PaperbenchError, match="with global_pool='' say num_classes=0"):
-        created("preact_resnet20", depth=8, global_pool="")
-    with pytest.raises(PaperbenchError, match="num_classes of a net: must be at least 0, not -1"):
-        created("preact_resnet20", depth=8).reset_classifier(-1)
->>>>>>> wt-specs2
 
 
 def test_entry_points_can_be_imported_and_pickled() -> None:
