@@ -461,7 +461,7 @@ def test_a_record_names_no_person_and_no_place(run: PlannedRun, tmp_path: Path) 
     text = directory.record_file.read_text()
     for private in (os.uname().nodename, getpass.getuser(), str(Path.home()), str(tmp_path), str(ROOT)):
         assert private not in text
-    assert set(json.loads(text)["environment"]) == {
+    assert set(json.loads(text)["sessions"][0]["environment"]) == {
         *("python", "torch", "torchvision", "timm", "numpy", "cuda", "cudnn", "system", "device", "threads")
     }
 
