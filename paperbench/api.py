@@ -30,9 +30,8 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.report.formats import FORMATS, Format
-from paperbench.report.layout import paper_grid
-from paperbench.report.model import build_report
+from paperbench.report import FORMATS, Format
+from paperbench.report.model import Report
 from paperbench.report.table import published_table
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
@@ -97,7 +96,7 @@ class JudgedTable:
         Raises:
             PaperbenchError: There is no such format.
         """
-        report = build_report(self.comparison, len(self.complaints))
+        report = Report(self.comparison, len(self.complaints))
         match form:  # what a format needs is imported for it alone
             case "table" | "markdown":
                 from paperbench.report import text
@@ -210,9 +209,7 @@ class PublishedTable:
         return f"<{self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
-        grid = paper_grid(self.table, self.cells)
-        lines = tabulate(grid.rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
-        return f"**{self.table.source.table}: {self.title}**\n\n{lines}"
+        return f"**{self.table.source.table}: {self.title}**\n\n{published_table(self.table, 'markdown')}"
 
 
 def _printable(text: str) -> str:

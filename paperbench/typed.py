@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, TypeVar, cast, dataclass_transform
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 import pydantic
 import pydantic_core
@@ -81,14 +82,8 @@ def unknown(what: str, words: Iterable[tuple[KeyPath, str]], known: Iterable[str
             yield Problem(path, f"unknown {what} {word!r}. {nearest(word, legal)}")
 
 
-def adapter(kind: Any) -> TypeAdapter[Any]:
-    """What reads, writes and describes values of a type."""
-    return _adapter(kind)
-
-
-@cache  # building one takes far longer than using it
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+"""What reads, writes and describes values of a type; building one takes far longer than using it."""
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
@@ -157,7 +152,7 @@ def _problems(error: ValidationError, kind: Any, text: str | bytes) -> Iterator[
         context = {key: _plain(value) for key, value in found.get("ctx", {}).items()}
         match cause:
             case "unexpected_keyword_argument":
-                keys = _keys_at(adapter(kind).json_schema(), path[:-1])
+                keys = [field.name for of in _classes_at(kind, path[:-1]) for field in dataclasses.fields(of)]
                 yield Problem(path, f"unknown key. {nearest(str(path[-1]), keys)}")
             case "missing":
                 yield Problem((*path, found["loc"][-1]), "is missing.")
@@ -167,11 +162,9 @@ def _problems(error: ValidationError, kind: Any, text: str | bytes) -> Iterator[
                 yield Problem(path, str(context["error"]))
             case "too_short" | "string_too_short" if context["min_length"] == 1:
                 yield Problem(path, "must not be empty.")
-            case "too_short" | "too_long":
-                limit = (
-                    f"at least {context['min_length']}" if cause == "too_short" else f"at most {context['max_length']}"
-                )
-                yield Problem(path, f"must have {limit} entries, not {context['actual_length']}.")
+            case "too_long":
+                most, there_are = context["max_length"], context["actual_length"]
+                yield Problem(path, f"must have at most {most} entries, not {there_are}.")
             case _:
                 wanted = _WANTED_PATTERNS.get(context.get("pattern", "")) or _WANTED.get(cause, "")
                 options, _ = alternatives.setdefault(path, ([], found["input"]))
@@ -207,27 +200,15 @@ def _path_in(data: Any, location: KeyPath) -> KeyPath:
     return tuple(path)
 
 
-def _keys_at(schema: Mapping[str, Any], path: KeyPath) -> list[str]:
-    """The keys that a schema allows where a path leads."""
-    definitions = schema.get("$defs", {})
-
-    def follow(nodes: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The nodes with references and unions resolved."""
-        found: list[Mapping[str, Any]] = []
-        for node in nodes:
-            if "$ref" in node:
-                found += follow([definitions[node["$ref"].rpartition("/")[2]]])
-            elif "anyOf" in node or "oneOf" in node:
-                found += follow(node.get("anyOf") or node["oneOf"])
-            else:
-                found.append(node)
-        return found
-
-    nodes = follow([schema])
-    for part in path:
-        inner = [node["items"] for node in nodes if isinstance(part, int) and "items" in node]
-        inner += [node["properties"][str(part)] for node in nodes if str(part) in node.get("properties", {})]
-        inner += [n["additionalProperties"] for n in nodes if isinstance(n.get("additionalProperties"), Mapping)]
-        inner += [value for node in nodes for value in node.get("patternProperties", {}).values()]
-        nodes = follow(inner) or nodes
-    return [key for node in nodes for key in node.get("properties", {})]
+def _classes_at(kind: Any, path: KeyPath) -> Iterator[Any]:
+    """The typed classes that a value can be of where a path leads from a value of a type."""
+    if dataclasses.is_dataclass(kind):
+        fields = get_type_hints(kind)
+        if not path:
+            yield kind
+        elif path[0] in fields:
+            yield from _classes_at(fields[str(path[0])], path[1:])
+    else:
+        rest = path if get_origin(kind) in (Union, UnionType) else path[1:]
+        for argument in get_args(kind):
+            yield from _classes_at(argument, rest)

@@ -60,7 +60,7 @@ def test_a_notebook_shows_markdown(tmp_path: Path, table2: Table) -> None:
 
 def test_what_is_printed_is_the_command_lines_table(tmp_path: Path) -> None:
     table = paperbench.load_table("table2")
-    assert "full pre-activation       4(e)            6.37          5.46" in str(table)
+    assert "full pre-activation       4(e)        6.37        5.46" in str(table)
     assert repr(table) == "<table2: Test error (%) on CIFAR-10 by placement of the activations>"
     assert "No run of this table" in str(table.compare(tmp_path))
 

@@ -29,7 +29,7 @@ def test_a_trained_net_is_loaded_as_the_readme_says(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
     directory, log = go(planned(tiny(paper_recipe), small_dataset), tmp_path)
-    code = block_with("told = opened.metadata()").replace("results/runs/<run>", str(directory.path))
+    code = block_with("facts = opened.metadata()").replace("results/runs/<run>", str(directory.path))
     pixels = torch.from_numpy(small_dataset.x_test).permute(0, 3, 1, 2).float()
     names: dict[str, Any] = {"pixels": pixels}
     exec(code, names)

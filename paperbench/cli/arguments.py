@@ -78,18 +78,16 @@ def discard_output() -> None:
 
 
 def positive_int(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, not {text!r}")
-    return value
+    return int(text)
 
 
 def number_of_runs(text: str) -> int:
     """A number of runs a cell that somebody could train."""
-    value = positive_int(text)
-    if value > MOST_SEEDS:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_SEEDS}, not {value}")
-    return value
+    if positive_int(text) > MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_SEEDS}, not {text}")
+    return int(text)
 
 
 def positive_seconds(text: str) -> float:

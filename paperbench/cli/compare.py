@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
     Subparsers,
@@ -15,10 +14,7 @@ from paperbench.cli.arguments import (
     add_tables_root,
     number_of_runs,
 )
-from paperbench.report.formats import FORMATS
-
-if TYPE_CHECKING:
-    from paperbench.compare.comparison import Requirement
+from paperbench.report import FORMATS
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -40,7 +36,10 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     parser.add_argument(
-        "--require", choices=("reproduced",), help="exit with 1 unless every cell is reproduced, missing ones included"
+        "--require",
+        choices=("reproduced",),
+        default="no difference",
+        help="exit with 1 unless every cell is reproduced, missing ones included",
     )
     add_results(parser)
     add_tables_root(parser)
@@ -52,14 +51,11 @@ def execute(args: argparse.Namespace) -> int:
 
     table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells, profile=args.profile, seeds=args.seeds)
-    requirement: Requirement = args.require or "no difference"
-    report = judged.render(args.format, requirement)
+    report = judged.render(args.format, args.require)
     print(report, end="" if report.endswith("\n") else "\n")
     for complaint in judged.complaints:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
-    elsewhere = " or ".join(judged.other_profiles)
-    if elsewhere:
-        print(
-            f"paperbench: {args.results} has runs of other profiles: --profile {elsewhere} shows them.", file=sys.stderr
-        )
-    return 0 if judged.holds(requirement) else 1
+    if judged.other_profiles:
+        options = " or ".join(f"--profile {profile}" for profile in judged.other_profiles)
+        print(f"paperbench: {args.results} has runs of other profiles: {options} shows them.", file=sys.stderr)
+    return 0 if judged.holds(args.require) else 1

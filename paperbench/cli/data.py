@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import Subparsers, add_data
+from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
     from paperbench.data.dataset import ImageDataset
@@ -48,7 +49,6 @@ def execute_download(args: argparse.Namespace) -> int:
 def execute_convert(args: argparse.Namespace) -> int:
     from paperbench.data.cifar_batches import FOLDERS
     from paperbench.data.convert import convert
-    from paperbench.errors import PaperbenchError
 
     key = args.dataset or args.target.stem
     if key not in FOLDERS or args.target.suffix != ".npz":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import Subparsers, add_tables_root, positive_int
+from paperbench.errors import PaperbenchError, nearest
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
@@ -47,16 +50,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from fnmatch import fnmatchcase
-
     from paperbench.catalogue import NETS, resolve
-    from paperbench.errors import PaperbenchError, nearest
-    from paperbench.specs.locate import spec_root
 
-    names = [name for name in NETS if fnmatchcase(name, args.pattern)]
-    if args.pattern.partition(".")[0] in NETS and not names:
-        resolve(args.pattern)  # a name with a tag
+    if args.pattern.partition(".")[0] in NETS:
+        resolve(args.pattern)  # it may have a tag
         names = [args.pattern]
+    else:
+        names = [name for name in NETS if fnmatchcase(name, args.pattern)]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
     for option, value, needed, is_there in (
@@ -66,20 +66,17 @@ def execute(args: argparse.Namespace) -> int:
     ):
         if value and not is_there:
             raise PaperbenchError(f"{option} needs {needed}. Add that, or leave {option} out.")
-    if args.tables and (args.diagram or args.memory):
-        raise PaperbenchError("--tables is for the list of nets, which names the tables that use them. Leave it out.")
     if args.diagram:
         print(_diagram(names, args.pattern, args.settings))
     elif args.memory:
         print(_memory(names, args.batch_size or 128, args.device or "auto"))
     else:
-        print(_table(names, spec_root(args.tables)))
+        print(_table(names, args.tables))
     return 0
 
 
 def _diagram(names: list[str], pattern: str, settings: list[str]) -> str:
     from paperbench.catalogue import resolve
-    from paperbench.errors import PaperbenchError
     from paperbench.report.diagram import diagram
 
     if len(names) > 1:
@@ -93,10 +90,6 @@ def _diagram(names: list[str], pattern: str, settings: list[str]) -> str:
 
 def _setting(text: str) -> tuple[str, Any]:
     """Key and value of `key=value`; the value is what JSON takes it for, else a text."""
-    import json
-
-    from paperbench.errors import PaperbenchError
-
     key, _, value = text.partition("=")
     if not key or not value:
         raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
@@ -106,23 +99,42 @@ def _setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _table(names: Iterable[str], root: Path) -> str:
+def _table(names: Iterable[str], chosen_root: Path | None) -> str:
     from tabulate import tabulate
 
     from paperbench.architecture import macs, parameters
-    from paperbench.catalogue import PLACEMENTS, resolve
+    from paperbench.catalogue import FAMILIES, PLACEMENTS, resolve
+    from paperbench.specs.locate import spec_root
+    from paperbench.specs.table import load_table, table_ids
 
-    tables = _tables_by_net(root)
+    tables: dict[str, dict[str, None]] = {}
+    root = spec_root(chosen_root)
+    for table_id in table_ids(root):
+        for cell in load_table(table_id, root).all_cells:
+            tables.setdefault(cell.settings[0].reference.name, {})[table_id.removeprefix("table")] = None
     rows = []
     for name in names:
         net = resolve(name)
-        placement = PLACEMENTS[net.placement]
-        size = (net.depth, f"{parameters(net):,}", f"{macs(net) / 1e6:.1f}M")
-        kind = (_units(net), f"{placement.figure} {placement.title}", _shortcut(net))
-        rows.append((name, *kind, *size, tables.get(name.partition(".")[0])))
+        family, placement = FAMILIES[net.family], PLACEMENTS[net.placement]
+        count = "+".join(map(str, net.units)) if family.depths else sum(net.units)  # depth alone does not say the first
+        row = (name, f"{count} {family.unit}", f"{placement.figure} {placement.title}", _shortcut(net), net.depth)
+        used = ", ".join(tables.get(name.partition(".")[0], ()))
+        rows.append((*row, f"{parameters(net):,}", f"{macs(net) / 1e6:.1f}M", used))
     headers = ["net", "units", "Fig., placement", "Fig., shortcut", "layers", "params", "MACs", "tables"]
     alignment = ("left", "left", "left", "left", "right", "right", "right", "left")
     return tabulate(rows, headers, disable_numparse=True, colalign=alignment) + "\n" + _NOTES
+
+
+def _shortcut(net: Net) -> str:
+    from paperbench.catalogue import SHORTCUTS
+
+    shortcut = SHORTCUTS[net.shortcut]
+    details = ""
+    if net.shortcut_scale is not None:
+        details = f", {net.shortcut_scale:g}x + {'' if net.residual_scale == 1 else f'{net.residual_scale:g}'}F"
+    elif net.gate_bias is not None:
+        details = f", b={net.gate_bias:g}"
+    return f"{shortcut.figure} {shortcut.title}{details}"
 
 
 def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
@@ -149,33 +161,3 @@ def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
     headers = ["net", "fp32", "recomputing", "bf16", "recomputing"]
     table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *("right",) * 4))
     return f"{table}\n\nGB for a training step on {batch_size} images at once; {how}."
-
-
-def _units(net: Net) -> str:
-    """Their number, stage by stage where depth does not say it, and their kind."""
-    from paperbench.catalogue import FAMILIES
-
-    family = FAMILIES[net.family]
-    return f"{'+'.join(map(str, net.units)) if family.depths else sum(net.units)} {family.unit}"
-
-
-def _shortcut(net: Net) -> str:
-    from paperbench.catalogue import SHORTCUTS
-
-    shortcut = SHORTCUTS[net.shortcut]
-    details = ""
-    if net.shortcut_scale is not None:
-        details = f", {net.shortcut_scale:g}x + {'' if net.residual_scale == 1 else f'{net.residual_scale:g}'}F"
-    elif net.gate_bias is not None:
-        details = f", b={net.gate_bias:g}"
-    return f"{shortcut.figure} {shortcut.title}{details}"
-
-
-def _tables_by_net(root: Path) -> dict[str, str]:
-    from paperbench.specs.table import load_table, table_ids
-
-    tables: dict[str, list[str]] = {}
-    for table_id in table_ids(root):
-        for cell in load_table(table_id, root).all_cells:
-            tables.setdefault(cell.settings[0].reference.name, []).append(table_id.removeprefix("table"))
-    return {name: ", ".join(dict.fromkeys(ids)) for name, ids in tables.items()}

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import Subparsers, add_results, add_table, add_tables_root
+from paperbench.errors import PaperbenchError, nearest
 
 if TYPE_CHECKING:
     from paperbench.specs.experiment import Setting
@@ -69,24 +70,16 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _setting(cell: Cell, label: str | None) -> Setting:
-    """The net that a label means.
-
-    Raises:
-        PaperbenchError: The label is of none of the cell's nets, or not needed, or missing.
-    """
-    from paperbench.errors import PaperbenchError, nearest
-
+    """The net that a label means; it is needed if the cell stands for several."""
     known = {setting.label: setting for setting in cell.settings}
-    if len(known) == 1:
-        if label is not None:
-            raise PaperbenchError(f"Cell {cell.id} stands for one net: leave --setting out.")
-        return cell.settings[0]
-    if label is None:
+    if len(known) == 1 and label is not None:
+        raise PaperbenchError(f"Cell {cell.id} stands for one net: leave --setting out.")
+    if len(known) > 1 and label is None:
         listed = ", ".join(known)
         raise PaperbenchError(f"Cell {cell.id} stands for several nets: say which (`--setting LABEL`), of {listed}.")
-    if label not in known:
+    if label is not None and label not in known:
         raise PaperbenchError(f"Cell {cell.id} has no net {label!r}. {nearest(label, known)}")
-    return known[label]
+    return known[label or ""]
 
 
 def _error(text: str) -> float | None:

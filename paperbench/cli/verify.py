@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import random
 from collections import Counter
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import (
-    DEFAULT_RESULTS,
-    Subparsers,
-    add_data,
-    add_device,
-    discard_output,
-    positive_int,
-)
+from paperbench.cli.arguments import DEFAULT_RESULTS, Subparsers, add_data, add_device, discard_output, positive_int
+from paperbench.cli.run import wait_without_spinning
+from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +47,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.errors import PaperbenchError
     from paperbench.runs.store import Store
     from paperbench.runs.verify import verify
 
@@ -89,58 +86,49 @@ def _print(text: str) -> None:
 
 def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
     """Repeat the first iterations of some runs, and print how they compare."""
-    import random
-
-    from paperbench.cli.run import wait_without_spinning
-
     wait_without_spinning()
     from paperbench.data.sources import data_directory
-    from paperbench.errors import PaperbenchError
     from paperbench.runs.rerun import rerun_prefix
     from paperbench.training.precision import choose_device
 
-    device = choose_device(args.device)
+    device, directory = choose_device(args.device), data_directory(args.data)
     chance = random.Random()  # noqa: S311  (which runs, not what they train)
     candidates = [record for record in records if record.status != "partial"]
     chance.shuffle(candidates)
-    datasets: dict[str, ImageDataset | None] = {}
     done: list[Rerun] = []
     for record in candidates:
         if len(done) == args.rerun:
             break
         try:
-            dataset = _dataset(record, data_directory(args.data), datasets)
+            dataset = _dataset(record, directory)
             rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, chance)
         except PaperbenchError as error:
             _print(f"not repeated: {record.run}: {error}")
-            continue
-        done.append(rerun)
-        _print(f"repeated: {_summary(rerun, device)}")
+        else:
+            done.append(rerun)
+            _print(f"repeated: {_summary(rerun, device)}")
     if len(done) < args.rerun:
         _print(f"Repeated {len(done)} of the {args.rerun} requested runs; {len(candidates)} ended without a problem.")
     return done
 
 
-def _dataset(record: Record, directory: Path, loaded: dict[str, ImageDataset | None]) -> ImageDataset:
-    """The data set with the record's fingerprint.
-
-    Args:
-        loaded: By key, what earlier calls found in the directory.
-    """
+def _dataset(record: Record, directory: Path) -> ImageDataset:
+    """The data set with the record's fingerprint."""
     from paperbench.catalogue import DATASETS
-    from paperbench.data.sources import load_dataset
-    from paperbench.errors import PaperbenchError
 
     for key in DATASETS:
-        if key not in loaded:
-            try:
-                loaded[key] = load_dataset(key, directory)
-            except PaperbenchError:
-                loaded[key] = None
-        dataset = loaded[key]
-        if dataset is not None and dataset.fingerprint == record.data.fingerprint:
-            return dataset
+        with suppress(PaperbenchError):
+            dataset = _load(key, directory)
+            if dataset.fingerprint == record.data.fingerprint:
+                return dataset
     raise PaperbenchError(f"{record.data.name} is not in {directory}; `--data DIR` names another folder.")
+
+
+@cache
+def _load(key: str, directory: Path) -> ImageDataset:
+    from paperbench.data.sources import load_dataset
+
+    return load_dataset(key, directory)
 
 
 def _summary(rerun: Rerun, device: torch.device) -> str:

@@ -11,18 +11,19 @@ at the level divided by the number of parts.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from paperbench.catalogue import DATASETS
 from paperbench.compare.evidence import Conditions, Evidence, Group, Run, errors_of
 from paperbench.compare.failing import MIN_RUNS, Failing, failing, median_fails
-from paperbench.compare.interim_analyses import LOOKS, progress
-from paperbench.compare.statistics import FIRST_LOOK, Contrast, against, contrast, welch
+from paperbench.compare.statistics import FIRST_LOOK, LOOKS, Contrast, contrast
 from paperbench.runs.record import Record
 from paperbench.specs.claim import Claim, Measure
-from paperbench.specs.table import Cell, Table
+from paperbench.specs.table import Cell
 
 Standing = Literal["supported", "contradicted", "undecided", "not run"]
 
@@ -71,36 +72,30 @@ class _NoValueError(Exception):
     """A run lacks what the claim is about."""
 
 
-def judge_claim(
-    claim: Claim, table: Table, evidence: Evidence, profile: str, planned: int, training_mean: TrainingMean
-) -> ClaimVerdict:
+def judge_claim(claim: Claim, evidence: Evidence, training_mean: TrainingMean) -> ClaimVerdict:
     """Judge a claim by the runs of its cells.
 
     Args:
-        planned: Runs per cell, fixed beforehand.
         training_mean: Where training losses and errors come from.
     """
-    judge = _Judge(claim, table, evidence, profile, planned, training_mean)
+    judge = _Judge(claim, evidence, training_mean)
     return judge.on_failing() if claim.kind in ("diverges", "converges") else judge.by_tests()
 
 
 class _Judge:
     """A claim with the runs of its cells; a net's key is its cell and setting, as a cell can stand for several nets."""
 
-    def __init__(
-        self, claim: Claim, table: Table, evidence: Evidence, profile: str, planned: int, training_mean: TrainingMean
-    ) -> None:
-        self._claim, self._table, self._planned = claim, table, planned
-        self._profile_name, self._profile = profile, table.profiles.named(profile)
-        self._evidence, self._training_mean = evidence, training_mean
+    def __init__(self, claim: Claim, evidence: Evidence, training_mean: TrainingMean) -> None:
+        self._claim, self._evidence, self._training_mean = claim, evidence, training_mean
+        self._planned, self._profile, table = evidence.planned, evidence.profile, evidence.table
+        self._in_profile = "" if evidence.profile_name == "paper" else f", profile {evidence.profile_name}"
         self._measure: Measure = claim.measure or "test_error"
+        self._verdict = partial(ClaimVerdict, claim, test=_test(claim, _UNITS[self._measure]))
         literature = {f"{row.id}/{column}": e for row in table.expected.literature for column, e in row.cells.items()}
         self._constants = {cell: literature[cell] for cell in claim.all_cells if cell in literature}
         self._cells = {cell: table.cell(cell) for cell in claim.all_cells if cell not in literature}
         self._groups = {
-            (cell.id, setting.label): [
-                group for group in evidence.groups(cell, setting, planned) if group.conditions.source is None
-            ]
+            (cell.id, setting.label): [g for g in evidence.groups(cell, setting) if g.conditions.source is None]
             for cell in self._cells.values()
             for setting in cell.settings
         }
@@ -130,15 +125,18 @@ class _Judge:
         if not judged:
             return self._not_run()
         expected = self._claim.kind == "diverges"
-        open_because = [f"no run of our own of {self._name(key)}" for key in self._groups if key not in judged]
+        open_because = [f"no run of our own of {_name(key)}" for key in self._groups if key not in judged]
         open_because += [reason for does_fail, _, reason in judged.values() if does_fail is None]
         standing: Standing = "undecided" if open_because else "supported"
         if any(does_fail is (not expected) for does_fail, _, _ in judged.values()):
             standing = "contradicted"
-        findings = tuple(f"{self._name(key)}: {counted}" for key, (_, counted, _) in judged.items())
         conditions = "; ".join(dict.fromkeys(str(self._groups[key][0].conditions) for key in judged))
-        reason = open_because[0] if standing == "undecided" else ""
-        return self._verdict(standing, None, findings, conditions + self._in_profile, reason)
+        return self._verdict(
+            standing,
+            findings=tuple(f"{_name(key)}: {counted}" for key, (_, counted, _) in judged.items()),
+            basis=conditions + self._in_profile,
+            reason=open_because[0] if standing == "undecided" else "",
+        )
 
     def _fails(self, key: tuple[str, str], group: Group) -> tuple[bool | None, Failing, str]:
         """Whether the median of a net fails; how many runs did; and why, where it is None, that is open."""
@@ -152,41 +150,10 @@ class _Judge:
         if does_fail is False and DATASETS[dataset].fail_above is None:
             title = DATASETS[dataset].title
             return None, counted, f"the paper does not say above which error a net has failed on {title}"
-        reason = f"{self._name(key)}: {progress(group, self._planned)}"
+        reason = f"{_name(key)}: {group.progress(self._planned)}"
         if len(group.first(self._planned)) < MIN_RUNS:
             reason += f"; it takes {MIN_RUNS} to say that a net fails"
         return does_fail, counted, reason
-
-    def _verdict(
-        self,
-        standing: Standing,
-        level: float | None = None,
-        findings: tuple[str, ...] = (),
-        basis: str = "",
-        reason: str = "",
-    ) -> ClaimVerdict:
-        return ClaimVerdict(self._claim, standing, self._test, level, findings, basis, reason)
-
-    @property
-    def _test(self) -> str:
-        claim, unit = self._claim, _UNITS[self._measure]
-        match claim.kind:
-            case "lower":
-                return "Welch's test" + (f", by {claim.by:g}{unit}" if claim.by else "")
-            case "close":
-                return f"two one-sided Welch tests, within {claim.within:g}{unit}"
-            case "largest_gain":
-                return "Welch's test on differences of differences"
-            case "higher_loss_lower_error":
-                return "two Welch tests"
-            case "early":
-                return f"Welch's test at iteration {claim.iteration:,}"
-            case _:
-                return "whether the median fails"
-
-    @property
-    def _in_profile(self) -> str:
-        return "" if self._profile_name == "paper" else f", profile {self._profile_name}"
 
     def _obstacle(self) -> str:
         """Why the claim cannot be judged in this profile or on these data, whatever the runs say."""
@@ -194,10 +161,12 @@ class _Judge:
         for cell in self._cells.values():
             training = self._evidence.trains(cell, cell.settings[0])
             if training is not None and training in by_training:
-                return f"in profile {self._profile_name} {by_training[training]} and {cell.id} are one training"
+                return (
+                    f"in profile {self._evidence.profile_name} {by_training[training]} and {cell.id} are one training"
+                )
             by_training[training] = cell.id
-        if self._constants and self._profile_name != "paper":
-            return f"published numbers are not comparable with profile {self._profile_name}"
+        if self._constants and self._in_profile:
+            return f"published numbers are not comparable with profile {self._evidence.profile_name}"
         return ""
 
     def _conditions(self) -> Conditions | None:
@@ -214,7 +183,7 @@ class _Judge:
         return min(shared, key=rank, default=None)
 
     def _not_run(self) -> ClaimVerdict:
-        without = [self._name(key) for key, groups in self._groups.items() if not groups]
+        without = [_name(key) for key, groups in self._groups.items() if not groups]
         if without:
             reason = f"no run of our own of {', '.join(without)}"
         elif self._constants:
@@ -223,18 +192,15 @@ class _Judge:
             reason = "its cells have no data, precision and numerics in common"
         return self._verdict("not run", reason=reason)
 
-    def _name(self, key: tuple[str, str]) -> str:
-        return f"{key[0]} ({key[1]})" if key[1] else key[0]
-
     def _what_lacks(self, key: tuple[str, str], group: Group) -> str:
         iteration = self._claim.iteration
         if iteration is None:
-            return f"{self._name(key)}: {progress(group, self._planned)} have ended"
-        last = self._table.recipe_in(self._profile, self._cells[key[0]].recipe).iterations
+            return f"{_name(key)}: {group.progress(self._planned)} have ended"
+        last = self._evidence.table.recipe_in(self._profile, self._cells[key[0]].recipe).iterations
         if iteration > last:
             return f"in this profile runs end at iteration {last:,}, before {iteration:,}"
         done = len(self._runs(group, self._planned))
-        return f"{self._name(key)}: {done} of {self._planned} runs have reached iteration {iteration:,}"
+        return f"{_name(key)}: {done} of {self._planned} runs have reached iteration {iteration:,}"
 
     def _runs(self, group: Group, number: int) -> list[Run]:
         """Those of the first `number` runs that have ended or, of an early claim, have come to its iteration."""
@@ -252,7 +218,7 @@ class _Judge:
         try:
             parts = self._parts(runs)
         except _NoValueError as error:
-            return self._verdict("undecided", level, reason=str(error))
+            return self._verdict("undecided", level=level, reason=str(error))
         standing: Standing = "undecided"
         if all(part.p_value <= level for part in parts):
             standing = "supported"
@@ -265,49 +231,43 @@ class _Judge:
         constants = ", and published numbers taken as exact" if self._constants else ""
         basis = f"{len(next(iter(runs.values())))} runs per net, {conditions}{self._in_profile}{constants}"
         reason = "the difference is not clear of the noise" if standing == "undecided" else ""
-        return self._verdict(standing, level, findings, basis, reason)
+        return self._verdict(standing, level=level, findings=findings, basis=basis, reason=reason)
 
     def _parts(self, runs: Mapping[str, Sequence[Run]]) -> list[_Part]:
         claim = self._claim
         if claim.kind == "largest_gain":
-            return [self._gains(claim.pairs[0], pair, runs) for pair in claim.pairs[1:]]
+            (a, b), *others = claim.pairs
+            return [self._part(f"({a} - {b}) - ({c} - {d})", [a, d], [b, c], self._measure, runs) for c, d in others]
         first, *rest = claim.cells
+        pairs = [(first, other, self._measure) for other in rest]
         if claim.kind == "higher_loss_lower_error":
-            return [
-                self._lower(rest[0], first, "train_loss", runs),
-                self._lower(first, rest[0], "test_error", runs),
-            ]
-        if claim.kind == "close":
-            return [self._close(first, other, runs) for other in rest]
-        return [self._lower(first, other, self._measure, runs) for other in rest]
+            pairs.insert(0, (rest[0], first, "train_loss"))
+        return [self._part(f"{one} - {other}", [one], [other], measure, runs) for one, other, measure in pairs]
 
-    def _lower(self, one: str, other: str, measure: Measure, runs: Mapping[str, Sequence[Run]]) -> _Part:
-        difference = self._difference(one, other, measure, runs)
-        shifted = replace(difference, estimate=difference.estimate + (self._claim.by or 0.0))
-        finding = self._finding(f"{one} - {other}", difference, measure)
-        return _Part(shifted.less_p, _negated(shifted).less_p, finding)
-
-    def _close(self, one: str, other: str, runs: Mapping[str, Sequence[Run]]) -> _Part:
-        margin = self._claim.within or 0.0
-        difference = self._difference(one, other, self._measure, runs)
-        finding = self._finding(f"{one} - {other}", difference, self._measure)
-        return _Part(difference.equivalence_p(margin), difference.beyond_p(margin), finding)
-
-    def _gains(self, pair: Sequence[str], other: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> _Part:
-        """The first pair's gain minus the other's, which is above 0 if the first is the larger."""
-        weights: dict[str, float] = {}
-        for cell, weight in zip((*pair, *other), (1.0, -1.0, -1.0, 1.0), strict=True):
-            weights[cell] = weights.get(cell, 0.0) + weight
-        samples = [self._values(cell, self._measure, runs[cell]) for cell in weights]
-        gain = contrast(samples, list(weights.values()))
-        gains = f"({pair[0]} - {pair[1]}) - ({other[0]} - {other[1]})"
-        return _Part(_negated(gain).less_p, gain.less_p, self._finding(gains, gain, self._measure))
-
-    def _difference(self, one: str, other: str, measure: Measure, runs: Mapping[str, Sequence[Run]]) -> Contrast:
-        values = self._values(one, measure, runs[one])
-        if other in self._constants:
-            return against(values, self._constants[other])
-        return welch(values, self._values(other, measure, runs[other]))
+    def _part(
+        self,
+        what: str,
+        plus: Sequence[str],
+        minus: Sequence[str],
+        measure: Measure,
+        runs: Mapping[str, Sequence[Run]],
+    ) -> _Part:
+        """Test a sum of the cells' means; a published number is known exactly."""
+        weights = Counter(plus)
+        weights.subtract(minus)
+        own = {cell: weight for cell, weight in weights.items() if cell not in self._constants}
+        known = -sum(weights[cell] * number for cell, number in self._constants.items())
+        found = contrast([self._values(cell, measure, runs[cell]) for cell in own], list(own.values()), known)
+        finding = f"{what} = {_estimate(found, measure)}"
+        match self._claim.kind:
+            case "close":
+                margin = self._claim.within or 0.0
+                return _Part(found.equivalence_p(margin), found.beyond_p(margin), finding)
+            case "largest_gain":
+                return _Part(found.above_p(0), found.below_p(0), finding)
+            case _:
+                bound = -(self._claim.by or 0.0)
+                return _Part(found.below_p(bound), found.above_p(bound), finding)
 
     def _values(self, cell_id: str, measure: Measure, runs: Sequence[Run]) -> list[float]:
         """One value per run; a diverged run counts as guessing, which it is no better than."""
@@ -323,7 +283,7 @@ class _Judge:
         record = run.record
         if record is None:
             raise _NoValueError(f"{cell.id}: a result from elsewhere has no history")
-        last = self._table.recipe_in(self._profile, cell.recipe).iterations
+        last = self._evidence.table.recipe_in(self._profile, cell.recipe).iterations
         upto = self._claim.iteration or last
         if record.status == "diverged" and record.iteration < upto:
             return math.inf
@@ -332,15 +292,32 @@ class _Judge:
             raise _NoValueError(f"the history of run {record.run} has no {_NAMES[measure]} at iteration {upto:,}")
         return value
 
-    def _finding(self, what: str, difference: Contrast, measure: Measure) -> str:
-        digits = 4 if measure == "train_loss" else 2
-        low, high = difference.interval(FIRST_LOOK)
-        interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
-        return f"{what} = {difference.estimate:+.{digits}f} {interval}{_UNITS[measure]} in {_NAMES[measure]}"
+
+def _test(claim: Claim, unit: str) -> str:
+    match claim.kind:
+        case "lower":
+            return "Welch's test" + (f", by {claim.by:g}{unit}" if claim.by else "")
+        case "close":
+            return f"two one-sided Welch tests, within {claim.within:g}{unit}"
+        case "largest_gain":
+            return "Welch's test on differences of differences"
+        case "higher_loss_lower_error":
+            return "two Welch tests"
+        case "early":
+            return f"Welch's test at iteration {claim.iteration:,}"
+        case _:
+            return "whether the median fails"
 
 
-def _negated(difference: Contrast) -> Contrast:
-    return replace(difference, estimate=-difference.estimate)
+def _name(key: tuple[str, str]) -> str:
+    return f"{key[0]} ({key[1]})" if key[1] else key[0]
+
+
+def _estimate(found: Contrast, measure: Measure) -> str:
+    digits = 4 if measure == "train_loss" else 2
+    low, high = found.interval(FIRST_LOOK)
+    interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+    return f"{found.estimate:+.{digits}f} {interval}{_UNITS[measure]} in {_NAMES[measure]}"
 
 
 def _p(value: float) -> str:

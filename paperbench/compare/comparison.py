@@ -91,13 +91,12 @@ def compare(
     """
     profile = table.profiles.named(profile_name)
     planned = seeds or table.seeds_in(profile)
-    evidence = Evidence(table, profile_name, records, externals, other_tables)
-    judged = tuple(judge_cell(cell, evidence, profile_name, planned) for cell in cells)
+    evidence = Evidence(table, profile_name, planned, records, externals, other_tables)
+    judged = tuple(judge_cell(cell, evidence) for cell in cells)
     chosen = {cell.id for cell in cells}
     in_table = {cell.id for cell in table.all_cells}
-    mean = training_mean or (lambda *_: None)
     claims = tuple(
-        judge_claim(claim, table, evidence, profile_name, planned, mean)
+        judge_claim(claim, evidence, training_mean or (lambda *_: None))
         for claim in table.expected.claims
         if {cell for cell in claim.all_cells if cell in in_table} <= chosen
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
@@ -112,13 +112,21 @@ class Group:
         """Iterations of the run that came farthest."""
         return max((record.iteration for record in self.records), default=0)
 
+    def progress(self, planned: int) -> str:
+        """How many of the planned runs have ended, and which is missing."""
+        done = self.first(planned)
+        text = f"{len(done)} of {planned} runs"
+        if self.conditions.source is not None:
+            return text
+        missing = next((seed for seed in range(planned) if seed not in {run.seed for run in done}), planned)
+        if missing < planned and any(run.seed > missing for run in self.ended):
+            text += f" (seeds 0 to {planned - 1} count, and that of seed {missing} is missing)"
+        return text
+
     def distance(self, planned: int) -> tuple[Any, ...]:
         """How far from what the cell asks for: first by what the runs are, then by how many of them there are.
 
         So complete runs in less precision come before a first one in more.
-
-        Args:
-            planned: Runs fixed beforehand.
         """
         is_unusual, less_precise = self.conditions.distance
         return is_unusual, not self.errors, len(self.first(planned)) < planned, less_precise
@@ -128,6 +136,7 @@ class Evidence:
     """The runs for the nets of a table in one profile.
 
     Args:
+        planned: Runs per net, fixed beforehand.
         records: Any; those of other experiments are ignored.
         externals: Results from elsewhere; they count in the paper's profile only.
         other_tables: Called only if there are runs of this table's nets that fit none of its cells.
@@ -140,11 +149,13 @@ class Evidence:
         self,
         table: Table,
         profile_name: str,
+        planned: int,
         records: Iterable[Record],
-        externals: Iterable[ExternalResult] = (),
-        other_tables: Callable[[], Iterable[Table]] = tuple,
+        externals: Iterable[ExternalResult],
+        other_tables: Callable[[], Iterable[Table]],
     ) -> None:
-        self._table, self.profile = table, table.profiles.named(profile_name)
+        self.table, self.profile_name, self.planned = table, profile_name, planned
+        self.profile = table.profiles.named(profile_name)
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
         self._facts: dict[str, DataFacts] = {}  # equal fingerprints are equal pixels: verified for one run, for all
@@ -152,19 +163,16 @@ class Evidence:
         for record in self._without_duplicates(records):
             if record.data.canonical or record.data.fingerprint not in self._facts:
                 self._facts[record.data.fingerprint] = record.data
-            self._ours[_key_of(record)].append(record)
+            if record.spec.profile == profile_name:
+                self._ours[canonical_json(_trained_as(record))].append(record)
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
         for result in externals if profile_name == "paper" else ():
             self._external[result.experiment].append(result)
-        self._explain_unused_records(profile_name, other_tables)
+        self._explain_unused_records(other_tables)
         self._explain_unused_externals()
 
-    def groups(self, cell: Cell, setting: Setting, planned: int) -> list[Group]:
-        """The groups of a net of a cell, nearest to the paper first.
-
-        Args:
-            planned: Runs fixed beforehand.
-        """
+    def groups(self, cell: Cell, setting: Setting) -> list[Group]:
+        """The groups of a net of a cell, nearest to the paper first."""
         pooled: dict[Conditions, list[Run]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
         for record in self._ours.get(experiment.key, ()) if experiment else ():
@@ -172,11 +180,11 @@ class Evidence:
             conditions = Conditions(data, record.spec.precision, record.numerics, record.is_mixed)
             pooled[conditions].append(Run(record.seed, _error(record, cell), record))
         if self._external:
-            for result in self._external.get(self._table.experiment_digest(cell, setting), ()):
+            for result in self._external.get(self.table.experiment_digest(cell, setting), ()):
                 error = math.inf if result.error is None else result.error
                 pooled[Conditions(None, None, (), False, result.source)].append(Run(result.seed, error, None))
         groups = [Group(tuple(sorted(runs, key=lambda r: r.seed)), c) for c, runs in pooled.items()]
-        return sorted(groups, key=lambda g: g.distance(planned))
+        return sorted(groups, key=lambda g: g.distance(self.planned))
 
     def trains(self, cell: Cell, setting: Setting) -> str | None:
         """What a net of a cell is trained as, in this profile: equal for equal trainings; None if it is not in it."""
@@ -198,39 +206,44 @@ class Evidence:
                     "contents. Delete the wrong ones."
                 )
 
-    def _explain_unused_records(self, profile_name: str, other_tables: Callable[[], Iterable[Table]]) -> None:
+    def _explain_unused_records(self, other_tables: Callable[[], Iterable[Table]]) -> None:
         """Name the runs of this table's nets that were trained as no experiment says today."""
         known = {experiment.key for experiment in self._experiments.values()}
-        odd: list[tuple[Record, _Experiment]] = []
-        for key, records in self._ours.items():
-            first = records[0]
-            if key not in known and first.spec.profile == profile_name and (candidates := self._of_same_net(first)):
-                nearest = min(candidates, key=lambda experiment: len(experiment.changes_since(first)))
-                odd += [(record, nearest) for record in records]
-        if odd:
-            elsewhere = {e.key for table in other_tables() for e in _experiments(table, profile_name)}
+        odd = {key: self._of_same_net(records[0]) for key, records in self._ours.items() if key not in known}
+        if not any(odd.values()):
+            return
+        elsewhere = {e.key for table in other_tables() for e in _experiments(table, self.profile_name)}
+        for key, candidates in odd.items():
+            if not candidates or key in elsewhere:
+                continue
+            then = _trained_as(self._ours[key][0])
+            differences = [(list(_differences(then, e.trained_as)), e.cell) for e in candidates]
+            changes, nearest = min(differences, key=lambda found: len(found[0]))
+            listed = changes[:_MAX_CHANGES_LISTED] + ["..."] * (len(changes) > _MAX_CHANGES_LISTED)
             self.left_out += [
-                nearest.what_changed_since(record) for record, nearest in odd if _key_of(record) not in elsewhere
+                f"run {record.run} (seed {record.seed} of {record.net}) belongs to no current experiment; the nearest "
+                f"is {nearest}, but {'; '.join(listed)}."
+                for record in self._ours[key]
             ]
 
     def _of_same_net(self, record: Record) -> list[_Experiment]:
         """The experiments with a record's model or, if it was called otherwise when it was written, with its net."""
         experiments, net = self._experiments.values(), canonical_json(record.spec.net)
         same_model = [e for e in experiments if _model(e.name) == _model(record.net)]
-        return same_model or [e for e in experiments if canonical_json(e.net) == net]
+        return same_model or [e for e in experiments if canonical_json(e.trained_as["net"]) == net]
 
     def _explain_unused_externals(self) -> None:
         """Name the results from elsewhere that were entered for a cell whose experiment has changed since."""
         if not self._external:
             return
         digests = {
-            (cell.id, setting.label): self._table.experiment_digest(cell, setting)
-            for cell in self._table.all_cells
+            (cell.id, setting.label): self.table.experiment_digest(cell, setting)
+            for cell in self.table.all_cells
             for setting in cell.settings
         }
         for result in (result for results in self._external.values() for result in results):
             is_current = digests.get((result.cell, result.setting)) == result.experiment
-            if result.table == self._table.id and not is_current:
+            if result.table == self.table.id and not is_current:
                 setting = f" ({result.setting})" if result.setting else ""
                 self.left_out.append(
                     f"the result of seed {result.seed} from {result.source!r} was entered for {result.cell}{setting}, "
@@ -245,25 +258,11 @@ class _Experiment:
     cell: str
     setting: str
     name: str
-    net: Mapping[str, Any]
-    recipe: Mapping[str, Any]
-    profile: str
+    trained_as: dict[str, Any]
 
     @cached_property
     def key(self) -> str:
-        return _key(self.net, self.recipe, self.profile)
-
-    def changes_since(self, record: Record) -> list[str]:
-        then = {"net": record.spec.net, "recipe": record.spec.recipe}
-        return list(_differences(then, {"net": self.net, "recipe": self.recipe}))
-
-    def what_changed_since(self, record: Record) -> str:
-        changes = self.changes_since(record)
-        listed = changes[:_MAX_CHANGES_LISTED] + ["..."] * (len(changes) > _MAX_CHANGES_LISTED)
-        return (
-            f"run {record.run} (seed {record.seed} of {record.net}) belongs to no current experiment; the nearest is "
-            f"{self.cell}, but {'; '.join(listed)}."
-        )
+        return canonical_json(self.trained_as)
 
 
 def _experiments(table: Table, profile_name: str) -> Iterator[_Experiment]:
@@ -276,8 +275,8 @@ def _experiments(table: Table, profile_name: str) -> Iterator[_Experiment]:
         if cell.recipe not in recipes:
             recipes[cell.recipe] = table.recipe_in(profile, cell.recipe).defining_values()
         for setting in cell.settings:
-            net, name = cell.net_in(profile, setting).canonical(), str(cell.reference_in(profile, setting))
-            yield _Experiment(cell.id, setting.label, name, net, recipes[cell.recipe], profile_name)
+            trained_as = {"net": cell.net_in(profile, setting).canonical(), "recipe": recipes[cell.recipe]}
+            yield _Experiment(cell.id, setting.label, str(cell.reference_in(profile, setting)), trained_as)
 
 
 def _model(name: str) -> str:
@@ -285,12 +284,8 @@ def _model(name: str) -> str:
     return name.partition("(")[0].partition(".")[0]
 
 
-def _key(net: Mapping[str, Any], recipe: Mapping[str, Any], profile: str) -> str:
-    return canonical_json([net, recipe, profile])
-
-
-def _key_of(record: Record) -> str:
-    return _key(record.spec.net, record.spec.recipe, record.spec.profile)
+def _trained_as(record: Record) -> dict[str, Any]:
+    return {"net": record.spec.net, "recipe": record.spec.recipe}
 
 
 def _error(record: Record, cell: Cell) -> float | None:

@@ -35,6 +35,13 @@ Decision = Literal["reproduced", "worse", "better", "underpowered"]
 FIRST_LOOK = 0.05
 SECOND_LOOK = 0.01
 
+LOOKS = ((1, FIRST_LOOK), (2, SECOND_LOOK))
+"""When results are analysed: how many times the planned runs each look takes, and the level of its one-sided tests.
+
+Analysing after every run and stopping at a welcome verdict would be optional stopping. So runs between the two looks
+change nothing, and neither do runs beyond the second.
+"""
+
 # How a published standard deviation is pooled with ours, see `noise`.
 PUBLISHED_DEGREES = 2
 PUBLISHED_FACTOR = 1.4
@@ -228,10 +235,13 @@ class Contrast:
     standard_error: float
     degrees: float
 
-    @property
-    def less_p(self) -> float:
-        """One-sided p-value: small if the true contrast is below 0."""
-        return _tail(-self.estimate, self.standard_error, self.degrees)
+    def below_p(self, bound: float) -> float:
+        """One-sided p-value: small if the true contrast is below the bound."""
+        return _tail(bound - self.estimate, self.standard_error, self.degrees)
+
+    def above_p(self, bound: float) -> float:
+        """One-sided p-value: small if the true contrast is above the bound."""
+        return _tail(self.estimate - bound, self.standard_error, self.degrees)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Both ends of the interval of two one-sided tests, each at `level`: within the margin, it shows equivalence.
@@ -278,47 +288,20 @@ def contrast(samples: Sequence[Sequence[float]], weights: Sequence[float], const
     return Contrast(estimate, math.sqrt(variance), degrees)
 
 
-def welch(a: Sequence[float], b: Sequence[float]) -> Contrast:
-    """Mean of a minus mean of b, the two spreads not assumed equal.
-
-    Raises:
-        ValueError: As `contrast`.
-    """
-    return contrast([a, b], [1, -1])
-
-
-def against(a: Sequence[float], constant: float) -> Contrast:
-    """Mean of a minus a number that is known exactly.
-
-    Raises:
-        ValueError: As `contrast`.
-    """
-    return contrast([a], [1], constant)
-
-
-def holm_adjusted(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given.
-
-    Raises:
-        ValueError: If one is not between 0 and 1.
-    """
-    if not all(0 <= p <= 1 for p in p_values):
-        raise ValueError("p-values are between 0 and 1")
-    adjusted = [0.0] * len(p_values)
-    greatest = 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = greatest
-    return adjusted
-
-
 def holm(p_values: Sequence[float], level: float) -> list[bool]:
     """Which hypotheses Holm's procedure rejects: any false rejection among all has probability `level` at most.
 
     Raises:
         ValueError: If a p-value is not between 0 and 1.
     """
-    return [p <= level for p in holm_adjusted(p_values)]
+    if not all(0 <= p <= 1 for p in p_values):
+        raise ValueError("p-values are between 0 and 1")
+    rejected = [False] * len(p_values)
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if (len(p_values) - rank) * p_values[i] > level:
+            break
+        rejected[i] = True
+    return rejected
 
 
 def binomial_standard_error(error_percent: float, images: int) -> float:

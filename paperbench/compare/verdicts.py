@@ -17,9 +17,9 @@ from typing import Literal
 
 from paperbench.compare.evidence import Evidence, Group, Run, errors_of
 from paperbench.compare.failing import MIN_RUNS, Failing, failing, fails, median_fails
-from paperbench.compare.interim_analyses import Look, looks, progress
 from paperbench.compare.statistics import (
     FIRST_LOOK,
+    LOOKS,
     Interval,
     Noise,
     beyond_tolerance_p,
@@ -31,6 +31,19 @@ from paperbench.specs.experiment import Setting
 from paperbench.specs.table import Cell
 
 Verdict = Literal["reproduced", "worse", "better", "underpowered", "not comparable", "not run"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a group; see `LOOKS` for its number and level."""
+
+    number: int
+    runs: tuple[Run, ...]
+    level: float
+
+    @property
+    def errors(self) -> list[float]:
+        return errors_of(self.runs)
 
 
 @dataclass(frozen=True)
@@ -154,22 +167,17 @@ class CellComparison:
         return round(median - self.cell.number, 9)
 
 
-def judge_cell(cell: Cell, evidence: Evidence, profile: str, planned: int) -> CellComparison:
-    """Judge a cell by the runs of its nets.
-
-    Args:
-        profile: Only `paper` earns a verdict on the paper.
-        planned: Runs fixed beforehand.
-    """
+def judge_cell(cell: Cell, evidence: Evidence) -> CellComparison:
+    """Judge a cell by the runs of its nets."""
     nets = []
     for setting in cell.settings:
-        groups = evidence.groups(cell, setting, planned)
+        groups = evidence.groups(cell, setting)
         shown = groups[0] if groups else None
-        judgement = _judge_net(cell, shown, profile, planned)
-        nets.append(NetComparison(setting, shown, tuple(groups[1:]), judgement, planned))
+        judgement = _judge_net(cell, shown, evidence.profile_name, evidence.planned)
+        nets.append(NetComparison(setting, shown, tuple(groups[1:]), judgement, evidence.planned))
     judgement = nets[0].judgement if len(nets) == 1 else _judge_sweep(nets)
-    dataset = evidence.profile.dataset or cell.dataset
-    return CellComparison(cell, tuple(nets), judgement, planned, profile != "paper", dataset)
+    is_reduced, dataset = evidence.profile_name != "paper", evidence.profile.dataset or cell.dataset
+    return CellComparison(cell, tuple(nets), judgement, evidence.planned, is_reduced, dataset)
 
 
 def _judge_net(cell: Cell, group: Group | None, profile: str, planned: int) -> Judgement:
@@ -182,7 +190,8 @@ def _judge_net(cell: Cell, group: Group | None, profile: str, planned: int) -> J
     obstacle = _obstacle(cell, group, profile)
     if obstacle:
         return Judgement("not comparable", obstacle)
-    judged = [_judge_look(cell, look) for look in looks(group, planned)]
+    looks = [Look(number, tuple(group.first(number * planned)), level) for number, level in LOOKS]
+    judged = [_judge_look(cell, look) for look in looks if len(look.runs) == look.number * planned]
     if not judged:
         return _judge_early(cell, group, planned)
     decided = next((j for j in judged if j.verdict != "underpowered"), judged[-1])
@@ -214,7 +223,7 @@ def _judge_early(cell: Cell, group: Group, planned: int) -> Judgement:
     does_fail = median_fails(errors, planned, cell.dataset)
     if does_fail or (does_fail is False and cell.number is None):
         return _by_rule(cell, does_fail, failing(errors, cell.dataset), None)
-    return Judgement("underpowered", progress(group, planned))
+    return Judgement("underpowered", group.progress(planned))
 
 
 def _by_rule(cell: Cell, does_fail: bool, counted: Failing, look: Look | None) -> Judgement:
@@ -250,7 +259,7 @@ def _judge_look(cell: Cell, look: Look) -> Judgement:
     if counted.failed:
         reasons.append(f"unstable: {counted}")
     if verdict == "underpowered":
-        reasons.append(f"the interval {in_words(interval)} reaches across the tolerance of {cell.tolerance:g}")
+        reasons.append(f"the interval {format_interval(interval)} reaches across the tolerance of {cell.tolerance:g}")
     is_shifted = verdict == "reproduced" and (interval.low > 0 or interval.high < 0)
     return Judgement(
         verdict,
@@ -264,8 +273,8 @@ def _judge_look(cell: Cell, look: Look) -> Judgement:
     )
 
 
-def in_words(interval: Interval) -> str:
-    """An interval as text."""
+def format_interval(interval: Interval) -> str:
+    """As `[-0.12, +0.34]`, in percentage points."""
     return f"[{interval.low:+.2f}, {interval.high:+.2f}]"
 
 

@@ -11,9 +11,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict, Standing
@@ -23,44 +23,20 @@ from paperbench.compare.evidence import Conditions, Group, Run
 from paperbench.compare.failing import Failing, failing
 from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.runs.record import Status
-from paperbench.specs.expected import Source
+from paperbench.specs.expected import ExpectedCell, Percent, Source
 from paperbench.specs.experiment import Evaluation
 from paperbench.specs.table import Cell
 from paperbench.typed import to_json, typed
 
-Percent = Annotated[float, Field(ge=0, le=100)]
+T = TypeVar("T")
 Look = Annotated[int, Field(ge=1, le=2)]
 
 
-@typed
-class PublishedResult:
-    """What the paper prints in a cell.
+def _finite(number: float | None) -> float | None:
+    return None if number is not None and math.isinf(number) else number
 
-    Attributes:
-        value: Test error in percent; "fail": above 20 %; "unprinted": trained, or mentioned, without a number.
-        mean, std: Over the published runs, where the paper prints them.
-        std_source: Where the standard deviation stands.
-        statistic, n: What of how many runs the value is; null if it is unprinted.
-        tolerance: Within so many points two medians count as the same; null unless the value is a number.
-        mark: The mark beside the number, explained in the footnotes.
-        params: Number of parameters as printed.
-        home: "table/row/column" of the cell that the result stands in first.
-        source: Where the number stands, if not in the table itself.
-        note: What a reader must know beside it.
-    """
 
-    value: Percent | Literal["fail", "unprinted"]
-    mean: Percent | None
-    std: float | None
-    std_source: str | None
-    statistic: str | None
-    n: int | None
-    tolerance: float | None
-    mark: str | None
-    params: str | None
-    home: str
-    source: str | None
-    note: str | None
+_INFINITE_IS_NULL = BeforeValidator(_finite)
 
 
 @typed
@@ -79,7 +55,7 @@ class RunFacts:
     seed: int
     run: str | None
     status: Status
-    error: Percent | None
+    error: Annotated[Percent | None, _INFINITE_IS_NULL]
     iteration: int | None
     counted: bool
 
@@ -96,7 +72,7 @@ class GroupFacts:
     """
 
     conditions: Conditions
-    median: Percent | None
+    median: Annotated[Percent | None, _INFINITE_IS_NULL]
     median_diverged: bool
     runs: tuple[RunFacts, ...]
 
@@ -140,7 +116,7 @@ class IntervalFacts:
     level: float
     difference: float
     standard_error: float
-    degrees: float | None
+    degrees: Annotated[float | None, _INFINITE_IS_NULL]
 
 
 @typed
@@ -155,7 +131,7 @@ class NoiseFacts:
     """
 
     std: float
-    degrees: float | None
+    degrees: Annotated[float | None, _INFINITE_IS_NULL]
     rests_on: Literal["ours", "published", "both"]
     published_weight: float
 
@@ -170,6 +146,8 @@ class CellFacts:
         dataset: Key of the data set of the paper's nets.
         evaluation: How its nets are tested; null: on whole images.
         labels: The paper's further columns.
+        published: What the paper prints, with number of runs, statistic and tolerance where it prints a number.
+        home: "table/row/column" of the cell that the published result stands in first.
         differs: Whether it differs from the paper after Holm's correction, which makes the exit status 1.
         shift: Our median minus the published number, if the two differ significantly within the tolerance.
         difference: The same, whatever the verdict; null where there are no two numbers to compare.
@@ -186,14 +164,15 @@ class CellFacts:
     recipe: str
     labels: Mapping[str, str]
     figure: str
-    published: PublishedResult
+    published: ExpectedCell
+    home: str
     verdict: Verdict
     reason: str
     differs: bool
     look: Look | None
     failing: Failing | None
     shift: float | None
-    difference: float | None
+    difference: Annotated[float | None, _INFINITE_IS_NULL]
     interval: IntervalFacts | None
     p_value: Annotated[float, Field(ge=0, le=1)] | None
     noise: NoiseFacts | None
@@ -265,7 +244,7 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
     verdicts = Counter(cell.verdict for cell in comparison.cells)
     standings = Counter(claim.standing for claim in comparison.claims)
     ours = tuple(c.cell.id for c in comparison.cells if any(net.shown and net.shown.records for net in c.nets))
-    facts: ComparisonDocument = _take(
+    return _take(
         ComparisonDocument,
         comparison,
         schema=1,
@@ -285,20 +264,17 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
         deviations=tuple(replace(d, cells=d.cells or ours) for d in comparison.deviations),
         complaints=tuple(complaint for complaint in complaints if complaint not in comparison.left_out),
     )
-    return facts
 
 
-def _take(kind: Any, *sources: object, **given: object) -> Any:
+def _take(kind: type[T], *sources: object, **given: object) -> T:
     """A value of a type, its fields as given, or else the attributes of the same names of the first source with one."""
-    names = [field.name for field in fields(kind)]
-    taken = {name: next(getattr(s, name) for s in sources if hasattr(s, name)) for name in names if name not in given}
-    return kind(**taken, **given)
+    names = [field.name for field in fields(cast(Any, kind)) if field.name not in given]
+    return kind(**{name: next(getattr(s, name) for s in sources if hasattr(s, name)) for name in names}, **given)
 
 
 def _cell(compared: CellComparison, differs: bool) -> CellFacts:
     cell, judgement = compared.cell, compared.judgement
-    interval, noise = judgement.interval, judgement.noise
-    facts: CellFacts = _take(
+    return _take(
         CellFacts,
         judgement,
         cell,
@@ -310,29 +286,26 @@ def _cell(compared: CellComparison, differs: bool) -> CellFacts:
         differs=differs,
         look=judgement.look.number if judgement.look else None,
         failing=compared.failing if compared.failing.runs else None,
-        difference=_finite(compared.difference),
-        interval=_take(IntervalFacts, interval, degrees=_finite(interval.degrees)) if interval else None,
-        noise=_take(NoiseFacts, noise, degrees=_finite(noise.degrees)) if noise else None,
+        difference=compared.difference,
+        interval=_take(IntervalFacts, judgement.interval) if judgement.interval else None,
+        noise=_take(NoiseFacts, judgement.noise) if judgement.noise else None,
         nets=tuple(_net(net, cell) for net in compared.nets),
     )
-    return facts
 
 
-def _published(cell: Cell) -> PublishedResult:
-    expected, is_printed = cell.expected, cell.expected.value != "unprinted"
-    published: PublishedResult = _take(
-        PublishedResult,
-        expected,
-        statistic=expected.statistic or cell.defaults.statistic if is_printed else None,
-        n=cell.published_runs if is_printed else None,
+def _published(cell: Cell) -> ExpectedCell:
+    if cell.expected.value == "unprinted":
+        return cell.expected
+    return replace(
+        cell.expected,
+        statistic=cell.expected.statistic or cell.defaults.statistic,
+        n=cell.published_runs,
         tolerance=cell.tolerance if cell.number is not None else None,
-        home=cell.home,
     )
-    return published
 
 
 def _net(net: NetComparison, cell: Cell) -> NetFacts:
-    facts: NetFacts = _take(
+    return _take(
         NetFacts,
         net.judgement,
         setting=net.setting.label,
@@ -342,20 +315,16 @@ def _net(net: NetComparison, cell: Cell) -> NetFacts:
         shown=_group(net.shown, net.median, net.counted) if net.shown else None,
         others=tuple(_group(group, group.median, ()) for group in net.others),
     )
-    return facts
 
 
 def _group(group: Group, median: float | None, counted: Sequence[Run]) -> GroupFacts:
     runs = tuple(_run(run, run in counted) for run in group.runs)
-    return GroupFacts(group.conditions, _finite(median), median is not None and math.isinf(median), runs)
+    return GroupFacts(group.conditions, median, median is not None and math.isinf(median), runs)
 
 
 def _run(run: Run, counted: bool) -> RunFacts:
-    error, record = _finite(run.error), run.record
+    record = run.record
     if record is None:
-        return RunFacts(run.seed, None, "diverged" if error is None else "finished", error, None, counted)
-    return RunFacts(run.seed, record.run, record.status, error, record.iteration, counted)
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
+        has_diverged = run.error is None or math.isinf(run.error)
+        return RunFacts(run.seed, None, "diverged" if has_diverged else "finished", run.error, None, counted)
+    return RunFacts(run.seed, record.run, record.status, run.error, record.iteration, counted)

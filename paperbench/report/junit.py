@@ -10,7 +10,7 @@ where our runs deviate from the paper's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Literal
 from xml.etree import ElementTree
 
@@ -18,11 +18,10 @@ from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Requirement
 from paperbench.report.layout import published
-from paperbench.report.model import CellReport, NetReport, Report, method, percent
+from paperbench.report.model import CellReport, Report, method, percent
 
 _VERSION = ("paperbench", __version__)
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, 2.2
-
 
 _Outcome = Literal["passed", "failure", "skipped"]
 
@@ -35,16 +34,15 @@ def render(report: Report, requirement: Requirement = "no difference") -> str:
     """
     profile = report.comparison.profile
     name = f"paperbench.{report.comparison.table.id}.{profile}"
-    root = ElementTree.Element("testsuites", name=_legal(name))
-    cells = _add(root, "testsuite", name=f"{name} cells")
+    root = ElementTree.Element("testsuites", name=name)
+    cells, claims = (_add(root, "testsuite", name=f"{name} {what}") for what in ("cells", "claims"))
     deviations = [("deviation", text) for text in report.deviations]
     _add_properties(cells, [_VERSION, *deviations, *(("choice", text) for text in report.choices)])
-    for cell in report.cells:
-        _add_cell(cells, name, cell, requirement)
-    claims = _add(root, "testsuite", name=f"{name} claims")
     _add_properties(claims, [_VERSION])
+    for cell in report.cells:
+        _add_cell(_add(cells, "testcase", classname=name, name=cell.compared.cell.id), cell, requirement)
     for claim in report.comparison.claims:
-        _add_claim(claims, name, claim, profile)
+        _add_claim(_add(claims, "testcase", classname=name, name=claim.claim.id), claim, profile)
     for suite in (root, cells, claims):
         for count, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             suite.set(count, str(sum(1 for _ in suite.iter(tag))))
@@ -54,15 +52,11 @@ def render(report: Report, requirement: Requirement = "no difference") -> str:
 
 
 def _add(parent: ElementTree.Element, tag: str, content: str = "", **attributes: str) -> ElementTree.Element:
-    legal = {name: _legal(value) for name, value in attributes.items()}
+    """A new element, without the characters that XML cannot hold, however they are escaped."""
+    legal = {name: _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", value) for name, value in attributes.items()}
     element = ElementTree.SubElement(parent, tag, legal)
-    element.text = _legal(content) or None
+    element.text = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", content) or None
     return element
-
-
-def _legal(text: str) -> str:
-    """The text without characters that XML cannot hold, however they are escaped."""
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _add_properties(element: ElementTree.Element, properties: Iterable[tuple[str, object]]) -> None:
@@ -71,23 +65,23 @@ def _add_properties(element: ElementTree.Element, properties: Iterable[tuple[str
         _add(parent, "property", name=name, value=str(value))
 
 
-def _add_outcome(case: ElementTree.Element, outcome: _Outcome, kind: str, message: str, details: Iterable[str]) -> None:
+def _add_outcome(case: ElementTree.Element, outcome: _Outcome, message: str, details: Iterable[str]) -> None:
     """Say how a test case ended.
 
     Args:
-        kind: Verdict or standing.
-        message: Why it failed or was skipped, in a line.
+        message: Verdict or standing, and why, in a line.
         details: All that is known, in several.
     """
+    text = "\n".join(details)
     if outcome == "failure":
-        _add(case, "failure", "\n".join(details), type=kind, message=message)
+        _add(case, "failure", text, type=message.partition(":")[0], message=message)
         return
     if outcome == "skipped":
         _add(case, "skipped", message=message)
-    _add(case, "system-out", "\n".join(details))
+    _add(case, "system-out", text)
 
 
-def _add_cell(suite: ElementTree.Element, name: str, report: CellReport, requirement: Requirement) -> None:
+def _add_cell(case: ElementTree.Element, report: CellReport, requirement: Requirement) -> None:
     compared, verdict = report.compared, report.compared.verdict
     outcome: _Outcome = "skipped"
     notes = list(dict.fromkeys(filter(None, (compared.reason, *report.notes))))
@@ -97,27 +91,10 @@ def _add_cell(suite: ElementTree.Element, name: str, report: CellReport, require
         outcome = "failure"
     elif compared.cell.row.on_request and not any(net.shown for net in compared.nets):
         notes.append("run on request only")
-    found = "; ".join([*notes, *([report.difference] if report.difference else [])])
-    message = f"{verdict}: {found}" if found else verdict
-    case = _add(suite, "testcase", classname=name, name=compared.cell.id)
+    notes += filter(None, [report.difference])
     _add_properties(case, _properties(report))
-    _add_outcome(case, outcome, verdict, message, _details(report, notes))
-
-
-def _details(report: CellReport, notes: Sequence[str]) -> Iterator[str]:
-    cell = report.compared.cell
-    yield f"{cell.row.title}, {cell.column.title}: published {published(cell)}"
-    yield from notes
-    if report.difference:
-        yield report.difference
-    for net in report.nets:
-        yield f"{net.name}: {_runs(net)}"
-        yield from (f"{net.name}: not pooled: {text}" for text in net.others)
-
-
-def _runs(report: NetReport) -> str:
-    shown = report.net.shown
-    return f"{shown.conditions}; test error (%) by seed from 0 on: {report.errors or '-'}" if shown else "no runs"
+    message = f"{verdict}: {'; '.join(notes)}" if notes else verdict
+    _add_outcome(case, outcome, message, _details(report, notes))
 
 
 def _properties(report: CellReport) -> Iterator[tuple[str, object]]:
@@ -140,7 +117,18 @@ def _properties(report: CellReport) -> Iterator[tuple[str, object]]:
         yield "p_value", judgement.p_value
 
 
-def _add_claim(suite: ElementTree.Element, name: str, judged: ClaimVerdict, profile: str) -> None:
+def _details(report: CellReport, notes: Iterable[str]) -> Iterator[str]:
+    cell = report.compared.cell
+    yield f"{cell.row.title}, {cell.column.title}: published {published(cell)}"
+    yield from notes
+    for net in report.nets:
+        shown = net.net.shown
+        runs = f"{shown.conditions}; test error (%) by seed from 0 on: {net.errors or '-'}" if shown else "no runs"
+        yield f"{net.name}: {runs}"
+        yield from (f"{net.name}: not pooled: {text}" for text in net.others)
+
+
+def _add_claim(case: ElementTree.Element, judged: ClaimVerdict, profile: str) -> None:
     claim, standing = judged.claim, judged.standing
     says = f"{claim.says} ({claim.section})"
     because = judged.reason or "; ".join(judged.findings)
@@ -151,6 +139,5 @@ def _add_claim(suite: ElementTree.Element, name: str, judged: ClaimVerdict, prof
         outcome, because = "failure", says
     elif standing == "contradicted":
         because = f"the reduced nets or data of profile {profile} say nothing about the paper's; {because}"
-    case = _add(suite, "testcase", classname=name, name=claim.id)
     _add_properties(case, {"standing": standing, "section": claim.section}.items())
-    _add_outcome(case, outcome, standing, f"{standing}: {because}", [says, method(judged), *judged.findings])
+    _add_outcome(case, outcome, f"{standing}: {because}", [says, method(judged), *judged.findings])

@@ -72,13 +72,15 @@ def escape(text: str) -> str:
 def render(report: Report) -> str:
     """The table as LaTeX, with a newline at the end."""
     comparison, columns = report.comparison, "".join(alignment[0] for alignment in report.grid.alignment)
+    reduced = "" if report.has_verdicts else f" in the reduced profile {comparison.profile}"
+    caption = f"{comparison.table.experiment.title}: {report.title} and our runs{reduced}."
     headers, rows = narrowed(report.grid, _CHARACTERS, gap=1)
     lines = [
         rf"% Needs \usepackage{{booktabs,graphicx}}. Written by paperbench {__version__}.",
         r"\begin{table}",
         r"\centering",
         r"\setlength{\belowcaptionskip}{\medskipamount}",
-        rf"\caption{{{escape(report.caption)}}}",
+        rf"\caption{{{escape(caption)}}}",
         rf"\label{{tab:{re.sub('[^A-Za-z0-9]', '-', f'{comparison.table.id}-{comparison.profile}')}}}",
         r"\footnotesize",
         r"\setlength{\tabcolsep}{3pt}",
@@ -137,7 +139,7 @@ def _without_argument(line: str) -> str:
 def _notes(report: Report) -> Iterator[str]:
     """What stands below the table."""
     yield from (f"{escape(mark)} {escape(text)}" for mark, text in report.footnotes.items())
-    yield from (f"{_superscript(letter)} {escape(text)}" for letter, text in report.letters.items())
+    yield from (f"{_superscript(letter)} {escape(text)}" for text, letter in report.letters.items())
     yield from map(escape, report.notes)
     if not any(net.net.shown for net in report.nets):
         return

@@ -1,15 +1,21 @@
-"""Tables of text: the paper's, with room for more columns beside each column of results, and how they are narrowed."""
+"""Tables of text: the paper's, with room for more columns beside each column of results, and how they are printed."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+
+from tabulate import tabulate
 
 from paperbench.specs.expected import LiteratureRow
 from paperbench.specs.experiment import Column, Row
 from paperbench.specs.table import Cell, Table
+
+WIDTH = 120
+"""Of a terminal, in characters."""
 
 _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
@@ -43,75 +49,81 @@ class Grid:
 
 @dataclass(frozen=True)
 class Beside:
-    """What stands beside the published numbers of each column.
+    """A column that stands beside the published numbers of a column.
 
     Attributes:
-        headers: Of the additional columns, given a column of the table.
-        texts: As many, given a cell.
-        alignment: As many.
+        texts: By the id of the cell.
     """
 
-    headers: Callable[[Column], Sequence[str]]
-    texts: Callable[[Cell], Sequence[str]]
-    alignment: Sequence[str]
+    header: str
+    alignment: str
+    texts: Mapping[str, str]
 
 
-def paper_grid(table: Table, cells: Sequence[Cell], beside: Beside | None = None) -> Grid:
+@dataclass(frozen=True)
+class _Line:
+    """A row of the paper's table. Results, and ids of our cells, are by column id."""
+
+    title: str
+    figure: str
+    labels: Mapping[str, str]
+    published: Mapping[str, str]
+    cells: Mapping[str, str]
+
+
+def paper_grid(table: Table, cells: Sequence[Cell], beside: Callable[[Column], Sequence[Beside]] | None = None) -> Grid:
     """The table as the paper prints it, rows of the literature included.
 
     Args:
         cells: Which to show; columns and rows without any are left out.
+        beside: Gives what stands beside a column of results.
     """
     experiment = table.experiment
-    by_place = {(cell.row.id, cell.column.id): cell for cell in cells}
-    columns = [c for c in experiment.columns if any(column == c.id for _, column in by_place)]
-    rows = [row for row in experiment.rows if any(row_id == row.id for row_id, _ in by_place)]
-    has_figures = any(row.figure for row in rows)
-    before = [label for label, place in experiment.labels.items() if place == "before"]
-    after = [label for label, place in experiment.labels.items() if place == "after"]
-    headers = [experiment.case, *(["Fig."] if has_figures else []), *before]
-    alignment = ["left"] * len(headers)
-    for column in columns:
-        headers.append(column.title if beside is None else f"{column.title}, paper")
-        alignment.append("right")
-        if beside is not None:
-            headers += beside.headers(column)
-            alignment += beside.alignment
-    headers += after
-    alignment += ["left"] * len(after)
-    width = len(beside.alignment) if beside else 0
+    rows = [row for row in experiment.rows if any(cell.row.id == row.id for cell in cells)]
+    is_whole = len(cells) == len(table.all_cells) or all(row in rows or row.on_request for row in experiment.rows)
+    literature = [(row.place, _of_literature(row, table)) for row in table.expected.literature if is_whole]
+    lines = [
+        *(line for place, line in literature if place == "above"),
+        *(_of_experiment(row, [cell for cell in cells if cell.row.id == row.id]) for row in rows),
+        *(line for place, line in literature if place == "below"),
+    ]
 
-    def line(title: str, figure: str, labels: dict[str, str], results: list[Sequence[str]]) -> tuple[str, ...]:
-        first = [title, *([figure] if has_figures else []), *(labels.get(label, "") for label in before)]
-        return (*first, *(text for texts in results for text in texts), *(labels.get(label, "") for label in after))
+    def labels(where: str) -> list[tuple[str, str, list[str]]]:
+        return [
+            (label, "left", [line.labels.get(label, "") for line in lines])
+            for label, place in experiment.labels.items()
+            if place == where
+        ]
 
-    def of_experiment(row: Row) -> tuple[str, ...]:
-        found = [by_place.get((row.id, column.id)) for column in columns]
-        results: list[Sequence[str]] = []
-        for cell in found:
-            extra = [""] * width if cell is None or beside is None else beside.texts(cell)
-            results.append(["" if cell is None else published(cell), *extra])
-        params = next((cell.expected.params for cell in found if cell and cell.expected.params), None)
-        return line(_titled(row.title, params), row.figure, dict(row.labels), results)
+    columns = [(experiment.case, "left", [line.title for line in lines])]
+    if any(line.figure for line in lines):
+        columns.append(("Fig.", "left", [line.figure for line in lines]))
+    columns += labels("before")
+    for column in experiment.columns:
+        if any(cell.column.id == column.id for cell in cells):
+            header = f"{column.title}, paper" if beside else column.title
+            columns.append((header, "right", [line.published.get(column.id, "") for line in lines]))
+            for ours in beside(column) if beside else ():
+                texts = [ours.texts.get(line.cells.get(column.id, ""), "") for line in lines]
+                columns.append((ours.header, ours.alignment, texts))
+    columns += labels("after")
+    headers, alignment, texts_of_columns = zip(*columns, strict=True)
+    return Grid(headers, tuple(zip(*texts_of_columns, strict=True)), alignment)
 
-    def of_literature(row: LiteratureRow) -> tuple[str, ...]:
-        numbers = [_number(row.cells.get(column.id), table.expected.defaults.decimals) for column in columns]
-        results: list[Sequence[str]] = [[number, *[""] * width] for number in numbers]
-        return line(_titled(row.title, row.params), "", dict(row.labels), results)
 
-    is_whole = len(cells) == len(table.all_cells) or {row.id for row in rows} >= {
-        row.id for row in experiment.rows if not row.on_request
-    }
-    literature = table.expected.literature if is_whole else ()
-    return Grid(
-        tuple(headers),
-        (
-            *(of_literature(row) for row in literature if row.place == "above"),
-            *map(of_experiment, rows),
-            *(of_literature(row) for row in literature if row.place == "below"),
-        ),
-        tuple(alignment),
-    )
+def _of_experiment(row: Row, cells: Sequence[Cell]) -> _Line:
+    params = next((cell.expected.params for cell in cells if cell.expected.params), None)
+    results, ids = {c.column.id: published(c) for c in cells}, {c.column.id: c.id for c in cells}
+    return _Line(_titled(row.title, params), row.figure, row.labels, results, ids)
+
+
+def _of_literature(row: LiteratureRow, table: Table) -> _Line:
+    results = {column: _number(error, table.expected.defaults.decimals) for column, error in row.cells.items()}
+    return _Line(_titled(row.title, row.params), "", row.labels, results, {})
+
+
+def _titled(title: str, params: str | None) -> str:
+    return f"{title} ({params})" if params else title
 
 
 def published(cell: Cell) -> str:
@@ -127,12 +139,35 @@ def published(cell: Cell) -> str:
     return f"{_number(cell.number, decimals)}{expected.mark or ''}{mean}"
 
 
-def _number(value: float | None, decimals: int) -> str:
-    return "" if value is None else f"{value:.{decimals}f}"
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}"
 
 
-def _titled(title: str, params: str | None) -> str:
-    return f"{title} ({params})" if params else title
+def paragraph(text: str, indent: str = "") -> str:
+    """Prose in lines that fit a terminal.
+
+    Args:
+        indent: Of all lines but the first.
+    """
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def as_text(grid: Grid) -> str:
+    """The grid for a terminal, narrowed to its width if that can be."""
+    headers, rows = narrowed(grid, WIDTH, gap=2)
+    widths = [_width(column) for column in zip(headers, *rows, strict=True)]
+    pads = [str.rjust if alignment == "right" else str.ljust for alignment in grid.alignment]
+    return "\n".join(
+        "  ".join(pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True)).rstrip()
+        for row in (headers, [["-" * width] for width in widths], *rows)
+        for texts in zip_longest(*row, fillvalue="")
+    )
+
+
+def as_markdown(grid: Grid) -> str:
+    """The grid with pipes."""
+    rows = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in grid.rows]
+    return tabulate(rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
 
 
 Lines = list[str]
@@ -146,31 +181,32 @@ def narrowed(grid: Grid, width: int, gap: int) -> tuple[list[Lines], list[list[L
         width: In characters.
         gap: Characters between columns.
     """
-    headers: list[Lines] = [[text] for text in grid.headers]
-    rows: list[list[Lines]] = [[[text] for text in row] for row in grid.rows]
+    columns = [[[text] for text in column] for column in zip(grid.headers, *grid.rows, strict=True)]
     for length in (60, 40, 32, 24, 20):
-        columns = list(zip(headers, *rows, strict=True))
-        if sum(max(len(line) for lines in column for line in lines) + gap for column in columns) - gap <= width:
+        if sum(map(_width, columns)) + gap * (len(columns) - 1) <= width:
             break
-        rows = [[_broken(text, a, length) for text, a in zip(row, grid.alignment, strict=True)] for row in grid.rows]
-        widths = [max((len(line) for row in rows for line in row[n]), default=0) for n in range(len(headers))]
-        headers = [_broken_header(text, widest) for text, widest in zip(grid.headers, widths, strict=True)]
+        for n, (alignment, header) in enumerate(zip(grid.alignment, grid.headers, strict=True)):
+            below = [_broken(row[n], alignment, length) for row in grid.rows]
+            columns[n] = [_broken_header(header, _width(below)), *below]
+    headers, *rows = map(list, zip(*columns, strict=True))
     return headers, rows
+
+
+def _width(column: Sequence[Lines]) -> int:
+    return max((len(line) for lines in column for line in lines), default=0)
 
 
 def _broken(text: str, alignment: str, length: int) -> Lines:
     if isinstance(text, Marked) or len(text) <= length:
         return [text]
-    number, is_two, mean = text.partition(" (")
-    if alignment == "right":
-        return [number, f"({mean}"] if is_two else [text]
+    if alignment == "right":  # "22.71 (22.68±0.22)"
+        return text.replace(" (", "\n(").split("\n")
     return _wrapped(text, length)
 
 
 def _broken_header(text: str, width: int) -> Lines:
     """Broken behind its commas, and where it is wider than its column."""
-    parts = [_wrapped(part, max(width, 6)) for part in text.replace(", ", ",\n").split("\n")]
-    return [line for part in parts for line in part]
+    return [line for part in text.replace(", ", ",\n").split("\n") for line in _wrapped(part, max(width, 6))]
 
 
 def _wrapped(text: str, length: int) -> Lines:

@@ -9,11 +9,11 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from paperbench.report.divergence import describe
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
+from paperbench.specs.recipe import Recipe
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -49,24 +49,20 @@ class Progress(Observer):
     def __init__(self, to_do: Iterable[tuple[PlannedRun, int]], runs: int, stream: TextIO) -> None:
         self._runs, self._stream = runs, _Stream(stream)
         self._lacking = {run.id: iterations for run, iterations in to_do}  # of the runs after the present one
-        self._number = self._done = 0
-        self._started = time.monotonic()
-        self._run_id = ""
-        self._last = self._here = self._iterations = self._batch_size = 0
-        self._spoke = self._run_started = 0.0
-        self._run_done = 0
+        self._number, self._run_id = 0, ""
+        self._recipe: Recipe | None = None
+        self._here = self._last = self._done = self._run_done = 0
+        self._started = self._run_started = self._spoke = time.monotonic()
         self._bar: Any = None
         self._engine = ""
 
     def skipped(self, run: PlannedRun, why: str) -> None:
         """A run that is not worked on: there already, or busy elsewhere; perhaps no longer worked on."""
-        self._come_to(run)
-        self.say(f"[{self._number}/{self._runs}] {_title(run)}: {why}")
+        self._say_of(run, f": {why}")
 
     def failed(self, run: PlannedRun, why: str) -> None:
         """A run that cannot go on."""
-        self._come_to(run)
-        self.say(f"[{self._number}/{self._runs}] {_title(run)}: error: {why}")
+        self._say_of(run, f": error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
         self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {runs} other runs")
@@ -75,30 +71,29 @@ class Progress(Observer):
         """Something about a run that changes little."""
         self.say(f"    {run.id}: {text}")
 
-    def _come_to(self, run: PlannedRun) -> None:
+    def _say_of(self, run: PlannedRun, text: str) -> None:
         self._close_bar()
         self._lacking.pop(run.id, None)
         if run.id != self._run_id:
             self._number += 1
             self._run_id = run.id
+        cells = ", ".join(run.cells)
+        self.say(f"[{self._number}/{self._runs}] {cells} ({run.net_name}, seed {run.seed}, run {run.id}){text}")
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-        self._come_to(run)
-        self._here, self._last = iteration, last_iteration
-        self._iterations, self._batch_size = run.recipe.iterations, run.recipe.batch_size
+        self._here, self._last, self._recipe = iteration, last_iteration, run.recipe
         self._run_done, self._run_started, self._spoke = 0, time.monotonic(), time.monotonic()
+        of_all = f" of {run.recipe.iterations:,}" if last_iteration < run.recipe.iterations else ""
         continued = f", continued at {iteration:,}" if iteration else ""
-        goal = f"{last_iteration:,}"
-        if last_iteration < run.recipe.iterations:
-            goal += f" of {run.recipe.iterations:,}"
-        self.say(f"[{self._number}/{self._runs}] {_title(run)}: to iteration {goal}{continued}")
+        self._say_of(run, f": to iteration {last_iteration:,}{of_all}{continued}")
         if (said := f"engine {engine}: {reason}") != self._engine:  # once, until it changes
             self._engine = said
             wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
             self.say(f"    {said}{wait}")
         if self._stream.isatty():
+            total = max(last_iteration, iteration)
             self._bar = tqdm(
-                total=max(last_iteration, iteration), initial=iteration, unit="it", leave=False, file=self._stream
+                total=total, initial=iteration, unit="it", leave=False, file=self._stream, dynamic_ncols=True
             )
 
     def stepped(self, iteration: int) -> None:
@@ -117,13 +112,13 @@ class Progress(Observer):
         if line.test_error is not None:
             facts.append(f"test error {line.test_error:.2f} %")
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{', '.join(facts)}, all {_clock(self._seconds_left_in_all())}")
+            self._bar.set_postfix_str(f"all {_clock(self._seconds_left_in_all())}, {', '.join(facts)}")
         elif line.test_error is not None or time.monotonic() - self._spoke >= SECONDS_BETWEEN_LINES:
             self._spoke = time.monotonic()
-            if self._run_done:  # else the line is one that an interrupted session owed
+            if self._run_done and self._recipe:  # else the line is one that an interrupted session owed
                 seconds = (time.monotonic() - self._run_started) / self._run_done
                 left = (self._last - self._here) * seconds
-                facts.append(f"{self._batch_size / seconds:,.0f} images/s")
+                facts.append(f"{self._recipe.batch_size / seconds:,.0f} images/s")
                 facts.append(f"{_clock(left)} left, {_clock(self._seconds_left_in_all())} in all")
             self.say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}")
 
@@ -139,8 +134,8 @@ class Progress(Observer):
             result = record.result
             outcome = f"test error {result.test_error:.2f} % (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.divergence:
-            outcome = f"diverged: {describe(record.divergence)}"
-        elif record.iteration == self._iterations:
+            outcome = f"diverged: {record.divergence}"
+        elif self._recipe and record.iteration == self._recipe.iterations:
             outcome = f"stopped after iteration {record.iteration:,}, before its final test; the same command makes it"
         elif record.iteration == self._last:
             outcome = f"paused at iteration {record.iteration:,} as asked; a later --stop-at, or none, continues it"
@@ -164,10 +159,6 @@ class Progress(Observer):
             self._bar.clear()
         self._stream.write(f"{text}\n")
         self._stream.flush()
-
-
-def _title(run: PlannedRun) -> str:
-    return f"{', '.join(run.cells)} ({run.net_name}, seed {run.seed}, run {run.id})"
 
 
 def _clock(seconds: float) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from tabulate import tabulate
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.report.layout import paper_grid
+from paperbench.report.layout import Grid, as_markdown, as_text, paper_grid, paragraph
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Cell, Table
@@ -21,25 +20,23 @@ def describe(table: Table, profile_name: str) -> str:
         f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}\n{source.paper}",
         published_table(table),
         *_remarks(table),
-        *_claims(table),
         _nets(table, profile, profile_name),
         *_recipes(table, profile),
     ]
     return "\n\n".join(parts)
 
 
-def published_table(table: Table) -> str:
+def published_table(table: Table, form: Literal["text", "markdown"] = "text") -> str:
     """The published numbers alone, in the paper's layout."""
     grid = paper_grid(table, table.all_cells)
-    lines = tabulate(grid.rows, grid.headers, disable_numparse=True, colalign=grid.alignment)
     footnotes = [f"{mark}: {text}" for mark, text in table.expected.footnotes.items()]
-    return "\n".join([lines, *([""] if footnotes else []), *footnotes])
+    return "\n\n".join([as_text(grid) if form == "text" else as_markdown(grid), *footnotes])
 
 
 def _remarks(table: Table) -> Iterator[str]:
     defaults = table.expected.defaults
     how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "of a single run"
-    yield (
+    yield paragraph(
         f"Published: {how}, unless noted. Medians within {defaults.tolerance:g} percentage points count as the same, "
         "unless noted."
     )
@@ -47,20 +44,29 @@ def _remarks(table: Table) -> Iterator[str]:
     for cell in table.all_cells:
         for text in _notes_of(table, cell):
             about_cells.setdefault(text, []).append(cell.id)
-    notes = [f"  {', '.join(cells)}: {text}" for text, cells in about_cells.items()]
+    notes = [f"{', '.join(cells)}: {text}" for text, cells in about_cells.items()]
     for row in table.expected.literature:
-        about = "; ".join(filter(None, (row.source, row.note)))
-        if about:
-            notes.append(f"  {row.title}: {about}")
-    if notes:
-        yield "\n".join(["Notes:", *notes])
-    if table.disputed:
-        disputed = [f"  {d.cell or 'table'}: {d.circulates}; the paper: {d.paper}" for d in table.disputed]
-        yield "\n".join(["Found elsewhere, and what the paper has:", *disputed])
+        if row.source or row.note:
+            notes.append(f"{row.title}: {'; '.join(filter(None, (row.source, row.note)))}")
+    yield from _listed("Notes", notes)
+    disputed = [f"{d.cell or 'table'}: {d.circulates}; the paper: {d.paper}" for d in table.disputed]
+    yield from _listed("Found elsewhere, and what the paper has", disputed)
     if table.peers:
-        peers = [(p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.peers]
-        headers, alignment = ["cell", "error", "source", "remark"], ("left", "right", "left", "left")
-        yield "Public re-implementations:\n" + tabulate(peers, headers, disable_numparse=True, colalign=alignment)
+        peers = tuple((p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.peers)
+        grid = Grid(("cell", "error", "source", "remark"), peers, ("left", "right", "left", "left"))
+        yield f"Public re-implementations:\n{as_text(grid)}"
+    claims = [
+        f"{claim.id}: {claim.says} ({claim.section})" + (f". {claim.note}" if claim.note else "")
+        for claim in table.expected.claims
+    ]
+    yield from _listed("Claims", claims)
+
+
+def _listed(title: str, texts: Iterable[str]) -> Iterator[str]:
+    """A list under a title, if there is anything to list."""
+    lines = [paragraph(f"  {text}", "    ") for text in texts]
+    if lines:
+        yield "\n".join([f"{title}:", *lines])
 
 
 def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
@@ -83,15 +89,6 @@ def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
         yield expected.note
 
 
-def _claims(table: Table) -> Iterator[str]:
-    if table.expected.claims:
-        lines = [
-            f"  {claim.id}: {claim.says} ({claim.section})" + (f". {claim.note}" if claim.note else "")
-            for claim in table.expected.claims
-        ]
-        yield "\n".join(["Claims:", *lines])
-
-
 def _nets(table: Table, profile: Profile, profile_name: str) -> str:
     rows = []
     for cell in table.all_cells:
@@ -104,9 +101,10 @@ def _nets(table: Table, profile: Profile, profile_name: str) -> str:
             rows.append((cell.id, reference, str(net.depth), net.family, dataset))
     precision = table.experiment.precision
     asked = f"; precision: {precision}" if precision else ""
-    heading = f"Nets in profile {profile_name} ({profile.title}); seeds: {table.seeds_in(profile)}{asked}\n"
-    headers, alignment = ["cell", "net", "depth", "family", "data set"], ("left", "left", "right", "left", "left")
-    return heading + tabulate(rows, headers, disable_numparse=True, colalign=alignment)
+    seeds = table.seeds_in(profile)
+    heading = paragraph(f"Nets in profile {profile_name} ({profile.title}); seeds: {seeds}{asked}")
+    headers, alignment = ("cell", "net", "depth", "family", "data set"), ("left", "left", "right", "left", "left")
+    return f"{heading}\n" + as_text(Grid(headers, tuple(rows), alignment))
 
 
 def _recipes(table: Table, profile: Profile) -> Iterator[str]:
@@ -117,6 +115,6 @@ def _recipes(table: Table, profile: Profile) -> Iterator[str]:
     for name, cells in by_recipe.items():
         recipe = table.recipe_in(profile, name)
         shown = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
-        values = [f"  {key}: {format_value(value)}" for key, value in shown.items()]
         whose = "" if len(by_recipe) == 1 else f" of {', '.join(cells)}"
-        yield "\n".join([f"Recipe {recipe.recipe}{whose} ({recipe.source}):", *values])
+        title = paragraph(f"Recipe {recipe.recipe}{whose} ({recipe.source})")
+        yield from _listed(title, [f"{key}: {format_value(value)}" for key, value in shown.items()])

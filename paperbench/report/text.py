@@ -1,21 +1,21 @@
-"""A report for terminals and as Markdown."""
+"""A report for terminals and as Markdown: the table, what its verdicts rest on, claims, deviations, runs."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Literal
 
-from tabulate import tabulate
-
-from paperbench.report.layout import Grid, narrowed
-from paperbench.report.model import Report
-from paperbench.report.sections import Items, sections
+from paperbench.catalogue import DATASETS
+from paperbench.compare.comparison import Comparison
+from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, binomial_standard_error
+from paperbench.errors import PaperbenchError
+from paperbench.report.layout import Grid, as_markdown, as_text, paragraph
+from paperbench.report.model import NOTHING, NetReport, Report, count, format_interval, method, percent
+from paperbench.runs.history import History
+from paperbench.runs.record import Record
 from paperbench.runs.store import Store
-
-_WIDTH = 120
+from paperbench.specs.table import Cell
 
 
 @dataclass(frozen=True)
@@ -24,61 +24,178 @@ class _Style:
     subheading: str
     item: str
     subitem: str
+    is_markdown: bool
 
-    @property
-    def is_markdown(self) -> bool:
-        return bool(self.heading)
+    def paragraph(self, text: str, indent: str = "") -> str:
+        """Prose; what reads Markdown breaks lines by itself."""
+        return text if self.is_markdown else paragraph(text, indent)
 
-    def block(self, block: str | Items | Grid) -> str:
-        match block:
-            case str():
-                return self._paragraph(block)
-            case Items():
-                return "\n".join(self._lines(block))
-            case Grid():
-                return self._table(block)
+    def items(self, items: Iterable[tuple[str, Sequence[str]]]) -> str:
+        """A list; each item has a text and what is listed below it."""
+        lines = []
+        for text, below in items:
+            lines.append(self.paragraph(f"{self.item}{text}", "    "))
+            lines += [self.paragraph(f"{self.subitem}{one}", "        ") for one in below]
+        return "\n".join(lines)
 
-    def _table(self, grid: Grid) -> str:
-        if self.is_markdown:
-            rows = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in grid.rows]
-            return tabulate(rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
-        headers, narrow = narrowed(grid, _WIDTH, gap=2)
-        rule = ["-" * max(map(len, chain.from_iterable(column))) for column in zip(headers, *narrow, strict=True)]
-        rows = [["\n".join(lines) for lines in row] for row in (headers, [[r] for r in rule], *narrow)]
-        return tabulate(rows, (), "plain", disable_numparse=True, colalign=grid.alignment)  # pads no headers
+    def titled(self, title: str, texts: Sequence[str]) -> list[str]:
+        """A list with its title, if it has any items."""
+        return [f"{title}:", self.items((text, ()) for text in texts)] if texts else []
 
-    def _lines(self, items: Items) -> Iterator[str]:
-        if items.heading:
-            yield from (f"{items.heading}:", "")
-        for text, findings in items.items:
-            yield self._paragraph(f"{self.item}{text}", "    ")
-            for finding in findings:
-                yield self._paragraph(f"{self.subitem}{finding}", "        ")
-
-    def _paragraph(self, text: str, indent: str = "") -> str:
-        """Prose, in lines that fit a terminal; what reads Markdown breaks lines by itself."""
-        if self.is_markdown:
-            return text
-        return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    def table(self, grid: Grid) -> str:
+        return as_markdown(grid) if self.is_markdown else as_text(grid)
 
 
-_STYLES = {"table": _Style("", "", "  ", "      "), "markdown": _Style("## ", "### ", "- ", "  - ")}
+_STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("## ", "### ", "- ", "  - ", True)}
 
 
 def render(report: Report, store: Store, form: Literal["table", "markdown"]) -> str:
-    """The whole report: the table with verdicts, what they rest on, claims, deviations, runs.
+    """The whole report.
 
     Args:
         store: Where the histories of the runs are.
     """
     style = _STYLES[form]
-    footnotes = [f"{mark}: {text}" for mark, text in report.footnotes.items()]
-    letters = [f"[{letter}] {text}" for letter, text in report.letters.items()]
-    parts = [f"{style.heading}{report.title}", report.design, style.block(report.grid)]
-    parts += [style.block(note) for note in footnotes]
-    if letters:
-        parts.append(("  \n" if style.is_markdown else "\n").join(map(style.block, letters)))
-    parts += [style.block(note) for note in report.notes]
-    for section in sections(report, store):
-        parts += [f"{style.subheading}{section.heading}", *map(style.block, section.blocks)]
+    title = f"{style.heading}{report.title}: {report.comparison.table.experiment.title}"
+    parts = [title, _design(report.comparison), style.table(report.grid)]
+    parts += [style.paragraph(f"{mark}: {text}") for mark, text in report.footnotes.items()]
+    if report.letters:
+        letters = [style.paragraph(f"[{letter}] {text}") for text, letter in report.letters.items()]
+        parts.append(("  \n" if style.is_markdown else "\n").join(letters))
+    parts += map(style.paragraph, report.notes)
+    for heading, blocks in (
+        ("Cells", _cells(report, style)),
+        ("Claims", _claims(report, style)),
+        ("Deviations from the paper", _deviations(report, style)),
+        ("Runs", _runs(report, style, store)),
+    ):
+        filled = list(blocks)
+        parts += [f"{style.subheading}{heading}", *filled] if filled else []
     return "\n\n".join(parts)
+
+
+def _design(comparison: Comparison) -> str:
+    """Profile and number of runs."""
+    planned, usual = comparison.planned, comparison.table.seeds_in(comparison.table.profiles.named(comparison.profile))
+    by_whom = f" by --seeds; the table says {usual}" if usual != planned else ""
+    return f"Profile {comparison.profile}; {count(planned, 'run')} per cell, fixed beforehand{by_whom}"
+
+
+def _cells(report: Report, style: _Style) -> Iterator[str]:
+    rows = [_cell_row(net, cell.compared.cell) for cell in report.cells for net in cell.nets if net.errors]
+    if rows:
+        headers = ("cell", "errors by seed from 0 on", "median", "interval", "std", "tol.")
+        width = len(headers) if report.has_verdicts else headers.index("interval")
+        alignment = ("left", "left", "right", "right", "right", "right")
+        yield style.table(Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width]))
+        if any(c.compared.judgement.interval for c in report.cells):
+            yield style.paragraph(
+                f"interval: confidence interval of the difference of medians, in points ({1 - 2 * FIRST_LOOK:.0%}; "
+                f"{1 - 2 * SECOND_LOOK:.0%} after the extension). std: standard deviation of a single run, in points; "
+                "in parentheses the weight of the published one in the pooled variance. tol.: tolerance, in points."
+            )
+        yield from map(style.paragraph, _test_set_noise(report.comparison))
+    yield from style.titled("Not pooled with these", [f"{n.name}: {text}" for n in report.nets for text in n.others])
+    diverged: dict[str, list[str]] = {}
+    for record in _records(report):
+        if record.divergence:
+            diverged.setdefault(str(record.divergence), []).append(record.run)
+    yield from style.titled("Diverged", [f"{', '.join(runs)}: {how}" for how, runs in diverged.items()])
+
+
+def _test_set_noise(comparison: Comparison) -> Iterator[str]:
+    """How much errors would vary over other test images, which no verdict includes."""
+    by_size: dict[int, list[float]] = {}
+    for compared in comparison.tested:
+        by_size.setdefault(DATASETS[compared.cell.dataset].test_images, []).append(compared.cell.number or 0.0)
+    for images, errors in by_size.items():
+        of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
+        yield (
+            f"Other test images: the binomial standard error on {images:,} is {', '.join(dict.fromkeys(of_each))}. No "
+            "verdict includes it, as both medians are over the same images."
+        )
+
+
+def _cell_row(report: NetReport, cell: Cell) -> tuple[str, ...]:
+    net, judgement = report.net, report.net.judgement
+    std = NOTHING
+    if judgement.noise:
+        share = judgement.noise.published_weight
+        std = f"{judgement.noise.std:.2f}" + (f" ({share:.0%})" if share else "")
+    interval = format_interval(judgement.interval) if judgement.interval else NOTHING
+    tolerance = f"{cell.tolerance:g}" if cell.number is not None else NOTHING
+    median = percent(net.median) if net.median is not None else NOTHING
+    return report.name, report.errors, median, interval, std, tolerance
+
+
+def _records(report: Report) -> Iterable[Record]:
+    """Of all runs, each once."""
+    groups = [group for net in report.nets for group in (net.net.shown, *net.net.others) if group]
+    return {record.run: record for group in groups for record in group.records}.values()
+
+
+def _claims(report: Report, style: _Style) -> Iterator[str]:
+    if not report.claims:
+        return
+    yield style.paragraph(
+        f"{report.claims} Judged on our runs alone, each at its own level, with no correction across claims. In "
+        f"brackets: {1 - 2 * FIRST_LOOK:.0%} confidence intervals."
+    )
+    profile, claims = report.comparison.profile, report.comparison.claims
+    if not report.has_verdicts:
+        yield style.paragraph(
+            f"Profile {profile} trains other nets or data: what holds here need not hold for the paper's."
+        )
+    for standing in ("supported", "contradicted", "undecided"):
+        mark = standing.upper() if standing == "contradicted" else standing
+        found = [
+            (f"{mark}: {c.claim.says} ({c.claim.section}; {c.claim.id}). {method(c)}", c.findings)
+            for c in claims
+            if c.standing == standing and c.findings
+        ]
+        if found:
+            yield style.items(found)
+    for standing in ("undecided", "not run"):
+        by_reason: dict[str, list[str]] = {}
+        for c in claims:
+            if c.standing == standing and not c.findings:
+                by_reason.setdefault(c.reason, []).append(c.claim.id)
+        reasons = [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]
+        yield from style.titled(standing.capitalize(), reasons)
+
+
+def _deviations(report: Report, style: _Style) -> Iterator[str]:
+    yield from style.titled("Paper -> our runs", report.deviations)
+    yield from style.titled("Our choices where the paper is silent", report.choices)
+
+
+def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:
+    headers = ("run", "net", "prec.", "status", "iteration", "train loss", "train err", "moving avg err", "test err")
+    rows, complaints = [], []
+    for record in _records(report):
+        try:
+            rows.append(_run_row(record, History.read(store.directory(record.run).history_file)))
+        except PaperbenchError as error:
+            complaints.append(f"Left out: {error}")
+    if rows:
+        yield style.table(Grid((*headers, "minutes"), tuple(rows), (*("left",) * 4, *("right",) * 6)))
+        yield style.paragraph(
+            "moving avg err: test error with batch norm's moving averages. test err: the one that is reported."
+        )
+    yield from map(style.paragraph, complaints)
+
+
+def _run_row(record: Record, history: History) -> tuple[str, ...]:
+    def number(value: float | None, digits: int = 2) -> str:
+        return NOTHING if value is None else f"{value:.{digits}f}"
+
+    loss, error, tested = (history.newest(m, record.iteration) for m in ("train_loss", "train_error", "test_error"))
+    result = record.result
+    return (
+        *(record.run, record.net, record.spec.precision, record.status, f"{record.iteration:,}"),
+        number(loss, 4),
+        number(error),
+        number(result.moving_average_test_error if result else tested),
+        number(result.test_error if result else None),
+        number(record.seconds / 60, 1),
+    )

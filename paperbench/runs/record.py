@@ -110,6 +110,13 @@ class Divergence:
     phase: Literal["forward", "backward", "update", "test"] | None
     module: Text | None
 
+    def __str__(self) -> str:
+        when = f"not finite from iteration {self.iteration:,} on, at learning rate {self.learning_rate:.3g}"
+        if self.phase is None:
+            return f"{when}; repeating the iterations before did not show where"
+        parts = {"forward": "output", "backward": "gradient", "update": "parameters", "test": "output in the test"}
+        return f"{when}; first in the {parts[self.phase]} of {self.module}"
+
 
 @typed
 class Files:

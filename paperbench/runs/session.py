@@ -194,8 +194,6 @@ class RunSession:
         data = Checkpoint(facts, self.trainer.state_dict()).to_bytes()
         checkpoint = self.directory.checkpoints.write(self.trainer.iteration, data)
         self.directory.settle_history(self.history)
-        if self.divergence:
-            self.directory.remove_weights()
         record = self._record("diverged" if self.divergence else "partial", checkpoint)
         self.directory.write_record(record)
         if self.divergence or is_sound(self.trainer):  # else an older one will show where the numbers broke

@@ -38,28 +38,10 @@ class NetReference:
         """The net's name without a tag."""
         return self.model.partition(".")[0]
 
-    def check_size(self, dataset: str) -> None:
-        """Make sure that the net is made for the images of a data set.
-
-        Raises:
-            PaperbenchError: It is made for images of another size.
-        """
-        made_for, size = FAMILIES[NETS[self.name].family].size, DATASETS[dataset].size
-        if made_for != size:
-            raise PaperbenchError(
-                f"{self.name} is a net for images of {made_for}x{made_for} pixels, and {DATASETS[dataset].title} has "
-                f"{size}x{size}. Take a net of that size (`paperbench models`), or another data set."
-            )
-
-    def check_tag(self, dataset: str) -> None:
-        """Make sure that the net is not tagged for another data set.
-
-        Raises:
-            PaperbenchError: It is.
-        """
-        tag = self.model.partition(".")[2]
-        if tag and tag != dataset:
-            raise PaperbenchError(f"{self.model} is tagged for {tag}, and the data set is {dataset}. Drop the tag.")
+    @property
+    def image_size(self) -> int:
+        """Side of the images that it is made for, in pixels."""
+        return FAMILIES[NETS[self.name].family].size
 
 
 @dataclass(frozen=True)
@@ -236,18 +218,19 @@ class Experiment:
                 elif row.dataset is not None and dataset is not None:
                     yield Problem(cell, "the data set must be given by the row or the column; both do.")
                 else:
-                    yield from _misfits(cell, row.cells[name], self.dataset_of(row, columns[name]))
-
-    def dataset_of(self, row: Row, column: Column) -> str:
-        """Key of the data set that a cell's nets train on."""
-        return row.dataset or column.dataset or ""
+                    yield from _misfits(cell, row.cells[name], row.dataset or dataset or "")
 
 
 def _misfits(place: KeyPath, nets: CellNets, dataset: str) -> Iterator[Problem]:
     """Problems of nets that are not for the images of their data set."""
-    try:
-        for setting in nets.settings:
-            setting.reference.check_size(dataset)
-            setting.reference.check_tag(dataset)
-    except PaperbenchError as error:
-        yield Problem(place, str(error))
+    reference, info = nets.settings[0].reference, DATASETS[dataset]
+    name, _, tag = reference.model.partition(".")
+    if reference.image_size != info.size:
+        message = (
+            f"{name} is a net for images of {reference.image_size}x{reference.image_size} pixels, and {info.title} has "
+            f"{info.size}x{info.size}. Take a net of that size (`paperbench models`), or another data set."
+        )
+        yield Problem(place, message)
+    elif tag and tag != dataset:
+        message = f"{reference.model} is tagged for {tag}, and the data set is {dataset}. Drop the tag."
+        yield Problem(place, message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from typing import Any, Literal
 
 from paperbench.typed import Text, typed
@@ -34,7 +33,7 @@ class RunSpec:
     @property
     def digest(self) -> str:
         """sha256 of the canonical JSON, in hex."""
-        return hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()
+        return hashlib.sha256(canonical_json(vars(self)).encode()).hexdigest()
 
     def run_id(self, seed: int) -> str:
         """Name of one training by this spec, and of its directory."""

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paperbench.catalogue import DATASETS, Net, resolve, tags
+from paperbench.catalogue import DATASETS, NETS, Net, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.expected import Defaults, Disputed, Expected, ExpectedCell, Peer, Source
 from paperbench.specs.experiment import Column, Experiment, NetReference, Row, Setting
@@ -70,11 +70,7 @@ class Cell:
 
     def is_in(self, profile: Profile) -> bool:
         """Whether its nets can be trained on the profile's images."""
-        try:
-            self.dataset_in(profile)
-        except PaperbenchError:
-            return False
-        return True
+        return profile.dataset is None or DATASETS[profile.dataset].size == self.settings[0].reference.image_size
 
     def dataset_in(self, profile: Profile) -> str:
         """Key of the data set that the cell's nets are trained on.
@@ -82,26 +78,12 @@ class Cell:
         Raises:
             PaperbenchError: The profile trains on images that the nets are not made for.
         """
-        if profile.dataset is None:
-            return self.dataset
-        reference = self.settings[0].reference
-        try:
-            reference.check_size(profile.dataset)
-        except PaperbenchError as error:
+        if not self.is_in(profile):
             raise PaperbenchError(
-                f"Cell {self.id} is not for a profile that trains on {profile.dataset}: {reference.name} is made for "
-                "other images. Choose another profile (`--profile`)."
-            ) from error
-        return profile.dataset
-
-    def matches(self, pattern: str) -> bool:
-        """Whether a shell pattern names this cell, or, if it has no slash, its row or column."""
-        names = (self.id,) if "/" in pattern else (self.row.id, self.column.id)
-        return any(fnmatchcase(name, pattern) for name in names)
-
-    def is_named_by(self, pattern: str) -> bool:
-        """Whether a pattern gives the id of its row in full."""
-        return pattern.split("/")[0] == self.row.id
+                f"Cell {self.id} is not for a profile that trains on {profile.dataset}: "
+                f"{self.settings[0].reference.name} is made for other images. Choose another profile (`--profile`)."
+            )
+        return profile.dataset or self.dataset
 
     def net_in(self, profile: Profile, setting: Setting | None = None) -> Net:
         """A net of the cell, at the profile's depth and with an output for each class of its data set.
@@ -109,22 +91,16 @@ class Cell:
         Args:
             setting: Which net; the first by default.
         """
-        reference = (setting or self.settings[0]).reference
-        net = resolve(reference.model, **reference.kwargs)
-        classes = DATASETS[self.dataset_in(profile)].num_classes
-        depth = profile.depth.get(net.family, net.depth)
-        return resolve(reference.model, **{**reference.kwargs, "depth": depth, "num_classes": classes})
+        reference, classes = self.reference_in(profile, setting), DATASETS[self.dataset_in(profile)].num_classes
+        return resolve(reference.model, **reference.kwargs, num_classes=classes)
 
     def reference_in(self, profile: Profile, setting: Setting | None = None) -> NetReference:
         """That net as one would ask timm for it: a depth alone does not tell the family, nor a name the classes."""
-        reference = (setting or self.settings[0]).reference
-        name, dataset, arguments = reference.name, self.dataset_in(profile), dict(reference.kwargs)
-        net = resolve(name, **arguments)
-        if dataset in tags(name)[1:]:
-            name = f"{name}.{dataset}"
-        if net.family in profile.depth:
-            arguments["depth"] = profile.depth[net.family]
-        return NetReference(name, arguments)
+        reference, dataset = (setting or self.settings[0]).reference, self.dataset_in(profile)
+        name, family = reference.name, NETS[reference.name].family
+        model = f"{name}.{dataset}" if dataset in tags(name)[1:] else name
+        depth = {"depth": profile.depth[family]} if family in profile.depth else {}
+        return NetReference(model, {**reference.kwargs, **depth})
 
 
 @dataclass(frozen=True)
@@ -190,14 +166,19 @@ class Table:
         Raises:
             PaperbenchError: No cell matches.
         """
-        matching = [cell for cell in self.all_cells if cell.matches(pattern)]
-        found = [c for c in matching if on_request or not c.row.on_request or c.is_named_by(pattern)]
+        matching = [
+            cell
+            for cell in self.all_cells
+            if any(fnmatchcase(name, pattern) for name in ((cell.id,) if "/" in pattern else cell.id.split("/")))
+        ]
+        named = pattern.split("/")[0]
+        found = [cell for cell in matching if on_request or not cell.row.on_request or cell.row.id == named]
         if not found and matching:
             rows = " or ".join(dict.fromkeys(cell.row.id for cell in matching))
             raise PaperbenchError(f"{pattern!r} matches cells that are run only if their row is named in full: {rows}.")
         if not found:
-            ids = [cell.id for cell in self.all_cells]
-            raise PaperbenchError(f"No cell of {self.id} matches {pattern!r}. {nearest(pattern, ids)}")
+            known = [cell.id for cell in self.all_cells]
+            raise PaperbenchError(f"No cell of {self.id} matches {pattern!r}. {nearest(pattern, known)}")
         return found
 
     def cell(self, cell_id: str) -> Cell:
@@ -206,12 +187,10 @@ class Table:
         Raises:
             PaperbenchError: There is none.
         """
-        for cell in self.all_cells:
-            if cell.id == cell_id:
-                return cell
-        raise PaperbenchError(
-            f"{self.id} has no cell {cell_id!r}. {nearest(cell_id, [cell.id for cell in self.all_cells])}"
-        )
+        cells = {cell.id: cell for cell in self.all_cells}
+        if cell_id not in cells:
+            raise PaperbenchError(f"{self.id} has no cell {cell_id!r}. {nearest(cell_id, cells)}")
+        return cells[cell_id]
 
 
 def load_table(table: str, root: Path) -> Table:
@@ -226,24 +205,15 @@ def load_table(table: str, root: Path) -> Table:
         raise PaperbenchError(f"Unknown table {table!r}. {nearest(table, known)} `paperbench list` shows all.")
     own = _Files(table, root)
     others: dict[str, _Files] = {}
-    cells = tuple(_cells(own, others, root))
-    profiles_file = load(_profiles_path(root))
-    profiles = bind(profiles_file, Profiles)
-    return Table(
-        table,
-        own.experiment,
-        own.expected,
-        profiles,
-        _recipes(cells, profiles_file, profiles, root),
-        cells,
-        _remarks("peers", own, others.values(), cells),
-        _remarks("disputed", own, others.values(), cells),
-    )
+    cells = _cells(own, others, root)
+    profiles, recipes = _profiles_and_recipes(cells, root)
+    peers, disputed = (_remarks(name, own, others, cells) for name in ("peers", "disputed"))
+    return Table(table, own.experiment, own.expected, profiles, recipes, cells, peers, disputed)
 
 
 def load_profiles(root: Path) -> Profiles:
     """Read experiments/profiles.yaml under `root`."""
-    return bind(load(_profiles_path(root)), Profiles)
+    return bind(load(root / "experiments" / "profiles.yaml"), Profiles)
 
 
 def load_experiment(table: str, root: Path) -> Experiment:
@@ -251,27 +221,13 @@ def load_experiment(table: str, root: Path) -> Experiment:
     return _read(root / "experiments" / f"{table}.yaml", Experiment, "table")[1]
 
 
-def load_recipe(name: str, root: Path) -> Recipe:
-    """Read a file in experiments/recipes/ under `root`."""
-    return _read_recipe(name, root)[1]
-
-
 def table_ids(root: Path) -> list[str]:
     """Ids of the tables with an experiment under `root`."""
-    return sorted(p.stem for p in (root / "experiments").glob("*.yaml") if p.stem != "profiles")
+    return [name for name in _names(root / "experiments") if name != "profiles"]
 
 
-def recipe_names(root: Path) -> list[str]:
-    """Names of the recipes under `root`."""
-    return sorted(p.stem for p in (root / "experiments" / "recipes").glob("*.yaml"))
-
-
-def _profiles_path(root: Path) -> Path:
-    return root / "experiments" / "profiles.yaml"
-
-
-def _read_recipe(name: str, root: Path) -> tuple[Document, Recipe]:
-    return _read(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")
+def _names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def _read(path: Path, kind: type[T], key: str) -> tuple[Document, T]:
@@ -283,23 +239,24 @@ def _read(path: Path, kind: type[T], key: str) -> tuple[Document, T]:
     return document, value
 
 
-def _recipes(
-    cells: Sequence[Cell], profiles_file: Document, profiles: Profiles, root: Path
-) -> dict[tuple[str, str], Recipe]:
-    """The recipes of the cells in each profile that they are in, by names of profile and recipe."""
-    files = {name: _read_recipe(name, root) for name in {cell.recipe for cell in cells}}
-    found: dict[tuple[str, str], Recipe] = {}
+def _profiles_and_recipes(cells: Sequence[Cell], root: Path) -> tuple[Profiles, dict[tuple[str, str], Recipe]]:
+    """The profiles, and the recipes of the cells in each of them, by names of profile and recipe."""
+    changes = load(root / "experiments" / "profiles.yaml")
+    profiles = bind(changes, Profiles)
+    folder = root / "experiments" / "recipes"
+    files = {name: _read(folder / f"{name}.yaml", Recipe, "recipe") for name in {cell.recipe for cell in cells}}
+    recipes = {}
     for profile_name, profile in profiles.profiles.items():
         for name in dict.fromkeys(cell.recipe for cell in cells if cell.is_in(profile)):
             document, recipe = files[name]
             if profile.recipe:
                 try:
-                    recipe = bind(document.overlaid(profiles_file, ("profiles", profile_name, "recipe")), Recipe)
+                    recipe = bind(document.overlaid(changes, ("profiles", profile_name, "recipe")), Recipe)
                 except SpecError as error:
                     message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.)"
                     raise SpecError(message) from error
-            found[profile_name, name] = recipe
-    return found
+            recipes[profile_name, name] = recipe
+    return profiles, recipes
 
 
 class _Files:
@@ -307,48 +264,44 @@ class _Files:
 
     def __init__(self, table: str, root: Path) -> None:
         self.table = table
-        self.experiment_file, self.experiment = _read(root / "experiments" / f"{table}.yaml", Experiment, "table")
+        experiment_file, self.experiment = _read(root / "experiments" / f"{table}.yaml", Experiment, "table")
         self.expected_file, self.expected = _read(root / "expected" / f"{table}.yaml", Expected, "table")
         self.rows = {row.id: row for row in self.experiment.rows}
         self.columns = {column.id: column for column in self.experiment.columns}
         self.ids = [f"{row.id}/{column}" for row in self.experiment.rows for column in row.cells]
+        asked: list[tuple[KeyPath, str]] = [(("recipe",), self.experiment.recipe)]
+        asked += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows) if row.recipe]
+        known = _names(root / "experiments" / "recipes")
         for document, problems in (
-            (self.experiment_file, [*self._recipe_problems(root), *self._label_problems()]),
-            (self.expected_file, [*self._cell_problems(), *self._reference_problems(), *self._mark_problems()]),
+            (experiment_file, [*unknown("recipe", asked, known)]),
+            (self.expected_file, [*self._cell_problems(), *self._remark_problems(), *self._claim_problems()]),
         ):
             if problems:
                 raise document.error(problems)
 
-    def _recipe_problems(self, root: Path) -> Iterator[Problem]:
-        asked: list[tuple[KeyPath, str]] = [(("recipe",), self.experiment.recipe)]
-        asked += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows) if row.recipe]
-        yield from unknown("recipe", asked, recipe_names(root))
-
-    def _label_problems(self) -> Iterator[Problem]:
-        """Headings of labels are used."""
-        used = {label for row in self.experiment.rows for label in row.labels}
-        used |= {label for row in self.expected.literature for label in row.labels}
-        for label in self.experiment.labels:
-            if label not in used:
-                yield Problem(("labels", label), "no row has this label.")
-
     def _cell_problems(self) -> Iterator[Problem]:
-        """Every cell to run has a published result, and nothing else has."""
-        published = [f"{row}/{column}" for row, columns in self.expected.cells.items() for column in columns]
-        yield from unknown("cell", ((("cells", *cell.split("/")), cell) for cell in published), self.ids)
-        for cell in self.ids:
-            if cell not in published:
-                yield Problem(("cells", *cell.split("/")), "the cell has no published number here.")
+        """Every cell to run has a published result, and nothing else has; marks have footnotes, footnotes marks."""
+        cells = {(row, column): cell for row, cells in self.expected.cells.items() for column, cell in cells.items()}
+        yield from unknown("cell", ((("cells", *place), "/".join(place)) for place in cells), self.ids)
+        for cell_id in self.ids:
+            row, column = cell_id.split("/")
+            if (row, column) not in cells:
+                yield Problem(("cells", row, column), "the cell has no published number here.")
+        marks = {(*place, "mark"): cell.mark for place, cell in cells.items() if cell.mark is not None}
+        yield from unknown(
+            "mark", ((("cells", *place), mark) for place, mark in marks.items()), self.expected.footnotes
+        )
+        for mark in self.expected.footnotes:
+            if mark not in marks.values():
+                yield Problem(("footnotes", mark), "no cell has this mark.")
 
-    def _reference_problems(self) -> Iterator[Problem]:
-        """Remarks, claims and rows of others are about cells, columns and labels that there are."""
-        listed: dict[str, Sequence[Disputed | Peer]] = {
-            "disputed": self.expected.disputed,
-            "peers": self.expected.peers,
-        }
-        for name, remarks in listed.items():
-            about = [((name, i, "cell"), remark.cell) for i, remark in enumerate(remarks) if remark.cell is not None]
-            yield from unknown("cell", about, self.ids)
+    def _remark_problems(self) -> Iterator[Problem]:
+        """Remarks and rows of others are about cells, columns and labels that there are."""
+        remarks: list[tuple[KeyPath, str | None]] = [
+            *((("disputed", i, "cell"), remark.cell) for i, remark in enumerate(self.expected.disputed)),
+            *((("peers", i, "cell"), peer.cell) for i, peer in enumerate(self.expected.peers)),
+        ]
+        yield from unknown("cell", ((place, cell) for place, cell in remarks if cell is not None), self.ids)
         for i, row in enumerate(self.expected.literature):
             place = "literature", i
             if row.id in self.rows:
@@ -356,34 +309,19 @@ class _Files:
             yield from unknown("column", (((*place, "cells", column), column) for column in row.cells), self.columns)
             labels = (((*place, "labels", label), label) for label in row.labels)
             yield from unknown("label", labels, self.experiment.labels)
-        yield from self._claim_problems()
 
     def _claim_problems(self) -> Iterator[Problem]:
+        """Claims are about single nets, and of the numbers of others compare test errors alone."""
         literature = [f"{row.id}/{column}" for row in self.expected.literature for column in row.cells]
-        sweeps = [
-            f"{row.id}/{column}" for row in self.rows.values() for column, nets in row.cells.items() if nets.sweep
-        ]
         for i, claim in enumerate(self.expected.claims):
             place = "claims", i, "pairs" if claim.pairs else "cells"
             may_be_literature = claim.cells[1:] if claim.kind == "lower" and claim.measure == "test_error" else ()
             for cell in claim.all_cells:
                 yield from unknown("cell", [(place, cell)], self.ids + literature * (cell in may_be_literature))
-                if cell in sweeps and claim.kind not in ("diverges", "converges"):
+                row, _, column = cell.partition("/")
+                is_sweep = cell in self.ids and self.rows[row].cells[column].sweep
+                if is_sweep and claim.kind not in ("diverges", "converges"):
                     yield Problem(place, f"{cell} stands for several nets.")
-
-    def _mark_problems(self) -> Iterator[Problem]:
-        """Marks are explained, and footnotes are used."""
-        marks: list[tuple[KeyPath, str]] = [
-            (("cells", row, column, "mark"), cell.mark)
-            for row, columns in self.expected.cells.items()
-            for column, cell in columns.items()
-            if cell.mark is not None
-        ]
-        yield from unknown("mark", marks, self.expected.footnotes)
-        used = {mark for _, mark in marks}
-        for mark in self.expected.footnotes:
-            if mark not in used:
-                yield Problem(("footnotes", mark), "no cell has this mark.")
 
     def cell(self, row: str, column: str) -> Cell:
         """A cell as this table's files have it."""
@@ -394,33 +332,31 @@ class _Files:
             self.expected.cells[row][column],
             self.expected.defaults,
             home=f"{self.table}/{row}/{column}",
-            dataset=self.experiment.dataset_of(of_row, of_column),
+            dataset=of_row.dataset or of_column.dataset or "",
             recipe=of_row.recipe or self.experiment.recipe,
         )
 
 
-def _cells(own: _Files, others: dict[str, _Files], root: Path) -> list[Cell]:
+def _cells(own: _Files, others: dict[str, _Files], root: Path) -> tuple[Cell, ...]:
     """The cells of a table, column by column.
 
     Args:
         others: Receives the tables that its numbers come from.
     """
     cells, problems = [], []
-    for column in own.columns:
-        for row in own.rows:
-            if column not in own.rows[row].cells:
-                continue
-            cell = own.cell(row, column)
-            try:
-                if cell.expected.same_as is not None:
-                    cell = _with_number_from_elsewhere(cell, cell.expected.same_as, own.table, others, root)
-                _check_result(cell)
-            except ValueError as error:
-                problems.append(Problem(("cells", row, column), str(error)))
-            cells.append(cell)
+    places = [(row.id, column) for column in own.columns for row in own.experiment.rows if column in row.cells]
+    for row, column in places:
+        cell = own.cell(row, column)
+        try:
+            if cell.expected.same_as is not None:
+                cell = _with_number_from_elsewhere(cell, cell.expected.same_as, own.table, others, root)
+            _check_result(cell)
+        except ValueError as error:
+            problems.append(Problem(("cells", row, column), str(error)))
+        cells.append(cell)
     if problems:
         raise own.expected_file.error(problems)
-    return cells
+    return tuple(cells)
 
 
 def _with_number_from_elsewhere(cell: Cell, home: str, own: str, others: dict[str, _Files], root: Path) -> Cell:
@@ -429,16 +365,15 @@ def _with_number_from_elsewhere(cell: Cell, home: str, own: str, others: dict[st
     Raises:
         ValueError: There is no such number, or it is one of another experiment.
     """
-    table, row, column = home.split("/")
+    table, cell_id = home.split("/", 1)
     tables = [one for one in table_ids(root) if one != own]
     if table not in tables:
         raise ValueError(f"same_as must name a cell of another table. {nearest(table, tables)}")
     if table not in others:
         others[table] = _Files(table, root)
-    files = others[table]
-    if f"{row}/{column}" not in files.ids:
-        raise ValueError(f"{table} has no cell '{row}/{column}'. {nearest(f'{row}/{column}', files.ids)}")
-    other = files.cell(row, column)
+    if cell_id not in others[table].ids:
+        raise ValueError(f"{table} has no cell {cell_id!r}. {nearest(cell_id, others[table].ids)}")
+    other = others[table].cell(*cell_id.split("/"))
     if other.expected.same_as is not None:
         raise ValueError(f"{home} refers on to {other.expected.same_as}; name that one.")
     for what, ours, theirs in _experiments(cell, other):
@@ -474,11 +409,13 @@ def _check_result(cell: Cell) -> None:
         raise ValueError(f"{cell.id} stands for {len(cell.settings)} nets, so its value must be `fail`.")
 
 
-def _remarks(name: str, own: _Files, others: Iterable[_Files], cells: Iterable[Cell]) -> tuple[Any, ...]:
+def _remarks(name: str, own: _Files, others: dict[str, _Files], cells: Iterable[Cell]) -> tuple[Any, ...]:
     """The peers or disputed claims of a table's own file, and those of other tables' files that concern its cells."""
     here = {cell.home: cell.id for cell in cells}
-    found = list(getattr(own.expected, name))
-    for files in others:
-        homes = [(f"{files.table}/{remark.cell}", remark) for remark in getattr(files.expected, name)]
-        found += [replace(remark, cell=here[home]) for home, remark in homes if home in here]
-    return tuple(found)
+    elsewhere = [
+        replace(remark, cell=here[f"{table}/{remark.cell}"])
+        for table, files in others.items()
+        for remark in getattr(files.expected, name)
+        if f"{table}/{remark.cell}" in here
+    ]
+    return (*getattr(own.expected, name), *elsewhere)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,15 +23,16 @@ from paperbench.typed import KeyPath, Problem, TypedError, from_json
 T = TypeVar("T")
 
 _MAX_BYTES = 2**18
-_MAX_LEVELS = 50
-_WORDS = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
+
+_CORE_SCHEMA: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "null": ("~|null|Null|NULL|", lambda _: None),
+    "bool": ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "int": ("[-+]?[0-9]{1,18}", int),  # longer ones are floating-point numbers
+    "octal or hex": ("0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}", lambda text: int(text, 0)),
+    "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
+    "inf or nan": (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
 }
-_INTEGER = re.compile("[-+]?[0-9]{1,18}|0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}")  # longer ones become floating-point numbers
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+"""Which unquoted texts are values of another type, and their values."""
 
 
 class SpecError(PaperbenchError):
@@ -40,21 +41,25 @@ class SpecError(PaperbenchError):
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML file holds.
+    """What a YAML file holds: a tree of nodes that know their file and line."""
 
-    Attributes:
-        data: The whole of it, as JSON has values.
-        positions: File and line of every value, or of its key, by the path to it.
-    """
+    root: yaml.MappingNode
 
-    data: dict[str, Any]
-    positions: dict[KeyPath, tuple[Path, int]]
+    @property
+    def data(self) -> dict[str, Any]:
+        """The whole of it, as JSON has values."""
+        return {key.value: _plain(value) for key, value in self.root.value}
 
-    def position(self, *path: str | int) -> tuple[Path, int]:
+    def position(self, *path: str | int) -> tuple[str, int]:
         """File and line of a value, or of what surrounds it if there is no such value."""
-        while path not in self.positions:
-            path = path[:-1]
-        return self.positions[path]
+        at: yaml.Node = self.root
+        children = _children(at)
+        for part in path:
+            if part not in children:
+                break
+            at, value = children[part]
+            children = _children(value)
+        return at.start_mark.name, at.start_mark.line + 1
 
     def error(self, problems: Iterable[Problem]) -> SpecError:
         """What to raise for problems of its values: a line for each, in the order of the file."""
@@ -62,28 +67,14 @@ class Document:
         return SpecError("\n".join(f"{path}:{line}: {message}" for path, line, message in placed))
 
     def overlaid(self, changes: Document, path: KeyPath) -> Document:
-        """This document with a mapping from another one laid over it."""
-        patch: Any = changes.data
+        """This document with a mapping from another one laid over it: its keys replaced, in mappings within too.
+
+        What is left out by null stays left out where the change is a mapping: a recipe without warm-up gets none.
+        """
+        patch: Any = changes.root
         for part in path:
-            patch = patch[part]
-        n = len(path)
-        positions = {key[n:]: at for key, at in changes.positions.items() if key[:n] == path and len(key) > n}
-        return Document(merge(self.data, patch), {**self.positions, **positions})
-
-
-def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with the keys of `changes` replaced, mappings within mappings too.
-
-    What `base` leaves out by null stays left out where the change is a mapping: a recipe without warm-up gets none.
-    """
-    merged = dict(base)
-    for key, value in changes.items():
-        old = base.get(key, {})
-        if isinstance(value, dict) and isinstance(old, dict):
-            merged[key] = merge(old, value)
-        elif not isinstance(value, dict) or old is not None:
-            merged[key] = value
-    return merged
+            _, patch = _children(patch)[part]
+        return Document(_merged(self.root, patch))
 
 
 def load(path: Path) -> Document:
@@ -99,14 +90,21 @@ def load(path: Path) -> Document:
     except UnicodeDecodeError as error:
         raise SpecError(f"{path}: is no UTF-8 text (byte {error.start}).") from error
     try:
-        return _Reader(path, text).document()
+        loader = _Loader(text)
+        loader.name = str(path)
+        root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ": ".join(part for part in (error.context, error.problem) if part)
         raise SpecError(f"{path}:{mark.line + 1 if mark else 1}: no valid YAML: {reason}.") from error
     except ReaderError as error:
-        line = text.encode()[: error.position].count(b"\n") + 1
+        line = text.count("\n", 0, error.position) + 1
         raise SpecError(f"{path}:{line}: no valid YAML: {error.reason}.") from error
+    except (ValueError, OverflowError, RecursionError) as error:  # of impossible characters, versions and nesting
+        raise SpecError(f"{path}:{loader.line + 1}: no valid YAML: {error}.") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise SpecError(f"{path}:1: must be a mapping of keys to values.")
+    return Document(root)
 
 
 def bind(document: Document, kind: type[T]) -> T:
@@ -121,74 +119,63 @@ def bind(document: Document, kind: type[T]) -> T:
         raise document.error(error.problems) from error
 
 
-class _Reader:
-    """Builds plain data from the parser's events: libyaml crashes when it has to build deeply nested nodes itself."""
+class _Loader(yaml.SafeLoader):
+    """In Python, as libyaml crashes on deep nesting."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        self._path = path
-        self._events = self._accepted(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-        self._positions: dict[KeyPath, tuple[Path, int]] = {}
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  (in the place of those of YAML 1.1)
 
-    def document(self) -> Document:
-        """The file's only document."""
-        events = self._events
-        if not any(isinstance(event, yaml.DocumentStartEvent) for event in events) or not isinstance(
-            root := next(events), yaml.MappingStartEvent
-        ):
-            raise SpecError(f"{self._path}:1: must be a mapping of keys to values.")
-        data = self._value(root, ())
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                raise self._error(event, "begins a second document; a file holds one.")
-        return Document(data, self._positions)
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise _error(event, "anchors (`&`) and aliases (`*`) are not read here; write the value out.")
+        if event.tag is not None:
+            raise _error(event, f"the tag {event.tag} means nothing here; leave it out.")
+        if isinstance(event, yaml.ScalarEvent) and (found := UNPRINTABLE.search(event.value)):
+            raise _error(event, f"holds {found.group()!r}, which cannot be printed; leave it out.")
+        return super().compose_node(parent, index)
 
-    def _accepted(self, events: Iterator[Any]) -> Iterator[Any]:
-        for event in events:
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-                raise self._error(event, "anchors (`&`) and aliases (`*`) are not read here; write the value out.")
-            if getattr(event, "tag", None) is not None:
-                raise self._error(event, f"the tag {event.tag} means nothing here; leave it out.")
-            if isinstance(event, yaml.ScalarEvent) and (found := UNPRINTABLE.search(event.value)):
-                raise self._error(event, f"holds {found.group()!r}, which cannot be printed; leave it out.")
-            yield event
-
-    def _value(self, event: Any, path: KeyPath) -> Any:
-        self._positions.setdefault(path, (self._path, event.start_mark.line + 1))
-        if len(path) > _MAX_LEVELS:
-            raise self._error(event, f"nested in over {_MAX_LEVELS} levels.")
-        if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return [self._value(item, (*path, i)) for i, item in enumerate(self._until(yaml.SequenceEndEvent))]
-        mapping: dict[str, Any] = {}
-        for key_event in self._until(yaml.MappingEndEvent):
-            key = _scalar(key_event) if isinstance(key_event, yaml.ScalarEvent) else None
-            if not isinstance(key, str):
-                remedy = f"; quote {key_event.value!r}" if isinstance(key_event, yaml.ScalarEvent) else ""
-                raise self._error(key_event, f"keys must be text{remedy}.")
-            if key in mapping:
-                first = self._positions[*path, key][1]
-                raise self._error(key_event, f"the key {key!r} stands twice (first in line {first}).")
-            self._positions[*path, key] = self._path, key_event.start_mark.line + 1
-            mapping[key] = self._value(next(self._events), (*path, key))
-        return mapping
-
-    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
-        while not isinstance(event := next(self._events), end):
-            yield event
-
-    def _error(self, event: Any, message: str) -> SpecError:
-        return SpecError(f"{self._path}:{event.start_mark.line + 1}: {message}")
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            if key.tag != self.DEFAULT_SCALAR_TAG:
+                remedy = f"; quote {key.value!r}" if isinstance(key, yaml.ScalarNode) else ""
+                raise _error(key, f"keys must be text{remedy}.")
+            if key.value in first:
+                raise _error(key, f"the key {key.value!r} stands twice (first in line {first[key.value]}).")
+            first[key.value] = key.start_mark.line + 1
+        return node
 
 
-def _scalar(event: yaml.ScalarEvent) -> str | int | float | bool | None:
-    text: str = event.value
-    if not event.implicit[0]:  # quoted, or a block
-        return text
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text, 0 if text[:2] in ("0o", "0x") else 10)
-    if _SPECIAL_FLOAT.fullmatch(text):
-        return float(text.replace(".", ""))
-    return float(text) if _FLOAT.fullmatch(text) else text
+for _tag, (_pattern, _) in _CORE_SCHEMA.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"({_pattern})\Z"), None)
+
+
+def _error(at: Any, message: str) -> SpecError:
+    return SpecError(f"{at.start_mark.name}:{at.start_mark.line + 1}: {message}")
+
+
+def _children(node: yaml.Node) -> dict[str | int, tuple[yaml.Node, yaml.Node]]:
+    """What is in a node, by key or index: the node where it begins, and its value."""
+    if isinstance(node, yaml.MappingNode):
+        return {key.value: (key, value) for key, value in node.value}
+    return {i: (item, item) for i, item in enumerate(node.value)} if isinstance(node, yaml.SequenceNode) else {}
+
+
+def _plain(node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return {key.value: _plain(value) for key, value in node.value}
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item) for item in node.value]
+    return _CORE_SCHEMA[node.tag][1](node.value) if node.tag in _CORE_SCHEMA else node.value
+
+
+def _merged(base: yaml.MappingNode, changes: yaml.MappingNode) -> yaml.MappingNode:
+    merged = {key.value: (key, value) for key, value in base.value}
+    for key, value in changes.value:
+        _, old = merged.get(key.value, (key, None))
+        if isinstance(value, yaml.MappingNode) and isinstance(old, yaml.MappingNode):
+            merged[key.value] = key, _merged(old, value)
+        elif not (isinstance(value, yaml.MappingNode) and old is not None and old.tag == "null"):
+            merged[key.value] = key, value
+    return yaml.MappingNode(base.tag, list(merged.values()), base.start_mark)

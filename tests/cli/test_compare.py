@@ -265,4 +265,4 @@ def test_the_claims_of_a_profile_whose_cells_are_one_training_are_undecided(run:
     _, out, _ = run("compare", "table3", "--results", tmp_path, "--profile", "shallow", "--seeds", 5)
     told = " ".join(out.split())
     assert f"in profile shallow {cells[0]} and {cells[1]} are one training" in told
-    assert "what holds here need not hold of the paper's" in told
+    assert "what holds here need not hold for the paper's" in told

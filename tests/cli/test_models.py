@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 
 from paperbench.catalogue import FAMILIES, NETS, resolve
 from paperbench.report.diagram import diagram
+from tests.cli.conftest import Run
 from tests.helpers import copy_of_specs, edit
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -130,8 +128,9 @@ def test_settings_reach_the_net_that_is_drawn(
         ("preact_resnet110 --set depth=20", "--set needs --diagram. Add that, or leave --set out."),
         ("preact_resnet20 --batch-size 8", "--batch-size needs --memory."),
         ("preact_resnet20 --device cpu", "--device needs --memory."),
-        ("preact_resnet20 --diagram --tables .", "Leave it out"),
-        ("preact_resnet20 --memory --tables .", "Leave it out"),
+        ("preact_resnet110 --diagram --set depth", "--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not 'd"),
+        ("preact_resnet110 --diagram --set =20", "--set takes KEY=VALUE"),
+        ("preact_resnet110 --diagram --set depth=", "--set takes KEY=VALUE"),
     ],
 )
 def test_what_cannot_be_shown_is_explained(models: Run, arguments: str, message: str) -> None:
@@ -141,23 +140,10 @@ def test_what_cannot_be_shown_is_explained(models: Run, arguments: str, message:
     assert message in err
 
 
-def test_a_diagram_and_memory_are_asked_for_one_at_a_time(models: Run) -> None:
-    code, _, err = models("preact_resnet20", "--memory", "--diagram")
-    assert code == 2
-    assert "argument --diagram: not allowed with argument --memory" in err
-
-
-@pytest.mark.parametrize("setting", ["depth", "=20", "depth="])
-def test_malformed_settings_are_refused(models: Run, setting: str) -> None:
-    code, out, err = models("preact_resnet110", "--diagram", "--set", setting)
-    assert (code, out) == (2, "")
-    assert err == f"paperbench: error: --set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {setting!r}.\n"
-
-
 @pytest.mark.parametrize(
     "value",
-    ["[", '["preact"]', "{a: 1}", "null", "1:20", "020", "2e1", "deep", "9" * 5000, "[" * 100_000],
-    ids=range(10),
+    ["[", '["preact"]', "null", "020", "2e1", "deep", "9" * 5000, "[" * 100_000],
+    ids=range(8),
 )
 def test_values_of_other_kinds_are_refused(models: Run, value: str) -> None:
     code, out, err = models("preact_resnet110", "--diagram", "--set", f"depth={value}")

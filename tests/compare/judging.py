@@ -14,6 +14,7 @@ from scipy import stats
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, compare
 from paperbench.compare.evidence import Group
+from paperbench.compare.statistics import median_variance
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.planning import run_spec
@@ -29,17 +30,6 @@ COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
 
 FIRST, SECOND = 0.05, 0.01
 """The levels of both looks, typed again."""
-
-MEDIAN_VARIANCE = {
-    1: 1.0,
-    2: 0.5,
-    3: 1 - math.sqrt(3) / math.pi,
-    4: 0.2981996184,
-    5: 0.2868336616,
-    8: 0.1681808552,
-    10: 0.1383264358,
-}
-"""Of n standard normal numbers, by quadrature of the density (tests/compare/test_statistics.py)."""
 
 
 @functools.cache
@@ -137,7 +127,7 @@ def compared(
 ) -> Comparison:
     """All cells that are run by default, or those that match a pattern."""
     # through JSON, as records come from a store
-    read = [Record.from_json(run.to_json()) for run in runs]
+    read = (Record.from_json(run.to_json()) for run in runs)
     return compare(table, table.cells(cells, on_request=on_request), profile, read, **how)
 
 
@@ -266,7 +256,7 @@ def expectation(
         variance = ((n - 1) * float(np.var(errors, ddof=1)) + 2 * (1.4 * std) ** 2) / (n + 1)
         t = stats.t(n + 1)
     difference = float(np.median(errors)) - published
-    error = math.sqrt(variance * (MEDIAN_VARIANCE[n] + MEDIAN_VARIANCE[published_runs]))
+    error = math.sqrt(variance * (median_variance(n) + median_variance(published_runs)))
     reach = float(t.isf(level)) * error
     beyond = float(t.sf((abs(difference) - tolerance) / error) + t.sf((abs(difference) + tolerance) / error))
     return Expectation(difference, difference - reach, difference + reach, min(1.0, beyond * FIRST / level))

@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 from paperbench.compare.claims import ClaimVerdict
-from paperbench.compare.comparison import compare
 from paperbench.runs.record import Record
 from paperbench.specs.table import Table
 from tests.compare.judging import (
@@ -42,7 +41,8 @@ LOSS_LOW = [0.021, 0.024, 0.020, 0.022, 0.023]
 LOSS_HIGH = [0.031, 0.036, 0.033, 0.030, 0.034]
 
 MISSING = "(seeds 0 to 4 count, and that of seed 4 is missing)"
-BASIS = "5 runs per net, CIFAR-10, fp32, numerics 1"
+IN_FP32, IN_TF32 = "CIFAR-10, fp32, numerics 1", "CIFAR-10, tf32, numerics 1"
+BASIS = f"5 runs per net, {IN_FP32}"
 Errors = Mapping[str, Sequence[float | None]]
 
 
@@ -91,16 +91,11 @@ def p_found(p: float) -> str:
         (HIGH, LOW, None, "contradicted"),
         (LOW, moved(HIGH, 30), None, "supported"),  # p<1e-9
         (MIDDLE, moved(MIDDLE, 0.06), None, "undecided"),
-        (moved(MIDDLE, 0.06), MIDDLE, None, "undecided"),
         (LOW, WILD, None, "undecided"),  # by Student's test on pooled spreads p is another
         (LOW, moved_to(LOW, MIDDLE, 0.049), None, "supported"),
         (LOW, moved_to(LOW, MIDDLE, 0.051), None, "undecided"),
         (LOW, moved_to(LOW, MIDDLE, 0.951), None, "contradicted"),
         (LOW, moved_to(LOW, MIDDLE, 0.949), None, "undecided"),
-        (LOW, HIGH, 0.5, "supported"),
-        (LOW, HIGH, 1.5, "supported"),
-        (LOW, HIGH, 1.75, "undecided"),
-        (LOW, HIGH, 2.2, "contradicted"),
         (LOW, moved(moved_to(LOW, MIDDLE, 0.049), 0.7), 0.7, "supported"),
         (LOW, moved(moved_to(LOW, MIDDLE, 0.051), 0.7), 0.7, "undecided"),
         (LOW, moved(moved_to(LOW, MIDDLE, 0.951), 0.7), 0.7, "contradicted"),
@@ -122,10 +117,8 @@ def test_lower_is_welchs_test(one: list[float], other: list[float], by: float | 
     [
         ([moved_to(LOW, MIDDLE, 0.04)] * 2, None, "supported"),  # each at the full level
         ([HIGH, LOW], None, "undecided"),
-        ([moved_to(LOW, MIDDLE, 0.951), HIGH], None, "undecided"),
         ([moved_to(LOW, MIDDLE, 0.974), HIGH], None, "undecided"),
         ([moved_to(LOW, MIDDLE, 0.976), HIGH], None, "contradicted"),  # one against it at the divided level
-        ([HIGH, HIGH], 1.0, "supported"),
         ([HIGH, moved(LOW, 0.5)], 1.0, "contradicted"),
     ],
 )
@@ -152,7 +145,6 @@ def test_a_diverged_run_counts_as_guessing(table: Table, cells: tuple[str, str],
 # How many runs, and the second look
 
 
-NINE = {A: [*MIDDLE, 5.0, 5.0, 5.0, 5.0], B: [*moved(MIDDLE, 0.06), 9.0, 9.0, 9.0, 9.0]}
 TEN_LOW = [*LOW, *LOW]
 TEN_AT_FIVE_PERCENT = moved_to(TEN_LOW, [*MIDDLE, *MIDDLE], 0.03)
 TEN_CLEAR = [*TEN_AT_FIVE_PERCENT[:5], *HIGH]
@@ -163,7 +155,6 @@ TEN_CLEAR = [*TEN_AT_FIVE_PERCENT[:5], *HIGH]
     [
         ({A: LOW, B: HIGH[:4]}, None, f"{B}: 4 of 5 runs have ended"),
         ({A: [None] * 5, B: HIGH}, None, f"{A}: 0 of 5 runs have ended"),
-        ({A: LOW, B: HIGH}, 6, f"{A}: 5 of 6 runs have ended"),
         ({A: LOW, B: HIGH}, 1, "the test needs two runs per cell, and 1 is planned"),
         ({A: [*LOW[:4], None, 6.4], B: HIGH}, None, f"{A}: 4 of 5 runs {MISSING} have ended"),
     ],
@@ -182,7 +173,6 @@ def test_a_cell_without_any_run_leaves_a_claim_not_run() -> None:
     ("errors", "further"),
     [
         ({A: LOW, B: HIGH}, {A: [9.9] * 5, B: [1.0] * 5}),  # decided at the first look
-        ({A: MIDDLE, B: moved(MIDDLE, 0.06)}, {A: [5.0] * 4, B: [9.0] * 4}),  # between the looks
         ({A: MIDDLE, B: moved(MIDDLE, 0.06)}, {A: [5.0] * 5, B: [9.0] * 4}),
         ({A: TEN_LOW, B: TEN_AT_FIVE_PERCENT}, {A: [5.0] * 10, B: [9.0] * 10}),  # beyond the second look
     ],
@@ -201,13 +191,6 @@ def test_ten_runs_decide_if_five_did_not_at_the_stricter_level(other: list[float
     assert (verdict.standing, verdict.level) == (standing, 0.01)
     assert p_text(p) in verdict.findings[0]
     assert verdict.basis.startswith("10 runs per net")
-
-
-def test_another_number_of_runs_can_be_fixed() -> None:
-    verdict = lower({A: LOW[:3], B: HIGH[:3]}, seeds=3)
-    assert verdict.standing == "supported"
-    assert p_text(welch_p(LOW[:3], HIGH[:3])) in verdict.findings[0]
-    assert verdict.basis.startswith("3 runs per net")
 
 
 # Close
@@ -236,16 +219,11 @@ ONE_TAIL = moved_to(moved(MIDDLE, 0.02), MIDDLE, 0.04)
     ("one", "other", "within", "standing"),
     [
         (MIDDLE, moved(LOW, 0.05), 0.5, "supported"),
-        (MIDDLE, moved(LOW, -0.05), 0.5, "supported"),
         (MIDDLE, moved(LOW, 0.6), 0.5, "undecided"),
         (QUIET, moved(QUIET, 0.3), 0.5, "supported"),  # significant but small
-        (LOW, moved(LOW, 0.3), 0.2, "undecided"),
         (LOUD, moved(LOUD, 0.01), 0.5, "undecided"),  # noise is no closeness
         (MIDDLE, moved(MIDDLE, 1.2), 0.5, "contradicted"),
         (MIDDLE, moved(MIDDLE, -1.2), 0.5, "contradicted"),
-        (MIDDLE, moved(MIDDLE, 1.2), 1.2, "undecided"),
-        (MIDDLE, moved(MIDDLE, -1.2), 2.0, "supported"),
-        (MIDDLE, moved(MIDDLE, 0.15), 0.02, "undecided"),
         (MIDDLE, ONE_TAIL, 0.02, "undecided"),
         (MIDDLE, moved(MIDDLE, 0.3), 0.02, "contradicted"),
     ],
@@ -258,10 +236,6 @@ def test_close_is_two_one_sided_tests(one: list[float], other: list[float], with
     assert verdict.standing == standing
     assert verdict.findings == (f"{A} - {B} = {welch_text(one, other)} points in test error, {told}",)
     assert verdict.test == f"two one-sided Welch tests, within {within:g} points"
-
-
-def test_one_tail_is_not_enough_against_closeness() -> None:
-    assert welch_p(moved(MIDDLE, 0.02), ONE_TAIL) < 0.05 < beyond_p(MIDDLE, ONE_TAIL, 0.02)
 
 
 @pytest.mark.parametrize(("last", "standing"), [(HIGH, "contradicted"), (LOW, "supported")])
@@ -355,7 +329,6 @@ def test_a_training_measure_is_that_of_the_last_64th_of_the_schedule(
     ("kind", "margin", "standing", "test"),
     [
         ("close", {"within": 0.02}, "supported", "two one-sided Welch tests, within 0.02"),
-        ("lower", {"by": 0.005}, "supported", "Welch's test, by 0.005"),
         ("lower", {"by": 0.02}, "contradicted", "Welch's test, by 0.02"),
     ],
 )
@@ -374,13 +347,6 @@ def test_the_window_is_a_64th_of_each_recipes_own_schedule() -> None:
     verdict = the_claim(with_claim(TABLE4, "lower", *cells, measure="train_loss"), *runs, histories=histories)
     assert verdict.standing == "supported"
     assert {window[2:] for window in histories.asked} == {(156_250 - 2_441, 156_250), (63_000, 64_000)}
-
-
-def test_a_claim_about_training_without_histories_is_undecided() -> None:
-    runs = runs_of(TABLE2, {A: LOW, B: HIGH})
-    verdict = the_claim(with_claim(TABLE2, "lower", A, B, measure="train_loss"), *runs)
-    assert verdict.standing == "undecided"
-    assert verdict.reason == f"the history of run {runs[0].run} has no training loss at iteration 64,000"
 
 
 @pytest.mark.parametrize(
@@ -403,8 +369,6 @@ def test_a_run_that_diverged_in_or_before_the_window_counts_as_guessing(
     [
         ((LOSS_HIGH, LOSS_LOW), (LOW, HIGH), "supported"),
         ((LOSS_LOW, LOSS_HIGH), (LOW, HIGH), "contradicted"),
-        ((LOSS_HIGH, LOSS_LOW), (HIGH, LOW), "contradicted"),
-        ((LOSS_HIGH, LOSS_LOW), (LOW, LOW), "undecided"),
         ((LOSS_LOW, LOSS_LOW), (LOW, HIGH), "undecided"),
         ((LOSS_HIGH, LOSS_LOW), (LOW, moved_to(LOW, MIDDLE, 0.97)), "undecided"),  # against it at half the level only
     ],
@@ -432,26 +396,25 @@ def test_higher_loss_and_lower_error_takes_both(losses: Any, errors: Any, standi
 LOSSES = {(A, "train_loss"): LOSS_LOW, (B, "train_loss"): LOSS_HIGH}
 
 
-def early(iteration: int = 8_000, measure: str = "train_loss") -> Table:
-    return with_claim(TABLE2, "early", A, B, measure=measure, iteration=iteration)
+def early(measure: str = "train_loss") -> Table:
+    return with_claim(TABLE2, "early", A, B, measure=measure, iteration=8_000)
 
 
 @pytest.mark.parametrize(
-    ("errors", "how", "iteration"),
+    ("errors", "reached"),
     [
-        ({A: [None] * 5, B: [None] * 5}, {"iteration": 8_000}, 8_000),
-        ({A: [None, *LOW[1:]], B: [*HIGH[:4], None]}, {"iteration": 9_000}, 8_000),  # prefixes and ended runs
-        ({A: [None] * 5, B: [math.inf] * 5}, {"iteration": 8_000}, 8_000),  # what diverged later counts as it was
-        ({A: [None] * 5, B: [None] * 5}, {"iteration": 2_000}, 2_000),
+        ({A: [None] * 5, B: [None] * 5}, 8_000),
+        ({A: [None, *LOW[1:]], B: [*HIGH[:4], None]}, 9_000),  # prefixes and ended runs
+        ({A: [None] * 5, B: [math.inf] * 5}, 8_000),  # what diverged later counts as it was
     ],
 )
-def test_early_claims_are_judged_on_prefixes(errors: Errors, how: dict[str, Any], iteration: int) -> None:
+def test_early_claims_are_judged_on_prefixes(errors: Errors, reached: int) -> None:
     """By the mean over a 64th of the whole schedule, not of the prefix."""
-    runs, histories = with_means(errors, LOSSES, **how)
-    verdict = the_claim(early(iteration), *runs, histories=histories)
-    assert (verdict.standing, verdict.test) == ("supported", f"Welch's test at iteration {iteration:,}")
+    runs, histories = with_means(errors, LOSSES, iteration=reached)
+    verdict = the_claim(early(), *runs, histories=histories)
+    assert (verdict.standing, verdict.test) == ("supported", "Welch's test at iteration 8,000")
     assert p_text(welch_p(LOSS_LOW, LOSS_HIGH)) in verdict.findings[0]
-    assert sorted(histories.asked) == sorted((r.run, "train_loss", iteration - 1_000, iteration) for r in runs)
+    assert sorted(histories.asked) == sorted((r.run, "train_loss", 7_000, 8_000) for r in runs)
 
 
 @pytest.mark.parametrize(
@@ -471,28 +434,23 @@ def test_prefixes_that_are_too_short_are_waited_for(of_b: list[tuple[int, int]],
     assert histories.asked == []
 
 
-@pytest.mark.parametrize(
-    ("measure", "low", "guessing", "digits"),
-    [("train_loss", LOSS_LOW, math.log(10), 4), ("train_error", LOW, 90.0, 2)],
-)
-def test_a_run_that_diverged_before_an_early_iteration_guesses_from_there_on(
-    measure: str, low: list[float], guessing: float, digits: int
-) -> None:
-    runs, histories = with_means({A: [None] * 5}, {(A, measure): low}, iteration=8_000)
+def test_a_run_that_diverged_before_an_early_iteration_guesses_from_there_on() -> None:
+    runs, histories = with_means({A: [None] * 5}, {(A, "train_error"): LOW}, iteration=8_000)
     gone = [record(TABLE2, B, math.inf, seed=seed, iteration=1_000) for seed in range(5)]
-    verdict = the_claim(early(measure=measure), *runs, *gone, histories=histories)
+    verdict = the_claim(early(measure="train_error"), *runs, *gone, histories=histories)
     assert verdict.standing == "supported"
-    interval = stats.ttest_1samp(low, guessing).confidence_interval(0.9)
-    text = interval_text(float(np.mean(low)) - guessing, *(end - guessing for end in interval), digits=digits)
-    assert f"= {text} " in verdict.findings[0]
+    interval = stats.ttest_1samp(LOW, 90).confidence_interval(0.9)
+    assert f"= {interval_text(float(np.mean(LOW)) - 90, *(end - 90 for end in interval))} " in verdict.findings[0]
     assert {run for run, *_ in histories.asked} == {run.run for run in runs}
 
 
-def test_a_history_that_lacks_the_iteration_leaves_it_undecided() -> None:
-    runs, histories = with_means({A: [None] * 5, B: [None] * 5}, {(A, "train_loss"): LOSS_LOW}, iteration=8_000)
-    verdict = the_claim(early(), *runs, histories=histories)
+@pytest.mark.parametrize("has_histories", [True, False])
+def test_a_history_that_lacks_the_iteration_leaves_it_undecided(has_histories: bool) -> None:
+    runs, histories = with_means({A: LOW, B: HIGH}, {(A, "train_loss"): LOSS_LOW})
+    verdict = the_claim(early(), *runs, histories=histories if has_histories else None)
+    lacking = runs[5 if has_histories else 0].run
     assert verdict.standing == "undecided"
-    assert verdict.reason == f"the history of run {runs[5].run} has no training loss at iteration 8,000"
+    assert verdict.reason == f"the history of run {lacking} has no training loss at iteration 8,000"
 
 
 def test_an_iteration_beyond_the_profiles_last_is_never_reached() -> None:
@@ -517,16 +475,9 @@ OPPOSITE = {"supported": "contradicted", "contradicted": "supported", "undecided
     [
         (BAD, 5, "supported", "5 of 5 failed", ""),
         ([math.inf] * 3, 5, "supported", "3 of 3 failed", ""),
-        ([30.0, 12.0, 30.0, 12.0, 30.0], 5, "supported", "3 of 5 failed", ""),
-        ([*BAD, *GOOD, *GOOD], 5, "supported", "5 of 5 failed", ""),  # settled at the first look
         ([30.0, 12.0, 12.0, math.inf, 12.0], 5, "contradicted", "2 of 5 failed", ""),
-        ([20.0] * 5, 5, "contradicted", "0 of 5 failed", ""),
-        ([12.0] * 3, 5, "contradicted", "0 of 3 failed", ""),
         ([30.0, 12.0, 30.0], 5, "undecided", "2 of 3 failed", "3 of 5 runs"),
-        ([30.0, 30.0], 5, "undecided", "2 of 2 failed", "2 of 5 runs; it takes 3 to say that a net fails"),
         ([None], 5, "undecided", "0 of 0 failed", "0 of 5 runs; it takes 3 to say that a net fails"),
-        ([math.inf], 1, "undecided", "1 of 1 failed", "1 of 1 runs; it takes 3 to say that a net fails"),
-        ([30.0, 12.0], 2, "undecided", "1 of 2 failed", "2 of 2 runs; it takes 3 to say that a net fails"),
         ([30.0, 12.0, 30.0, 30.0], 2, "supported", "3 of 4 failed", ""),  # at the second look
         ([12.0] * 4, 2, "contradicted", "0 of 4 failed", ""),
     ],
@@ -537,24 +488,17 @@ def test_a_net_diverges_as_its_median_fails_and_converges_otherwise(
 ) -> None:
     verdict = the_claim(with_claim(TABLE1, kind, PLAIN), *records(TABLE1, PLAIN, errors), seeds=seeds)
     assert verdict.standing == (diverges if kind == "diverges" else OPPOSITE[diverges])
-    assert (verdict.findings, verdict.test, verdict.level) == (
-        (f"{PLAIN}: {finding}",),
-        "whether the median fails",
-        None,
-    )
+    assert (verdict.findings, verdict.test) == ((f"{PLAIN}: {finding}",), "whether the median fails")
     assert verdict.reason == (f"{PLAIN}: {reason}" if reason else "")
 
 
 @pytest.mark.parametrize(
     ("plain", "unscaled", "diverge", "converge"),
     [
-        (BAD, BAD, "supported", "contradicted"),
-        (GOOD, GOOD, "contradicted", "supported"),
         (BAD, GOOD, "contradicted", "contradicted"),
         (BAD[:2], GOOD, "contradicted", "undecided"),  # one sure counterexample is enough, whatever is missing
         (BAD[:2], BAD, "undecided", "contradicted"),
         ([], BAD, "undecided", "contradicted"),
-        ([], GOOD, "contradicted", "undecided"),
         ([], [], "not run", "not run"),
     ],
 )
@@ -588,14 +532,9 @@ def test_every_setting_of_a_sweep_must_diverge() -> None:
 @pytest.mark.parametrize(
     ("runs", "standing", "basis"),
     [
-        (
-            [(PLAIN, BAD, {}), (UNSCALED, BAD, TF32)],
-            "supported",
-            "CIFAR-10, fp32, numerics 1; CIFAR-10, tf32, numerics 1",
-        ),
-        ([(PLAIN, BAD, {}), (PLAIN, GOOD, TF32), (UNSCALED, BAD, {})], "supported", "CIFAR-10, fp32, numerics 1"),
-        ([(PLAIN, BAD[:1], {}), (PLAIN, GOOD, TF32)], "contradicted", "CIFAR-10, tf32, numerics 1"),
-        ([(PLAIN, GOOD, {"data": COPY})], "contradicted", f"{COPY.name}, fp32, numerics 1"),
+        ([(PLAIN, BAD, {}), (UNSCALED, BAD, TF32)], "supported", f"{IN_FP32}; {IN_TF32}"),
+        ([(PLAIN, BAD, {}), (PLAIN, GOOD, TF32), (UNSCALED, BAD, {})], "supported", IN_FP32),
+        ([(PLAIN, BAD[:1], {}), (PLAIN, GOOD, TF32)], "contradicted", IN_TF32),
     ],
 )
 def test_each_net_fails_by_its_own_runs_nearest_to_the_paper(runs: Any, standing: str, basis: str) -> None:
@@ -611,20 +550,19 @@ def test_each_net_fails_by_its_own_runs_nearest_to_the_paper(runs: Any, standing
         (TABLE3, HUNDRED, "paper", "CIFAR-100"),
     ],
 )
-@pytest.mark.parametrize("kind", ["diverges", "converges"])
 def test_on_other_images_than_cifar10_only_a_diverged_net_has_failed(
-    kind: str, table: Table, cell: str, profile: str, title: str
+    table: Table, cell: str, profile: str, title: str
 ) -> None:
     def verdict(errors: list[float]) -> ClaimVerdict:
         runs = records(table, cell, errors, profile=profile)
-        return the_claim(with_claim(table, kind, cell), *runs, profile=profile, seeds=5)
+        return the_claim(with_claim(table, "diverges", cell), *runs, profile=profile, seeds=5)
 
     for error in (90.0, 6.0):
         found = verdict([error] * 5)
         assert (found.standing, found.findings) == ("undecided", (f"{cell}: 0 of 5 failed",))
         assert found.reason == f"the paper does not say above which error a net has failed on {title}"
     diverged = verdict([math.inf, 25.0, math.inf, math.inf])
-    assert diverged.standing == ("supported" if kind == "diverges" else "contradicted")
+    assert diverged.standing == "supported"
     assert diverged.basis.endswith(", profile smoke") == (profile == "smoke")
 
 
@@ -660,9 +598,8 @@ def test_a_published_number_is_compared_with_runs_on_original_pixels_only() -> N
 
 
 @pytest.mark.parametrize("profile", ["smoke", "shallow"])
-@pytest.mark.parametrize("errors", [[], BETTER])
-def test_a_published_number_says_nothing_in_a_reduced_profile(profile: str, errors: list[float]) -> None:
-    runs = records(TABLE4, OURS, errors, profile=profile)
+def test_a_published_number_says_nothing_in_a_reduced_profile(profile: str) -> None:
+    runs = records(TABLE4, OURS, BETTER, profile=profile)
     verdict = the_claim(AGAINST_HIGHWAY, *runs, profile=profile, seeds=5)
     assert (verdict.standing, verdict.findings) == ("undecided", ())
     assert verdict.reason == f"published numbers are not comparable with profile {profile}"
@@ -679,9 +616,7 @@ PAIRS = ((DEEP, "cifar10_resnet1001/original"), (LESS, "cifar10_resnet164/origin
 @pytest.mark.parametrize(
     "claim",
     [
-        with_claim(TABLE3, "lower", DEEP, LESS),
         with_claim(TABLE3, "close", DEEP, "cifar10_resnet110/original", LESS, within=0.5),
-        with_claim(TABLE3, "early", DEEP, LESS, measure="train_loss", iteration=10),
         with_claim(TABLE3, "largest_gain", pairs=PAIRS),
     ],
 )
@@ -737,7 +672,6 @@ COPIES, BF16_COPIES = {"data": COPY}, {"data": COPY, "precision": "bf16", "numer
         ([({A: LOW}, {}), (RIGHT, BF16_COPIES), (WRONG, TF32)], "contradicted", "CIFAR-10, tf32, numerics 1"),
         # complete ones before nearer ones that lack runs, mixed ones last
         ([({A: HIGH, B: LOW[:4]}, {}), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
-        ([(WRONG, {}), (RIGHT, COPIES)], "contradicted", "CIFAR-10, fp32, numerics 1"),
         ([(WRONG, MIXED), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
     ],
 )
@@ -749,16 +683,9 @@ def test_a_claim_is_judged_in_the_nearest_complete_conditions_and_says_in_which(
     assert (verdict.standing, verdict.basis) == (standing, f"5 runs per net, {basis}")
 
 
-@pytest.mark.parametrize(
-    ("near", "reason"),
-    [
-        ({A: LOW[:1], B: LOW[:2]}, f"{A}: 1 of 5 runs have ended"),
-        ({A: LOW, B: LOW[:2]}, f"{B}: 2 of 5 runs have ended"),
-    ],
-)
-def test_of_incomplete_conditions_the_nearest_tells_what_is_lacking(near: Errors, reason: str) -> None:
-    copies = runs_of(TABLE2, {A: LOW, B: HIGH[:4]}, data=COPY)
-    assert the_claim(A_BELOW_B, *copies, *runs_of(TABLE2, near)).reason == reason
+def test_of_incomplete_conditions_the_nearest_tells_what_is_lacking() -> None:
+    runs = [*runs_of(TABLE2, {A: LOW, B: HIGH[:4]}, data=COPY), *runs_of(TABLE2, {A: LOW[:1], B: LOW[:2]})]
+    assert the_claim(A_BELOW_B, *runs).reason == f"{A}: 1 of 5 runs have ended"
 
 
 def test_results_from_elsewhere_are_never_part_of_a_claim() -> None:
@@ -772,17 +699,9 @@ def test_results_from_elsewhere_are_never_part_of_a_claim() -> None:
     assert the_claim(with_claim(TABLE1, "diverges", PLAIN), externals=diverged).standing == "not run"
 
 
-@pytest.mark.parametrize(
-    ("table", "pattern", "claims"),
-    [
-        (A_BELOW_B, "*/resnet110", 1),
-        (A_BELOW_B, "preact", 0),
-        (AGAINST_HIGHWAY, "preact_resnet164", 1),
-        (AGAINST_HIGHWAY, "preact_resnet1001/*", 0),
-    ],
-)
-def test_claims_are_judged_if_all_their_cells_are_compared(table: Table, pattern: str, claims: int) -> None:
-    comparison = compare(table, table.cells(pattern), "paper", [])
+@pytest.mark.parametrize(("pattern", "claims"), [("preact_resnet164", 1), ("preact_resnet1001/*", 0)])
+def test_claims_about_published_numbers_are_judged_if_all_other_cells_are_compared(pattern: str, claims: int) -> None:
+    comparison = compared(AGAINST_HIGHWAY, cells=pattern)
     assert (len(comparison.claims), comparison.claims_left_out) == (claims, 1 - claims)
 
 

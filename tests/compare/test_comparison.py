@@ -12,7 +12,7 @@ import pytest
 from paperbench.compare.comparison import Comparison, compare
 from paperbench.runs.record import Record
 from paperbench.specs.table import Table
-from tests.compare.judging import a_table, compared, expectation, external, in_cell, record, records, result
+from tests.compare.judging import a_table, compared, expectation, in_cell, record, records, result
 
 TABLE1, TABLE2, TABLE3 = (a_table(f"table{i}") for i in (1, 2, 3))
 NUMBERS = {cell.id: float(cell.number or 0) for cell in TABLE2.cells()}
@@ -60,14 +60,6 @@ def test_the_cells_chosen_are_compared_in_order_and_the_claims_they_leave_out_co
 # Holm's correction
 
 
-@pytest.mark.parametrize("shift", [3.0, -3.0])
-def test_one_cell_far_off_differs(shift: float) -> None:
-    comparison = compared(TABLE2, *table_of({PREACT: shift}, by_default=0.0))
-    assert ids(comparison) == [PREACT]
-    assert not comparison.holds()
-    assert not comparison.holds("reproduced")
-
-
 def test_one_cell_just_worse_does_not_differ_among_ten() -> None:
     assert 0.05 / 10 < p_value(PREACT, 0.85) < 0.05
     runs = table_of({PREACT: 0.85}, by_default=0.0)
@@ -93,7 +85,8 @@ def test_holm_steps_down_over_the_cells_that_were_tested() -> None:
     }
     p_values = sorted((p_value(cell, shift), cell) for cell, shift in shifts.items())
     assert all(p < 0.05 / (4 - i) for i, (p, _) in enumerate(p_values))
-    assert sorted(ids(compared(TABLE2, *table_of(shifts)))) == sorted(shifts)
+    four = compared(TABLE2, *table_of(shifts))
+    assert (sorted(ids(four)), four.holds()) == (sorted(shifts), False)
     ten = compared(TABLE2, *table_of(shifts, by_default=0.0))
     passed = [
         cell
@@ -142,7 +135,6 @@ def test_the_p_values_of_an_extension_are_brought_to_the_first_level(then: tuple
     ("table", "cell", "errors", "verdict", "differs"),
     [
         (TABLE2, PREACT, [90.0, math.inf, 90.0, 90.0, 50.0], "worse", True),
-        (TABLE2, PREACT, [90.0, math.inf, 90.0, 6.4, 50.0], "worse", True),
         (TABLE2, PREACT, [90.0, math.inf, 6.4, 50.0], "worse", True),
         (TABLE1, PLAIN, [12.0] * 5, "better", True),
         (TABLE1, PLAIN, [12.0, 12.0, 12.0, 90.0, 12.0], "better", False),
@@ -166,17 +158,11 @@ STABLE, UNSTABLE = [12.0] * 5, [12.0, 90.0, 12.0, 12.0, 90.0]
         ({-3: STABLE}, True),
         ({-4: UNSTABLE}, False),
         ({-3: STABLE, -4: UNSTABLE}, True),
-        ({0: UNSTABLE, -3: STABLE}, True),
     ],
 )
 def test_a_sweep_differs_if_one_setting_never_fails(errors: dict[int, list[float]], differs: bool) -> None:
     runs = [r for bias, found in errors.items() for r in records(TABLE1, SWEEP, found, setting=f"gate_bias={bias}")]
     assert ids(compared(TABLE1, *runs)) == [SWEEP] * differs
-
-
-def test_results_from_elsewhere_count_for_the_exit_status() -> None:
-    entered = [external(TABLE2, PREACT, float(NUMBERS[PREACT] + 3 + d), seed=i) for i, d in enumerate(SPREAD)]
-    assert ids(compared(TABLE2, externals=entered)) == [PREACT]
 
 
 # What is expected by chance, and required
@@ -256,8 +242,8 @@ def test_every_shipped_table_can_be_compared_with_nothing(table: str, profile: s
 
 @pytest.mark.parametrize("table", ["table1", "table2", "table3", "table4"])
 @pytest.mark.parametrize("profile", ["paper", "smoke"])
-@pytest.mark.parametrize("error", [6.0, math.inf, None])
-def test_every_shipped_table_can_be_compared_with_runs(table: str, profile: str, error: float | None) -> None:
+@pytest.mark.parametrize("error", [6.0, math.inf])
+def test_every_shipped_table_can_be_compared_with_runs(table: str, profile: str, error: float) -> None:
     its = a_table(table)
     runs = {
         run.run: run
@@ -265,7 +251,7 @@ def test_every_shipped_table_can_be_compared_with_runs(table: str, profile: str,
         for setting in cell.settings
         for run in records(its, cell.id, [error] * 2, setting=setting.label, profile=profile)
     }
-    for seeds in (None, 1, 2):
+    for seeds in (None, 2):
         comparison = compare(its, its.cells(), profile, runs.values(), seeds=seeds)
         assert (len(comparison.cells), comparison.left_out) == (len(its.cells()), ())
         assert {len(net.shown.runs) for c in comparison.cells for net in c.nets if net.shown} == {2}

@@ -51,14 +51,12 @@ def test_the_papers_recipe_in_single_precision_differs_by_framework_and_in_what_
     ("runs", "further"),
     [
         ([record(TABLE2, PREACT, 6.4, precision="tf32")], [("precision", "fp32", "tf32")]),
-        ([record(TABLE2, PREACT, None, precision="bf16")], [("precision", "fp32", "bf16")]),
         ([record(TABLE2, PREACT, 6.4, data=COPY)], [("data", "CIFAR-10", "CIFAR-10 (some copy) (re-encoded)")]),
         ([record(TABLE2, PREACT, 6.4, data=UNVERIFIED)], [("data", "CIFAR-10", "unverified (unknown)")]),
         # pixels that another run verified, and runs that are not shown
         ([record(TABLE2, PREACT, 6.4, data=UNVERIFIED), record(TABLE2, PREACT, 6.5, seed=1)], []),
         ([record(TABLE2, PREACT, 6.4), record(TABLE2, PREACT, 6.4, precision="bf16", data=COPY)], []),
         ([mixed(record(TABLE2, PREACT, 6.4), numerics=2)], [("versions", "", OTHER_CODE)]),
-        ([mixed(record(TABLE2, PREACT, 6.4), torch="3.0.0")], [("versions", "", OTHER_CODE)]),
     ],
 )
 def test_what_else_the_runs_shown_did_otherwise_is_listed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from paperbench.compare.comparison import compare
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.table import Table
@@ -66,13 +66,6 @@ def test_profiles_are_never_mixed(profile: str) -> None:
     assert shown(reduced, whole, profile=profile) == ([9.0], [])
 
 
-def test_cells_of_a_sweep_have_the_runs_of_each_setting() -> None:
-    labels = [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
-    runs = [record(TABLE1, SWEEP, 50.0 + i, setting=label) for i, label in enumerate(labels)]
-    cell = judged(TABLE1, SWEEP, *runs, record(TABLE1, "exclusive_gating_6/resnet110", 8.7))
-    assert [net.shown.errors for net in cell.nets if net.shown] == [[50.0 + i] for i in range(6)]
-
-
 @pytest.mark.parametrize(
     ("table", "cell", "there", "cells"),
     [
@@ -94,30 +87,6 @@ def test_a_result_serves_every_cell_that_prints_its_number_and_no_other(
 
 
 # What is pooled
-
-
-@pytest.mark.parametrize("newer", [{"numerics": 2}, {"torch": "3.0.0"}])
-def test_runs_that_other_code_continued_are_not_pooled_with_any(newer: dict[str, Any]) -> None:
-    continued = mixed(record(TABLE2, PREACT, 6.0, seed=1), **newer)
-    assert shown(record(TABLE2, PREACT, 6.5), continued) == ([6.5], [[6.0]])
-
-
-def test_precisions_data_and_numerics_are_never_pooled() -> None:
-    runs = [
-        record(TABLE2, PREACT, 6.4, precision="tf32"),
-        record(TABLE2, PREACT, 6.5, precision="fp32"),
-        record(TABLE2, PREACT, 8.0, precision="fp32", data=COPY),
-        record(TABLE2, PREACT, 6.6, precision="bf16"),
-    ]
-    assert shown(*runs) == ([6.5], [[6.4], [6.6], [8.0]])
-    newer = record(TABLE2, PREACT, 6.7, seed=1, numerics=2)
-    assert shown(runs[1], newer) == ([6.7], [[6.5]])
-
-
-def test_other_batch_norm_groups_are_never_pooled() -> None:
-    group = {"group": 128, "eps": 1e-5, "moving_average": 0.1, "at_test": "reestimated"}
-    odd = record(TABLE2, PREACT, 6.0, seed=1, recipe={"batch_norm": group})
-    assert shown(record(TABLE2, PREACT, 6.4), odd) == ([6.4], [])
 
 
 def test_engine_machine_and_code_are_no_reason_to_keep_runs_apart() -> None:
@@ -144,54 +113,31 @@ def test_one_fingerprint_under_two_names_is_one_data_set() -> None:
     assert shown(*runs) == ([6.4, 7.4], [])
 
 
-# What is shown
+NEAREST_FIRST: list[tuple[Record | ExternalResult, str]] = [
+    (record(TABLE2, PREACT, 6.1, seed=0, numerics=3), "CIFAR-10, fp32, numerics 3"),
+    (record(TABLE2, PREACT, 6.2, seed=1, numerics=2), "CIFAR-10, fp32, numerics 2"),
+    (record(TABLE2, PREACT, 6.3, seed=2, numerics=3, precision="tf32"), "CIFAR-10, tf32, numerics 3"),
+    (record(TABLE2, PREACT, 6.4, seed=3, numerics=3, precision="bf16"), "CIFAR-10, bf16, numerics 3"),
+    (record(TABLE2, PREACT, None, seed=4, numerics=4), "CIFAR-10, fp32, numerics 4"),
+    (record(TABLE2, PREACT, 6.5, seed=5, numerics=3, data=COPY), f"{COPY.name}, fp32, numerics 3"),
+    (record(TABLE2, PREACT, 6.6, seed=6, precision="bf16", data=COPY), f"{COPY.name}, bf16, numerics 1"),
+    (external(TABLE2, PREACT, 6.7), "external: a paper"),
+    (mixed(record(TABLE2, PREACT, 6.8, seed=7)), "CIFAR-10, fp32, numerics 1 and 2 (mixed)"),
+    (mixed(record(TABLE2, PREACT, 6.9, seed=8), torch="3.0.0"), "CIFAR-10, fp32, numerics 1 (mixed)"),
+]
 
 
-@pytest.mark.parametrize(
-    ("nearer", "farther"),
-    [
-        ({"precision": "fp32"}, {"precision": "tf32"}),
-        ({"precision": "tf32"}, {"precision": "bf16"}),
-        ({"numerics": 3}, {"numerics": 2}),
-        ({"precision": "fp32", "numerics": 1}, {"precision": "tf32", "numerics": 2}),
-        ({"precision": "bf16"}, {"precision": "fp32", "data": COPY}),
-    ],
-)
-def test_the_group_nearest_to_the_paper_is_shown(nearer: dict[str, Any], farther: dict[str, Any]) -> None:
-    one, other = record(TABLE2, PREACT, 6.4, **nearer), record(TABLE2, PREACT, 7.0, seed=1, **farther)
-    assert shown(one, other) == shown(other, one) == ([6.4], [[7.0]])
-
-
-@pytest.mark.parametrize(
-    ("nearer", "farther", "conditions"),
-    [
-        # canonical pixels come first even if no run on them has ended
-        (record(TABLE2, PREACT, None), record(TABLE2, PREACT, 8.0, data=COPY), f"{COPY.name}, fp32, numerics 1"),
-        # in the paper's own conditions those that have ended
-        (record(TABLE2, PREACT, 6.6, precision="bf16"), record(TABLE2, PREACT, None), "CIFAR-10, fp32, numerics 1"),
-        (
-            record(TABLE2, PREACT, 6.5, data=COPY, precision="bf16"),
-            mixed(record(TABLE2, PREACT, 6.0)),
-            "CIFAR-10, fp32, numerics 1 and 2 (mixed)",
-        ),
-        (record(TABLE2, PREACT, 8.0, data=COPY), external(TABLE2, PREACT, 6.0), "external: a paper"),
-        (record(TABLE2, PREACT, None), external(TABLE2, PREACT, 6.0), "external: a paper"),
-        (
-            external(TABLE2, PREACT, 6.0),
-            mixed(record(TABLE2, PREACT, 6.4)),
-            "CIFAR-10, fp32, numerics 1 and 2 (mixed)",
-        ),
-    ],
-)
-def test_which_of_two_runs_is_shown_and_what_the_other_is_called(
-    nearer: Record | ExternalResult, farther: Record | ExternalResult, conditions: str
+@pytest.mark.parametrize(("nearer", "farther"), list(itertools.combinations(NEAREST_FIRST, 2)))
+def test_runs_of_different_conditions_are_not_pooled_and_the_nearest_to_the_paper_is_shown(
+    nearer: tuple[Record | ExternalResult, str], farther: tuple[Record | ExternalResult, str]
 ) -> None:
-    runs = [run for run in (farther, nearer) if isinstance(run, Record)]
-    entered = [run for run in (farther, nearer) if isinstance(run, ExternalResult)]
-    cell = judged(TABLE2, PREACT, *runs, externals=entered)
-    assert cell.shown
-    assert cell.shown.records == ([nearer] if isinstance(nearer, Record) else [])
-    assert [str(group.conditions) for group in others(cell)] == [conditions]
+    both = (farther[0], nearer[0])
+    runs, entered = ([run for run in both if isinstance(run, kind)] for kind in (Record, ExternalResult))
+    cell = judged(TABLE2, PREACT, *runs, externals=entered)  # type: ignore[arg-type]
+    assert [str(group.conditions) for group in (cell.shown, *others(cell)) if group] == [nearer[1], farther[1]]
+
+
+# What is shown
 
 
 FEW, ENOUGH = [6.4, 6.5], [6.6, 6.7, 6.8, 6.9, 7.0]
@@ -203,36 +149,21 @@ def later_records(errors: Sequence[float | None], **how: Any) -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    ("nearer", "farther"),
+    ("near", "first_seed", "planned", "is_shown"),
     [
-        ({"precision": "fp32"}, {"precision": "tf32"}),
-        ({"numerics": 3}, {"numerics": 2}),
-        ({"precision": "fp32", "numerics": 2}, {"precision": "bf16", "numerics": 1}),
+        (FEW, 0, None, False),
+        ([*FEW, 6.1, 6.2, 6.3], 5, None, False),  # none of them with a planned seed
+        (ENOUGH[::-1], 0, None, True),
+        (FEW, 0, 2, True),
+        (FEW, 0, 3, False),
     ],
 )
-@pytest.mark.parametrize("few", [FEW, [*FEW, 6.6, 6.7, None], [6.4] * 5])  # none of them with a planned seed
-def test_all_planned_runs_come_before_fewer_of_nearer_precision_or_newer_numerics(
-    nearer: dict[str, Any], farther: dict[str, Any], few: list[float | None]
+def test_all_planned_runs_come_before_fewer_in_more_precision(
+    near: list[float], first_seed: int, planned: int | None, is_shown: bool
 ) -> None:
-    ended = [error for error in few if error is not None]
-    runs = [*later_records(few, **nearer), *records(TABLE2, PREACT, ENOUGH, **farther)]
-    assert shown(*runs) == shown(*reversed(runs)) == (ENOUGH, [ended])
-    assert shown(*runs[:-1]) == (ended, [ENOUGH[:4]])
-
-
-@pytest.mark.parametrize(
-    ("near", "seeds", "expected"),
-    [
-        (ENOUGH[::-1], None, (ENOUGH[::-1], [ENOUGH])),
-        (FEW, 2, (FEW, [ENOUGH])),
-        (FEW, 3, (ENOUGH, [FEW])),
-    ],
-)
-def test_of_two_groups_with_all_planned_runs_the_nearer_is_shown(
-    near: list[float], seeds: int | None, expected: tuple[list[float], list[list[float]]]
-) -> None:
-    far = records(TABLE2, PREACT, ENOUGH, precision="tf32")
-    assert shown(*far, *records(TABLE2, PREACT, near), seeds=seeds) == expected
+    runs = [record(TABLE2, PREACT, e, seed=first_seed + i, precision="fp32") for i, e in enumerate(near)]
+    runs += [record(TABLE2, PREACT, e, seed=i, precision="tf32") for i, e in enumerate(ENOUGH)]
+    assert shown(*runs, seeds=planned) == ((near, [ENOUGH]) if is_shown else (ENOUGH, [near]))
 
 
 def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> None:
@@ -242,13 +173,6 @@ def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> No
     assert shown(*few, *(mixed(run) for run in later_records(ENOUGH))) == (FEW, [ENOUGH])
     assert shown(*few, externals=entered) == (FEW, [ENOUGH])
     assert shown(*records(TABLE2, PREACT, FEW, data=COPY), externals=entered) == (FEW, [ENOUGH])
-
-
-def test_the_verdict_is_on_the_group_shown() -> None:
-    near = records(TABLE2, PREACT, [8.0, 8.01, 8.02, 8.03, 8.04])
-    far = records(TABLE2, PREACT, [6.37] * 5, precision="tf32")
-    assert judged(TABLE2, PREACT, *near, *far).verdict == "worse"
-    assert judged(TABLE2, PREACT, *far).verdict == "reproduced"
 
 
 # Results from elsewhere
@@ -292,7 +216,6 @@ CHANGED = {"experiment": "0" * 64}
             f"{SWEEP} (gate_bias=-2)",
         ),
         (TABLE2, external(TABLE1, "plain/resnet110", 50.0), ""),  # of another table
-        (TABLE2, replace(external(TABLE1, "plain/resnet110", 50.0), **CHANGED), ""),
     ],
 )
 def test_a_result_entered_for_an_experiment_that_changed_since_is_named_and_not_used(
@@ -332,69 +255,46 @@ def test_a_run_that_is_there_with_different_contents_is_named_and_not_averaged_i
 
 TO_256 = {"batch_size": 256}
 FROM_256 = "recipe.batch_size was 256 and is 128"
+NOW_WARMED_UP = 'recipe.warm_up was absent and is {"iterations":400,"learning_rate":0.01}'
 
 
 @pytest.mark.parametrize(
-    ("table", "cell", "changes", "nearest", "told"),
+    ("recipe", "told"),
     [
-        (
-            TABLE2,
-            PREACT,
-            {"recipe": {"batch_size": 256, "momentum_form": "pytorch"}},
-            PREACT,
-            f'{FROM_256}; recipe.momentum_form was "pytorch" and is "caffe"',
-        ),
-        (
-            TABLE2,
-            PREACT,
-            {"recipe": {"drops": {"at": [32_000, 50_000], "factor": 0.1}, "warm_up": None, "young": 1}},
-            PREACT,
-            "recipe.drops.at was [32000,50000] and is [32000,48000]; recipe.young was 1 and is absent; "
-            'recipe.warm_up was absent and is {"iterations":400,"learning_rate":0.01}',
-        ),
-        (TABLE2, PREACT, {"recipe": {"batch_size": 128.0}}, PREACT, "recipe.batch_size was 128.0 and is 128"),
-        (
-            TABLE2,
-            PREACT,
-            {"recipe": {f"value{i}": i for i in range(6)}},
-            PREACT,
-            "; ".join(f"recipe.value{i} was {i} and is absent" for i in range(4)) + "; ...",
-        ),
-        (TABLE2, PREACT, {"net": {"shortcut_option": "B"}}, PREACT, 'net.shortcut_option was "B" and is "A"'),
-        # the nearest is that of the model with the fewest changes
-        (
-            TABLE1,
-            "exclusive_gating_7/resnet110",
-            {"net": {"young": 1}},
-            "exclusive_gating_7/resnet110",
-            "net.young was 1 and is absent",
-        ),
-        (TABLE3, "cifar10_resnet164/preact", {"recipe": TO_256}, "cifar10_resnet164/preact", FROM_256),
-        (
-            TABLE3,
-            "cifar10_resnet164/preact",
-            {"recipe": {**TO_256, "warm_up": None}},
-            "cifar10_resnet164_no_warm_up/preact",
-            FROM_256,
-        ),
+        ({**TO_256, "momentum_form": "pytorch"}, f'{FROM_256}; recipe.momentum_form was "pytorch" and is "caffe"'),
+        ({"drops": {"at": [1, 2], "factor": 0.1}}, "recipe.drops.at was [1,2] and is [32000,48000]"),
+        ({"warm_up": None, "young": 1}, f"recipe.young was 1 and is absent; {NOW_WARMED_UP}"),
+        (dict.fromkeys("abcdef", 1), "; ".join(f"recipe.{key} was 1 and is absent" for key in "abcd") + "; ..."),
     ],
 )
-def test_a_run_of_no_experiment_is_named_with_what_changed(
-    table: Table, cell: str, changes: dict[str, Any], nearest: str, told: str
-) -> None:
-    run = record(table, cell, 6.4, seed=2, **changes)
-    comparison = compared(table, run)
+def test_a_run_of_no_experiment_is_named_with_what_changed(recipe: dict[str, Any], told: str) -> None:
+    run = record(TABLE2, PREACT, 6.4, seed=2, recipe=recipe)
+    comparison = compared(TABLE2, run)
     assert {c.verdict for c in comparison.cells} == {"not run"}
     assert comparison.left_out == (
-        f"run {run.run} (seed 2 of {run.net}) belongs to no current experiment; the nearest is {nearest}, but {told}.",
+        f"run {run.run} (seed 2 of {run.net}) belongs to no current experiment; the nearest is {PREACT}, but {told}.",
     )
 
 
-@pytest.mark.parametrize("name", ["resnet110_exclusive_gating(gate_bias=-8)", "a name of long ago"])
-def test_what_a_run_is_counts_and_not_what_it_was_called(name: str) -> None:
-    run = record(TABLE1, "exclusive_gating_7/resnet110", 9.8, recipe=TO_256)
-    (told,) = left_out(replace(run, net=name), table=TABLE1)
-    assert told.endswith(f"; the nearest is exclusive_gating_7/resnet110, but {FROM_256}.")
+GATING = "exclusive_gating_7/resnet110"
+WARM_UP, WITHOUT_WARM_UP = "cifar10_resnet164/preact", "cifar10_resnet164_no_warm_up/preact"
+OLD_GATING = record(TABLE1, GATING, 9.8, recipe=TO_256)
+
+
+@pytest.mark.parametrize(
+    ("run", "nearest", "told"),
+    [
+        # of the experiments of its model that with the fewest changes
+        (record(TABLE1, GATING, 9.8, net={"young": 1}), GATING, "net.young was 1 and is absent"),
+        (record(TABLE3, WARM_UP, 5.5, recipe={**TO_256, "warm_up": None}), WITHOUT_WARM_UP, FROM_256),
+        # whatever it was called
+        (replace(OLD_GATING, net="resnet110_exclusive_gating(gate_bias=-8)"), GATING, FROM_256),
+        (replace(OLD_GATING, net="a name of long ago"), GATING, FROM_256),
+    ],
+)
+def test_the_nearest_experiment_of_the_same_net_is_named(run: Record, nearest: str, told: str) -> None:
+    (message,) = left_out(run, table=TABLE3 if nearest == WITHOUT_WARM_UP else TABLE1)
+    assert message.endswith(f"; the nearest is {nearest}, but {told}.")
 
 
 def test_each_run_of_no_experiment_is_named() -> None:
@@ -426,8 +326,3 @@ def test_runs_of_other_tables_and_profiles_are_not_named(
     runs: list[Record], profile: str, other_tables: Callable[[], list[Table]], number: int
 ) -> None:
     assert len(left_out(*runs, profile=profile, other_tables=other_tables)) == number
-
-
-def test_records_may_come_from_an_iterator() -> None:
-    found = compare(TABLE2, TABLE2.cells(), "paper", iter(records(TABLE2, PREACT, [6.37] * 5)))
-    assert [c.verdict for c in found.cells].count("reproduced") == 1

@@ -40,21 +40,15 @@ def test_the_paper_says_of_cifar10_only_above_which_error_a_run_has_failed() -> 
     assert {name: info.fail_above for name, info in DATASETS.items() if info.fail_above is not None} == {"cifar10": 20}
 
 
+NOT_SAID = "above which error a net has failed is not said for CIFAR-100; print its error."
+OF_ONE_RUN = "a standard deviation is of two runs or more, and n is 1."
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        (
-            "table3",
-            "cifar100_resnet164: {original: 25.16,",
-            "cifar100_resnet164: {original: fail,",
-            "above which error a net has failed is not said for CIFAR-100; print its error.",
-        ),
-        (
-            "table2",
-            "resnet164: 5.93",
-            "resnet164: {value: 5.93, statistic: single, std: 0.2, std_source: Sec. 4}",
-            "a standard deviation is of two runs or more, and n is 1.",
-        ),
+        ("table3", "cifar100_resnet164: {original: 25.16,", "cifar100_resnet164: {original: fail,", NOT_SAID),
+        ("table2", "resnet164: 5.93", "resnet164: {value: 5.93, n: 1, std: 0.2, std_source: Sec. 4}", OF_ONE_RUN),
     ],
 )
 def test_a_published_result_that_no_run_can_be_held_against_is_refused(
@@ -101,9 +95,6 @@ def test_the_answer_is_that_of_every_way_in_which_the_missing_runs_can_end(plann
         ([6.0, 6.0, 30.0, 30.0], 4, "cifar10", False),  # median 18
         ([6.0, 6.0, 40.0, 40.0], 4, "cifar10", True),  # median 23
         ([6.0, 6.0, 34.0, 34.0], 4, "cifar10", False),  # median 20, which is not above 20
-        ([6.0, 30.0, 30.0], 4, "cifar10", None),
-        ([30.0, 30.0, 30.0], 5, "cifar10", True),
-        ([6.0, 6.0, 30.0, 30.0], 5, "cifar10", None),
         ([25.0, 26.0, 27.0], 5, "cifar100", False),
         ([25.0, math.inf, math.inf, math.inf], 5, "cifar100", True),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paperbench.compare.verdicts import CellComparison, in_words
+from paperbench.compare.verdicts import CellComparison, format_interval
 from paperbench.runs.record import DataFacts
 from paperbench.specs.table import Table
 from tests.compare.judging import (
@@ -89,18 +89,15 @@ def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> N
     across = f"the interval {text} reaches across the tolerance of 0.5; extend it to 10 runs"
     assert (cell.verdict, cell.reason) == (verdict, across if verdict == "underpowered" else "")
     assert cell.judgement.interval
-    assert in_words(cell.judgement.interval) == text
+    assert format_interval(cell.judgement.interval) == text
 
 
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
         (6.86, "reproduced"),
-        (5.88, "reproduced"),
-        (6.87, "underpowered"),
         (5.87, "underpowered"),
         (6.88, "worse"),
-        (5.86, "better"),
     ],
 )
 def test_identical_runs_are_as_noisy_as_rounding_is(error: float, verdict: str) -> None:
@@ -143,37 +140,27 @@ def test_of_an_even_number_of_runs_the_middle_two_make_the_median() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deviations", "seeds", "level", "rests_on", "weight", "degrees"),
+    ("cell_id", "deviations", "seeds", "level", "expected"),
     [
-        (QUIET + 0.1, None, 0.05, "both", 2 / 6, 6),
-        ([*LOUD, *LOUD], None, SECOND, "both", 2 / 11, 11),
-        ([0.0, 0.1], 2, 0.05, "both", 2 / 3, 3),
-        ([0.5], 1, 0.05, "published", 1, math.inf),
+        (BASELINE, QUIET + 0.1, 5, 0.05, ("both", 2 / 6, 6)),
+        (BASELINE, [*LOUD, *LOUD], 5, SECOND, ("both", 2 / 11, 11)),
+        (BASELINE, [0.0, 0.1], 2, 0.05, ("both", 2 / 3, 3)),
+        (BASELINE, [0.5], 1, 0.05, ("published", 1, math.inf)),
+        ("original/resnet164", LOUD, 5, 0.05, ("ours", 0, 4)),  # which borrows no spread from another cell
     ],
 )
 def test_a_published_spread_is_pooled_with_ours_and_its_weight_stated(
-    deviations: Sequence[float], seeds: int | None, level: float, rests_on: str, weight: float, degrees: float
+    cell_id: str, deviations: Sequence[float], seeds: int, level: float, expected: tuple[str, float, float]
 ) -> None:
-    errors = around(BASELINE_NUMBER, deviations)
-    cell = judge(TABLE2, BASELINE, errors, seeds=seeds)
-    check_numbers(cell, expectation(errors, BASELINE_NUMBER, std=BASELINE_STD, level=level))
+    published = float(TABLE2.cell(cell_id).number or 0)
+    errors = around(published, deviations)
+    cell = judge(TABLE2, cell_id, errors, seeds=seeds)
+    std = BASELINE_STD if cell_id == BASELINE else None
+    check_numbers(cell, expectation(errors, published, std=std, level=level))
     noise = cell.judgement.noise
     assert noise
-    assert (noise.rests_on, noise.published_weight, noise.degrees) == (rests_on, pytest.approx(weight), degrees)
-    assert ("rests on the published standard deviation" in cell.reason) == (rests_on == "published")
-
-
-@pytest.mark.parametrize(
-    ("cell_id", "published"), [("original/resnet164", 5.93), ("bn_after_addition/resnet110", 8.17), (PREACT, 6.37)]
-)
-def test_no_cell_borrows_the_spread_of_another(cell_id: str, published: float) -> None:
-    errors = around(published, LOUD)
-    cell = judge(TABLE2, cell_id, errors)
-    assert cell.verdict == "underpowered"
-    check_numbers(cell, expectation(errors, published))
-    noise = cell.judgement.noise
-    assert noise
-    assert (noise.rests_on, noise.published_weight, noise.degrees) == ("ours", 0, 4)
+    assert (noise.rests_on, pytest.approx(noise.published_weight), noise.degrees) == expected
+    assert ("rests on the published standard deviation" in cell.reason) == (noise.rests_on == "published")
 
 
 # How many runs
@@ -185,12 +172,9 @@ MISSING = "(seeds 0 to 4 count, and that of seed {} is missing)"
 @pytest.mark.parametrize(
     ("ended", "under_way", "reason"),
     [
-        ([0], [], "1 of 5 runs"),
         ([0, 1, 2, 3], [], "4 of 5 runs"),
-        ([0, 1, 2, 3, 7], [], f"4 of 5 runs {MISSING.format(4)}"),
         ([0, 1, 2, 3, 7], [4], f"4 of 5 runs {MISSING.format(4)}"),
         ([0, 2, 5, 6, 7], [], f"2 of 5 runs {MISSING.format(1)}"),
-        ([0, 2], [], f"2 of 5 runs {MISSING.format(1)}"),
         ([7], [0], f"0 of 5 runs {MISSING.format(0)}"),
     ],
 )
@@ -241,30 +225,9 @@ def test_ten_runs_decide_if_five_did_not_at_the_stricter_level(shift: float, the
     assert (cell.judgement.look.number, len(cell.judgement.look.runs)) == (2, 10)
 
 
-@pytest.mark.parametrize(
-    ("errors", "further"),
-    [
-        (around(PREACT_NUMBER), [PREACT_NUMBER + 3] * 5),
-        (around(PREACT_NUMBER), [PREACT_NUMBER - 3] * 5),
-        (around(PREACT_NUMBER + 1), [PREACT_NUMBER - 1] * 5),
-        (around(PREACT_NUMBER, [*WIDE, *WIDE]), [PREACT_NUMBER]),
-        (around(PREACT_NUMBER, [*WIDE, *WIDE]), [90.0] * 15),
-    ],
-)
-def test_runs_after_a_decision_or_beyond_the_extension_change_nothing(
-    errors: list[float], further: list[float]
-) -> None:
-    assert judge(TABLE2, PREACT, [*errors, *further]).judgement == judge(TABLE2, PREACT, errors).judgement
-
-
-def test_an_extension_with_a_missing_seed_is_none() -> None:
-    errors = [*around(PREACT_NUMBER, WIDE), *around(PREACT_NUMBER)]
-    runs = records(TABLE2, PREACT, errors)
-    runs[7] = record(TABLE2, PREACT, None, seed=7)
-    cell = judged(TABLE2, PREACT, *runs, record(TABLE2, PREACT, PREACT_NUMBER, seed=10))
-    assert cell.verdict == "underpowered"
-    assert cell.judgement.look
-    assert cell.judgement.look.number == 1
+@pytest.mark.parametrize("errors", [around(PREACT_NUMBER), around(PREACT_NUMBER, [*WIDE, *WIDE])])
+def test_runs_after_a_decision_or_beyond_the_extension_change_nothing(errors: list[float]) -> None:
+    assert judge(TABLE2, PREACT, [*errors, *[9.5] * 5]).judgement == judge(TABLE2, PREACT, errors).judgement
 
 
 ON_PUBLISHED = "rests on the published standard deviation"
@@ -276,14 +239,11 @@ ACROSS = "; the interval [+0.04, +0.96] reaches across the tolerance of 0.5; ext
     ("cell_id", "errors", "seeds", "verdict", "reason"),
     [
         (PREACT, around(6.37, [-0.02, 0.0, 0.03]), 3, "reproduced", ""),
-        (PREACT, [6.37, 6.38], 3, "underpowered", "2 of 3 runs"),
-        (PREACT, around(6.37), 10, "underpowered", "5 of 10 runs"),
         (PREACT, around(6.37) * 2, 10, "reproduced", ""),
         (PREACT, [6.37], 1, "underpowered", NO_SPREAD),
         (PREACT, [6.37] * 2, 2, "underpowered", f"{NO_SPREAD}; extend it to 4 runs"),
         (BASELINE, [6.61], 1, "reproduced", ON_PUBLISHED),
         (BASELINE, [8.11], 1, "worse", ON_PUBLISHED),
-        (BASELINE, [5.11], 1, "better", ON_PUBLISHED),
         (BASELINE, [7.11], 1, "underpowered", ON_PUBLISHED + ACROSS),
     ],
 )
@@ -338,21 +298,11 @@ def test_the_median_is_that_of_the_runs_that_count(
     ("table", "cell_id"),
     [(TABLE1, "original/resnet110"), (TABLE3, "cifar10_resnet110/original"), (TABLE4, "resnet110/cifar10")],
 )
-@pytest.mark.parametrize(("shift", "verdict"), [(0.1, "reproduced"), (0.9, "worse")])
-def test_a_result_referred_to_from_another_table_has_the_same_verdict_there(
-    table: Table, cell_id: str, shift: float, verdict: str
-) -> None:
-    runs = records(TABLE2, BASELINE, around(BASELINE_NUMBER + shift))
+def test_a_result_referred_to_from_another_table_has_the_same_numbers_there(table: Table, cell_id: str) -> None:
+    runs = records(TABLE2, BASELINE, around(BASELINE_NUMBER + 0.1))
     there = judged(table, cell_id, *runs)
-    assert there.verdict == verdict
+    assert there.verdict == "reproduced"
     assert there.judgement == judged(TABLE2, BASELINE, *runs).judgement
-
-
-def test_a_spread_published_in_another_table_counts_in_all() -> None:
-    errors = around(4.92)
-    runs = records(TABLE4, "preact_resnet1001/cifar10", errors)
-    for table, cell_id in ((TABLE4, "preact_resnet1001/cifar10"), (TABLE3, "cifar10_resnet1001/preact")):
-        check_numbers(judged(table, cell_id, *runs), expectation(errors, 4.92, std=0.14))
 
 
 # Failing
@@ -363,25 +313,16 @@ def test_a_spread_published_in_another_table_counts_in_all() -> None:
     [
         ([90.0] * 2, 5, "underpowered", "2 of 5 runs", False),
         ([30.0] * 3, 5, "reproduced", f"3 of 3 failed{UNCHANGEABLE}", True),
-        ([20.01] * 3, 5, "reproduced", f"3 of 3 failed{UNCHANGEABLE}", True),
         ([math.inf] * 5, 5, "reproduced", "5 of 5 failed", True),
         ([30.0, 12.0, math.inf, 12.5, 30.0], 5, "reproduced", "3 of 5 failed: unstable", False),
         ([30.0, 12.0, math.inf, 30.0], 5, "reproduced", f"3 of 4 failed: unstable{UNCHANGEABLE}", False),
         ([30.0, 12.0, 30.0], 5, "underpowered", "3 of 5 runs", False),
-        ([12.0, 12.0, 30.0], 5, "underpowered", "3 of 5 runs", False),
-        ([30.0, 12.0, 30.0, 12.0], 5, "underpowered", "4 of 5 runs", False),
         ([30.0, 12.0, math.inf, 12.5, 13.0], 5, "better", "2 of 5 failed: unstable", False),
-        ([12.0, 13.0, 12.5], 5, "better", f"0 of 3 failed{UNCHANGEABLE}", True),
         ([20.0] * 5, 5, "better", "0 of 5 failed", True),
-        ([6.0, 6.0, 30.0, 30.0], 4, "better", "2 of 4 failed: unstable", False),  # median 18
         ([6.0, 6.0, 40.0, 40.0], 4, "reproduced", "2 of 4 failed: unstable", False),  # median 23
-        ([6.0, 30.0, 30.0], 4, "underpowered", "3 of 4 runs", False),
-        ([30.0] * 3, 4, "reproduced", f"3 of 3 failed{UNCHANGEABLE}", True),
         ([6.0] * 3, 4, "better", f"0 of 3 failed{UNCHANGEABLE}", True),
         ([90.0], 1, "underpowered", f"1 of 1 failed{TOO_FEW}", False),
-        ([6.0], 1, "underpowered", f"0 of 1 failed{TOO_FEW}", False),
         ([math.inf] * 2, 2, "underpowered", f"2 of 2 failed{TOO_FEW}; extend it to 4 runs", False),
-        ([6.0] * 2, 2, "underpowered", f"0 of 2 failed{TOO_FEW}; extend it to 4 runs", False),
         ([90.0] * 4, 2, "reproduced", "4 of 4 failed", True),
     ],
 )
@@ -398,11 +339,8 @@ def test_a_net_that_failed_in_the_paper_is_judged_by_how_many_runs_fail(
     ("errors", "seeds", "verdict", "reason"),
     [
         ([90.0, math.inf, 21.0, 90.0, 88.0], 5, "worse", "5 of 5 failed"),
-        ([90.0, 6.6, 90.0, 6.6, 90.0], 5, "worse", "3 of 5 failed: unstable"),
         ([6.6, math.inf, math.inf, 6.7, math.inf], 5, "worse", "3 of 5 failed: unstable"),
-        ([90.0, math.inf, 21.0], 5, "worse", f"3 of 3 failed{UNCHANGEABLE}"),
         ([90.0, 6.6, 90.0, 90.0], 5, "worse", f"3 of 4 failed: unstable{UNCHANGEABLE}"),
-        ([90.0, math.inf], 5, "underpowered", "2 of 5 runs"),
         ([6.61] * 3, 5, "underpowered", "3 of 5 runs"),  # that they do not fail says nothing about the number
         ([6.6, math.inf, 6.5, 6.7, math.inf], 5, "underpowered", "unstable: 2 of 5 failed; extend it to 10 runs"),
         ([90.0], 1, "underpowered", f"1 of 1 failed{TOO_FEW}"),
@@ -415,17 +353,6 @@ def test_failing_where_the_paper_did_not_is_worse(errors: list[float], seeds: in
     assert cell.judgement.rests_on_rule == cell.judgement.is_sure_by_rule == (verdict == "worse")
 
 
-@pytest.mark.parametrize("shift", [3, -3])
-def test_a_number_far_off_is_not_sure_by_rule(shift: float) -> None:
-    assert not judge(TABLE2, BASELINE, around(BASELINE_NUMBER + shift)).judgement.is_sure_by_rule
-
-
-def test_a_run_of_a_later_seed_fails_for_no_planned_one() -> None:
-    runs = [record(TABLE1, FAILS, 90.0, seed=seed) for seed in (0, 1, 5, 6)]
-    cell = judged(TABLE1, FAILS, *runs)
-    assert (cell.verdict, cell.reason) == ("underpowered", f"2 of 5 runs {MISSING.format(2)}")
-
-
 def test_how_many_failed_is_said_beside_an_interval_too() -> None:
     errors = [6.6, 25.0, 6.5, 6.7, 6.6]
     cell = judge(TABLE2, BASELINE, errors)
@@ -435,21 +362,11 @@ def test_how_many_failed_is_said_beside_an_interval_too() -> None:
     check_numbers(cell, expectation(errors, BASELINE_NUMBER, std=BASELINE_STD))
 
 
-@pytest.mark.parametrize(
-    ("errors", "verdict", "reason", "rests_on_rule"),
-    [
-        (around(CIFAR100_NUMBER + 0.1), "reproduced", "", False),
-        (around(80.0), "worse", "", False),
-        ([math.inf] * 3, "worse", f"3 of 3 failed{UNCHANGEABLE}", True),
-    ],
-)
-def test_cifar100_errors_above_20_percent_do_not_fail(
-    errors: list[float], verdict: str, reason: str, rests_on_rule: bool
-) -> None:
-    cell = judge(TABLE3, CIFAR100, errors)
-    assert (cell.verdict, cell.reason, cell.judgement.rests_on_rule) == (verdict, reason, rests_on_rule)
-    if not rests_on_rule:
-        check_numbers(cell, expectation(errors, CIFAR100_NUMBER))
+@pytest.mark.parametrize(("median", "verdict"), [(CIFAR100_NUMBER + 0.1, "reproduced"), (80.0, "worse")])
+def test_cifar100_errors_above_20_percent_do_not_fail(median: float, verdict: str) -> None:
+    cell = judge(TABLE3, CIFAR100, around(median))
+    assert (cell.verdict, cell.reason, cell.judgement.rests_on_rule) == (verdict, "", False)
+    check_numbers(cell, expectation(around(median), CIFAR100_NUMBER))
 
 
 # Sweeps
@@ -475,10 +392,8 @@ def settings(errors: list[float | None], **others: list[float | None]) -> dict[s
         (settings([], b3=[12.0] * 3), "better", f"gate_bias=-3: 0 of 3 failed{UNCHANGEABLE}"),
         (settings([90.0] * 5, b5=[]), "underpowered", "gate_bias=-5: not run"),
         (settings([90.0] * 5, b5=[None]), "underpowered", "gate_bias=-5: the farthest run is at iteration 1,000"),
-        (settings([90.0] * 5, b5=[90.0] * 2), "underpowered", "gate_bias=-5: 2 of 5 runs"),
         (settings([90.0] * 5, b5=[90.0, 12.0, 90.0]), "underpowered", "gate_bias=-5: 3 of 5 runs"),
         (settings([]), "not run", ""),
-        (settings([], b2=[None]), "not run", "the farthest run is at iteration 1,000"),
     ],
 )
 def test_a_sweep_is_reproduced_if_every_setting_fails(
@@ -506,13 +421,10 @@ def test_a_sweep_on_other_pixels_is_not_comparable() -> None:
 
 
 @pytest.mark.parametrize("profile", ["smoke", "shallow"])
-@pytest.mark.parametrize("seeds", [None, 5])
 @pytest.mark.parametrize(("table", "cell_id", "error"), [(TABLE2, PREACT, 6.37), (TABLE1, FAILS, math.inf)])
-def test_reduced_profiles_are_never_reproduced(
-    profile: str, seeds: int | None, table: Table, cell_id: str, error: float
-) -> None:
+def test_reduced_profiles_are_never_reproduced(profile: str, table: Table, cell_id: str, error: float) -> None:
     runs = records(table, cell_id, [error] * 5, profile=profile)
-    cell = judged(table, cell_id, *runs, profile=profile, seeds=seeds)
+    cell = judged(table, cell_id, *runs, profile=profile, seeds=5)
     assert (cell.verdict, cell.reason) == ("not comparable", f"profile {profile} is not the paper's experiment")
     assert (cell.difference, cell.judgement.interval) == (None, None)
 
@@ -524,9 +436,7 @@ OTHER_CODE = "its runs were continued by other numerics or another torch"
     ("table", "cell_id", "error", "how", "newer", "reason"),
     [
         (TABLE2, PREACT, 6.37, {"data": COPY}, None, f"{COPY.name} does not have the pixels of the paper's data"),
-        (TABLE2, PREACT, 9.0, {"data": COPY}, None, f"{COPY.name} does not have the pixels of the paper's data"),
         (TABLE1, FAILS, math.inf, {"data": COPY}, None, f"{COPY.name} does not have the pixels of the paper's data"),
-        (TABLE2, PREACT, 6.37, {}, {"numerics": 2}, OTHER_CODE),
         (TABLE2, PREACT, 6.37, {}, {"torch": "3.0.0"}, OTHER_CODE),
         (TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.46, {}, None, "the paper prints no number for it"),
     ],
@@ -539,11 +449,6 @@ def test_what_is_not_comparable(
     assert (cell.verdict, cell.reason, cell.judgement.interval) == ("not comparable", reason, None)
     published = cell.cell.number  # a difference is given all the same, with no offset
     assert cell.difference == (None if published is None else pytest.approx(error - published))
-
-
-def test_a_minor_version_of_torch_mixes_nothing() -> None:
-    runs = [mixed(r, torch="2.16.0") for r in records(TABLE2, PREACT, [PREACT_NUMBER] * 5)]
-    assert judged(TABLE2, PREACT, *runs).verdict == "reproduced"
 
 
 def test_without_an_ended_run_a_cell_is_not_run() -> None:
@@ -560,7 +465,6 @@ def test_without_an_ended_run_a_cell_is_not_run() -> None:
     "run",
     [
         record(TABLE2, PREACT, None, iteration=60, data=COPY),
-        record(TABLE2, PREACT, None, iteration=60, profile="smoke"),
         record(TABLE2, PREACT, None, iteration=60, profile="shallow"),
         mixed(record(TABLE2, PREACT, None, iteration=60)),
     ],
@@ -606,12 +510,6 @@ def test_of_results_from_elsewhere_the_lowest_seeds_are_judged_whichever_they_ar
     assert str(cell.shown.conditions) == "external: a paper"
     four = judged(TABLE2, PREACT, externals=entered[:4])
     assert (four.verdict, four.reason) == ("underpowered", "4 of 5 runs")
-
-
-@pytest.mark.parametrize(("table", "cell_id", "verdict"), [(TABLE1, FAILS, "reproduced"), (TABLE2, BASELINE, "worse")])
-def test_a_diverged_result_from_elsewhere_counts_as_failed(table: Table, cell_id: str, verdict: str) -> None:
-    entered = [external(table, cell_id, None, seed=seed) for seed in range(3)]
-    assert judged(table, cell_id, externals=entered).verdict == verdict
 
 
 @pytest.mark.parametrize(("column", "published", "tolerance"), [("top1", 21.3, 0.5), ("top5", 5.5, 0.3)])

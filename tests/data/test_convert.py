@@ -46,13 +46,8 @@ def complaint(source: Path, target: Path) -> str:
 
 @pytest.mark.parametrize(
     ("classes", "test"),
-    [
-        (CIFAR10_CLASSES, "test"),
-        (CIFAR10_CLASSES, "val"),
-        ([str(label) for label in range(1, 11)], "test"),
-        ([f"{label:02}" for label in range(10)], "test"),
-    ],
-    ids=["names", "val", "numbers", "padded"],
+    [(CIFAR10_CLASSES, "test"), (CIFAR10_CLASSES, "val"), ([str(label) for label in range(1, 11)], "test")],
+    ids=["names", "val", "numbers"],
 )
 def test_images_of_a_folder_become_an_npz_file(tmp_path: Path, target: Path, classes: list[str], test: str) -> None:
     dataset = convert(write_folder(tmp_path / "images", classes, test), target, "cifar10")
@@ -89,12 +84,6 @@ def test_original_files_become_an_npz_file_of_the_same_fingerprint(
     assert (dataset.canonical, dataset.name) == (False, "CIFAR-10 (unverified cifar10.npz)")
 
 
-def test_altered_batches_are_not_converted(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = publish(monkeypatch, tmp_path / "original", "cifar10", *random_images(24), "labels")
-    (batches / "test_batch").write_bytes(b"other")
-    assert "by their md5 sums, these are other files: test_batch." in complaint(batches.parent, target)
-
-
 def test_files_that_are_no_such_image_are_named(folder: Path, target: Path) -> None:
     dog = folder / "test" / "dog"
     Image.fromarray(IMAGES[0, :1, :1]).save(dog / "small.png")
@@ -125,9 +114,8 @@ def test_classes_must_be_those_of_the_data_set_in_both_parts(folder: Path, targe
         (folder / part / "extra").mkdir()
     (folder / "test" / "dgo").rename(folder / "test" / "dog")
     assert "They have 11 and 11; only in one of them: none." in complaint(folder, target)
-
-
-def test_a_part_without_images_is_refused(folder: Path, target: Path) -> None:
+    for part in ("train", "test"):
+        (folder / part / "extra").rmdir()
     for path in (folder / "test").rglob("*.png"):
         path.unlink()
     assert complaint(folder, target) == f"{folder / 'test'} holds no image."

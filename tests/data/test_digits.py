@@ -44,10 +44,3 @@ def test_every_image_of_scikit_learn_is_used_once_enlarged_four_times_with_its_l
     weight[np.arange(32), below + 1] += at - below
     enlarged = np.einsum("ia,nab,jb->nij", weight, small, weight)
     assert np.abs(images[..., 0] - enlarged).max() <= 2, "rounding to bytes, twice"
-
-
-def test_both_parts_have_all_classes_and_share_no_image(digits: ImageDataset) -> None:
-    assert np.bincount(digits.y_train, minlength=10).min() >= 130
-    assert np.bincount(digits.y_test, minlength=10).min() >= 25
-    train, test = ({image.tobytes() for image in part} for part in (digits.x_train, digits.x_test))
-    assert not train & test

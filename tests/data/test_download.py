@@ -75,13 +75,7 @@ def files_under(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        URLError("Temporary failure in name resolution"),
-        RuntimeError("File not found or corrupted."),
-        TimeoutError("timed out"),
-        IncompleteRead(b"", 100),
-    ],
+    "error", [URLError("no name resolution"), RuntimeError("corrupted."), IncompleteRead(b"", 100)]
 )
 def test_a_download_that_fails_says_how_to_get_the_data_otherwise(
     directory: Path, fetches: Any, error: Exception
@@ -139,12 +133,11 @@ def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path, directory: P
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((archive_of(GOOD)[:length], "CIFAR-100 could not be downloaded (") for length in (0, 20, 100)),
-        (b"<html>not found</html>", "CIFAR-100 could not be downloaded ("),
+        *((archive_of(GOOD)[:length], "CIFAR-100 could not be downloaded (") for length in (0, 100)),
         (b"\x1f\x8b\x08" + bytes(40), "CIFAR-100 could not be downloaded ("),
         (archive_of([GOOD[0], member(f"{FOLDER}/test")]), "these are other files: test."),
     ],
-    ids=range(6),
+    ids=range(4),
 )
 def test_a_damaged_or_altered_archive_leaves_nothing(
     directory: Path, fetches: Any, content: bytes, message: str
@@ -159,8 +152,3 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, fetches: Any) -> 
     (tmp_path / "file").touch()
     assert "cannot be made or read: Not a directory" in complaint("cifar10", tmp_path / "file" / "data")
     assert asked == []
-
-
-@pytest.mark.parametrize(("key", "message"), [("digits", "nothing to download"), ("cifar", "Did you mean 'cifar10'")])
-def test_what_has_no_download_is_refused(tmp_path: Path, key: str, message: str) -> None:
-    assert message in complaint(key, tmp_path)

@@ -61,15 +61,10 @@ def test_images_in_another_memory_order_have_the_same_fingerprint(file: Path) ->
     ("changes", "message"),
     [
         ({"x_train": np.zeros((8, 32, 32, 3))}, "x_train must be uint8 of shape (N, 32, 32, 3) with N from 1 to 200,0"),
-        ({"x_train": np.zeros((8, 32, 32, 3))}, "not float64 of shape (8, 32, 32, 3)."),
         ({"x_train": np.zeros((8, 3, 32, 32), np.uint8)}, "not uint8 of shape (8, 3, 32, 32)."),
         ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "x_test must be uint8 of shape"),
         ({"x_test": np.uint8(3)}, "not uint8 of shape ()"),
-        (
-            {"y_train": np.zeros((8, 1), int)},
-            "y_train must be whole numbers of shape (8,), one for each image, not int",
-        ),
-        ({"y_train": np.zeros(7, int)}, "not int64 of shape (7,)"),
+        ({"y_train": np.zeros((8, 1), int)}, "y_train must be whole numbers of shape (8,), one for each image, not"),
         ({"y_train": np.zeros(8)}, "not float64 of shape (8,)"),
         ({"y_train": np.zeros(8, bool)}, "not bool of shape (8,)"),
         ({"y_train": np.arange(8) + 3}, "labels of CIFAR-10 are 0 to 9, y_train has 3 to 10."),
@@ -96,22 +91,16 @@ def test_a_hundred_classes_are_legal_in_cifar100_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_truncated_file_or_one_with_a_flipped_byte_is_damaged(file: Path, save: Any) -> None:
+def test_a_damaged_file_or_one_of_another_kind_is_refused(file: Path, save: Any) -> None:
     save(file, **ARRAYS)
-    content = bytearray(file.read_bytes())
-    for share in (0.0, 0.01, 0.5, 0.999):
-        file.write_bytes(content[: int(len(content) * share)])
+    content = file.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 3] ^= 0xFF
+    cut = [content[: int(len(content) * share)] for share in (0.0, 0.01, 0.5, 0.999)]
+    for damaged in (flipped, *cut, b"<html>not found</html>", b"PK\x03\x04", b"\x93NUMPY\x01\x00"):
+        file.write_bytes(damaged)
         assert "is damaged or no .npz file" in complaint(file)
-    content[len(content) // 3] ^= 0xFF
-    file.write_bytes(content)
-    assert "is damaged or no .npz file" in complaint(file)
-    assert "Copy it again, or make it with numpy.savez or `paperbench data convert`." in complaint(file)
-
-
-@pytest.mark.parametrize("content", [b"<html>not found</html>", b"PK\x03\x04", bytes(1000), b"\x93NUMPY\x01\x00"])
-def test_files_of_another_kind_are_refused(file: Path, content: bytes) -> None:
-    file.write_bytes(content)
-    assert "is damaged or no .npz file" in complaint(file)
+        assert "Copy it again, or make it with numpy.savez or `paperbench data convert`." in complaint(file)
 
 
 def test_folders_pipes_and_files_of_absurd_size_are_not_read(file: Path) -> None:
@@ -146,14 +135,11 @@ def header(shape: str, descr: str = "'|u1'", version: tuple[int, int] = (1, 0), 
     [
         ("x_train", header("(200_001, 32, 32, 3)"), "N from 1 to 200,000, not uint8 of shape (200001, 32, 32, 3)"),
         ("x_train", header(f"({2**60}, 32, 32, 3)"), "N from 1 to 200,000"),
-        ("x_train", header("(-8, 32, 32, 3)"), "N from 1 to 200,000"),
-        ("x_train", header("(200_000, 32, 32, 3)") + bytes(10), "too few or too many values"),
         ("x_train", header("(8, 32, 32, 3)") + bytes(100 * 2**20), "too few or too many values"),
         ("x_train", header("(8, 32, 32, 3)", "[('a', '|O')]"), "not [('a', 'O')] of shape"),
         ("x_train", header("(8, 32, 32, 3)", version=(2, 0), spaces=100 * 2**20), "has version (2, 0) of the format"),
         ("x_train", header("(" * 60_000), "is damaged"),
         ("x_train", bytes(100 * 2**20), "is damaged"),
-        ("y_train", header(f"({2**60},)", "'<i8'"), "y_train must be whole numbers of shape (8,)"),
         ("y_train", header("(8,)", "'|O'") + b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00:\x85R.", "not object of shape"),
     ],
 )

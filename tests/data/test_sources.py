@@ -68,7 +68,6 @@ def test_naming_the_inner_folder_is_put_right(tmp_path: Path) -> None:
     ("key", "message"),
     [
         ("cifar100", "CIFAR-100 is not in"),
-        ("imagenet", "cannot train or test on ImageNet"),
         ("cifra10", r"Unknown data set 'cifra10'\. Did you mean 'cifar10'"),
     ],
 )
@@ -91,10 +90,6 @@ def test_the_original_files_go_before_the_npz_file_and_its_description(
         load_dataset("cifar10", tmp_path)
 
 
-def test_digits_need_no_folder(tmp_path: Path) -> None:
-    assert load_dataset("digits", tmp_path / "nowhere").key == "digits"
-
-
 def test_the_name_in_dataset_yaml_is_used(tmp_path: Path) -> None:
     write_npz(tmp_path)
     (tmp_path / "dataset.yaml").write_text("name: CIFAR-10 from JPEG\norigin: a mirror\ncanonical: false\n")
@@ -107,9 +102,6 @@ def test_the_name_in_dataset_yaml_is_used(tmp_path: Path) -> None:
     [
         ("name: a\norigin: b\ncanonical: true", "3: canonical: cannot be declared true; only the original files are"),
         ("name: a\norigni: b", r"2: origni: unknown key\. Did you mean 'origin'\?"),
-        ("name: a", "1: origin: is missing"),
-        ("name: 7\norigin: b", "1: name: must be text"),
-        ("name: a\norigin: b\ncanonical: 0", "3: canonical: must be true or false"),
     ],
 )
 def test_a_dataset_yaml_that_says_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -67,8 +67,8 @@ def test_a_damaged_history_is_read_up_to_the_damage_or_refused(run: RunDirectory
     refused(RunError, run.history)
 
 
-@pytest.mark.parametrize("depth", [100, 190, 210, 990, 100_000])
-@pytest.mark.parametrize("part", ["schema", "seed", "spec", "status", "sessions"])
+@pytest.mark.parametrize("depth", [100, 210, 100_000])
+@pytest.mark.parametrize("part", ["seed", "spec", "sessions"])
 def test_a_record_with_deeply_nested_values_is_refused(part: str, depth: int) -> None:
     tree = json.loads(RECORD)
     tree[part] = {**tree[part], "recipe": {"a": "HERE"}} if part == "spec" else "HERE"

@@ -7,37 +7,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paperbench.data.sources import DataDescription, load_dataset
 from paperbench.errors import PaperbenchError
-from paperbench.specs.expected import Expected
 from paperbench.specs.experiment import Experiment
 from paperbench.specs.profile import Profiles
-from paperbench.specs.recipe import Recipe
 from paperbench.specs.table import load_profiles, load_table
 from paperbench.specs.yaml_file import SpecError, bind, load
 from tests.fuzz.strategies import damaged, hundreds, refused
 from tests.helpers import ROOT, copy_of_specs
 
 FILES = {  # with the table that reads them: sweeps, references, rows of others, footnotes, crops
-    "experiments/table2.yaml": "table2",
     "experiments/profiles.yaml": "table2",
     "experiments/recipes/cifar.yaml": "table2",
-    "expected/table2.yaml": "table2",
     "experiments/table1.yaml": "table1",
     "expected/table3.yaml": "table3",
     "expected/table4.yaml": "table4",
     "experiments/table5.yaml": "table5",
-    "experiments/recipes/imagenet_torch.yaml": "table5",
 }
-DESCRIPTION = b"name: CIFAR-10 from JPEG\norigin: a mirror\ncanonical: false\n"
 
 TOKENS = (
-    *(b"&a ", b"*a", b"&a [*a]", b"<<: *a\n", b"? ", b"- ", b": ", b"{", b"}", b"[", b"]", b",", b"|\n", b">-\n", b"#"),
-    *(b"\n", b"\n\n", b"\n  ", b"\t", b"---\n", b"...\n", b"%YAML 1.1\n---\n", b"%TAG ! x:\n", b"'", b'"', b"@", b"`"),
-    *(b"!!int ", b"!!float ", b"!!bool ", b"!!null ", b"!!str ", b"!!map ", b"!!seq ", b"!!set ", b"!!binary ", b"! "),
-    *(b"!!python/object/apply:os.system [ls]", b"!!timestamp 2001-01-01", b"!<tag:yaml.org,2002:int> ", b"!%ff "),
+    *(b"&a ", b"*a", b"<<: *a\n", b"? ", b"- ", b": ", b"{", b"}", b"[", b"]", b",", b"|\n", b">-\n", b"#", b"'", b'"'),
+    *(b"\n", b"\n\n", b"\n  ", b"\t", b"---\n", b"...\n", b"%YAML 1.1\n---\n", b"%TAG ! x:\n", b"@", b"`"),
+    *(b"!!int ", b"!!binary ", b"! ", b"!!python/object/apply:os.system [ls]", b"!<tag:yaml.org,2002:int> ", b"!%ff "),
     *(b"null", b"~", b"true", b"yes", b"1", b"0", b"-1", b"1.5", b".nan", b".inf", b"-.inf", b"1e-4", b"1e999", b"010"),
-    *(b"1:30", b"1_000", b"0x1F", b"0b1", b"2001-01-01", b"9" * 30, b"9" * 400, b"9" * 5000, b"0x" + b"f" * 5000),
+    *(b"1:30", b"1_000", b"0x1F", b"0b1", b"2001-01-01", b"9" * 30, b"9" * 5000, b"0x" + b"f" * 5000),
     *(b"1:" * 2000 + b"1", b"1" * 3000 + b"x", b"[" * 60, b"[" * 5000, b"{a: " * 60, b"- " * 200, b"x" * 2000),
     *(b"\0", b"\xff\xfe", b"\xc3", b"\xc2\x85", b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\x1b", b"\xf0\x9f\x92\xa9"),
     *(
@@ -109,17 +101,10 @@ def test_a_damaged_table_is_read_or_refused(root: Path, name: str, data: st.Data
         (root / name).write_bytes(original)
 
 
-@pytest.mark.parametrize("kind", [Experiment, Expected, Profiles, Recipe, DataDescription])
+@pytest.mark.parametrize("kind", [Experiment, Profiles])
 @hundreds(1)
 @given(content=st.text().map(str.encode) | st.lists(st.sampled_from(TOKENS), max_size=8).map(b"".join) | st.binary())
 def test_any_text_is_bound_or_refused(tmp_path_factory: pytest.TempPathFactory, kind: Any, content: bytes) -> None:
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_bytes(content)
     refused(SpecError, lambda: bind(load(file), kind))
-
-
-@hundreds(1)
-@given(content=damaged(DESCRIPTION, TOKENS))
-def test_a_damaged_description_of_data_is_read_or_refused(root: Path, content: bytes) -> None:
-    (root / "dataset.yaml").write_bytes(content)
-    assert refused(PaperbenchError, load_dataset, "cifar10", root)  # at the latest because there are no images

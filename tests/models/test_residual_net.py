@@ -23,33 +23,22 @@ from tests.helpers import ROOT
 # counted by hand from the paper's description.
 PARAMETERS = {
     ("original_resnet20", 10): 269_722,
-    ("original_resnet32", 10): 464_154,
-    ("original_resnet44", 10): 658_586,
     ("original_resnet56", 10): 853_018,
     ("original_resnet110", 10): 1_727_962,
     ("preact_resnet110", 10): 1_727_962,
     ("original_resnet110_1layer", 10): 1_727_962,
-    ("preact_resnet110_1layer", 10): 1_727_962,
     ("resnet110_conv_shortcut", 10): 1_826_202,
     ("resnet110_exclusive_gating", 10): 1_824_186,
     ("resnet110_shortcut_only_gating", 10): 1_824_186,
     ("resnet110_constant_scaling", 10): 1_727_962,
-    ("resnet110_dropout_shortcut", 10): 1_727_962,
     ("original_resnet1202", 10): 19_421_274,
     ("original_resnet164", 10): 1_704_154,
     ("preact_resnet164", 10): 1_703_258,
     ("original_resnet1001", 10): 10_328_602,
     ("preact_resnet1001", 10): 10_327_706,
     ("original_resnet20", 100): 275_572,
-    ("original_resnet32", 100): 470_004,
-    ("original_resnet44", 100): 664_436,
-    ("original_resnet56", 100): 858_868,
-    ("original_resnet110", 100): 1_733_812,
-    ("original_resnet110_1layer", 100): 1_733_812,
-    ("original_resnet1202", 100): 19_427_124,
     ("original_resnet164", 100): 1_727_284,
     ("preact_resnet164", 100): 1_726_388,
-    ("original_resnet1001", 100): 10_351_732,
     ("preact_resnet1001", 100): 10_350_836,
     ("original_resnet18", 1000): 11_689_512,
     ("original_resnet34", 1000): 21_797_672,
@@ -63,21 +52,14 @@ PARAMETERS = {
 }
 COUNTS = [
     ("original_resnet20", 267_696, 1_376, 19),
-    ("original_resnet32", 461_232, None, None),
-    ("original_resnet44", 654_768, None, None),
-    ("original_resnet56", 848_304, None, None),
     ("original_resnet110", 1_719_216, 8_096, 109),
-    ("preact_resnet110", 1_719_216, None, None),
-    ("original_resnet110_1layer", 1_719_216, None, None),
+    ("original_resnet110_1layer", 1_719_216, 8_096, 109),
     ("original_resnet1202", 19_330_992, 89_632, 1_201),
     ("original_resnet164", 1_676_464, 25_120, None),
     ("preact_resnet164", 1_676_464, 24_224, 166),
     ("original_resnet1001", 10_175_920, 150_112, 1_003),
-    ("preact_resnet1001", 10_175_920, 149_216, None),
-    ("preact_resnet110_1layer", None, 8_096, 109),
     ("resnet110_conv_shortcut", None, None, 163),
     ("resnet110_exclusive_gating", None, None, 163),
-    ("preact_resnet101", None, None, 104),
     ("original_resnet152", None, None, 155),
     ("preact_resnet200", None, None, 203),
 ]
@@ -123,17 +105,13 @@ def test_option_b_on_basic_units_adds_two_projections(name: str, expected: int) 
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_the_main_path_has_as_many_layers_as_the_name_says_in_every_placement(name: str) -> None:
+def test_the_main_path_has_as_many_layers_as_the_name_says_and_only_gates_have_biases(name: str) -> None:
     """All these units consist of the same components, only the orders differ (Sec. 4): as many BN and ReLU layers."""
-    paths = build(name).named_modules()
-    kinds = Counter(type(module) for path, module in paths if "shortcut" not in path and "gate" not in path)
+    modules = dict(build(name).named_modules())
+    kinds = Counter(type(m) for path, m in modules.items() if "shortcut" not in path and "gate" not in path)
     assert kinds[nn.Conv2d] + kinds[nn.Linear] == NETS[name].depth
     assert kinds[nn.BatchNorm2d] == kinds[nn.ReLU] == NETS[name].depth - 1
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_no_convolution_but_gates_has_a_bias(name: str) -> None:
-    for path, module in build(name).named_modules():
+    for path, module in modules.items():
         if isinstance(module, nn.Conv2d):
             assert (module.bias is not None) == path.endswith("gate"), path
 
@@ -190,15 +168,10 @@ def test_initialisation_is_complete_after_memory_that_was_never_written() -> Non
 @pytest.mark.parametrize("name", NETS)
 def test_parameters_and_operations_counted_without_torch_are_those_of_the_module(name: str) -> None:
     assert parameters(NETS[name]) == count(build(name))
-    if NETS[name].depth > 60 and FAMILIES[NETS[name].family].size > 32:
-        return  # 50 layers show it
-    assert 2 * macs(shallow(name).net) == counted_operations(shallow(name))
-
-
-@cache
-def shallow(name: str) -> ResidualNet:
     small = {"basic": 14, "bottleneck": 20, "one_layer": 8}.get(NETS[name].family)
-    return build(name, depth=small) if small else build(name)
+    if small or NETS[name].depth < 60:
+        model = build(name, depth=small or NETS[name].depth)
+        assert 2 * macs(model.net) == counted_operations(model)
 
 
 def counted_operations(model: ResidualNet) -> int:

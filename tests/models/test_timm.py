@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from paperbench.architecture import units
 from paperbench.catalogue import FAMILIES, NETS, SHORTCUTS, tags
-from paperbench.errors import ArgumentError, PaperbenchError
+from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet, ResidualUnit
 
 
@@ -33,18 +33,13 @@ def test_every_name_is_registered_and_builds_its_net(name: str) -> None:
         assert created(name).net == NETS[name]
 
 
-def test_listing() -> None:
+def test_listing_and_tags() -> None:
     assert set(timm.list_models("preact_*")) == {n for n in NETS if n.startswith("preact_")}
     listed = set(timm.list_models("preact_*", include_tags=True))
     assert {"preact_resnet164.cifar10", "preact_resnet164.cifar100", "preact_resnet200.imagenet"} <= listed
     assert timm.list_pretrained("preact_*") == [], "there are no weights to download"
-
-
-def test_tags_set_classes_and_data() -> None:
     model = created("preact_resnet164.cifar100", depth=11)
-    assert model.num_classes == 100
-    assert model.pretrained_cfg["tag"] == "cifar100"
-    assert created("preact_resnet164", depth=11).pretrained_cfg["tag"] == "cifar10"
+    assert (model.num_classes, model.pretrained_cfg["tag"]) == (100, "cifar100")
     with pytest.raises(PaperbenchError, match=r"has no tag 'cifar1'\. Did you mean 'cifar10'"):
         created("preact_resnet164.cifar1")
 
@@ -56,13 +51,19 @@ def test_arguments_reach_the_net() -> None:
     assert gated.stages[1][0].addition.gate.bias.eq(-3).all()
 
 
-def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(PaperbenchError, match="Nearest: 20 or 26"):
-        created("preact_resnet110", depth=21)
-    with pytest.raises(ArgumentError, match=r"no argument 'gate_bais'\. Did you mean 'gate_bias'"):
-        created("resnet110_exclusive_gating", gate_bais=-3)
-    with pytest.raises(PaperbenchError, match="would ignore gate_bias"):
-        created("original_resnet110", gate_bias=-3)
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("preact_resnet110", {"depth": 21}, "Nearest: 20 or 26"),
+        ("resnet110_exclusive_gating", {"gate_bais": -3}, r"no argument 'gate_bais'\. Did you mean 'gate_bias'"),
+        ("original_resnet110", {"gate_bias": -3}, "would ignore gate_bias"),
+        ("preact_resnet20", {"drop_rate": 0.1}, r"must be 0: .* say shortcut='dropout'"),
+        ("preact_resnet20", {"global_pool": ""}, "with global_pool='' say num_classes=0"),
+    ],
+)
+def test_bad_arguments_are_refused(name: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        created(name, **arguments)
 
 
 @pytest.mark.parametrize("tag", ["cifar10", "cifar100", "imagenet"])
@@ -92,6 +93,8 @@ def test_features_logits_and_head() -> None:
     assert (model.get_classifier().bias == 0).all()
     model.reset_classifier(0, "")
     assert model(images).shape == (2, 256, 8, 8)
+    with pytest.raises(PaperbenchError, match="num_classes of a net must be at least 0, not -1"):
+        model.reset_classifier(-1)
 
 
 def test_a_pooling_that_doubles_the_features_has_a_classifier_for_them() -> None:
@@ -115,6 +118,8 @@ def test_features_only(name: str, depth: int, size: int, shapes: list[tuple[int,
     images = torch.randn(1, 3, size, size)
     assert [(f.shape[1], f.shape[2]) for f in model(images)] == shapes
     assert model.feature_info.reduction() == [size // side for _, side in shapes]
+    asked = timm.create_model(name, depth=depth, features_only=True, out_indices=(2, 0)).eval()
+    assert [f.shape[1] for f in asked(images)] == asked.feature_info.channels() == [shapes[2][0], shapes[0][0]]
     getter = timm.create_model(name, depth=depth, features_only=True, feature_cls="getter").eval()
     assert [(f.shape[1], f.shape[2]) for f in getter(images)] == shapes
 
@@ -158,14 +163,12 @@ class TestForwardIntermediates:
         assert torch.equal(levels[2], model.tail(raw[2]))
         assert torch.equal(levels[1], raw[1])
 
-    def test_other_layouts(self, model: ResidualNet, images: Tensor) -> None:
+    def test_other_layouts_and_levels_that_are_not_there(self, model: ResidualNet, images: Tensor) -> None:
         usual = model.forward_intermediates(images, intermediates_only=True)
         other = model.forward_intermediates(images, output_fmt="NHWC", intermediates_only=True)
         assert all(torch.equal(a.permute(0, 2, 3, 1), b) for a, b in zip(usual, other, strict=True))
         with pytest.raises(ValueError, match="must be NCHW or NHWC, not NLC"):
             model.forward_intermediates(images, output_fmt="NLC")  # type: ignore[arg-type]
-
-    def test_a_level_that_is_not_there(self, model: ResidualNet, images: Tensor) -> None:
         with pytest.raises(AssertionError, match="out of range"):
             model.forward_intermediates(images, indices=[3])
 
@@ -176,6 +179,10 @@ class TestForwardIntermediates:
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         assert len(model.stages) == 2
         assert torch.equal(model(images), after[1])
+        of_imagenet = created("preact_resnet18").eval()
+        of_imagenet.prune_intermediate_layers([2])
+        levels = of_imagenet.forward_intermediates(torch.randn(1, 3, 64, 64), intermediates_only=True)
+        assert [level.shape[1] for level in levels] == [64, 64, 128]
 
     def test_the_first_level_of_imagenet_nets_enters_the_pooling(self) -> None:
         model = created("preact_resnet18").eval()
@@ -245,46 +252,44 @@ def test_configuration_names_layers_and_sizes_of_the_net(name: str) -> None:
     assert model.get_submodule(model.pretrained_cfg["classifier"]).out_features == NETS[name].num_classes
 
 
-def gradients(model: ResidualNet) -> list[Tensor]:
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-def test_checkpointing_allows_a_second_backward_pass_through_the_same_graph() -> None:
+def plain_and_checkpointed() -> tuple[ResidualNet, ResidualNet]:
     plain = created("preact_resnet20", depth=8)
     thrifty = copy.deepcopy(plain)
     thrifty.set_grad_checkpointing()
-    images = torch.randn(4, 3, 32, 32)
-    for model in (plain, thrifty):
+    return plain, thrifty
+
+
+def assert_equal_gradients(one: ResidualNet, other: ResidualNet, tolerance: float = 0.0) -> None:
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert a.grad is not None
+        torch.testing.assert_close(a.grad, b.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_checkpointing_allows_a_second_backward_pass_through_the_same_graph() -> None:
+    models, images = plain_and_checkpointed(), torch.randn(4, 3, 32, 32)
+    for model in models:
         loss = model(images).square().sum()
         loss.backward(retain_graph=True)
         loss.backward()
-    assert all(torch.equal(a, b) for a, b in zip(gradients(plain), gradients(thrifty), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), thrifty.buffers(), strict=True))
+    assert_equal_gradients(*models)
+    assert all(torch.equal(a, b) for a, b in zip(models[0].buffers(), models[1].buffers(), strict=True))
 
 
 def test_checkpointing_allows_gradients_of_gradients() -> None:
-    plain = created("preact_resnet20", depth=8).double()
-    thrifty = copy.deepcopy(plain)
-    thrifty.set_grad_checkpointing()
-    images = torch.randn(4, 3, 16, 16, dtype=torch.float64)
-    for model in (plain, thrifty):
-        weights = list(model.parameters())
+    models, images = plain_and_checkpointed(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    for model in models:
+        weights = list(model.double().parameters())
         first = torch.autograd.grad(model(images).square().sum(), weights, create_graph=True)
         torch.stack([g.square().sum() for g in first]).sum().backward()
-    for a, b in zip(gradients(plain), gradients(thrifty), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    assert_equal_gradients(*models, tolerance=1e-9)
 
 
 def test_checkpointing_and_compilation_go_together() -> None:
     """With the traces taken but no code generated, which would need a compiler."""
-    plain = created("preact_resnet20", depth=8)
-    thrifty = copy.deepcopy(plain)
-    thrifty.set_grad_checkpointing()
-    images = torch.randn(4, 3, 32, 32)
+    (plain, thrifty), images = plain_and_checkpointed(), torch.randn(4, 3, 32, 32)
     plain(images).square().sum().backward()
     torch.compile(thrifty, backend="aot_eager")(images).square().sum().backward()
-    for a, b in zip(gradients(plain), gradients(thrifty), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert_equal_gradients(plain, thrifty, tolerance=1e-4)
     assert {int(b) for name, b in thrifty.named_buffers() if name.endswith("num_batches_tracked")} == {1}
 
 
@@ -296,22 +301,8 @@ def test_checkpointed_features_count_a_batch_once(name: str) -> None:
     assert {int(b) for name, b in model.named_buffers() if name.endswith("num_batches_tracked")} == {1}
 
 
-def test_features_come_in_the_order_asked_for() -> None:
-    model = timm.create_model("preact_resnet20", depth=8, features_only=True, out_indices=(2, 0)).eval()
-    assert [level.shape[1] for level in model(torch.zeros(1, 3, 32, 32))] == model.feature_info.channels() == [64, 16]
-
-
-def test_what_timms_scripts_always_give_is_taken_and_what_it_would_mean_is_refused() -> None:
+def test_what_timms_scripts_always_give_is_taken() -> None:
     created("preact_resnet20", depth=8, drop_rate=0.0, drop_path_rate=0.0)
-    with pytest.raises(PaperbenchError, match=r"must be 0: .* say shortcut='dropout'"):
-        created("preact_resnet20", drop_rate=0.1)
-
-
-def test_a_classifier_without_pooling_is_refused() -> None:
-    with pytest.raises(PaperbenchError, match="with global_pool='' say num_classes=0"):
-        created("preact_resnet20", depth=8, global_pool="")
-    with pytest.raises(PaperbenchError, match="num_classes of a net must be at least 0, not -1"):
-        created("preact_resnet20", depth=8).reset_classifier(-1)
 
 
 def test_entry_points_can_be_imported_and_pickled() -> None:
@@ -326,13 +317,6 @@ def test_a_unit_alone_has_its_gate_as_the_net_would() -> None:
     net = NETS["resnet110_exclusive_gating"]
     unit = ResidualUnit(net, next(units(net)))
     assert unit.addition.gate.bias.eq(-6).all()  # type: ignore[union-attr, operator]
-
-
-def test_a_pruned_net_gives_the_levels_that_it_has() -> None:
-    model = created("preact_resnet18").eval()
-    model.prune_intermediate_layers([2])
-    levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), intermediates_only=True)
-    assert [level.shape[1] for level in levels] == [64, 64, 128]
 
 
 def test_features_can_be_scripted() -> None:

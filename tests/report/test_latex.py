@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from pylatexenc.latexwalker import (
 from paperbench.compare.comparison import Comparison
 from paperbench.report import latex
 from paperbench.report.latex import escape
-from paperbench.report.model import build_report
+from paperbench.report.model import Report
 from paperbench.specs.table import Table, load_table
 from tests.compare.judging import COPY, compared, external, in_cell, record, records
 from tests.helpers import copy_of_specs, edit
@@ -37,7 +38,7 @@ HOSTILE = (
 
 
 def render(comparison: Comparison) -> str:
-    return latex.render(build_report(comparison))
+    return latex.render(Report(comparison))
 
 
 def parsed(text: str) -> list[LatexNode]:
@@ -133,100 +134,78 @@ def comparisons(
     }
 
 
-def test_every_table_is_one_balanced_environment_with_rows_of_equal_length(comparisons: dict[str, Comparison]) -> None:
+def test_every_table_is_one_balanced_environment_with_rows_of_as_many_columns_as_declared(
+    comparisons: dict[str, Comparison],
+) -> None:
     for name, comparison in comparisons.items():
         text = render(comparison)
-        nodes = [node for node in parsed(text) if node.latex_verbatim().strip()]
-        comment, table = nodes
+        comment, table = [node for node in parsed(text) if node.latex_verbatim().strip()]
         assert isinstance(comment, LatexCommentNode), name
         assert r"\usepackage{booktabs,graphicx}" in comment.comment
         assert isinstance(table, LatexEnvironmentNode)
-        assert len({len(row) for row in rows(text)}) == 1, name
+        declared = text.partition(r"\begin{tabular}{@{}")[2].partition("@{}}")[0]
+        assert set(declared) <= {"l", "r"}
+        assert {len(row) for row in rows(text)} == {len(declared)}, name
         assert text.isascii()
         assert text.endswith("\\end{table}\n")
 
 
-def test_the_columns_are_as_many_as_declared(comparisons: dict[str, Comparison]) -> None:
-    for comparison in comparisons.values():
-        text = render(comparison)
-        declared = text.partition(r"\begin{tabular}{@{}")[2].partition("@{}}")[0]
-        assert set(declared) <= {"l", "r"}
-        assert len(declared) == len(rows(text)[0])
-
-
 def test_published_numbers_and_ours_stand_side_by_side(numbers: Comparison) -> None:
     headers, *lines = rows(render(numbers))
-    assert headers == [
-        *("case", "Fig."),
-        *("ResNet-110, paper", "ours", "verdict"),
-        *("ResNet-164, paper", "ours", "verdict"),
-    ]
+    of_both = ["ResNet-110, paper", "ours", "verdict", "ResNet-164, paper", "ours", "verdict"]
+    assert headers == ["case", "Fig.", *of_both]
     assert lines[1][:5] == ["BN after addition", "4(b)", "8.17", "10.02 (+1.85)", "worse"]
     assert lines[1][5:] == ["6.50", "5.08 (-1.42)", "better"]
-    assert lines[0][2:5] == ["6.61", "6.60 (-0.01)", "reproduced"]
-    assert lines[2][4] == "underpoweredb"
-    assert lines[2][6] == "6.15 (+0.01), n=2"
-    assert lines[3][4] == "not comparabled"
-    assert lines[3][6:] == ["(at 1,000)", "not run"]
-    assert lines[4][6] == "5.50 (+0.04), n=10"
+    assert (lines[2][4], lines[2][6]) == ("underpoweredb", "6.15 (+0.01), n=2")
+    assert (lines[3][4], lines[3][6:]) == ("not comparabled", ["(at 1,000)", "not run"])
 
 
-def test_every_run_is_named_with_its_error(numbers: Comparison, failing: Comparison) -> None:
-    below = render(numbers).partition(r"\end{tabular}}")[2]
-    for cell, errors in (
-        (r"relu\_before\_addition/resnet110", "7.80, 7.90, diverged, 7.70, 7.85"),
-        (r"relu\_before\_addition/resnet164", "6.10, 6.20; seed 2 is at iteration 1,000"),
-        ("preact/resnet164", "5.20, 5.90, 5.30, 5.80, 5.50, 5.45, 5.40, 5.50, 5.55, 5.50"),
+def below(comparison: Comparison) -> str:
+    """What stands below the table, printed."""
+    text: str = LatexNodes2Text().latex_to_text(render(comparison).partition(r"\end{tabular}}")[2])
+    return text
+
+
+def test_runs_deviations_and_claims_are_named_below(numbers: Comparison, failing: Comparison) -> None:
+    text = below(numbers)
+    for errors in (
+        "relu_before_addition/resnet110: 7.80, 7.90, diverged, 7.70, 7.85",
+        "relu_before_addition/resnet164: 6.10, 6.20; seed 2 is at iteration 1,000",
     ):
-        assert rf"{cell}: {errors}\par" in below
-    text = render(failing)
+        assert errors in text
     for bias in range(1, 6):
-        assert rf"exclusive\_gating\_0\_to\_5/resnet110 (gate\_bias=$-${bias}): 90.00, diverged, 35.00" in text
-
-
-def test_deviations_stand_below(numbers: Comparison) -> None:
-    below = LatexNodes2Text().latex_to_text(render(numbers).partition(r"\end{tabular}}")[2])
+        assert f"exclusive_gating_0_to_5/resnet110 (gate_bias=-{bias}): 90.00, diverged, 35.00" in below(failing)
     for deviation in numbers.deviations:
         way = f"{deviation.paper} → {deviation.ours}" if deviation.paper else deviation.ours
-        assert f"{deviation.topic}: {way}" in below
-    assert "(re-encoded) (relu_only_preact/resnet110)" in below
-    assert "Where the paper does not say: " in below
-
-
-def test_claims_are_counted_and_the_contradicted_ones_named(numbers: Comparison) -> None:
-    (line,) = (line for line in render(numbers).splitlines() if line.startswith("Claims"))
-    standings = [claim.standing for claim in numbers.claims]
-    for standing in set(standings):
-        assert f"{standings.count(standing)} {standing}" in line
-    assert r"Contradicted: bn\_after\_addition\_worse\_164." in line
-    whole = render(everything_run(numbers.table))
-    assert "Contradicted" not in whole
-    assert "Claims, by our runs alone: " in whole
+        assert f"{deviation.topic}: {way}" in text
+    assert "(re-encoded) (relu_only_preact/resnet110)" in text
+    standings = Counter(claim.standing for claim in numbers.claims)
+    assert all(f"{number} {standing}" in text for standing, number in standings.items())
+    assert "Contradicted: bn_after_addition_worse_164." in text
 
 
 def test_without_a_run_nothing_is_said_of_runs(comparisons: dict[str, Comparison]) -> None:
-    below = render(comparisons["table1"]).partition(r"\end{tabular}}")[2]
-    assert "No run of this table" in below
-    for absent in ("Claims", "Deviations", "Test error of each run"):
-        assert absent not in below
+    text = below(comparisons["table1"])
+    assert "No run of this table" in text
+    assert not any(absent in text for absent in ("Claims", "Deviations", "Test error of each run"))
 
 
 def test_what_must_be_said_of_a_verdict_is_a_footnote(numbers: Comparison) -> None:
     text = render(numbers)
-    below = text.partition(r"\end{tabular}}")[2]
-    unbroken = text.replace(r"\begin{tabular}[t]{@{}l@{}}", "").replace(r"\\ \quad", "")
+    table, _, notes = text.partition(r"\end{tabular}}")
+    unbroken = table.replace(r"\begin{tabular}[t]{@{}l@{}}", "").replace(r"\\ \quad", "")
     for row, note in (
         ("original Residual Unit", "shifted by +0.17"),
         ("ReLU-only pre-activation", in_cell(numbers, "relu_only_preact/resnet110").reason),
-        ("full pre-activation", "alone: beyond the tolerance, but not after Holm's correction"),
+        ("full pre-activation", "beyond the tolerance, but not after Holm's correction"),
         ("full pre-activation", "external: reported by =A lab, by e-mail"),
     ):
-        (line,) = (line for line in below.splitlines() if note in line)
+        (line,) = (line for line in notes.splitlines() if note in line)
         letter = line.partition("}")[0] + "}"
         assert letter.startswith(r"\textsuperscript{")
         (of_row,) = (line for line in unbroken.splitlines() if line.startswith(row))
         assert letter in of_row
-    assert "2 cells differ from the paper" in below
+    assert "2 cells differ from the paper" in notes
 
 
 def test_marks_of_the_paper_are_explained_where_they_stand(comparisons: dict[str, Comparison]) -> None:
@@ -317,18 +296,17 @@ def test_text_is_escaped(text: str, latex: str) -> None:
     assert escape(text) == latex
 
 
-def test_formulas_are_not_broken_over_lines(tmp_path: Path) -> None:
+def test_long_titles_are_broken_where_the_table_is_wide_and_only_there_and_never_in_formulas(
+    comparisons: dict[str, Comparison], tmp_path: Path
+) -> None:
+    wide = render(comparisons["table5"])
+    assert r"\begin{tabular}[t]{@{}l@{}}ResNet-152, original\\ \quad Residual Unit\end{tabular} &" in wide
+    assert "\noriginal Residual Unit & 4(a) &" in render(comparisons["table2"])
     root = copy_of_specs(tmp_path)
     title = "title: ResNet-152, pre-act Residual Unit"
     edit(root / "experiments" / "table5.yaml", title, "title: scaled ResNets by 1 - g(x)")
     text = render(compared(load_table("table5", root)))
     assert r"scaled ResNets by\\ \quad $1-g(x)$\end{tabular}" in text
-
-
-def test_long_titles_are_broken_where_the_table_is_wide_and_only_there(comparisons: dict[str, Comparison]) -> None:
-    wide = render(comparisons["table5"])
-    assert r"\begin{tabular}[t]{@{}l@{}}ResNet-152, original\\ \quad Residual Unit\end{tabular} &" in wide
-    assert "\noriginal Residual Unit & 4(a) &" in render(comparisons["table2"])
 
 
 def log_of(texts: Iterable[str], folder: Path) -> str:

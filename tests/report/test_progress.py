@@ -74,7 +74,7 @@ def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:
         (
             80,
             {"iteration": 40, "status": "diverged"},
-            "diverged: not finite from iteration 5 on, at rate 0.1; first the",
+            "diverged: not finite from iteration 5 on, at learning rate 0.1; first in the",
         ),
         (
             80,

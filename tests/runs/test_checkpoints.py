@@ -119,6 +119,8 @@ def test_tensors_of_any_memory_layout_come_back_to_other_readers_too() -> None:
     data = tensor_file_bytes(tensors, {"about": "ä"})
     assert_equal(safetensors.torch.load(data), tensors)
     assert read_tensor_file(data)[1] == {"about": "ä"}
+    many = {str(number): "" for number in range(8)}
+    assert len({tensor_file_bytes(tensors, many) for _ in range(5)}) == 1
 
 
 def header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:

@@ -8,9 +8,10 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from paperbench.training import trainer as trainer_module
 from paperbench.training.choice import EngineChoice
 from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine
+from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.runs.running import CPU, Log, assert_same, go, state
 
@@ -60,6 +62,22 @@ def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: Planne
     assert state(directory)["iteration"] == 20
     assert set(files_of(directory)) == {record.files.checkpoint, "history.jsonl", "model.safetensors", "record.json"}
     assert list((tmp_path / "leases").iterdir()) == []
+
+
+def test_a_line_of_history_has_the_means_over_the_iterations_since_the_line_before(
+    run: PlannedRun, whole: RunDirectory
+) -> None:
+    trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, "fp32", CPU)
+    for line in whole.history():
+        steps = []
+        while trainer.iteration < line.iteration:
+            trainer.step()
+            steps.append(trainer.window_metrics())
+            trainer.begin_window()
+        assert line.train_loss == pytest.approx(fmean(step.loss for step in steps))
+        assert line.train_error == pytest.approx(fmean(step.error for step in steps))
+        if line.test_error is not None:
+            assert (line.test_loss, line.test_error) == astuple(trainer.test())
 
 
 def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path: Path) -> None:
@@ -176,6 +194,22 @@ def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
     assert lease.read_text() == "another process's"
     lease.unlink()
     assert_same(go(run, tmp_path)[0], whole)
+
+
+def test_a_lease_that_a_heartbeat_finds_lost_ends_the_run_at_the_next_step(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Store(tmp_path).lease(run.id)
+    monkeypatch.setattr(Store, "lease", lambda *_: lease)
+
+    class Losing(Log):
+        def stepped(self, iteration: int) -> None:
+            super().stepped(iteration)
+            lease.is_lost = iteration == 12
+
+    _, log = go(run, tmp_path, log=Losing())
+    assert log.steps[-1] == 12
+    assert "this process no longer holds its lease" in log.skips[0][1]
 
 
 def test_two_checkpoints_are_kept_along_the_way_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:

@@ -213,7 +213,14 @@ def test_the_history_of_a_resumed_run_comes_from_its_checkpoint(
         file.write_text(f"{line}\n{line.replace('5', '10')}\n{line[:20]}")
     else:
         file.write_text(leftover)
-    assert_same(go(run, tmp_path)[0], whole)
+    seen = []
+
+    class Reading(Log):
+        def stepped(self, iteration: int) -> None:
+            seen.append([line.iteration for line in directory.history()])
+
+    assert_same(go(run, tmp_path, log=Reading())[0], whole)
+    assert seen[0] == [5], "from the first step on"
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-1] + b"!"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paperbench.specs.recipe import Augmentation, Recipe
-from paperbench.specs.yaml_file import bind, load, merge
+from paperbench.specs.yaml_file import bind, load
 from paperbench.typed import TypedError, from_json
 from tests.helpers import ROOT
 
@@ -64,45 +64,37 @@ def test_without_warm_up_the_first_iteration_has_the_full_rate(recipe: Recipe) -
 
 def changed(**changes: Any) -> dict[str, Any]:
     """The values of the shipped recipe with some replaced, mappings within by their keys."""
-    return merge(load(SHIPPED).data, changes)
+    values = load(SHIPPED).data
+    for key, value in changes.items():
+        both_are_mappings = isinstance(value, dict) and isinstance(values.get(key), dict)
+        values[key] = {**values[key], **value} if both_are_mappings else value
+    return values
 
 
 @pytest.mark.parametrize(
     ("changes", "blamed", "message"),
     [
         ({"batch_size": 0}, "batch_size", "must be at least 1, not 0."),
-        ({"iterations": 0}, "iterations", "must be at least 1, not 0."),
         ({"iterations": 64000.0}, "iterations", "must be a whole number, not 64000.0."),
-        ({"learning_rate": 0}, "learning_rate", "must be above 0, not 0."),
         ({"momentum": 1}, "momentum", "must be below 1, not 1."),
         ({"momentum": -0.1}, "momentum", "must be at least 0, not -0.1."),
         ({"momentum": 0, "momentum_form": "nesterov"}, "momentum", "nesterov needs a momentum above 0."),
         ({"momentum_form": "cafe"}, "momentum_form", "must be 'caffe', 'pytorch' or 'nesterov', not 'cafe'."),
         ({"weight_decay": -1.0}, "weight_decay", "must be at least 0, not -1.0."),
-        ({"initialisation": "fan_avg"}, "initialisation", "must be 'fan_out' or 'fan_in', not 'fan_avg'."),
-        ({"input": "per_pixel"}, "input", "must be 'per_pixel_mean' or 'channel_mean_std', not 'per_pixel'."),
         ({"batch_norm": {"group": 1}}, "batch_norm.group", "must be at least 2, not 1."),
         ({"batch_norm": {"group": 48}}, "batch_norm.group", "must divide batch_size, which is 128."),
-        ({"batch_norm": {"group": 256}}, "batch_norm.group", "must divide batch_size, which is 128."),
         ({"batch_norm": {"eps": 0}}, "batch_norm.eps", "must be above 0, not 0."),
-        ({"batch_norm": {"moving_average": 0}}, "batch_norm.moving_average", "must be above 0, not 0."),
         ({"batch_norm": {"moving_average": 1.5}}, "batch_norm.moving_average", "must be at most 1, not 1.5."),
         ({"batch_norm": {"at_test": "batch"}}, "batch_norm.at_test", "must be 'reestimated' or 'moving_average', not"),
         ({"drops": {"at": [48000, 32000]}}, "drops.at", "must rise from drop to drop."),
         ({"drops": {"at": [32000, 32000]}}, "drops.at", "must rise from drop to drop."),
-        ({"drops": {"factor": 0}}, "drops.factor", "must be above 0, not 0."),
         ({"drops": {"factor": 10}}, "drops.factor", "must be at most 1, not 10."),
         ({"drops": {"at": [399, 48000]}}, "drops.at", "the first drop must not come before the warm-up ends, at 400."),
         ({"drops": {"at": [-1]}, "warm_up": None}, "drops.at[0]", "must be at least 0, not -1."),
         ({"drops": {"at": [32000, 64000]}}, "drops.at", "the drop at 64000 comes after the last of 64000 iterations."),
         ({"warm_up": {"iterations": 0}}, "warm_up.iterations", "must be at least 1, not 0."),
-        ({"warm_up": {"learning_rate": 0}}, "warm_up.learning_rate", "must be above 0, not 0."),
         ({"monitoring": {"log_every": 0}}, "monitoring.log_every", "must be at least 1, not 0."),
-        ({"monitoring": {"test_every": -3}}, "monitoring.test_every", "must be at least 1, not -3."),
-        ({"monitoring": {"checkpoint_every": 0}}, "monitoring.checkpoint_every", "must be at least 1, not 0."),
         ({"monitoring": {"checkpoint_share": 0}}, "monitoring.checkpoint_share", "must be above 0, not 0."),
-        ({"authors": {"images_per_gpu": 0}}, "authors.images_per_gpu", "must be at least 1, not 0."),
-        ({"authors": {"frame_work": "Caffe"}}, "authors.frame_work", "unknown key. Did you mean 'framework'?"),
         *(
             ({"silent": ["input", name]}, "silent[1]", f"a recipe has no value '{name}'.")
             for name in ("momentun", "batch_norm.epsilon", "momentum.form", "monitoring.log_every", "augmentation.crop")
@@ -111,7 +103,6 @@ def changed(**changes: Any) -> dict[str, Any]:
             ({"silent": [name]}, "silent[0]", f"a recipe has no value '{name}'.")
             for name in ("recipe", "source", "schema", "authors.framework", "monitoring", "silent", "", "drops.at.0")
         ),
-        ({"silent": "momentum_form"}, "silent", "must be a list, not 'momentum_form'."),
     ],
 )
 def test_values_that_make_no_sense_are_refused(changes: dict[str, Any], blamed: str, message: str) -> None:
@@ -128,18 +119,12 @@ LARGE = {"padding": 0, "crop": 224}
     [
         ({"padding": -1}, "padding", "must be at least 0, not -1."),
         ({"shorter_side": [256, 480], "crop": 224}, "padding", "padding is for small images that are not resized"),
-        ({"crop": 28}, "padding", "padding is for small images that are not resized; write 0 here."),
         ({"jitter": 0.4}, "padding", "padding is for small images that are not resized; write 0 here."),
         ({**LARGE, "shorter_side": [480, 256]}, "shorter_side", "must have the lesser number first."),
-        ({**LARGE, "shorter_side": [256]}, "shorter_side[1]", "is missing."),
-        ({**LARGE, "shorter_side": [0, 480]}, "shorter_side[0]", "must be at least 1, not 0."),
         ({**LARGE, "shorter_side": [256.5, 480]}, "shorter_side[0]", "must be a whole number, not 256.5."),
         ({**LARGE, "area": [1.0, 0.08]}, "area", "must have the lesser number first."),
         ({**LARGE, "area": [8, 100]}, "area[0]", "must be at most 1, not 8."),
         ({**LARGE, "aspect_ratio": [0.7, 1, 1.3]}, "aspect_ratio", "must have at most 2 entries, not 3."),
-        ({**LARGE, "crop": 0}, "crop", "must be at least 1, not 0."),
-        ({**LARGE, "jitter": -0.4}, "jitter", "must be above 0, not -0.4."),
-        ({**LARGE, "lighting": 0}, "lighting", "must be above 0, not 0."),
         ({**LARGE, "shorter_side": [100, 480]}, "crop", "a crop of 224 does not fit a shorter side of 100."),
         ({"padding": 0, "area": [0.08, 1.0]}, "crop", "large images need a crop."),
     ],
@@ -174,17 +159,11 @@ def test_legal_changes_are_taken(changes: dict[str, Any]) -> None:
     from_json(Recipe, json.dumps(changed(**changes)))
 
 
-def test_what_defines_a_run_is_all_but_names_sources_remarks_and_monitoring(recipe: Recipe) -> None:
-    written = load(SHIPPED).data
-    for key in ("schema", "recipe", "source", "monitoring", "authors", "silent"):
-        del written[key]
-    assert recipe.defining_values() == written
-
-
 def test_monitoring_names_sources_and_remarks_do_not_define_a_run(recipe: Recipe) -> None:
     others = {"silent": ["momentum"], "authors": {"framework": "mine", "images_per_gpu": 2, "precision": "bf16"}}
     values = changed(recipe="mine", source="me", monitoring={"log_every": 7, "test_every": 9}, **others)
     assert from_json(Recipe, json.dumps(values)).defining_values() == recipe.defining_values()
+    assert set(values) - set(recipe.defining_values()) == {"schema", "recipe", "source", "monitoring", *others}
 
 
 @pytest.mark.parametrize(
