@@ -17,12 +17,6 @@ def test_a_new_file_is_written_and_nothing_else(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_an_old_file_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"a longer old content")
-    write_atomically(tmp_path / "a", b"new")
-    assert (tmp_path / "a").read_bytes() == b"new"
-
-
 def test_a_missing_folder_is_made(tmp_path: Path) -> None:
     write_atomically(tmp_path / "b" / "c" / "a", b"new")
     assert (tmp_path / "b" / "c" / "a").read_bytes() == b"new"

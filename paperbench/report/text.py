@@ -189,15 +189,13 @@ def _run_row(record: Record, history: History) -> tuple[str, ...]:
     def number(value: float | None, digits: int = 2) -> str:
         return NOTHING if value is None else f"{value:.{digits}f}"
 
+    loss, error, tested = (history.newest(m, record.iteration) for m in ("train_loss", "train_error", "test_error"))
     result = record.result
-    loss, error, moving_average = (
-        history.newest(measure, record.iteration) for measure in ("train_loss", "train_error", "test_error")
-    )
     return (
         *(record.run, record.net, record.spec.precision, record.status, f"{record.iteration:,}"),
         number(loss, 4),
         number(error),
-        number(result.moving_average_test_error if result else moving_average),
+        number(result.moving_average_test_error if result else tested),
         number(result.test_error if result else None),
         number(record.seconds / 60, 1),
     )

@@ -24,9 +24,9 @@ Incompatible = Literal["refuse", "restart", "continue"]
 """What to do with a run that was begun by other versions or whose checkpoints are damaged."""
 
 
-def is_done(record: Record | None, run: PlannedRun, limits: Limits, incompatible: Incompatible = "refuse") -> bool:
+def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
     """Whether there is nothing left to do for a run within the limits."""
-    if record is None or (incompatible == "restart" and _has_other_numerics(record)):
+    if record is None:
         return False
     last = limits.last_iteration(run.recipe.iterations)
     return record.status != "partial" or (last < run.recipe.iterations and record.iteration >= last)
@@ -38,16 +38,18 @@ def remaining(
     """The runs that are not done yet, and the iterations that each lacks, going by the records."""
     lacking = []
     for run in runs:
-        record = store.readable_record(run.id)
-        if not is_done(record, run, limits, incompatible):
-            starts_anew = record is None or (incompatible == "restart" and _has_other_numerics(record))
-            done = 0 if record is None or starts_anew else record.iteration
+        record = _usable(store.readable_record(run.id), incompatible)
+        if not is_done(record, run, limits):
+            done = record.iteration if record else 0
             lacking.append((run, max(0, limits.last_iteration(run.recipe.iterations) - done)))
     return lacking
 
 
-def _has_other_numerics(record: Record) -> bool:
-    return record.is_mixed or record.numerics != (NUMERICS_VERSION,)
+def _usable(record: Record | None, incompatible: Incompatible) -> Record | None:
+    """The record, unless its run is to start anew."""
+    if record and incompatible == "restart" and (record.is_mixed or record.numerics != (NUMERICS_VERSION,)):
+        return None
+    return record
 
 
 class Executor:
@@ -93,8 +95,8 @@ class Executor:
         failed: list[PlannedRun] = []
         busy: list[PlannedRun] = []
         for run in runs:
-            record = self._store.readable_record(run.id)
-            if record and self._is_done(record, run):
+            record = _usable(self._store.readable_record(run.id), self._incompatible)
+            if record and is_done(record, run, self._limits):
                 self._observer.skipped(run, _why_done(record))
                 continue
             if self._limits.exhausted:
@@ -114,20 +116,16 @@ class Executor:
     def _take_over(self, busy: list[PlannedRun]) -> tuple[PlannedRun, Lease] | None:
         """A run that another process has left, with its lease; None if there is none, once the observer knows why."""
         leases = {run.id: self._store.lease(run.id) for run in busy}
-        silent = dict(leases)
         taken = take_any(
-            silent, lambda: self._limits.exhausted, lambda waiting: self._observer.waiting(waiting, LEASE_SECONDS)
+            leases, lambda: self._limits.exhausted, lambda waiting: self._observer.waiting(waiting, LEASE_SECONDS)
         )
         for run in busy:
             if run.id == taken:
                 return run, leases[taken]
         for run in busy:
-            if run.id not in silent:
+            if leases[run.id].shows_life:
                 self._observer.skipped(run, f"{leases[run.id].holder} works on it")
         return None
-
-    def _is_done(self, record: Record, run: PlannedRun) -> bool:
-        return is_done(record, run, self._limits, self._incompatible)
 
     def _succeeds(self, run: PlannedRun, lease: Lease) -> bool:
         """Train a run and release its lease. False, with the reason to the observer, if it cannot continue."""
@@ -187,11 +185,11 @@ class Executor:
 
         try:
             record = self._record_or_none(run, directory)
-            if record and self._is_done(record, run):
+            if record and not _usable(record, self._incompatible):
+                raise ResumeError(f"{run.id} is of other numerics.")
+            if record and is_done(record, run, self._limits):
                 self._observer.skipped(run, _why_done(record))  # another process has done it meanwhile
                 return None
-            if record and self._incompatible == "restart" and _has_other_numerics(record):
-                raise ResumeError(f"{run.id} is of other numerics.")
             return start(record)
         except (RecordError, ResumeError):
             if self._incompatible != "restart":

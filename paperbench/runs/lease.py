@@ -219,7 +219,7 @@ def take_any(leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait
     """Watch leases of other processes until one can be taken.
 
     Args:
-        leases: By the names of their runs. Those whose holders show a sign of life are removed.
+        leases: By the names of their runs. Those whose holders show a sign of life are watched no longer.
         is_cancelled: Polled; ends the watch once it returns true.
         on_wait: Called once with the number of leases to wait for, if there are any.
 
@@ -229,17 +229,16 @@ def take_any(leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait
     Raises:
         PaperbenchError: A lease cannot be written.
     """
-    has_waited = False
-    while leases and not is_cancelled():
-        for name, lease in list(leases.items()):
+    silent, has_waited = leases, False
+    while silent and not is_cancelled():
+        for name, lease in silent.items():
             if lease.take():
                 return name
-            if lease.shows_life:
-                del leases[name]
-        if leases and not has_waited:
-            on_wait(len(leases))
+        silent = {name: lease for name, lease in silent.items() if not lease.shows_life}
+        if silent and not has_waited:
+            on_wait(len(silent))
             has_waited = True
-        time.sleep(_POLL_SECONDS if leases else 0)
+        time.sleep(_POLL_SECONDS if silent else 0)
     return None
 
 

@@ -81,7 +81,7 @@ def rerun_prefix(
     lines = [line for line in history[:MAX_LINES] if line.iteration <= first.last]
     if not lines:
         raise NotRepeatableError("its first session wrote no line of history.")
-    lines = lines[: chance.randint(1, len(lines))]
+    del lines[chance.randint(1, len(lines)) :]
     net, recipe = net_and_recipe(record.spec)
     precision = choose_precision(record.spec.precision, device)
     with _threads(there.threads if device.type == "cpu" else None):
@@ -95,7 +95,7 @@ def rerun_prefix(
         run=record.run,
         iterations=lines[-1].iteration,
         is_same_machine=is_same,
-        is_identical=all(_numbers(line) == _numbers(again) for line, again in pairs),
+        is_identical=all(line == again for line, again in pairs),
         deviation=max(_deviation(line.train_loss, again.train_loss) for line, again in pairs),
     )
 
@@ -117,10 +117,6 @@ def _repeat(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Iter
         tested = trainer.test() if line.test_error is not None else None
         trainer.begin_window()
         yield history_line(trainer.recipe, images, line.iteration, window, tested, line.seconds)
-
-
-def _numbers(line: HistoryLine) -> tuple[float | None, ...]:
-    return line.train_loss, line.train_error, line.test_loss, line.test_error
 
 
 def _deviation(recorded: float | None, repeated: float | None) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -22,7 +21,6 @@ from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import NUMERICS_VERSION
 from paperbench.typed import from_json, to_json, typed
 
-FORMAT = 1
 RESTART = "`--incompatible restart` trains it anew and keeps the old files aside"
 
 
@@ -81,14 +79,8 @@ class Checkpoint:
         """
         try:
             state, metadata = read_tensor_file(data)
-            text = metadata["paperbench"]
-            found = json.loads(text)["format"]
-            if found != FORMAT:
-                raise CheckpointError(f"has format {found}, and this version of paperbench reads {FORMAT}")
-            facts = from_json(CheckpointFacts, text)
-        except CheckpointError:
-            raise
-        except (SafetensorError, PaperbenchError, KeyError, TypeError, ValueError, RecursionError) as error:
+            facts = from_json(CheckpointFacts, metadata["paperbench"])
+        except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"is no checkpoint that this version of paperbench reads ({error})") from error
         if facts.run != run_id:
             raise CheckpointError(f"belongs to run {facts.run}")

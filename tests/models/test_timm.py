@@ -93,7 +93,7 @@ def test_features_logits_and_head() -> None:
     assert (model.get_classifier().bias == 0).all()
     model.reset_classifier(0, "")
     assert model(images).shape == (2, 256, 8, 8)
-    with pytest.raises(PaperbenchError, match="num_classes of a net must be at least 0, not -1"):
+    with pytest.raises(PaperbenchError, match="num_classes of a net: must be at least 0, not -1"):
         model.reset_classifier(-1)
 
 

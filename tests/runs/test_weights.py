@@ -138,14 +138,6 @@ def test_a_net_of_a_hundred_classes_carries_the_tag_of_its_data(
     assert loaded(directory).get_classifier().out_features == 100  # type: ignore[operator]
 
 
-def test_data_that_timm_has_no_tag_for_leave_it_out(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
-) -> None:
-    directory, _ = go(planned(tiny(paper_recipe), dataclasses.replace(small_dataset, key="digits")), tmp_path)
-    assert metadata(directory.weights_file)["tag"] == ""
-    loaded(directory)
-
-
 def a_byte_changed(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
