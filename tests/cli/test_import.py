@@ -80,7 +80,7 @@ print(code, heavy, file=sys.stderr)
         "report.text",
         "report.diagram",
         "bench.figures",
-        "bench.kernels",
+        "bench.breakdown",
         "bench.text",
         "cli.main",
     ],
@@ -99,10 +99,7 @@ ORDER = [
 LOADS_TORCH = {"models", "tensor_file", "training", "data.loader", "data.download"} | {
     f"runs.{module}" for module in ("disk_space", "environment", "executor", "rerun", "resume", "session", "weights")
 }
-LOADS_TORCH |= {
-    f"bench.{module}"
-    for module in ("breakdown", "machine", "plain_loop", "rounds", "setup", "soundness", "throughput")
-}
+LOADS_TORCH |= {f"bench.{module}" for module in ("plain_loop", "profiling", "setup", "soundness", "throughput")}
 
 
 def imports_of(file: Path) -> Iterator[str]:
