@@ -24,7 +24,7 @@ class Row:
     """Time of one kind of kernels (of operators on a CPU) in a step, or of a whole step in one setting.
 
     Attributes:
-        name: A kind as `kernels.classify` names it, a kernel that it does not know, or the setting.
+        name: A kind as `profiling.classify` names it, a kernel that it does not know, or the setting.
         milliseconds: Of a kind, as profiled, which slows operators on a CPU down; of a step the median without the
             profiler, None if it has a problem.
         number: How many kernels of the kind ran.

@@ -105,10 +105,10 @@ def test_on_a_gpu_the_table_has_the_time_without_a_kernel_and_a_row_for_each_set
 
 
 def test_kinds_are_sums_of_kernels_with_the_floors_of_their_work() -> None:
-    profiled = [("sm80_wgrad_a", 1.0, 2.0), ("sm90_wgrad_b", 2.0, 3.0), ("mystery", 4.0, 1.0), ("secret", 0.01, 1.0)]
+    kernels = [("sm80_wgrad_a", 1.0, 2.0), ("sm90_wgrad_b", 2.0, 3.0), ("mystery", 4.0, 1.0), ("secret", 0.01, 1.0)]
     work = {"convolution backward by weights": np.array([1e6, 2e9, 7])}
     ceilings = Ceilings(bytes_per_second=1e9, flops_per_second=1e12, launches_per_second=1e5)
-    mystery, weights, other = times_by_kind(profiled, work, ceilings)
+    mystery, weights, other = times_by_kind([Row(*kernel) for kernel in kernels], work, ceilings)
     assert mystery == Row("mystery", 4.0, 1.0)  # unknown, and too much to be hidden
     assert other == Row("other", 0.01, 1.0)
     assert (weights.name, weights.milliseconds, weights.number) == ("convolution backward by weights", 3.0, 5.0)

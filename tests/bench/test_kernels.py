@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from paperbench.architecture import macs, parameters
-from paperbench.bench.kernels import classify
-from paperbench.bench.profiling import Work, WorkCounter, count_work
+from paperbench.bench.profiling import WorkCounter, classify, count_work
 from paperbench.bench.setup import bench_training
 from paperbench.catalogue import resolve
 from paperbench.models import ResidualNet
@@ -120,7 +121,7 @@ def test_a_name_tells_the_kind_of_work(kind: str, name: str) -> None:
     assert classify(name) == kind
 
 
-def counted(model: nn.Module, images: torch.Tensor, *, is_fused: bool = False) -> Work:
+def counted(model: nn.Module, images: torch.Tensor, *, is_fused: bool = False) -> dict[str, Any]:
     """The work of a forward and backward pass."""
     with WorkCounter("meta", is_fused=is_fused) as counter:
         F.cross_entropy(model(images).float(), torch.zeros(len(images), dtype=torch.long, device="meta")).backward()
@@ -131,7 +132,6 @@ KNOWN = {
     # Worked out by hand: MB per image unfused in fp32 and fused in bf16; launches unfused and fused
     "preact_resnet110": (92.4, 32.5, 870, 980),
     "preact_resnet164": (288.8, 100.9, 1257, 1475),
-    "preact_resnet1001": (1760.7, 612.8, 7674, 9008),
 }
 
 
