@@ -1,191 +1,115 @@
-"""Where the time of a training step goes, by kind of kernel, beside the floors of bytes, arithmetic and launches."""
+"""Where the time of a training step goes: the figures of `bench --breakdown`, and their table. Does without torch."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from datetime import UTC, datetime
-from functools import partial
+from typing import Literal
 
-import torch
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.benchmark import Timer
+from tabulate import tabulate
 
-from paperbench.bench.figures import (
-    Breakdown,
-    Ceilings,
-    Floors,
-    KindTime,
-    Layout,
-    Spread,
-    StepTime,
-    spread,
-    summarize_error,
-)
-from paperbench.bench.kernels import Kind, Work, classify, step_work
-from paperbench.bench.machine import machine_facts, restore_flags
-from paperbench.bench.setup import Training, free_memory, wait_for
-from paperbench.bench.soundness import compared_steps, find_reference, first_steps
-from paperbench.errors import PaperbenchError
-from paperbench.runs.environment import code_facts
-from paperbench.training.precision import set_arithmetic
-from paperbench.training.trainer import Trainer
-
-PROFILED_STEPS = 2
-ROUNDS = 3
-
-COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}
-MATRIX_SIDE = {"cpu": 1024, "cuda": 8192}
-CHAIN = 1000
-"""Kernels that are launched to time one."""
-
-Profiled = Mapping[str, tuple[float, float]]
-"""Milliseconds and number per step of each kernel or operator, by name."""
+from paperbench.bench.figures import Machine
+from paperbench.typed import Text, typed
 
 
-def measure_breakdown(
-    name: str, training: Training, engine: str, precision: str, seconds: float, progress: Callable[[str], None]
-) -> Breakdown:
-    """Measure one net. torch's switches are as before.
+@typed
+class Floors:
+    """The least milliseconds that measured ceilings allow for counted work, each by itself, in `Ceilings`' order."""
 
-    Args:
-        name: The net's.
-        engine, precision: Available on the device.
-        seconds: Least time for which a step is timed.
-        progress: Called with a line of text after each measurement.
+    bytes: float
+    arithmetic: float
+    launches: float
+
+
+@typed
+class Row:
+    """Time of one kind of kernels (of operators on a CPU) in a step, or of a whole step in one setting.
+
+    Attributes:
+        name: A kind as `profiling.classify` names it, a kernel that it does not know, or the setting.
+        milliseconds: Of a kind, as profiled, which slows operators on a CPU down; of a step the median without the
+            profiler, None if it has a problem.
+        number: How many kernels of the kind ran.
+        floors: None for kinds that no step needs.
     """
-    device, recipe = training.device, training.recipe
-    on_gpu = device.type == "cuda"
-    steps: list[StepTime] = []
-    profiled: Profiled = {}
-    with restore_flags(), torch.cuda.device(device) if on_gpu else nullcontext():
-        if on_gpu:  # the profiler hooks into CUDA when it is first started, which should be before a capture
-            with profile(activities=[ProfilerActivity.CUDA]):
-                wait_for(device)
-        ceilings = measure_ceilings(device, precision, in_graph=on_gpu and engine != "eager", seconds=seconds / 10)
-        progress(f"{name}: ceilings measured")
-        reference = find_reference(lambda: training.trainer("eager", "fp32"), compared_steps(training.net.depth))
-        progress(f"{name}: losses of eager fp32 to compare with computed")
-        settings: list[tuple[Layout, bool]] = [("channels_last", True), ("contiguous", True), ("channels_last", False)]
-        for layout, deterministic in settings if on_gpu else settings[:2]:
-            time, problem = None, None
-            try:
-                trainer = training.trainer(engine, precision, channels_last=layout == "channels_last")
-                torch.backends.cudnn.deterministic = deterministic  # before the first step, which may be captured
-                problem = reference.error(first_steps(trainer, len(reference.fp32.losses)), precision)
-                if problem is None:
-                    time = _time(trainer.step, seconds, scale=1000)
-                    profiled = profiled if steps else profiled_step(trainer)
-            except Exception as error:  # one setting that fails leaves the others their rows
-                problem = summarize_error(error.with_traceback(None))
-            trainer = None  # type: ignore[assignment]
-            free_memory(device)
-            steps.append(StepTime(layout, deterministic if on_gpu else None, time, problem))
-            progress(f"{name}, {layout}{'' if deterministic else ', not deterministic'}: {problem or 'done'}")
-    passes = 1 if engine == "compile" else recipe.batch_size // recipe.batch_norm.group
-    work = step_work(training.net, precision, batch_size=recipe.batch_size, passes=passes, is_fused=engine == "compile")
-    total = sum(time for time, _ in profiled.values())
-    return Breakdown(
-        schema=1,
-        date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        paperbench=code_facts(),
-        machine=machine_facts(device),
-        net=name,
-        engine=engine,
-        precision=precision,
-        batch_size=recipe.batch_size,
-        bn_group=recipe.batch_norm.group,
-        ceilings=ceilings,
-        steps=tuple(steps),
-        kinds=tuple(times_by_kind(profiled, work or {}, ceilings)),
-        floors=floors(sum(work.values(), Work()), ceilings) if work else None,
-        unknown=tuple(name for name, (time, _) in profiled.items() if classify(name) == "other" and time > total / 100),
-    )
+
+    name: Text
+    milliseconds: float | None
+    number: float | None = None
+    floors: Floors | None = None
+    problem: Text | None = None
 
 
-def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, seconds: float) -> Ceilings:
-    """What the machine can do: copy a large tensor, multiply large matrices, launch small kernels."""
-    source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
-    copy = _time(partial(torch.empty_like(source).copy_, source), seconds).median
-    set_arithmetic(precision)
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    side, dtype = MATRIX_SIDE[device.type], torch.bfloat16 if precision.startswith("bf16") else torch.float32
-    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    product = _time(lambda: left @ right, seconds).median
-    number = torch.zeros(1, device=device)
+@typed
+class Ceilings:
+    """What the machine can do, as measured.
 
-    def chain() -> None:
-        for _ in range(CHAIN):
-            number.add_(1)
-
-    launch: Callable[[], object] = chain
-    if in_graph:
-        chain()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            chain()
-        launch = graph.replay
-    launches = _time(launch, seconds).median / CHAIN
-    return Ceilings(2 * source.nbytes / copy, 2 * side**3 / product, launches, in_graph)
-
-
-def profiled_step(trainer: Trainer) -> Profiled:
-    """Milliseconds and number per step of each kernel on a GPU, of each operator by itself on a CPU.
-
-    Raises:
-        PaperbenchError: The profiler does not work.
+    Attributes:
+        bytes_per_second: Of a large copy, read and written.
+        flops_per_second: Of a large matrix product in the precision.
+        launches_per_second: Of the smallest kernel in a long chain, which is a CUDA graph if the engine makes one.
     """
-    on_gpu = trainer.device.type == "cuda"
-    times: dict[str, float] = defaultdict(float)
-    numbers: dict[str, int] = defaultdict(int)
-    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
-        for _ in range(PROFILED_STEPS):
-            trainer.step()
-        wait_for(trainer.device)
-    for event in profiler.events() or ():
-        is_kernel = event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
-        if is_kernel or not on_gpu:
-            times[event.name] += event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
-            numbers[event.name] += 1
-    if not times:
-        raise PaperbenchError("The profiler saw no kernels. See whether your system lets you use it.")
-    return {name: (times[name] / PROFILED_STEPS / 1000, numbers[name] / PROFILED_STEPS) for name in times}
+
+    bytes_per_second: float
+    flops_per_second: float
+    launches_per_second: float
 
 
-def times_by_kind(profiled: Profiled, work: Mapping[Kind, Work], ceilings: Ceilings) -> list[KindTime]:
-    """Sums by kind, the longest first.
+@typed
+class Breakdown:
+    """What `paperbench bench --breakdown NET --json` writes.
 
-    Args:
-        profiled: Milliseconds and number of each kernel.
-        work: The least of each kind; empty if it is not counted.
+    Attributes:
+        kinds: Of the first of the steps, the longest first; empty if it has a problem.
+        steps: As trained first, then with one setting changed.
     """
-    times: dict[Kind, float] = defaultdict(float)
-    numbers: dict[Kind, float] = defaultdict(float)
-    for name, (milliseconds, number) in profiled.items():
-        times[classify(name)] += milliseconds
-        numbers[classify(name)] += number
-    least = dict(work)
-    if "convolution backward" in times and work:
-        by_data, by_weights = least["convolution backward by data"], least["convolution backward by weights"]
-        least["convolution backward"] = by_data + by_weights
-    return [
-        KindTime(kind, time, numbers[kind], floors(least[kind], ceilings) if kind in least else None)
-        for kind, time in sorted(times.items(), key=lambda item: -item[1])
+
+    schema: Literal[1]
+    machine: Machine
+    net: str
+    engine: str
+    precision: str
+    batch_size: int
+    bn_group: int
+    ceilings: Ceilings
+    kinds: tuple[Row, ...]
+    steps: tuple[Row, ...]
+
+
+_NOTES = """\
+step: median of whole steps without the profiler. Kinds: as profiled; share: of all kernels' time.
+floors: the least ms for the counted bytes, arithmetic and launches at the measured ceilings, each by itself. Bytes are
+    counted without caches, so small tensors may take less."""
+
+_ON_A_CPU = """
+On a CPU there is no cuDNN, so no row without determinism; operators take the place of kernels, profiling slows them
+    down, and the backward pass of a convolution is one operator."""
+
+
+def render_breakdown(found: Breakdown) -> str:
+    """The table, at most 120 columns wide."""
+    on_gpu = found.machine.environment.cuda is not None
+    total, as_trained = sum(kind.milliseconds or 0 for kind in found.kinds), found.steps[0].milliseconds
+    idle = [Row("no kernel running", max(0.0, as_trained - total))] if on_gpu and as_trained else []
+    rows = [
+        [
+            row.name,
+            "-" if row.milliseconds is None else f"{row.milliseconds:.2f}",
+            "" if row.number is None else f"{(row.milliseconds or 0) / total:.1%}",
+            "" if row.number is None else f"{row.number:,.0f}",
+            *([f"{value:.2f}" for value in vars(row.floors).values()] if row.floors else []),
+        ]
+        for row in (*found.kinds, *idle, *found.steps)
     ]
-
-
-def floors(work: Work, ceilings: Ceilings) -> Floors:
-    """The least milliseconds for some work."""
-    return Floors(
-        bytes=1000 * work.bytes / ceilings.bytes_per_second,
-        arithmetic=1000 * work.flops / ceilings.flops_per_second,
-        launches=1000 * work.launches * ceilings.launch_seconds,
-    )
-
-
-def _time(work: Callable[[], object], at_least: float, scale: float = 1.0) -> Spread:
-    """Seconds of a call times `scale`, the device's work included, over some rounds of at least so many seconds."""
-    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
-    return spread([scale * timer.blocked_autorange(min_run_time=at_least).median for _ in range(ROUNDS)])
+    ceilings = found.ceilings
+    headings = ["kind", "ms", "share", "number", "floor:\nbytes", "arith-\nmetic", "launches"]
+    lines = [
+        f"{found.net}: engine {found.engine}, {found.precision}, batches of {found.batch_size}, batch norm over "
+        f"{found.bn_group}",
+        f"ceilings: copies {ceilings.bytes_per_second / 1e9:,.0f} GB/s, products "
+        f"{ceilings.flops_per_second / 1e12:.2f} TFLOP/s, smallest kernel {1e6 / ceilings.launches_per_second:.2f} us",
+        "",
+        tabulate(rows, headings, disable_numparse=True, colalign=("left", *["right"] * 6)),
+        *(f"{step.name}: {step.problem}" for step in found.steps if step.problem),
+        "",
+        _NOTES + ("" if on_gpu else _ON_A_CPU),
+    ]
+    return "\n".join(lines)

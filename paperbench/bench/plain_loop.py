@@ -7,7 +7,8 @@ TF32 where there is. Batch norm takes its statistics over the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,9 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from paperbench.bench.figures import Flags
 from paperbench.data.dataset import ImageDataset
+from paperbench.errors import PaperbenchError
+from paperbench.training.precision import set_arithmetic
 
 WORKERS = {"cpu": 2, "cuda": 4}
 PREFETCH = 2
@@ -25,13 +27,14 @@ PREFETCH = 2
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 
+SETTLING_SECONDS = 0.5
+"""Untimed steps that empty a DataLoader's queue end here: if they take longer, the queue is full in every step."""
+
+REST_SECONDS = 0.25
+"""Time for a DataLoader's workers to fill their queues, which is all that they do while others are timed."""
+
 Batch = tuple[Tensor, Tensor]
 """Images (N, 3, 32, 32) float32, labels (N,) int64."""
-
-
-def plain_flags(precision: str) -> Flags:
-    """Switches of torch for the loop: its defaults, but for `cudnn.benchmark`, and TF32 off if fp32 is asked for."""
-    return Flags("ieee" if precision == "fp32" else "tf32", "ieee", benchmark=True, deterministic=False)
 
 
 class PilImages(Dataset[tuple[Tensor, int]]):
@@ -74,11 +77,18 @@ def on_device_batches(dataset: ImageDataset, batch_size: int, device: torch.devi
     return list(zip(images.split(batch_size)[:full], labels.split(batch_size)[:full], strict=True))
 
 
-def endless(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
-    """The batches on the device, again and again. `close` it to end a loader's workers."""
+def endless(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """The batches on the device, again and again."""
     while True:
         for images, labels in batches:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+def set_plain_arithmetic(precision: str) -> None:
+    """Switch as torch does by default, but for `cudnn.benchmark`, and TF32 off if fp32 is asked for."""
+    set_arithmetic("fp32" if precision == "fp32" else "tf32")
+    torch.backends.cudnn.deterministic = False
+    torch.backends.cudnn.benchmark = True
 
 
 class PlainLoop:
@@ -87,7 +97,7 @@ class PlainLoop:
     Args:
         model: The net, on the device; it is put into training mode.
         batches: On the device.
-        precision: "fp32", "tf32" or "bf16" (autocast). Set `plain_flags` of it before stepping.
+        precision: "fp32", "tf32" or "bf16" (autocast).
         rate: Learning rate.
     """
 
@@ -101,16 +111,31 @@ class PlainLoop:
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
     ) -> None:
-        self._model, self._batches, self._is_bf16 = model.train(), batches, precision == "bf16"
+        self._model, self._batches, self._precision = model.train(), batches, precision
         self._sgd = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)
+
+    def prepare(self) -> None:
+        """Set torch's switches, and empty the queue of batches that were made while others were timed."""
+        set_plain_arithmetic(self._precision)
+        end = time.perf_counter() + SETTLING_SECONDS
+        for _ in range(PREFETCH * max(WORKERS.values()) + 1):
+            self.step()
+            if time.perf_counter() > end:
+                break
 
     def step(self) -> float:
         """One step; returns the batch's mean loss, for which the device is waited for."""
         images, labels = next(self._batches)
-        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self._is_bf16):
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self._precision == "bf16"):
             logits = self._model(images)
         loss = F.cross_entropy(logits.float(), labels)
         self._sgd.zero_grad()
         loss.backward()
         self._sgd.step()
-        return loss.item()
+        if not (value := loss.item()) < float("inf"):
+            raise PaperbenchError(f"its loss is {value}, so its step is not that of a training")
+        return value
+
+    def rest(self) -> None:
+        """Let the workers come to rest, before another variant is timed."""
+        time.sleep(REST_SECONDS)

@@ -1,24 +1,24 @@
-"""What a benchmark trains: nets, recipe and images, and the engines and precisions that a device has."""
+"""What a benchmark trains: net, recipe and images, and on which machine."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+import subprocess
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 
 import numpy as np
 import torch
 
+from paperbench.bench.figures import Machine
 from paperbench.catalogue import FAMILIES, Net, resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError
+from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.specs.locate import spec_root
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.table import load_table
-from paperbench.training.choice import available_engines
-from paperbench.training.engine import EngineName
-from paperbench.training.precision import PRECISIONS, choose_precision
 from paperbench.training.trainer import Trainer
 
 SIDE, BANDS = 32, 2
@@ -30,44 +30,35 @@ RATE = 1e-3
 """Learning rate. At the paper's, rounding alone changes the second loss of ResNet-110 by 1e-4 of it, the third by more
 than 1e-3: no engine could be told from a wrong one. What a step costs does not depend on it."""
 
-
-def usable_engines(device: torch.device) -> tuple[EngineName, ...]:
-    """The engines that are measured unless others are asked for; compiling costs minutes on a CPU and is left out."""
-    usable = (name for name, why in available_engines(device).items() if why is None)
-    return tuple(name for name in usable if name != "compile" or device.type == "cuda")
+GPU_FACTS = "driver_version,compute_cap,memory.total,power.limit,clocks.max.sm,clocks.max.mem,clocks.sm,clocks.mem"
 
 
-def usable_precisions(device: torch.device) -> tuple[str, ...]:
-    """The precisions that the device has."""
-    has_tf32 = choose_precision(None, device) == "tf32"
-    return tuple(precision for precision in PRECISIONS if precision != "tf32" or has_tf32)
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and where."""
+
+    name: str
+    net: Net
+    recipe: Recipe
+    dataset: ImageDataset
+    device: torch.device
+
+    def trainer(self, engine: str, precision: str, kind: type[Trainer] = Trainer) -> Trainer:
+        """Our trainer, always from the same seed."""
+        return kind(self.net, self.recipe, self.dataset, 0, precision, self.device, engine)  # type: ignore[arg-type]
 
 
-def checked_engines(names: Sequence[str], device: torch.device) -> tuple[EngineName, ...]:
-    """The engines of these names, each once, in their order.
-
-    Raises:
-        PaperbenchError: There is no such engine, or it does not run here.
-    """
-    available = available_engines(device)
-    for name in names:
-        if name not in available:
-            raise PaperbenchError(f"Unknown engine {name!r}. {nearest(name, available)}")
-        if why := available[name]:
-            raise PaperbenchError(f"Engine {name}: {why}. Leave it out.")
-    return tuple(name for name in dict.fromkeys(names) if name in available)
-
-
-def checked_net(name: str) -> Net:
-    """The net of that name, if its training can be measured.
+def bench_training(name: str, batch_size: int, device: torch.device) -> Training:
+    """The training of a net that is measured.
 
     Raises:
-        PaperbenchError: There is no such net, or it is made for large images.
+        PaperbenchError: There is no such net, it is made for large images, or the batch is too small for batch norm.
     """
     net = resolve(name)
     if FAMILIES[net.family].size != SIDE:
         raise PaperbenchError(f"{name} is made for large images, which paperbench cannot train on yet. Leave it out.")
-    return net
+    dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)
+    return Training(name, net, bench_recipe(batch_size), dataset, device)
 
 
 def bench_recipe(batch_size: int) -> Recipe:
@@ -103,38 +94,28 @@ def random_images(count: int, classes: int) -> ImageDataset:
     )
 
 
-@dataclass(frozen=True)
-class Training:
-    """What is trained, and where."""
-
-    net: Net
-    recipe: Recipe
-    dataset: ImageDataset
-    device: torch.device
-
-    def trainer(self, engine: str, precision: str, *, channels_last: bool = True) -> Trainer:
-        """Our trainer, always from the same seed."""
-        return Trainer(
-            self.net,
-            self.recipe,
-            self.dataset,
-            0,
-            precision,
-            self.device,
-            engine=engine,  # type: ignore[arg-type]
-            channels_last=channels_last,
-        )
+def machine_facts(device: torch.device) -> Machine:
+    """Code, libraries and hardware that speed on the device depends on; no host name, path or serial number."""
+    code = code_facts()
+    return Machine(
+        date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        version=code.version,
+        commit=code.commit,
+        source=code.source,
+        environment=environment_facts(device),
+        gpu=_nvidia_smi(device) if device.type == "cuda" else None,
+    )
 
 
-def bench_training(name: str, batch_size: int, device: torch.device) -> Training:
-    """The training of a net that is measured.
-
-    Raises:
-        PaperbenchError: There is no such net, it is made for large images, or the batch is too small for batch norm.
-    """
-    net = checked_net(name)
-    dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)
-    return Training(net, bench_recipe(batch_size), dataset, device)
+def _nvidia_smi(device: torch.device) -> dict[str, str] | None:
+    """What nvidia-smi reports of a GPU, with units; None where it does not work."""
+    identity = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # whatever number it has there
+    command = ["nvidia-smi", f"--id={identity}", f"--query-gpu={GPU_FACTS}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return dict(zip(GPU_FACTS.split(","), (value.strip() for value in done.stdout.split(",")), strict=False))
 
 
 def wait_for(device: torch.device) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,11 +20,8 @@ if TYPE_CHECKING:
 
     from paperbench.training.trainer import Trainer
 
-STEPS, DEEP_STEPS = 20, 8
-"""Steps whose losses are compared; fewer in nets of `DEEP` layers, where eager steps would take half of the time."""
-
-DEEP = 500
-"""Layers."""
+STEPS = 20
+"""Steps whose losses are compared."""
 
 UPDATES = 3
 """Number of first updates whose length is compared."""
@@ -59,21 +57,14 @@ class Reference:
     """What engines are compared with.
 
     Attributes:
-        fp32: First steps of the eager engine in float32.
-        rounding: `drift` of the same after a change of the first parameters in their last bits.
+        losses, update_norm: Of the first steps of the eager engine in float32.
+        rounding: Up to each step, the greatest relative difference of a loss after a change of the first parameters in
+            their last bits. Deep nets magnify any rounding, a thousandfold within a few steps.
     """
 
-    fp32: FirstSteps
+    losses: list[float]
+    update_norm: float
     rounding: list[float]
-
-    def error(self, found: FirstSteps, precision: str) -> str | None:
-        """What is wrong with a variant's first steps, or None."""
-        wrong = loss_error(found.losses, self.fp32.losses, precision, self.rounding)
-        return wrong or update_norm_error(self.relative_update_norm(found))
-
-    def relative_update_norm(self, found: FirstSteps) -> float:
-        """Length of the first updates relative to float32's."""
-        return found.update_norm / self.fp32.update_norm
 
 
 def find_reference(make: Callable[[], Trainer], steps: int) -> Reference:
@@ -85,12 +76,8 @@ def find_reference(make: Callable[[], Trainer], steps: int) -> Reference:
         for parameter in changed.model.parameters():
             sign = torch.randint(2, parameter.shape, generator=signs) * 2 - 1
             parameter.mul_(1 + sign.to(parameter.device) * torch.finfo(torch.float32).eps)
-    return Reference(fp32, drift(first_steps(changed, steps).losses, fp32.losses))
-
-
-def compared_steps(depth: int) -> int:
-    """Steps that are compared for a net of so many layers."""
-    return DEEP_STEPS if depth >= DEEP else STEPS
+    pairs = zip(first_steps(changed, steps).losses, fp32.losses, strict=True)
+    return Reference(fp32.losses, fp32.update_norm, list(accumulate((abs(a - b) / abs(b) for a, b in pairs), max)))
 
 
 def first_steps(trainer: Trainer, steps: int) -> FirstSteps:
@@ -112,33 +99,14 @@ def next_loss(trainer: Trainer) -> float:
     return trainer.window_metrics().loss
 
 
-def drift(losses: Sequence[float], fp32: Sequence[float]) -> list[float]:
-    """The greatest relative difference from `fp32` up to each step."""
-    found, greatest = [], 0.0
-    for changed, expected in zip(losses, fp32, strict=True):
-        greatest = max(greatest, abs(changed - expected) / abs(expected))
-        found.append(greatest)
-    return found
-
-
-def loss_error(losses: Sequence[float], fp32: Sequence[float], precision: str, rounding: Sequence[float]) -> str | None:
-    """What is wrong with a variant's losses, or None.
-
-    Args:
-        losses: One per step.
-        fp32: Those of the eager engine in float32.
-        precision: Decides how far the losses may be from `fp32`.
-        rounding: See `Reference`. Deep nets magnify any rounding, a thousandfold within a few steps.
-    """
-    for number, (found, expected, alone) in enumerate(zip(losses, fp32, rounding, strict=True), start=1):
-        bound = max(TOLERANCE[precision], ROUNDING_MARGIN * alone)
-        if not math.isfinite(found) or abs(found - expected) > bound * abs(expected):
-            return f"step {number}: loss {found:.6g}, eager fp32 {expected:.6g}; {bound:.2g} of it is allowed"
-    return None
-
-
-def update_norm_error(relative: float) -> str | None:
-    """What is wrong with the length of the first updates relative to eager float32's, or None."""
+def step_error(found: FirstSteps, reference: Reference, precision: str) -> str | None:
+    """What is wrong with a variant's first steps, or None. The precision decides how far its losses may be off."""
+    pairs = zip(found.losses, reference.losses, reference.rounding, strict=True)
+    for number, (loss, expected, rounding) in enumerate(pairs, start=1):
+        bound = max(TOLERANCE[precision], ROUNDING_MARGIN * rounding)
+        if not math.isfinite(loss) or abs(loss - expected) > bound * abs(expected):
+            return f"step {number}: loss {loss:.6g}, eager fp32 {expected:.6g}; {bound:.2g} of it is allowed"
+    relative = found.update_norm / reference.update_norm
     if MIN_UPDATE_NORM <= relative <= MAX_UPDATE_NORM:
         return None
     return (

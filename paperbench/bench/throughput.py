@@ -1,269 +1,265 @@
-"""Images per second of a net, by every engine and precision, beside plain loops."""
+"""Images per second of a net, by every engine and precision, beside plain loops.
+
+All variants are built in this process and take turns in rounds, so that what slows the machine down slows all of them.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import torch
 
 from paperbench.architecture import parameters
-from paperbench.bench.figures import (
-    Control,
-    Kind,
-    NetFigures,
-    Ratio,
-    Status,
-    Variant,
-    VariantFigures,
-    noise_of,
-    ratio,
-    spread,
-    summarize_error,
-)
-from paperbench.bench.machine import nvidia_smi, restore_flags
-from paperbench.bench.plain_loop import Batch, on_device_batches
-from paperbench.bench.rounds import OurRunner, PlainRunner, Slot, interleave, steps_for, timed
-from paperbench.bench.setup import bench_training, checked_engines, free_memory
-from paperbench.bench.soundness import FirstSteps, Reference, compared_steps, find_reference
+from paperbench.bench.figures import Kind, NetFigures, Ratio, Variant, VariantFigures, noise_of, ratio, summarize_error
+from paperbench.bench.plain_loop import Batch, PlainLoop, endless, loader, on_device_batches, set_plain_arithmetic
+from paperbench.bench.setup import Training, free_memory, wait_for
+from paperbench.bench.soundness import STEPS, Reference, find_reference, first_steps, step_error
+from paperbench.models import ResidualNet
+from paperbench.training.choice import available_engines, choose_engine
 from paperbench.training.memory import is_out_of_memory
-from paperbench.training.precision import choose_precision
+from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
 
-TRIAL_STEPS = {"cpu": 1, "cuda": 3}
-"""Steps timed beforehand, to find how many fill a round."""
-
-MIN_STEPS = {"cpu": 2, "cuda": 8}
-"""Steps per round, however long they take."""
+MIN_STEPS = 2
+"""Steps per turn, however long they take; as many show beforehand how many fill a turn."""
 
 
-def plain_precision(precision: str) -> str:
-    """The precision of a plain loop that is equal to one of ours: a float32 stream within bf16 is ours alone."""
-    return "bf16" if precision.startswith("bf16") else precision
-
-
-def plain_variants(precisions: Sequence[str], as_shipped: str) -> list[Variant]:
-    """The plain loops that ratios are taken against: as shipped first, then at each precision, then on-device."""
-    equal = list(dict.fromkeys(plain_precision(p) for p in precisions))
-    return [
-        *(Variant("plain", "eager", precision) for precision in dict.fromkeys([as_shipped, *equal])),
-        *(Variant("plain-on-device", "eager", precision) for precision in equal),
-    ]
-
-
-@dataclass
-class Measurement:
-    """The measurement of one net, all variants in this process, taking turns.
+def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: torch.device) -> list[Variant]:
+    """What is measured: plain loops, as shipped first, then at each precision; ours by precision and engine.
 
     Args:
-        name: The net's.
-        engines: Ours to measure, the most decisive first.
-        precisions: In which.
-        device: Where.
-        batch_size: Images per step.
-        rounds: Turns of each variant.
-        seconds: Least length of a turn.
-        baselines: Whether to measure the plain loops, without which there are no ratios.
-        progress: Called with a line of text after each round and each variant that was built.
+        engines: None of them stands for all that run here, on a CPU for eager alone, as compiling takes minutes there.
+        precisions: None of them stands for all that the device has.
 
     Raises:
         PaperbenchError: A name is unknown, or the device lacks an engine or precision.
     """
+    as_shipped = choose_precision(None, device)
+    if not engines:
+        usable = [name for name, why in available_engines(device).items() if why is None]
+        engines = usable if device.type == "cuda" else ["eager"]
+    else:
+        engines = [choose_engine(name, device, iterations=64_000).name for name in engines]
+    precisions = precisions or [name for name in PRECISIONS if name != "tf32" or as_shipped == "tf32"]
+    precisions = [choose_precision(name, device) for name in dict.fromkeys(precisions)]
+    equal = list(dict.fromkeys(_plain_precision(precision) for precision in precisions))
+    return [
+        *(Variant("plain", "eager", precision) for precision in dict.fromkeys([as_shipped, *equal])),
+        *(Variant("plain-on-device", "eager", precision) for precision in equal),
+        *(Variant("paperbench", engine, precision) for precision in precisions for engine in dict.fromkeys(engines)),
+    ]
 
-    name: str
-    engines: tuple[str, ...]
-    precisions: tuple[str, ...]
-    device: torch.device
-    batch_size: int = 128
-    rounds: int = 7
-    seconds: float = 1.5
-    baselines: bool = True
-    progress: Callable[[str], None] = lambda _: None
-    _found: dict[Variant, VariantFigures] = field(default_factory=dict, init=False)
-    _batches: list[Batch] = field(default_factory=list, init=False)
-    _reference: Reference | None = field(default=None, init=False)
-    _deadline: float | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self.engines = checked_engines(self.engines, self.device)
-        self.precisions = tuple(dict.fromkeys(choose_precision(p, self.device) for p in self.precisions))
-        self._shipped = choose_precision(None, self.device)
-        plain = plain_variants(self.precisions, self._shipped) if self.baselines else []
-        ours = [Variant("paperbench", engine, precision) for precision in self.precisions for engine in self.engines]
-        self._variants = [*plain, *ours]
-        self._training = bench_training(self.name, self.batch_size, self.device)
-        self._compared = compared_steps(self._training.net.depth)
+def _plain_precision(precision: str) -> str:
+    """The precision of a plain loop that is equal to one of ours: a float32 stream within bf16 is ours alone."""
+    return "bf16" if precision.startswith("bf16") else precision
 
-    def run(self, deadline: float | None = None) -> NetFigures:
-        """Figures, or why there are none, for each variant. torch's switches are as before.
 
-        Args:
-            deadline: Moment of `time.monotonic` after which no variant is built and no further round is begun.
-        """
-        self._deadline = deadline
-        slots: dict[Variant, Slot] = {}
-        with restore_flags():
-            try:
-                no_reference = self._find_reference()
-                for variant in self._variants:
-                    if slot := self._build_and_check(variant, no_reference):
-                        slots[variant] = slot
-                controls = self._take_turns(slots)
-            finally:
-                for slot in slots.values():
-                    slot.runner.close()
-                slots.clear()
-                free_memory(self.device)
-        noise = noise_of(controls)
-        return NetFigures(
-            net=self.name,
-            parameters=parameters(self._training.net),
-            bn_group=self._training.recipe.batch_norm.group,
-            images=len(self._training.dataset.x_train),
-            compared_steps=self._compared,
-            variants=tuple(self._with_ratios(variant, noise) for variant in self._variants),
-            controls=tuple(controls),
-            noise=noise,
-            clocks=nvidia_smi(self.device, "clocks.sm", "clocks.mem"),
-        )
+class OurLoop:
+    """Our trainer, stepped as a run steps it: nothing is read back."""
 
-    def _find_reference(self) -> str | None:
-        """First steps of the eager engine in float32; returns why there are none."""
-        why_not = "the time was over" if self._is_late() else None
+    def __init__(self, training: Training, engine: str, precision: str) -> None:
+        self._precision = precision
+        self.trainer = training.trainer(engine, precision)
+
+    def prepare(self) -> None:
+        """Set torch's switches, and bring back into caches what a step reads."""
+        set_arithmetic(self._precision)
+        self.step()
+
+    def step(self) -> None:
+        """One step; it may still be under way on the device on return."""
+        if self.trainer.iteration == self.trainer.recipe.iterations:
+            self.trainer.iteration = 0  # a captured step knows no more batches, so they come again
+        self.trainer.step()
+
+    def rest(self) -> None:
+        """Nothing goes on in the background."""
+
+
+class Contender:
+    """A variant that is built, checked and timed. What goes wrong ends it, and no other.
+
+    Args:
+        variant: Which.
+        training: Of which net.
+        batches: Returns the plain loop's batches on the device.
+        reference: Returns what our first steps are compared with.
+
+    Attributes:
+        figures: What is known of it so far.
+        loop: What is timed; None before it was built and checked, and after an error.
+        steps: Number per turn.
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        training: Training,
+        batches: Callable[[], list[Batch]],
+        reference: Callable[[], Reference],
+    ) -> None:
+        self.figures = VariantFigures(variant, "skipped", "the time was over")
+        self.loop: OurLoop | PlainLoop | None = None
+        self.steps = MIN_STEPS
+        self._variant, self._training, self._batches, self._reference = variant, training, batches, reference
+
+    def build(self, seconds: float) -> None:
+        """Build it, check its first steps, and find how many fill a turn of so many seconds."""
+        variant, training, device = self._variant, self._training, self._training.device
+        on_gpu = device.type == "cuda"
+        with self._ended_by_errors():
+            reference = self._reference() if variant.kind == "paperbench" else None
+            batches = self._batches() if variant.kind == "plain-on-device" else None
+            free_memory(device)
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device) if on_gpu else 0
+            start = time.perf_counter()
+            if reference:
+                ours = OurLoop(training, variant.engine, variant.precision)
+                wait_for(device)
+                built = time.perf_counter() - start
+                first = first_steps(ours.trainer, STEPS)
+                self._note(first_step_seconds=built + first.seconds)
+                if all(map(math.isfinite, [*first.losses, first.update_norm])):
+                    self._note(losses=tuple(first.losses), update_norm=first.update_norm / reference.update_norm)
+                if problem := step_error(first, reference, variant.precision):
+                    self._note(status="wrong step", detail=problem)
+                    return
+                self.loop = ours
+            else:
+                set_plain_arithmetic(variant.precision)
+                feed = endless(batches or loader(training.dataset, training.recipe.batch_size, device), device)
+                model = ResidualNet(training.net).to(device)
+                self.loop = PlainLoop(model, feed, variant.precision, rate=training.recipe.rate_at(0))
+                self.loop.step()
+                self._note(first_step_seconds=time.perf_counter() - start)
+            self.steps = max(MIN_STEPS, math.ceil(seconds / self._step_seconds()))
+            if on_gpu:
+                self._note(peak_memory=torch.cuda.max_memory_allocated(device) - before)
+
+    def take_turn(self, *, is_control: bool) -> None:
+        """Time a turn, unless an error has ended this; a control is the second in its round."""
+        name = "control" if is_control else "step_seconds"
+        if self.loop:
+            with self._ended_by_errors():
+                self._note(**{name: (*getattr(self.figures, name), self._step_seconds())})
+
+    def finish(self) -> None:
+        """Say what came out of the rounds."""
+        if self.loop:
+            rate = self._training.recipe.batch_size / statistics.median(self.figures.step_seconds)
+            self._note(status="measured", detail=None, images_per_second=rate)
+        self.loop = None
+
+    def _step_seconds(self) -> float:
+        """Seconds of a step, by those of a turn, the device's work included."""
+        loop, device = self.loop, self._training.device
+        assert loop  # noqa: S101
+        loop.prepare()
+        wait_for(device)
+        start = time.perf_counter()
+        for _ in range(self.steps):
+            loop.step()
+        wait_for(device)
+        seconds = time.perf_counter() - start
+        loop.rest()
+        return seconds / self.steps
+
+    def _note(self, **values: Any) -> None:
+        self.figures = replace(self.figures, **values)
+
+    @contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
         try:
-            if why_not is None:
-                self._reference = find_reference(lambda: self._training.trainer("eager", "fp32"), self._compared)
-        except Exception as error:  # a lack of memory, say
-            why_not = summarize_error(error.with_traceback(None))
-        free_memory(self.device)
-        self.progress(f"{self.name}, losses of eager fp32 to compare with: {why_not or 'computed'}")
-        return why_not
+            yield
+        except Exception as error:  # a lack of memory, or an engine that breaks
+            is_memory, detail = is_out_of_memory(error), summarize_error(error)
+            if is_memory:
+                detail += " Name fewer --engines or --precisions."
+            self._note(status="out of memory" if is_memory else "failed", detail=detail, step_seconds=(), control=())
+            self.loop = None
+        free_memory(self._training.device)
 
-    def _build_and_check(self, variant: Variant, no_reference: str | None) -> Slot | None:
-        """Build a variant, check its first steps, and find how many steps fill a round; None if it gets no figure."""
-        figures = self._found[variant] = VariantFigures(variant, "skipped", "the time was over")
-        if self._is_late():
-            return None
-        runner = None
-        try:
-            runner, peak_memory = self._runner(variant)
-            figures = replace(
-                figures,
-                detail=None,
-                construction_seconds=runner.construction_seconds,
-                first_step_seconds=runner.first_step_seconds,
-                peak_memory=peak_memory,
-                flags=runner.flags,
-            )
-            if runner.first_steps is not None:
-                figures = self._checked(figures, runner.first_steps, no_reference)
-            self._found[variant] = figures
-            if figures.detail is None:
-                kind = self.device.type
-                seconds = timed(runner, TRIAL_STEPS[kind]) / TRIAL_STEPS[kind]
-                taken = runner.construction_seconds + runner.first_step_seconds
-                self.progress(f"{self.name}, {variant.label}: ready, first step done after {taken:.1f} s")
-                return Slot(runner, steps_for(self.seconds, seconds, MIN_STEPS[kind]))
-            self.progress(f"{self.name}, {variant.label}: {figures.status}: {figures.detail}")
-        except Exception as error:
-            self._give_up(variant, error)
-        if runner is not None:
-            runner.close()
-        runner = None
-        free_memory(self.device)
-        return None
 
-    def _runner(self, variant: Variant) -> tuple[OurRunner | PlainRunner, int | None]:
-        """A runner after its warm-up, and the memory that it took at most."""
-        if variant.kind == "plain-on-device" and not self._batches:  # before its memory and time are counted
-            self._batches = on_device_batches(self._training.dataset, self.batch_size, self.device)
-        free_memory(self.device)
-        on_gpu = self.device.type == "cuda"
-        before = 0
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats(self.device)
-            before = torch.cuda.memory_allocated(self.device)
-        runner: OurRunner | PlainRunner
-        if variant.kind == "paperbench":
-            runner = OurRunner(self._training, variant.engine, variant.precision, self._compared)
-        else:
-            batches = self._batches if variant.kind == "plain-on-device" else None
-            warm_up = self._compared if on_gpu else 1  # cuDNN must have chosen
-            runner = PlainRunner(self._training, variant.precision, batches, warm_up)
-        return runner, torch.cuda.max_memory_allocated(self.device) - before if on_gpu else None
+def measure_net(
+    training: Training,
+    variants: Sequence[Variant],
+    rounds: int,
+    seconds: float,
+    deadline: float,
+    say: Callable[[str], None],
+) -> NetFigures:
+    """Figures, or why there are none, for each variant.
 
-    def _checked(self, figures: VariantFigures, first: FirstSteps, no_reference: str | None) -> VariantFigures:
-        """The figures with the first losses, and another status if these steps are wrong or cannot be checked."""
-        figures = replace(figures, losses=tuple(loss if math.isfinite(loss) else None for loss in first.losses))
-        if self._reference is None:
-            return replace(figures, status="not checked", detail=f"eager fp32, to compare with: {no_reference}")
-        norm = self._reference.relative_update_norm(first)
-        figures = replace(figures, update_norm=norm if math.isfinite(norm) else None)
-        wrong = self._reference.error(first, figures.variant.precision)
-        return replace(figures, status="wrong step", detail=wrong) if wrong else figures
-
-    def _give_up(self, variant: Variant, error: Exception) -> None:
-        status: Status = "out of memory" if is_out_of_memory(error) else "failed"
-        detail = summarize_error(error.with_traceback(None))  # whose frames would keep what they hold in memory
-        if status == "out of memory":
-            detail += " Name fewer --engines or --precisions."
-        self._found[variant] = replace(self._found[variant], status=status, detail=detail)
-        self.progress(f"{self.name}, {variant.label}: {status}: {detail}")
-
-    def _take_turns(self, slots: Mapping[Variant, Slot]) -> list[Control]:
-        """Time everything in rounds, the first plain loop and the first of ours twice, and note what came out."""
-        again: dict[Variant, Slot] = {}
-        for is_ours in (False, True):
-            first = next((variant for variant in slots if (variant.kind == "paperbench") is is_ours), None)
-            if first is not None:
-                again[first] = Slot(slots[first].runner, slots[first].steps)
-
-        def report(number: int) -> None:
-            speeds = "; ".join(
-                f"{variant.label} {slot.steps * self.batch_size / slot.seconds[-1]:.0f}"
-                for variant, slot in slots.items()
-                if slot.error is None
-            )
-            self.progress(f"{self.name}, round {number} of {self.rounds}, images/s: {speeds}")
-
-        if slots:
-            interleave([*slots.values(), *again.values()], self.rounds, report=report, is_late=self._is_late)
-        for variant, slot in slots.items():
-            if slot.error is not None:
-                self._give_up(variant, slot.error)
-                continue
-            self._found[variant] = replace(
-                self._found[variant],
-                status="measured",
-                steps=slot.steps,
-                seconds=tuple(slot.seconds),
-                images_per_second=spread([self.batch_size * slot.steps / seconds for seconds in slot.seconds]),
-            )
-        return [
-            Control(variant, tuple(a / b for a, b in zip(slots[variant].seconds, slot.seconds, strict=True)))
-            for variant, slot in again.items()
-            if slot.error is None and slots[variant].error is None
-        ]
-
-    def _with_ratios(self, variant: Variant, noise: float | None) -> VariantFigures:
-        """A variant's figures with its ratios to the plain loops."""
-
-        def rates(of: Variant) -> list[float]:
-            figures = self._found.get(of)
-            return [self.batch_size * (figures.steps or 0) / s for s in figures.seconds] if figures else []
-
-        def over(kind: Kind, precision: str) -> Ratio | None:
-            plain = Variant(kind, "eager", precision)
-            return None if plain == variant else ratio(rates(variant), rates(plain), noise)
-
-        equal = plain_precision(variant.precision)
-        return replace(
-            self._found[variant],
-            over_plain=over("plain", self._shipped),
-            over_plain_same_precision=over("plain", equal),
-            over_on_device=over("plain-on-device", equal),
+    Args:
+        training: Of which net.
+        variants: What is measured, the most decisive first.
+        rounds: Turns of each variant.
+        seconds: Least length of a turn.
+        deadline: Moment of `time.monotonic` after which no variant is built and no further round is begun.
+        say: Called with a line of text after each round and each variant that was built.
+    """
+    recipe, device = training.recipe, training.device
+    batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
+    reference = cache(lambda: find_reference(lambda: training.trainer("eager", "fp32"), STEPS))
+    contenders = [Contender(variant, training, batches, reference) for variant in variants]
+    for contender in contenders:
+        if time.monotonic() > deadline:
+            break
+        contender.build(seconds)
+        found = contender.figures
+        problem = None if contender.loop else f"{found.status}: {found.detail}"
+        say(
+            f"{training.name}, {found.variant.label}: {problem or f'first step after {found.first_step_seconds:.1f} s'}"
         )
+    ready = [contender for contender in contenders if contender.loop]
+    # The first plain loop and the first of ours are timed twice, which shows the noise.
+    controls = {contender.figures.variant.kind == "paperbench": contender for contender in reversed(ready)}.values()
+    turns = [*((contender, False) for contender in ready), *((contender, True) for contender in controls)]
+    for number in range(rounds if ready else 0):
+        first = number % len(turns)
+        for contender, is_control in turns[first:] + turns[:first]:
+            contender.take_turn(is_control=is_control)
+        say(f"{training.name}, round {number + 1} of {rounds}")
+        if time.monotonic() > deadline:
+            break
+    for contender in contenders:
+        contender.finish()
+    free_memory(device)
+    found_all = [contender.figures for contender in contenders]
+    noise = noise_of(found_all)
+    return NetFigures(
+        net=training.name,
+        parameters=parameters(training.net),
+        batch_size=recipe.batch_size,
+        bn_group=recipe.batch_norm.group,
+        images=len(training.dataset.x_train),
+        variants=tuple(with_ratios(figures, found_all, noise) for figures in found_all),
+        noise=noise,
+    )
 
-    def _is_late(self) -> bool:
-        return self._deadline is not None and time.monotonic() > self._deadline
+
+def with_ratios(figures: VariantFigures, others: Sequence[VariantFigures], noise: float | None) -> VariantFigures:
+    """A variant's figures with its ratios to the plain loops among the others, the first of which is as shipped."""
+
+    def over(kind: Kind, precision: str) -> Ratio | None:
+        plain = Variant(kind, "eager", precision)
+        seconds = next((o.step_seconds for o in others if o.variant == plain != figures.variant), ())
+        return ratio(figures.step_seconds, seconds, noise)
+
+    equal = _plain_precision(figures.variant.precision)
+    shipped = others[0].variant.precision
+    return replace(
+        figures,
+        over_plain=over("plain", shipped),
+        over_plain_same_precision=over("plain", equal),
+        over_on_device=over("plain-on-device", equal),
+    )

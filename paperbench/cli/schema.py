@@ -18,7 +18,7 @@ FORMATS = {
     "history": "runs.history.HistoryLine",
     "external": "runs.external.ExternalResult",
     "bench": "bench.figures.BenchReport",
-    "breakdown": "bench.figures.Breakdown",
+    "breakdown": "bench.breakdown.Breakdown",
     "comparison": "report.document.ComparisonDocument",
 }
 """What can be asked for: the type, below paperbench, that a file of the format holds."""

@@ -69,7 +69,6 @@ class Trainer:
         precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
         device: Where.
         engine: How; the device must have it (`choice.available_engines`).
-        channels_last: Memory layout of images and activations; slower otherwise, which `bench --breakdown` measures.
 
     Attributes:
         model: The net.
@@ -86,8 +85,6 @@ class Trainer:
         precision: str,
         device: torch.device,
         engine: EngineName = "eager",
-        *,
-        channels_last: bool = True,
     ) -> None:
         if len(dataset.x_train) < recipe.batch_norm.group:
             raise PaperbenchError(
@@ -99,7 +96,7 @@ class Trainer:
         set_arithmetic(precision)
         # Noise within a net (dropout shortcuts) draws from torch's default generators; all else has its own.
         torch.manual_seed(derived_seed(seed, "noise"))
-        self.model = _initialised_model(net, recipe, seed, device, channels_last=channels_last)
+        self.model = self.initialised_model(net)
         if precision == "bf16-fp32-stream":
             keep_stream_in_fp32(self.model)
         self._dataset = dataset
@@ -109,6 +106,21 @@ class Trainer:
         self._engine = self._made(engine)
         size = EVALUATION_BATCH[device.type]
         self._test = EvaluationBatches(dataset, self.input_transform, batch_size=size, device=device)
+
+    def initialised_model(self, net: Net) -> ResidualNet:
+        """The untrained net, drawn on the CPU so that every device starts from the same, in the faster layout."""
+        model = ResidualNet(net)
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))
+        model.init_weights(generator, fan=self.recipe.initialisation)
+        model.to(self.device).to(memory_format=torch.channels_last)
+        for layer in model.modules():
+            if isinstance(layer, _BatchNorm):
+                layer.eps = self.recipe.batch_norm.eps
+                layer.momentum = self.recipe.batch_norm.moving_average
+                if layer.num_batches_tracked is not None:
+                    # This counter decides nothing here; on a GPU it would cost a kernel a layer and pass.
+                    layer.num_batches_tracked = layer.num_batches_tracked.cpu()
+        return model
 
     def step(self) -> None:
         """One iteration. The first one may have to be compiled or captured before."""
@@ -237,28 +249,6 @@ class Trainer:
         torch.set_rng_state(parts["noise"]["cpu"])
         if self.device.type == "cuda" and "cuda" in parts["noise"]:
             torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)
-
-
-def _initialised_model(
-    net: Net, recipe: Recipe, seed: int, device: torch.device, *, channels_last: bool
-) -> ResidualNet:
-    """The untrained net, drawn on the CPU so that every device starts from the same."""
-    model = ResidualNet(net)
-    generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
-    model.init_weights(generator, fan=recipe.initialisation)
-    model.to(device)
-    if channels_last:
-        model.to(memory_format=torch.channels_last)
-    else:
-        model.register_forward_pre_hook(lambda _, images: (images[0].contiguous(),))
-    for layer in model.modules():
-        if isinstance(layer, _BatchNorm):
-            layer.eps = recipe.batch_norm.eps
-            layer.momentum = recipe.batch_norm.moving_average
-            if layer.num_batches_tracked is not None:
-                # This counter decides nothing here; on a GPU it would cost a kernel a layer and pass.
-                layer.num_batches_tracked = layer.num_batches_tracked.cpu()
-    return model
 
 
 def _generator_states(device: torch.device) -> dict[str, Tensor]:

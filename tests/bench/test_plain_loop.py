@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from paperbench.bench import plain_loop
-from paperbench.bench.figures import Flags
 from paperbench.bench.plain_loop import (
     Batch,
     PilImages,
@@ -18,13 +17,14 @@ from paperbench.bench.plain_loop import (
     endless,
     loader,
     on_device_batches,
-    plain_flags,
+    set_plain_arithmetic,
 )
 from paperbench.bench.setup import random_images
 from paperbench.bench.soundness import next_loss
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
+from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
 from paperbench.training.trainer import Trainer
@@ -155,13 +155,33 @@ def test_a_loader_makes_new_crops_of_shuffled_images_in_other_processes_until_it
     first, second = (torch.cat([labels for _, labels in epoch]) for epoch in epochs)
     assert not torch.equal(first, second)
     assert not torch.equal(epochs[0][0][0], epochs[1][0][0])
-    feed.close()
+    feed.close()  # type: ignore[attr-defined]
     for worker in workers:
         worker.join(10)
     assert not any(worker.is_alive() for worker in workers)
 
 
-def test_its_switches_are_torchs_defaults_but_for_benchmark_and_strict_fp32() -> None:
-    assert plain_flags("tf32") == Flags("tf32", "ieee", benchmark=True, deterministic=False)
-    assert plain_flags("bf16").convolution == "tf32"
-    assert plain_flags("fp32").convolution == "ieee"
+@pytest.mark.parametrize(("precision", "convolution"), [("tf32", "tf32"), ("bf16", "tf32"), ("fp32", "ieee")])
+def test_its_switches_are_torchs_defaults_but_for_benchmark_and_strict_fp32(precision: str, convolution: str) -> None:
+    set_plain_arithmetic(precision)
+    cudnn = torch.backends.cudnn
+    assert cudnn.conv.fp32_precision == convolution  # type: ignore[attr-defined]
+    assert (torch.backends.cuda.matmul.fp32_precision, cudnn.benchmark, cudnn.deterministic) == ("ieee", True, False)
+
+
+def test_what_was_made_while_others_were_timed_is_used_up_before_it_is(
+    dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_loop, "SETTLING_SECONDS", 100.0)
+    used = iter(range(100))
+    batches = on_device_batches(dataset, BATCH, CPU)
+    loop = PlainLoop(ResidualNet(resolve("preact_resnet20", depth=8)), (batches[0] for _ in used), "fp32", rate=0.01)
+    loop.prepare()
+    assert next(used) > plain_loop.PREFETCH * plain_loop.WORKERS["cuda"]
+
+
+def test_a_loss_that_is_not_finite_ends_it(dataset: ImageDataset) -> None:
+    images, labels = on_device_batches(dataset, BATCH, CPU)[0]
+    model = ResidualNet(resolve("preact_resnet20", depth=8))
+    with pytest.raises(PaperbenchError, match="its loss is nan"):
+        PlainLoop(model, iter([(images * torch.nan, labels)]), "fp32", rate=0.01).step()

@@ -68,7 +68,7 @@ for module in sys.argv[1:]:
         sys.exit(f"{module} loads torch")
 """
     modules = ["architecture", "specs.table", "runs.store", "runs.lease", "runs.observer", "api", "compare.comparison"]
-    modules += ["report.text", "report.diagram", "bench.figures", "bench.kernels", "bench.text", "cli.main"]
+    modules += ["report.text", "report.diagram", "bench.figures", "bench.breakdown", "bench.text", "cli.main"]
     found = python("-c", program, *modules)
     assert found.returncode == 0, found.stderr
 
@@ -82,9 +82,7 @@ ORDER = [
 LOADS_TORCH = {"models", "tensor_file", "training", "data.loader", "data.download"} | {
     f"runs.{module}" for module in ("disk_space", "environment", "executor", "rerun", "resume", "session", "weights")
 }
-LOADS_TORCH |= {
-    f"bench.{module}" for module in ("breakdown", "machine", "plain_loop", "rounds", "setup", "soundness", "throughput")
-}
+LOADS_TORCH |= {f"bench.{module}" for module in ("plain_loop", "profiling", "setup", "soundness", "throughput")}
 
 
 def imports_of(file: Path) -> Iterator[str]:

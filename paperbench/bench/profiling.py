@@ -1,0 +1,292 @@
+"""Measures where the time of a training step goes, and the floors beside it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.benchmark import Timer
+
+from paperbench.bench.breakdown import Breakdown, Ceilings, Floors, Row
+from paperbench.bench.figures import summarize_error
+from paperbench.bench.setup import Training, free_memory, machine_facts, wait_for
+from paperbench.bench.soundness import STEPS, Reference, find_reference, first_steps, step_error
+from paperbench.catalogue import Net
+from paperbench.errors import PaperbenchError
+from paperbench.models import ResidualNet
+from paperbench.training.precision import set_arithmetic
+from paperbench.training.trainer import Trainer
+
+PROFILED_STEPS = 2
+COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}
+MATRIX_SIDE = {"cpu": 1024, "cuda": 8192}
+CHAIN = 1000
+"""Kernels that are launched to time one."""
+
+
+_RULES = (
+    # Changes of layout before and after convolutions, by cuDNN and Inductor.
+    ("copies", r"nchw_?(to|2)_?nhwc|nhwc_?(to|2)_?nchw|tensorTransform|scalePackedTensor|pad_channel"),
+    (
+        "copies",
+        r"^triton_poi_fused(__?to_copy|_clone|_copy_?|_convert_element_type|_view|_permute|_convolution)+(_\d+)?$",
+    ),
+    ("optimiser", r"fused_?sgd|_sgd_"),
+    # BN of cuDNN (bn_fw_tr, bn_bw, batchnorm_fwtr_nhwc), of ATen, of Inductor, whose kernels carry operators' names.
+    ("batch norm", r"batch_?norm|\bbn_(fw|bw|add|stat|apply)|(^|_)bn_(fw|bw|stats?|apply|reduce)|var_mean|welford"),
+    ("elementwise", r"^triton_poi_"),
+    ("classifier, loss", r"^triton_(red|per)_"),
+    ("convolution backward by data", r"dgrad|col2im"),
+    ("convolution backward by weights", r"wgrad"),
+    ("convolution backward", r"convolution_backward"),
+    (
+        "convolution forward",
+        r"fprop|winograd|implicit_convolve|implicit_gemm|convolve|convolution|conv2d|conv_depthwise|scudnn|mkldnn_conv|"
+        r"cutlass_cudnn|cutlass__5x_cudnn|cudnn.*(xmma|cutlass)|_5x_cudnn|cudnn::cnn|im2col|fft2d|flip_filter|"
+        r"compute(B)?OffsetsKernel|triton_tem_fused_\w*conv",
+    ),
+    ("data", r"gather_kernel|vectorized_gather|index_elementwise|index_?select|aten::(index|gather|index_select)\b"),
+    (
+        "copies",
+        r"memcpy|memset|FillFunctor|fill_kernel|copy_kernel|direct_copy|Copy(Functor)?<|CatArrayBatchedCopy|"
+        r"aten::(copy_|_to_copy|_foreach_copy_|fill_|zero_|cat|clone|contiguous)\b",
+    ),
+    (
+        "classifier, loss",
+        r"gemm|gemv|nvjet|cublas|splitKreduce|cutlass|matmul|reduce_kernel|softmax|nll_loss|"
+        r"cross_entropy|avg_pool|max_pool|argmax|aten::(addmm|mm|bmm|linear|sum|mean|amax|argmax)\b",
+    ),
+    (
+        "elementwise",
+        r"elementwise|multi_tensor_apply|threshold|relu|where_kernel|"
+        r"aten::(add|add_|mul|mul_|div|div_|sub|neg|clamp_min|threshold_backward|ne|eq|_foreach_\w+)\b",
+    ),
+)
+"""Kinds and patterns of names; the first that fits counts. "convolution backward" are operators of CPUs, which do both;
+"elementwise" is ReLU, additions and sums of gradients; "data" makes the batch; "copies" are casts, too."""
+
+
+def classify(name: str) -> str:
+    """The kind of a kernel of cuDNN, cuBLAS, ATen or Inductor, or of an operator; "other" if none is recognised.
+
+    Fused kernels count as what most of their work is: what holds batch norm's statistics or normalisation is batch
+    norm, whatever ReLU or addition is fused into it.
+    """
+    return next((kind for kind, pattern in _RULES if re.search(pattern, name, re.IGNORECASE)), "other")
+
+
+class ContiguousTrainer(Trainer):
+    """A trainer whose images and activations are in torch's default layout."""
+
+    def initialised_model(self, net: Net) -> ResidualNet:
+        model = super().initialised_model(net)
+        model.to(memory_format=torch.contiguous_format)
+        model.register_forward_pre_hook(lambda _, images: (images[0].contiguous(),))
+        return model
+
+
+def measure_breakdown(
+    training: Training, engine: str, precision: str, seconds: float, say: Callable[[str], None]
+) -> Breakdown:
+    """Measure one net with an engine in a precision, each step for at least so many seconds. `say` prints progress."""
+    device = training.device
+    on_gpu = device.type == "cuda"
+    if on_gpu:  # the profiler hooks into CUDA when it is first started, which should be before a capture
+        with profile(activities=[ProfilerActivity.CUDA]):
+            wait_for(device)
+    ceilings = measure_ceilings(device, precision, in_graph=on_gpu and engine != "eager", seconds=seconds / 10)
+    work = count_work(training, precision, is_fused=engine == "compile")
+    reference = find_reference(lambda: training.trainer("eager", "fp32"), STEPS)
+    say(f"{training.name}: measured ceilings, counted work, made eager fp32's first steps")
+    steps: list[Row] = []
+    kinds: list[Row] = []
+    for layout, deterministic in (("channels_last", True), ("contiguous", True), ("channels_last", False))[
+        : 2 + on_gpu
+    ]:
+        name = f"step, {layout}" + on_gpu * f", {'' if deterministic else 'not '}deterministic"
+        kind = ContiguousTrainer if layout == "contiguous" else Trainer
+        try:
+            milliseconds, profiled = _measure_step(
+                training.trainer(engine, precision, kind), reference, seconds, deterministic=deterministic
+            )
+            kinds = kinds if steps else times_by_kind(profiled, work, ceilings)
+            row = Row(name, milliseconds)
+        except Exception as error:  # one setting that fails leaves the others their rows
+            row = Row(name, None, problem=summarize_error(error))
+        free_memory(device)
+        say(f"{training.name}, {name}: {row.problem or 'done'}")
+        steps.append(row if steps else replace(row, floors=floors(sum(work.values()), ceilings)))
+    recipe = training.recipe
+    names = training.name, engine, precision
+    sizes = recipe.batch_size, recipe.batch_norm.group
+    return Breakdown(1, machine_facts(device), *names, *sizes, ceilings, tuple(kinds), tuple(steps))
+
+
+def _measure_step(
+    trainer: Trainer, reference: Reference, seconds: float, *, deterministic: bool
+) -> tuple[float, list[Row]]:
+    """Median milliseconds of a step over so many seconds, and what it consists of."""
+    torch.backends.cudnn.deterministic = deterministic  # before the first step, which may be captured
+    if problem := step_error(first_steps(trainer, STEPS), reference, trainer.precision):
+        raise PaperbenchError(problem)
+    return 1000 * _median_seconds(trainer.step, seconds), profiled_step(trainer)
+
+
+def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, seconds: float) -> Ceilings:
+    """What the machine can do: copy a large tensor, multiply large matrices, launch small kernels."""
+    source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
+    copy = _median_seconds(partial(torch.empty_like(source).copy_, source), seconds)
+    set_arithmetic(precision)
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    side, dtype = MATRIX_SIDE[device.type], torch.bfloat16 if precision.startswith("bf16") else torch.float32
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    product = _median_seconds(lambda: left @ right, seconds)
+    number = torch.zeros(1, device=device)
+
+    def chain() -> None:
+        for _ in range(CHAIN):
+            number.add_(1)
+
+    launch: Callable[[], object] = chain
+    if in_graph:
+        chain()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            chain()
+        launch = graph.replay
+    return Ceilings(2 * source.nbytes / copy, 2 * side**3 / product, CHAIN / _median_seconds(launch, seconds))
+
+
+class WorkCounter(TorchDispatchMode):
+    """Counts the least work of the operators that torch runs within it.
+
+    An operator reads its tensors and writes its results once; batch norm, which takes statistics first, reads what it
+    normalises twice on either way. Copies are not counted: a step can do without.
+
+    Args:
+        device: "cpu", "cuda" or "meta": operators elsewhere do not count.
+        is_fused: Whether batch norm, ReLU and additions share kernels, as Inductor's do: then a ReLU moves nothing,
+            nor do sums of the gradients of two consumers, and a batch norm takes three kernels on either way.
+
+    Attributes:
+        work: By kind, an array of bytes through memory, floating-point operations and launches of kernels.
+    """
+
+    def __init__(self, device: str, *, is_fused: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.work: dict[str, Any] = defaultdict(lambda: np.zeros(3))
+        self._device, self._is_fused, self._is_backward = device, is_fused, False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = function(*args, **(kwargs or {}))
+        if any(tensor.device.type == self._device for tensor in _tensors(args)):
+            self._count(function.__name__.partition(".")[0], args, output)
+        return output
+
+    def _count(self, name: str, args: Any, output: Any) -> None:
+        self._is_backward |= name.endswith("_backward")
+        kind = classify(f"aten::{name}")
+        moved, flops, launches = _bytes(args) + (_bytes(output) or _bytes(args[0])), 0, 1
+        match kind:
+            case "convolution forward":
+                flops = 2 * output.numel() * args[1][0].numel()
+            case "convolution backward":
+                # Either way reads the gradient and one of images and weights, and writes as much as the other.
+                once = _bytes(args[:3]), 2 * args[0].numel() * args[2][0].numel(), 1
+                for way, is_wanted in zip((" by data", " by weights"), args[-1][:2], strict=True):
+                    if is_wanted:
+                        self.work[kind + (way if self._device != "cpu" else "")] += once
+                return
+            case "batch norm":
+                moved += sum(tensor.nbytes for tensor in _tensors(args) if tensor.dim() == 4)
+                launches = 3 if self._is_fused else 1
+            case "elementwise" if self._is_fused:
+                if name != "add" or self._is_backward:
+                    return
+                launches = 0
+            case "optimiser":  # reads parameters, gradients and momentum, writes parameters and momentum
+                moved = 5 * _bytes(args[0])
+            case "data":  # reads what it gathers, not all images
+                moved = 2 * _bytes(output)
+            case "copies" | "other":
+                return
+        self.work[kind] += (moved, flops, launches)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _bytes(values: Any) -> int:
+    return sum(tensor.nbytes for tensor in _tensors(values))
+
+
+def count_work(training: Training, precision: str, *, is_fused: bool) -> dict[str, Any]:
+    """The least work of a training step; if kernels are fused, of the whole batch in one pass."""
+    recipe = training.recipe
+    if is_fused:
+        recipe = replace(recipe, batch_norm=replace(recipe.batch_norm, group=recipe.batch_size))
+    trainer = replace(training, recipe=recipe).trainer("eager", precision)
+    counter = WorkCounter(training.device.type, is_fused=is_fused)
+    with counter:
+        trainer.step()
+    return counter.work
+
+
+def profiled_step(trainer: Trainer) -> list[Row]:
+    """Kernels of a step; on a CPU operators, their time without that of those that they call.
+
+    Raises:
+        PaperbenchError: The profiler does not work.
+    """
+    on_gpu = trainer.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            trainer.step()
+        wait_for(trainer.device)
+    found = []
+    for event in profiler.key_averages():
+        if not on_gpu or (event.device_type == DeviceType.CUDA and not event.is_user_annotation):
+            microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            found.append(Row(event.key, microseconds / 1000 / PROFILED_STEPS, event.count / PROFILED_STEPS))
+    if not found:
+        raise PaperbenchError("The profiler saw no kernels. See whether your system lets you use it.")
+    return found
+
+
+def times_by_kind(profiled: list[Row], work: dict[str, Any], ceilings: Ceilings) -> list[Row]:
+    """Sums by kind, the longest first, with the floors of the kinds whose work is counted.
+
+    A kernel that no rule knows is a kind of its own if it takes more than 1 % of the time.
+    """
+    total = sum(row.milliseconds or 0 for row in profiled)
+    sums: dict[str, Any] = defaultdict(lambda: np.zeros(2))
+    for row in profiled:
+        kind, time = classify(row.name), row.milliseconds or 0
+        sums[row.name[:60] if kind == "other" and time > total / 100 else kind] += (time, row.number)
+    return [
+        Row(kind, float(time), float(number), floors(work[kind], ceilings) if kind in work else None)
+        for kind, (time, number) in sorted(sums.items(), key=lambda item: -item[1][0])
+    ]
+
+
+def floors(work: Any, ceilings: Ceilings) -> Floors:
+    """The least milliseconds for some work."""
+    return Floors(*(1000 * work / list(vars(ceilings).values())).tolist())
+
+
+def _median_seconds(work: Callable[[], object], at_least: float) -> float:
+    """Of a call, the device's work included, over so many seconds."""
+    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=at_least).median
