@@ -133,7 +133,7 @@ def test_a_table_is_planned_trained_and_judged_from_python(
     assert "1 run, 0 iterations to do" in str(plan())
 
 
-def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path) -> None:
     both = plan(seeds=2)
     damaged, other = both.runs
     folder = tmp_path / "results" / "runs" / damaged.id
