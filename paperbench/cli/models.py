@@ -66,6 +66,8 @@ def execute(args: argparse.Namespace) -> int:
     ):
         if value and not is_there:
             raise PaperbenchError(f"{option} needs {needed}. Add that, or leave {option} out.")
+    if args.tables and (args.diagram or args.memory):
+        raise PaperbenchError("--tables is for the list of nets. Leave it out, or --diagram and --memory.")
     if args.diagram:
         print(_diagram(names, args.pattern, args.settings))
     elif args.memory:

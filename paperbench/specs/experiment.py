@@ -200,6 +200,9 @@ class Experiment:
     def _problems(self) -> Iterator[Problem]:
         yield from repeated("columns", self.columns)
         yield from repeated("rows", self.rows)
+        for label in self.labels:
+            if not any(label in row.labels for row in self.rows):
+                yield Problem(("labels", label), "no row has this label.")
         columns = {column.id: column for column in self.columns}
         for i, row in enumerate(self.rows):
             place = "rows", i

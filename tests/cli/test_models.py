@@ -128,6 +128,7 @@ def test_settings_reach_the_net_that_is_drawn(
         ("preact_resnet110 --set depth=20", "--set needs --diagram. Add that, or leave --set out."),
         ("preact_resnet20 --batch-size 8", "--batch-size needs --memory."),
         ("preact_resnet20 --device cpu", "--device needs --memory."),
+        ("preact_resnet20 --diagram --tables here", "--tables is for the list of nets."),
         ("preact_resnet110 --diagram --set depth", "--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not 'd"),
         ("preact_resnet110 --diagram --set =20", "--set takes KEY=VALUE"),
         ("preact_resnet110 --diagram --set depth=", "--set takes KEY=VALUE"),

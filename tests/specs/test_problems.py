@@ -81,6 +81,7 @@ MISTAKES = [  # file, old text, new text with its mistake in the first line, mes
     ),
     (X1, "{on shortcut: dropout 0.5, on F:", "{on shortcut: a, onF:", "onF: unknown label 'onF'. Did you mean 'on F'"),
     (X1, 'dropout 0.5, on F: "1"', "dropout 0.5, on F: 1", "on F: must be text, not 1. Put it in quotes."),
+    (X1, "remark: after}", "remark: after, unused: after}", "labels.unused: no row has this label."),
     (X1, "remark: after}", "remark: behind}", "labels.remark: must be 'before' or 'after', not 'behind'."),
     (
         X4,
