@@ -89,7 +89,7 @@ def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path:
     assert not is_done(partial, run, Limits())
     assert not is_done(None, run, Limits())
     # killed after the last checkpoint, before the result
-    assert not is_done(replace(partial, iteration=20, sessions=(a_session(0, 20),)), run, Limits())
+    assert not is_done(replace(partial, iteration=20, sessions=(a_session(20),)), run, Limits())
     assert remaining([run], Store(tmp_path), Limits(), "refuse") == [(run, 12)]
     directory, _ = go(run, tmp_path)
     assert is_done(directory.read_record(), run, Limits())
