@@ -18,7 +18,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.rerun import NotRepeatableError, Rerun, rerun_prefix
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import VerifiedRun, verify
-from paperbench.specs.recipe import Recipe
+from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training.trainer import Trainer
 from tests.runs.running import CPU, assert_same, go, planned, tiny
 
@@ -72,7 +72,8 @@ def test_what_a_run_leaves_is_sound(store: Store, directory: RunDirectory) -> No
 
 @pytest.mark.parametrize("stop_at", [3, 13])
 def test_what_a_paused_run_leaves_is_sound(run: PlannedRun, tmp_path: Path, stop_at: int) -> None:
-    go(run, tmp_path, stop_at=stop_at)
+    drops = Drops((10,), 0.1)  # right after a line of history
+    go(planned(replace(run.recipe, drops=drops), run.dataset), tmp_path, stop_at=stop_at)
     assert [(found.status, found.problems) for found in verify(Store(tmp_path))] == [("partial", [])]
 
 
