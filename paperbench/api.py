@@ -13,6 +13,7 @@ Only `plan` and `run` load torch and timm.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import Counter
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from tabulate import tabulate
 
@@ -333,6 +334,10 @@ def plan(
     """
     if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
         raise PaperbenchError(f"seeds must be from 1 to {MAX_SEEDS}, not {seeds}.")
+    if stop_at is not None and stop_at < 1:
+        raise PaperbenchError(f"stop_at must be at least 1, not {stop_at}.")
+    if max_seconds is not None and not 0 < max_seconds < math.inf:
+        raise PaperbenchError(f"max_seconds must be a positive number of seconds, not {max_seconds}.")
     published, folder = load_table(table, root), Path(results)
     read = published.table
     of_profile = read.profiles.named(profile)
@@ -343,11 +348,13 @@ def plan(
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right
     from paperbench.runs.disk_space import check_disk_space
-    from paperbench.runs.executor import remaining
+    from paperbench.runs.executor import Incompatible, remaining
     from paperbench.runs.limits import Limits
     from paperbench.training.choice import choose_engine
     from paperbench.training.precision import choose_device, choose_precision
 
+    if incompatible not in get_args(Incompatible):
+        raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     on = choose_device(device)
     choose_engine(engine, on, iterations=0)  # complains, if it must, before data are read
     arithmetic = choose_precision(precision or read.experiment.precision, on)

@@ -167,12 +167,16 @@ _WANTED = {
 }
 """What pydantic would have taken, in the words of a sentence that begins with "must be"."""
 
+_MAX_PROBLEMS = 20
+"""So many are explained: a damaged file can have as many as it has keys."""
+
 _WANTED_PATTERNS = {_TEXT: "text without control characters", _ID: "made of small letters, digits and underscores"}
 
 
 def _problems(error: ValidationError, kind: Any, data: Any) -> Iterator[Problem]:
     alternatives: dict[KeyPath, tuple[list[str], Any]] = {}  # members of a union each say what they would have taken
-    for found in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    for found in errors[:_MAX_PROBLEMS]:
         cause, path = found["type"], _path_in(data, found["loc"])
         context = {key: _plain(value) for key, value in found.get("ctx", {}).items()}
         match cause:
@@ -194,6 +198,8 @@ def _problems(error: ValidationError, kind: Any, data: Any) -> Iterator[Problem]
                 wanted = _WANTED_PATTERNS.get(context.get("pattern", "")) or _WANTED.get(cause, "")
                 options, _ = alternatives.setdefault(path, ([], found["input"]))
                 options.append(wanted.format(**context) or f"right ({found['msg']})")
+    if len(errors) > _MAX_PROBLEMS:
+        yield Problem((), f"has {len(errors):,} problems; these are the first {_MAX_PROBLEMS}.")
     for path, (options, value) in alternatives.items():
         remedy = " Put it in quotes." if options == ["text"] and isinstance(value, (bool, int, float)) else ""
         yield Problem(path, f"must be {' or '.join(dict.fromkeys(options))}, not {_shown(value)}.{remedy}")

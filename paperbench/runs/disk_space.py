@@ -45,7 +45,7 @@ def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bo
         largest = max(largest, checkpoint)
         there = 0
         for file in [] if start_anew else store.directory(run.id).checkpoints.newest_first():
-            with suppress(FileNotFoundError):  # another process has just replaced it
+            with suppress(OSError):  # another process has just replaced it
                 there += file.path.stat().st_size
         needed += max(0, checkpoint + weights + history + _BYTES_PER_RUN - there)
     needed += 2 * largest  # the run that trains has a checkpoint before the newest, and writes the next one beside them

@@ -194,6 +194,7 @@ class Executor:
         except (RecordError, ResumeError):
             if self._incompatible != "restart":
                 raise
+            lease.check()
             self._observer.warned(run, f"starts again; its old files are now in {self._store.supersede(run.id)}.")
             return start(None)
 

@@ -107,12 +107,16 @@ class History:
         """Mean of a measure over the lines with after < iteration <= upto.
 
         Returns:
-            Infinity if a value there is no longer finite: the run diverged. None if no line is there.
+            Infinity if a value there is no longer finite: the run diverged. None if no line is there, or the history
+            does not reach `upto`.
 
         Raises:
             RunError: A line there, or one that was read to find them, is damaged.
         """
-        lines = [self._line(index) for index in range(self._lines_up_to(after), self._lines_up_to(upto))]
+        end = self._lines_up_to(upto)
+        if end == len(self._texts) and self._lines_up_to(upto - 1) == end:
+            return None
+        lines = [self._line(index) for index in range(self._lines_up_to(after), end)]
         values = [getattr(line, measure) for line in lines]
         if None in values:
             return math.inf
@@ -138,7 +142,7 @@ class History:
             RunError: They are not. What a run in progress has added since is no error.
         """
         expected, found = record.files.history_lines, self._data.count(b"\n")
-        *_, rest = self._data.split(b"\n", expected)
+        *_, rest = self._data.split(b"\n", min(expected, found))
         digest = hashlib.sha256(memoryview(self._data)[: len(self._data) - len(rest)]).hexdigest()
         if found < expected:
             damage = f"was cut short: it has {found} of the {expected} lines that its record was written with"

@@ -73,7 +73,7 @@ class Environment:
     cudnn: Text | None
     system: Text
     device: Text
-    threads: PositiveInt
+    threads: Annotated[int, Field(ge=1, le=65_536)]
 
 
 @typed

@@ -84,8 +84,17 @@ class Checkpoint:
             raise CheckpointError(f"is no checkpoint that this version of paperbench reads ({error})") from error
         if facts.run != run_id:
             raise CheckpointError(f"belongs to run {facts.run}")
-        if "iteration" not in state or state["iteration"].numel() != 1:
+        done = state.get("iteration")
+        if done is None or done.dtype != torch.int64 or done.numel() != 1:
             raise CheckpointError("does not say how many iterations were done")
+        ends, lines = ([part.last for part in facts.sessions], [line.iteration for line in facts.history])
+        if (
+            ends[-1:] != [int(done)]
+            or ends != sorted(ends)
+            or lines != sorted(set(lines))
+            or max(lines, default=0) > done
+        ):
+            raise CheckpointError("contradicts itself: its iteration, sessions and history do not fit each other")
         return cls(facts, state)
 
 
@@ -107,6 +116,10 @@ def newest_checkpoint(
     for file in checkpoints.newest_first():
         try:
             checkpoint = Checkpoint.from_bytes(file.read(), run.id)
+            if not checkpoint.iteration == file.iteration <= run.recipe.iterations:
+                raise CheckpointError(
+                    f"holds iteration {checkpoint.iteration:,}, which its name or the run contradicts"
+                )
         except DamagedCheckpointError as error:
             aside = checkpoints.set_aside(file)
             warn(f"{error}. It is kept as {aside.name}.")

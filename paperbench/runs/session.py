@@ -10,7 +10,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
+from paperbench.errors import RunError
+from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.lease import Lease
@@ -252,18 +253,23 @@ class RunSession:
                 self._limits.raise_if_signalled()
                 self.trainer.step()
             return find_in_training(self.trainer, int(present["iteration"]), self._limits.raise_if_signalled)
+        except (MemoryError, RuntimeError) as error:  # that the run diverged is known without the search
+            if not is_out_of_memory(error):
+                raise
+            self._observer.warned(self.run, "there is not enough memory to find where that began")
+            return None
         finally:
             self.trainer.load_state_dict(present)
 
     def _return_to_sound_state(self) -> None:
         for file in self.directory.checkpoints.newest_first():
             try:
-                self.trainer.load_state_dict(Checkpoint.from_bytes(file.read(), self.run.id).state)
-            except (DamagedCheckpointError, CheckpointError):
+                self._load(Checkpoint.from_bytes(file.read(), self.run.id).state)
+            except (RunError, CheckpointError):  # it is no worse than one whose numbers are broken
                 continue
             if is_sound(self.trainer):
                 return
-        self.trainer.load_state_dict(self._untrained().state_dict())
+        self.trainer.load_state_dict(self._untrained(engine="eager").state_dict())
 
     def _located(self, origin: Origin | None) -> Divergence:
         iteration = origin.iteration if origin else self.trainer.iteration
@@ -275,7 +281,7 @@ class RunSession:
     def _load(self, state: dict[str, Tensor]) -> None:
         try:
             self.trainer.load_state_dict(state)
-        except (KeyError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             if is_out_of_memory(error) or "CUDA error" in str(error):
                 raise
             raise ResumeError(
