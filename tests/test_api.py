@@ -189,6 +189,9 @@ def test_a_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
         ({"precision": "fp16"}, "Unknown precision 'fp16'"),
         ({"device": "gpu"}, "Unknown device 'gpu'"),
         ({"seeds": 10**9}, "seeds must be from 1 to"),
+        ({"stop_at": 0}, "stop_at must be at least 1"),
+        ({"max_seconds": float("nan")}, "max_seconds must be a positive number"),
+        ({"incompatible": "restrat"}, "Did you mean 'restart'"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(plan: Any, choices: dict[str, Any], message: str) -> None:

@@ -173,3 +173,11 @@ def test_the_nearest_word_or_else_all_known_ones() -> None:
     assert nearest("smok", ["paper", "smoke"]) == "Did you mean 'smoke'?"
     assert nearest("x", ["paper", "smoke"]) == "Known: paper, smoke."
     assert nearest("x", []) == "There are none."
+
+
+def test_of_very_many_problems_the_first_are_named() -> None:
+    with pytest.raises(TypedError) as caught:
+        from_json(Outer, json.dumps({"title": "x", **{f"key{n}": n for n in range(50_000)}}))
+    assert str(caught.value).startswith("key0: unknown key.")
+    assert "has 50,000 problems; these are the first 20." in str(caught.value)
+    assert len(str(caught.value)) < 5_000

@@ -42,7 +42,7 @@ def test_tables_and_expected_numbers_are_in_the_wheel(installed: Path) -> None:
     main = "from paperbench.cli.main import main; raise SystemExit(main({}))"
     assert "table2" in python(installed, main.format(["list"]))
     shown = python(installed, main.format(["show", "table2"]))
-    assert "original Residual Unit    4(a)            6.61          5.93" in shown
+    assert "original Residual Unit    4(a)        6.61        5.93" in shown
     assert "iterations: 64000" in shown
 
 

@@ -114,12 +114,12 @@ class History:
             RunError: A line there, or one that was read to find them, is damaged.
         """
         end = self._lines_up_to(upto)
-        if end == len(self._texts) and self._lines_up_to(upto - 1) == end:
-            return None
         lines = [self._line(index) for index in range(self._lines_up_to(after), end)]
         values = [getattr(line, measure) for line in lines]
         if None in values:
             return math.inf
+        if end == len(self._texts) and self._lines_up_to(upto - 1) == end:  # there is no line at `upto` or beyond
+            return None
         return sum(values) / len(values) if values else None
 
     def newest(self, measure: Measure | Literal["test_error"], upto: int) -> float | None:

@@ -104,4 +104,4 @@ def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
         "authors": {"framework": "of a record", "images_per_gpu": 1, "precision": "fp32"},
         "silent": [],
     }
-    return net, from_json(Recipe, json.dumps({**spec.recipe, **unknown}))
+    return net, from_json(Recipe, json.dumps({"warm_up": None, **spec.recipe, **unknown}))

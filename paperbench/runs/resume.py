@@ -87,13 +87,9 @@ class Checkpoint:
         done = state.get("iteration")
         if done is None or done.dtype != torch.int64 or done.numel() != 1:
             raise CheckpointError("does not say how many iterations were done")
-        ends, lines = ([part.last for part in facts.sessions], [line.iteration for line in facts.history])
-        if (
-            ends[-1:] != [int(done)]
-            or ends != sorted(ends)
-            or lines != sorted(set(lines))
-            or max(lines, default=0) > done
-        ):
+        ends, lines = [part.last for part in facts.sessions], [line.iteration for line in facts.history]
+        is_in_order = ends == sorted(ends) and lines == sorted(set(lines))
+        if not is_in_order or ends[-1:] != [int(done)] or max(lines, default=0) > done:
             raise CheckpointError("contradicts itself: its iteration, sessions and history do not fit each other")
         return cls(facts, state)
 
@@ -117,9 +113,7 @@ def newest_checkpoint(
         try:
             checkpoint = Checkpoint.from_bytes(file.read(), run.id)
             if not checkpoint.iteration == file.iteration <= run.recipe.iterations:
-                raise CheckpointError(
-                    f"holds iteration {checkpoint.iteration:,}, which its name or the run contradicts"
-                )
+                raise CheckpointError(f"holds iteration {checkpoint.iteration:,}; its name or its run contradicts that")
         except DamagedCheckpointError as error:
             aside = checkpoints.set_aside(file)
             warn(f"{error}. It is kept as {aside.name}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -156,7 +155,7 @@ class Recipe:
     batch_size: Count
     iterations: Count
     learning_rate: Positive
-    warm_up: WarmUp | None = field(default=None, kw_only=True)
+    warm_up: WarmUp | None
     drops: Drops
     momentum: Annotated[float, Field(ge=0, lt=1)]
     momentum_form: Literal["caffe", "pytorch", "nesterov"]

@@ -144,6 +144,8 @@ def facts(data: bytes, old: str, new: str) -> bytes:
         (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is no checkpoint"),
         (lambda data: facts(data, '"format":1', '"format":2'), "format: must be 1, not 2"),
         (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
+        (lambda data: facts(data, '"iteration":5', '"iteration":500'), "contradicts itself"),
+        (lambda data: facts(data, '"last":', '"last":1'), "contradicts itself"),
         (lambda data: b"PK\3\4 of torch.save", "is no checkpoint"),
     ],
 )
@@ -164,6 +166,9 @@ def test_a_file_with_the_right_hash_that_is_no_checkpoint_stops_the_run_and_stay
     assert f"{newer.path} is no checkpoint that this version of paperbench reads (" in log.failure
     assert "`--incompatible restart` trains it anew" in log.failure
     assert newer.read()
+    newer.path.unlink()
+    directory.checkpoints.write(9, directory.checkpoints.newest_first()[0].read())
+    assert "holds iteration 8; its name or its run contradicts that" in go(run, tmp_path)[1].failure
 
 
 @pytest.mark.parametrize(
@@ -177,15 +182,20 @@ def test_a_file_with_the_right_hash_that_is_no_checkpoint_stops_the_run_and_stay
         (lambda state: state.pop("window.loss"), "does not fit"),
         (lambda state: state.pop("noise.cpu"), "does not fit"),
         (lambda state: state.update({"noise.cpu": torch.zeros(3, dtype=torch.uint8)}), "does not fit"),
+        (lambda state: state.update({"noise.cpu": torch.zeros(5056)}), "does not fit"),
+        (lambda state: state.update({"iteration": torch.tensor(1.0)}), "does not say how many iterations"),
+        (lambda state: state.update({"iteration": torch.tensor(-1)}), "contradicts itself"),
     ],
 )
 def test_a_state_that_does_not_fit_the_net_is_an_error_of_the_run(
     run: PlannedRun, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
 ) -> None:
     directory, _ = go(run, tmp_path, stop_at=1)
-    checkpoint = Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), run.id)
+    (file,) = directory.checkpoints.newest_first()
+    checkpoint = Checkpoint.from_bytes(file.read(), run.id)
     change(checkpoint.state)
-    directory.checkpoints.write(2, checkpoint.to_bytes())
+    directory.checkpoints.write(1, checkpoint.to_bytes())
+    file.path.unlink()
     assert message in go(run, tmp_path)[1].failure
 
 

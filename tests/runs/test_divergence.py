@@ -13,7 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from paperbench.errors import RunError
 from paperbench.models.residual_unit import ResidualUnit
+from paperbench.runs import session
+from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
@@ -277,3 +280,28 @@ def test_moving_averages_that_overflow_spoil_no_result(
     assert log.record.result
     assert log.record.result.moving_average_test_loss is None
     assert directory.read_record() == log.record
+
+
+def test_a_search_that_lacks_memory_ends_the_run_as_diverged_all_the_same(
+    run: PlannedRun, tmp_path: Path, breaking: Breaking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    breaking("forward", 4)
+    monkeypatch.setattr(session, "find_in_training", lacking)
+    _, log = go(run, tmp_path)
+    assert log.record.divergence == Divergence(5, 0.1, None, None)
+    assert log.warnings[-1] == "there is not enough memory to find where that began"
+
+
+def test_a_checkpoint_that_cannot_be_read_is_passed_over(
+    run: PlannedRun, tmp_path: Path, breaking: Breaking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: object) -> bytes:
+        raise RunError("cannot be read")
+
+    breaking("forward", 14)
+    monkeypatch.setattr(CheckpointFile, "read", unreadable)
+    _, log = go(run, tmp_path)
+    assert log.record.divergence == Divergence(14, AFTER_THE_DROP, "forward", "stages.2.0")

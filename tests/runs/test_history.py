@@ -95,7 +95,7 @@ def test_windows_of_histories_of_any_stride_are_those_of_the_parsed_lines() -> N
         lines = [line(i, rng.random(), 100 * rng.random()) for i in iterations]
         after, upto = sorted(rng.sample(range(400), 2))
         measure: Measure = rng.choice(["train_loss", "train_error"])
-        inside = [getattr(one, measure) for one in lines if after < one.iteration <= upto]
+        inside = [getattr(one, measure) for one in lines if after < one.iteration <= upto <= iterations[-1]]
         expected = sum(inside) / len(inside) if inside else None
         assert window_mean(history_bytes(lines), measure, after, upto) == expected
 
@@ -149,3 +149,10 @@ def test_damage_since_the_record_was_written_shows(found: bytes, status: Status,
     with pytest.raises(RunError) as caught:
         history.check(record)
     assert str(caught.value) == f"{FILE} {damage} {HISTORY_REMEDY}"
+
+
+def test_a_record_of_absurdly_many_lines_is_a_complaint() -> None:
+    record = a_record()
+    record = replace(record, files=replace(record.files, history_lines=10**30))
+    with pytest.raises(RunError, match="was cut short"):
+        History(FILE, TEN).check(record)

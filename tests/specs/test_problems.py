@@ -153,9 +153,15 @@ def test_a_mistake_is_reported_at_its_line(
 
 
 def test_all_problems_of_a_file_are_reported_at_once_in_its_order(problems: Problems, specs: Path) -> None:
-    edits = [("momentum: 0.9", "momentun: 0.9"), ("batch_size: 128", "batch_size: 0"), ("eps: 0.00001", "eps: none")]
+    edits = [
+        ("warm_up: {learning_rate: 0.01, iterations: 400}\n", "\n"),
+        ("momentum: 0.9", "momentun: 0.9"),
+        ("batch_size: 128", "batch_size: 0"),
+        ("eps: 0.00001", "eps: none"),
+    ]
     assert problems("table2", CIFAR, *edits) == [
         (line_of(specs / CIFAR, "schema: 1"), "momentum: is missing."),
+        (line_of(specs / CIFAR, "schema: 1"), "warm_up: is missing."),
         (line_of(specs / CIFAR, "batch_size: 0"), "batch_size: must be at least 1, not 0."),
         (line_of(specs / CIFAR, "momentun"), "momentun: unknown key. Did you mean 'momentum'?"),
         (line_of(specs / CIFAR, "eps: none"), "batch_norm.eps: must be a number, not 'none'."),
