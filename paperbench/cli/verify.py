@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_data(parser)
     add_device(parser)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, device=None)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -53,6 +53,9 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.results and args.positional:
         raise PaperbenchError(f"Name one results directory, {args.positional} or {args.results}.")
+    for option, value in (("--data", args.data), ("--device", args.device)):
+        if value and not args.rerun:
+            raise PaperbenchError(f"{option} needs --rerun. Add that, or leave {option} out.")
     results = args.results or args.positional or DEFAULT_RESULTS
     if not results.is_dir():
         raise PaperbenchError(f"{results} is no directory. Name a results directory.")
@@ -95,7 +98,7 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> lis
     from paperbench.runs.rerun import rerun_prefix
     from paperbench.training.precision import choose_device
 
-    device, directory = choose_device(args.device), data_directory(args.data)
+    device, directory = choose_device(args.device or "auto"), data_directory(args.data)
     chance = random.Random()  # noqa: S311  (which runs, not what they train)
     candidates = [record for record in records if record.status != "partial"]
     chance.shuffle(candidates)
