@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -113,6 +113,14 @@ def step_error(found: FirstSteps, reference: Reference, precision: str) -> str |
         f"the first {UPDATES} updates are {relative:.2f} times as long as eager fp32's; "
         f"{MIN_UPDATE_NORM} to {MAX_UPDATE_NORM} is allowed"
     )
+
+
+def inequality(losses: Sequence[float], eager: Sequence[float], precision: str) -> str | None:
+    """Where an engine that promises eager's very numbers has another loss than eager in the same precision, or None."""
+    for number, (loss, expected) in enumerate(zip(losses, eager, strict=True), start=1):
+        if loss != expected:
+            return f"step {number}: loss {loss!r}, eager {precision} {expected!r}; they must be equal bit for bit"
+    return None
 
 
 def _parameters(model: nn.Module) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,11 +20,14 @@ from paperbench.architecture import parameters
 from paperbench.bench.figures import Kind, NetFigures, Ratio, Variant, VariantFigures, noise_of, ratio, summarize_error
 from paperbench.bench.plain_loop import Batch, PlainLoop, endless, loader, on_device_batches, set_plain_arithmetic
 from paperbench.bench.setup import Training, free_memory, wait_for
-from paperbench.bench.soundness import STEPS, Reference, find_reference, first_steps, step_error
+from paperbench.bench.soundness import STEPS, Reference, find_reference, first_steps, inequality, step_error
+from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
-from paperbench.training.choice import available_engines, choose_engine
+from paperbench.training.choice import BIT_EQUAL, available_engines, choose_engine
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
+
+T = TypeVar("T")
 
 MIN_STEPS = 2
 """Steps per turn, however long they take; as many show beforehand how many fill a turn."""
@@ -91,6 +94,7 @@ class Contender:
         training: Of which net.
         batches: Returns the plain loop's batches on the device.
         reference: Returns what our first steps are compared with.
+        eager_losses: Returns the losses of eager's first steps in a precision, for engines that promise the same ones.
 
     Attributes:
         figures: What is known of it so far.
@@ -104,11 +108,13 @@ class Contender:
         training: Training,
         batches: Callable[[], list[Batch]],
         reference: Callable[[], Reference],
+        eager_losses: Callable[[str], list[float]],
     ) -> None:
         self.figures = VariantFigures(variant, "skipped", "the time was over")
         self.loop: OurLoop | PlainLoop | None = None
         self.steps = MIN_STEPS
-        self._variant, self._training, self._batches, self._reference = variant, training, batches, reference
+        self._variant, self._training, self._batches = variant, training, batches
+        self._reference, self._eager_losses = reference, eager_losses
 
     def build(self, seconds: float) -> None:
         """Build it, check its first steps, and find how many fill a turn of so many seconds."""
@@ -116,6 +122,8 @@ class Contender:
         on_gpu = device.type == "cuda"
         with self._ended_by_errors():
             reference = self._reference() if variant.kind == "paperbench" else None
+            is_equal = variant.engine in BIT_EQUAL - {"eager"}
+            equal = self._eager_losses(variant.precision) if is_equal else None
             batches = self._batches() if variant.kind == "plain-on-device" else None
             free_memory(device)
             if on_gpu:
@@ -130,7 +138,10 @@ class Contender:
                 self._note(first_step_seconds=built + first.seconds)
                 if all(map(math.isfinite, [*first.losses, first.update_norm])):
                     self._note(losses=tuple(first.losses), update_norm=first.update_norm / reference.update_norm)
-                if problem := step_error(first, reference, variant.precision):
+                problem = step_error(first, reference, variant.precision)
+                if equal and not problem:
+                    problem = inequality(first.losses, equal, variant.precision)
+                if problem:
                     self._note(status="wrong step", detail=problem)
                     return
                 self.loop = ours
@@ -189,6 +200,25 @@ class Contender:
         free_memory(self._training.device)
 
 
+def _once(make: Callable[[str], T]) -> Callable[[str], T]:
+    """What makes something of eager in a precision, but only once for each, even if that fails."""
+
+    @cache
+    def attempt(precision: str) -> tuple[T | None, str]:
+        try:
+            return make(precision), ""
+        except Exception as error:  # as in a variant; kept as text, since an error keeps alive what it came from
+            return None, f"eager {precision}, to compare with: {summarize_error(error)}"
+
+    def made(precision: str) -> T:
+        found, problem = attempt(precision)
+        if found is None:
+            raise PaperbenchError(problem)
+        return found
+
+    return made
+
+
 def measure_net(
     training: Training,
     variants: Sequence[Variant],
@@ -209,8 +239,9 @@ def measure_net(
     """
     recipe, device = training.recipe, training.device
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
-    reference = cache(lambda: find_reference(lambda: training.trainer("eager", "fp32"), STEPS))
-    contenders = [Contender(variant, training, batches, reference) for variant in variants]
+    reference = _once(lambda precision: find_reference(lambda: training.trainer("eager", precision), STEPS))
+    eager_losses = _once(lambda precision: first_steps(training.trainer("eager", precision), STEPS).losses)
+    contenders = [Contender(v, training, batches, lambda: reference("fp32"), eager_losses) for v in variants]
     for contender in contenders:
         if time.monotonic() > deadline:
             break

@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--batch-size", type=positive_int, default=128, metavar="N", help="images per step (default: 128)"
     )
-    parser.add_argument("--rounds", type=positive_int, default=7, metavar="N", help="turns of each (default: 7)")
+    parser.add_argument("--rounds", type=positive_int, metavar="N", help="turns of each (default: 7)")
     parser.add_argument(
         "--seconds", type=positive_seconds, default=1.5, metavar="S", help="least length of a turn (default: 1.5)"
     )
@@ -82,8 +82,10 @@ def execute(args: argparse.Namespace) -> int:
     wait_without_spinning()
     if not args.breakdown:
         return _measure(args)
-    if args.models or args.minutes or len(args.engines) > 1 or len(args.precisions) > 1:
-        raise PaperbenchError("--breakdown measures one net, one engine and one precision, without --minutes.")
+    if args.models or args.minutes or args.rounds or len(args.engines) > 1 or len(args.precisions) > 1:
+        raise PaperbenchError(
+            "--breakdown measures one net, one engine and one precision, without --minutes or --rounds."
+        )
     return _break_down(args)
 
 
@@ -93,6 +95,7 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.bench.setup import bench_training, machine_facts
     from paperbench.bench.text import notes, render_net
     from paperbench.bench.throughput import bench_variants, measure_net
+    from paperbench.training.choice import available_engines
     from paperbench.training.precision import choose_device
 
     device = choose_device(args.device)
@@ -104,11 +107,14 @@ def _measure(args: argparse.Namespace) -> int:
     for number, training in enumerate(trainings):
         now = time.monotonic()  # a net gets its share of what the ones before have left
         deadline = now + BUILD_SHARE * (end - now) / (len(names) - number)
-        nets.append(measure_net(training, variants, args.rounds, args.seconds, deadline, _say))
+        nets.append(measure_net(training, variants, args.rounds or 7, args.seconds, deadline, _say))
         print(render_net(nets[-1]), end="\n\n", flush=True)
         # After each net, so that what ends the command early costs no figure.
         _write(args.json, BenchReport(1, machine_facts(device), tuple(nets)))
     print(notes(device.type, variants[0].precision, WORKERS[device.type]))
+    for engine, why in available_engines(device).items():
+        if why and not args.engines:
+            print(f"{engine} is not measured: {why}.")
     return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1
 
 

@@ -27,8 +27,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "verify",
         help="check file integrity; retrain the first iterations of one run",
-        description="Recompute the digests and hashes of all runs, and check that their files fit together. Exit "
-        "status: 0 if no file was edited, truncated or mixed up, 1 otherwise.",
+        description="Recompute the digests and hashes of all runs and results from elsewhere, and check that files "
+        "fit together. Exit status: 0 if no file was edited, truncated or mixed up, 1 otherwise.",
     )
     parser.add_argument(
         "positional", nargs="?", type=Path, metavar="RESULTS", help="results directory (default: ./results)"
@@ -43,28 +43,35 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_data(parser)
     add_device(parser)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, device=None)
 
 
 def execute(args: argparse.Namespace) -> int:
+    from paperbench.runs.external import read_externals
     from paperbench.runs.store import Store
     from paperbench.runs.verify import verify
 
     if args.results and args.positional:
         raise PaperbenchError(f"Name one results directory, {args.positional} or {args.results}.")
+    for option, value in (("--data", args.data), ("--device", args.device)):
+        if value and not args.rerun:
+            raise PaperbenchError(f"{option} needs --rerun. Add that, or leave {option} out.")
     results = args.results or args.positional or DEFAULT_RESULTS
     if not results.is_dir():
         raise PaperbenchError(f"{results} is no directory. Name a results directory.")
-    if not (results / "runs").is_dir():
-        raise PaperbenchError(f"{results} has no folder runs/. Name the results directory around it.")
+    if not any((results / name).is_dir() for name in ("runs", "external")):
+        raise PaperbenchError(f"{results} has no folder runs/ or external/. Name the results directory around it.")
     store = Store(results)
     runs = verify(store)
+    externals, complaints = read_externals(results)
     counts = Counter(run.status for run in runs)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    _print(f"{results}: {len(runs)} run{'s' * (len(runs) != 1)} verified{f': {statuses}' if statuses else ''}.")
+    number = len(externals) + len(complaints)
+    others = f" and {number} result{'s' * (number != 1)} from elsewhere" if number else ""
+    _print(f"{results}: {len(runs)} run{'s' * (len(runs) != 1)}{others} verified{statuses and f': {statuses}'}.")
     for remark in (remark for run in runs for remark in run.remarks):
         _print(f"remark: {remark}")
-    problems = [problem for run in runs for problem in run.problems]
+    problems = [*(problem for run in runs for problem in run.problems), *complaints]
     for problem in problems:
         _print(f"problem: {problem}")
     sound = [run.record for run in runs if run.record and not run.problems]
@@ -91,7 +98,7 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> lis
     from paperbench.runs.rerun import rerun_prefix
     from paperbench.training.precision import choose_device
 
-    device, directory = choose_device(args.device), data_directory(args.data)
+    device, directory = choose_device(args.device or "auto"), data_directory(args.data)
     chance = random.Random()  # noqa: S311  (which runs, not what they train)
     candidates = [record for record in records if record.status != "partial"]
     chance.shuffle(candidates)

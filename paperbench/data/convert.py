@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ from PIL import Image, UnidentifiedImageError
 from paperbench.catalogue import DATASETS
 from paperbench.data.cifar_batches import FOLDERS, load_batches
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
-from paperbench.data.npz import load_npz, save_npz
+from paperbench.data.npz import MAX_IMAGES, load_npz, save_npz
 from paperbench.errors import PaperbenchError
+
+_MODES = ("1", "L", "P", "RGB", "CMYK", "YCbCr")
+"""Pillow's modes that become RGB with nothing lost. Those of more than 8 bits would turn white, without an error."""
 
 
 def convert(source: Path, target: Path, key: str) -> ImageDataset:
@@ -51,11 +55,12 @@ def load_images(key: str, folder: Path) -> ImageDataset:
 
     Args:
         key: "cifar10" or "cifar100".
-        folder: Holds PNG or JPEG files of 32 x 32 pixels; other modes than RGB are converted. Names that begin with a
-            dot are ignored.
+        folder: Holds PNG or JPEG files of 32 x 32 pixels; grey, palette and CMYK images become RGB. Names that begin
+            with a dot are ignored.
 
     Raises:
-        PaperbenchError: A folder is missing, there are too few or too many classes, or a file is no such image.
+        PaperbenchError: A folder is missing, there are too few or too many classes or images, or a file is no such
+            image.
         OSError: A folder cannot be read.
     """
     train, test = folder / "train", folder / "test"
@@ -102,6 +107,8 @@ def _read_part(part: Path, classes: list[str], size: int) -> tuple[Pixels, Label
     files = [(label, path) for label, name in enumerate(classes) for path in _visible(part / name)]
     if not files:
         raise PaperbenchError(f"{part} holds no image.")
+    if len(files) > MAX_IMAGES:
+        raise PaperbenchError(f"{part} holds {len(files):,} files; at most {MAX_IMAGES:,} can be used.")
     images = np.empty((len(files), size, size, 3), np.uint8)
     problems = []
     for row, (_, path) in enumerate(files):
@@ -123,7 +130,14 @@ def _read_part(part: Path, classes: list[str], size: int) -> tuple[Pixels, Label
 def _read_image(path: Path, size: int) -> np.ndarray:
     if not path.is_file():  # a pipe would be waited for
         raise ValueError("is no file")
-    with Image.open(path, formats=("PNG", "JPEG")) as image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # such a size is refused below
+        image = Image.open(path, formats=("PNG", "JPEG"))
+    with image:
         if image.size != (size, size):  # known before any pixel is read
             raise ValueError(f"has {image.width} x {image.height} pixels, not {size} x {size}")
+        if image.has_transparency_data:
+            raise ValueError("has transparency; flatten it first")
+        if image.mode not in _MODES:
+            raise ValueError("is a 16-bit or floating-point image")
         return np.asarray(image.convert("RGB"))

@@ -16,7 +16,7 @@ from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
 from paperbench.reading import check_size
 
-_MAX_IMAGES = 200_000
+MAX_IMAGES = 200_000
 """In one part; CIFAR has 50,000. A small archive can unpack to any size."""
 
 
@@ -34,7 +34,7 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
         PaperbenchError: The file is damaged or its arrays are not as described.
     """
     try:
-        check_size(path, 2 * _MAX_IMAGES * 4096)
+        check_size(path, 2 * MAX_IMAGES * 4096)
         with ZipFile(path) as archive:
             names = set(archive.namelist())
             missing = [k for k in ("x_train", "y_train", "x_test", "y_test") if f"{k}.npy" not in names]
@@ -84,9 +84,9 @@ def _part(key: str, archive: ZipFile, part: str) -> tuple[Pixels, Labels]:
     x: Pixels = _array(
         archive,
         f"x_{part}",
-        f"uint8 of shape (N, {info.size}, {info.size}, 3) with N from 1 to {_MAX_IMAGES:,}",
+        f"uint8 of shape (N, {info.size}, {info.size}, 3) with N from 1 to {MAX_IMAGES:,}",
         lambda shape, dtype: (
-            dtype == np.uint8 and shape[1:] == (info.size, info.size, 3) and 0 < shape[0] <= _MAX_IMAGES
+            dtype == np.uint8 and shape[1:] == (info.size, info.size, 3) and 0 < shape[0] <= MAX_IMAGES
         ),
     )
     y = _array(

@@ -32,6 +32,7 @@ def test_table_and_json_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert f" {found.images_per_second:.1f} " in row or f" {found.images_per_second:,.0f} " in row
     assert max(len(line) for line in printed.out.splitlines()) <= 120
     assert "only the ratios" in printed.out
+    assert "graph is not measured: CUDA graphs need an NVIDIA GPU.\n" in printed.out
     assert printed.err.count(", round ") == 2
 
 
@@ -65,6 +66,7 @@ def test_a_wrong_engine_ends_with_status_1_and_without_a_figure(
         ("--json no/such/folder/file.json", "in a folder that is there"),
         ("--breakdown preact_resnet20 --models preact_resnet20", "one net"),
         ("--breakdown preact_resnet20 --precisions fp32 bf16", "one precision"),
+        ("--breakdown preact_resnet20 --rounds 7", "without --minutes or --rounds"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is(

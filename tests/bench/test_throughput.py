@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench.bench import throughput
+from paperbench.bench import soundness, throughput
 from paperbench.bench.figures import NetFigures, Variant, VariantFigures
 from paperbench.bench.plain_loop import PlainLoop
 from paperbench.bench.setup import Training, bench_recipe, bench_training, machine_facts, random_images
@@ -121,7 +121,8 @@ def test_only_the_steps_of_a_turn_are_timed_and_the_device_is_waited_for(monkeyp
     monkeypatch.setattr(throughput, "wait_for", wait)
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: now)
     training = bench_training("preact_resnet20", 16, CPU)
-    contender = Contender(Variant("plain-on-device", "eager", "fp32"), training, list, lambda: pytest.fail("not ours"))
+    variant = Variant("plain-on-device", "eager", "fp32")
+    contender = Contender(variant, training, list, lambda: pytest.fail("not ours"), pytest.fail)
     contender.build(seconds=3.2)
     contender.take_turn(is_control=False)
     contender.take_turn(is_control=True)
@@ -299,12 +300,41 @@ def test_an_engine_that_breaks_is_named_and_the_others_go_on(make_wrong: Callabl
 
 
 def test_without_a_reference_nothing_of_ours_has_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
     def breaks(*arguments: object) -> None:
-        raise RuntimeError("no such kernel")
+        made.append(arguments)
+        raise torch.OutOfMemoryError(NO_MEMORY)
 
     monkeypatch.setattr(throughput, "find_reference", breaks)
-    (eager,) = measured().variants
-    assert (eager.status, eager.images_per_second) == ("failed", None)
+    figures = measured("fp32", "bf16")
+    for eager in figures.variants:
+        assert (eager.status, eager.images_per_second) == ("failed", None)
+        assert eager.detail == f"eager fp32, to compare with: OutOfMemoryError: {NO_MEMORY}"
+    assert len(made) == 1
+    assert not figures.is_sound
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1, "measured"), (1 + 2**-7, "wrong step")])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_graph_must_have_the_very_losses_of_eager_in_its_precision(
+    monkeypatch: pytest.MonkeyPatch, precision: str, factor: float, status: str
+) -> None:
+    original = Training.trainer
+
+    def trainer(self: Training, engine: str, precision: str) -> Trainer:
+        found = original(self, "eager", precision)
+        if engine == "graph":
+            found.model.fc.weight.data.mul_(factor)
+        return found
+
+    monkeypatch.setattr(Training, "trainer", trainer)
+    monkeypatch.setitem(soundness.TOLERANCE, "fp32", 0.05)
+    variants = [Variant("paperbench", "graph", precision)]
+    training = bench_training("preact_resnet20", 16, CPU)
+    (graph,) = measure_net(training, variants, 1, 0.01, float("inf"), lambda line: None).variants
+    assert graph.status == status
+    assert status == "measured" or "they must be equal bit for bit" in str(graph.detail)
 
 
 def test_after_the_deadline_nothing_is_begun() -> None:

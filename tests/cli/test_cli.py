@@ -126,6 +126,8 @@ def test_data_convert_makes_a_file_that_data_check_finds(run: Run) -> None:
         ("run table2", "CIFAR-10 is not in data. Any one of these will do:"),
         ("data check cifar10", "CIFAR-10 is not in data. Any one of these will do:"),
         ("list --tables .", ". has no folders experiments/ and expected/. Name one that has, or leave it out."),
+        ("verify --data .", "--data needs --rerun. Add that, or leave --data out."),
+        ("verify --device cpu", "--device needs --rerun. Add that, or leave --device out."),
         ("compare table2", "There is no directory results. Name the one with the results (`--results`), or make one"),
     ],
 )
@@ -499,10 +501,22 @@ def test_verify_without_the_data_of_a_run_says_that_it_was_not_repeated(run: Run
     assert "No run could be repeated: the lines above say why." in err
 
 
+def test_verify_reads_results_from_elsewhere(run: Run, tmp_path: Path) -> None:
+    entry = ("--seed", 3, "--error", 6.41, "--source", "A. Author", "--results", tmp_path)
+    run("record", "table2", "original/resnet164", *entry)
+    code, out, _ = run("verify", tmp_path)
+    assert (code, out) == (0, f"{tmp_path}: 0 runs and 1 result from elsewhere verified.\nOK: all files verified.\n")
+    (path,) = (tmp_path / "external").iterdir()
+    path.write_text(path.read_text().replace("6.41", "6.14"))
+    code, out, _ = run("verify", tmp_path)
+    assert code == 1
+    assert f"problem: {path} does not have the sha256 of its values" in out
+
+
 def test_verify_of_nothing(run: Run, tmp_path: Path) -> None:
     code, _, err = run("verify", tmp_path)
     assert code == 2
-    assert f"{tmp_path} has no folder runs/. Name the results directory around it." in err
+    assert f"{tmp_path} has no folder runs/ or external/. Name the results directory around it." in err
     code, _, err = run("verify", tmp_path / "missing")
     assert code == 2
     assert "missing is no directory. Name a results directory." in err

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_images_of_a_folder_become_an_npz_file(tmp_path: Path, target: Path, cla
 def test_images_come_by_class_and_file_name_and_in_rgb(folder: Path, target: Path) -> None:
     grey = Image.fromarray(IMAGES[0, :, :, 0])
     grey.save(folder / "train" / "bird" / "a.png")
-    grey.convert("RGBA").save(folder / "train" / "bird" / "b.png")
+    grey.convert("P").save(folder / "train" / "bird" / "b.png")
     grey.save(folder / "train" / "bird" / "c.JPG")
     (folder / "train" / "bird" / ".DS_Store").touch()
     (folder / "train" / ".cache").mkdir()
@@ -104,6 +105,36 @@ def test_files_that_are_no_such_image_are_named(folder: Path, target: Path) -> N
     for number in range(7):
         (folder / "train" / "cat" / f"{number}.png").touch()
     assert complaint(folder, target).endswith("; and 2 more. Remove or replace them.")
+
+
+@pytest.mark.parametrize(
+    ("image", "problem"),
+    [
+        (Image.fromarray(IMAGES[0, :, :, 0].astype(np.uint16) * 256), "is a 16-bit or floating-point image"),
+        (Image.fromarray(IMAGES[0]).convert("RGBA"), "has transparency; flatten it first"),
+        (Image.fromarray(IMAGES[0]).convert("LA"), "has transparency; flatten it first"),
+        (Image.new("1", (10_000, 10_000)), "has 10000 x 10000 pixels, not 32 x 32"),
+    ],
+    ids=["16-bit", "RGBA", "LA", "vast"],
+)
+def test_an_image_that_would_change_is_refused(folder: Path, target: Path, image: Image.Image, problem: str) -> None:
+    file = folder / "train" / "cat" / "odd.png"
+    image.save(file)
+    with warnings.catch_warnings(record=True) as caught:
+        assert f"1 of 11 files in {folder / 'train'} cannot be used: {file}: {problem}. " in complaint(folder, target)
+    assert not caught
+
+
+def test_transparency_of_a_palette_is_refused(folder: Path, target: Path) -> None:
+    Image.fromarray(IMAGES[0]).convert("P").save(folder / "test" / "cat" / "odd.png", transparency=0)
+    assert "odd.png: has transparency" in complaint(folder, target)
+
+
+def test_more_images_than_a_file_may_hold_are_refused(
+    folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paperbench.data.convert.MAX_IMAGES", 9)
+    assert complaint(folder, target) == f"{folder / 'train'} holds 10 files; at most 9 can be used."
 
 
 def test_classes_must_be_those_of_the_data_set_in_both_parts(folder: Path, target: Path) -> None:
