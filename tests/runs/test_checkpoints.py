@@ -130,6 +130,13 @@ def facts(data: bytes, old: str, new: str) -> bytes:
     return header(data, change)
 
 
+def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) -> bytes:
+    """The same file with other tensors."""
+    state, metadata = read_tensor_file(data)
+    change(state)
+    return tensor_file_bytes(state, metadata)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -144,6 +151,8 @@ def facts(data: bytes, old: str, new: str) -> bytes:
         (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is no checkpoint"),
         (lambda data: facts(data, '"format":1', '"format":2'), "format: must be 1, not 2"),
         (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
+        (lambda data: tensors(data, lambda t: t.pop("iteration")), "does not say how many iterations were done"),
+        (lambda data: tensors(data, lambda t: t.update(iteration=torch.zeros(2))), "does not say how many iterations"),
         (lambda data: b"PK\3\4 of torch.save", "is no checkpoint"),
     ],
 )

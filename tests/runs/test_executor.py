@@ -64,6 +64,17 @@ def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: Planne
     assert list((tmp_path / "leases").iterdir()) == []
 
 
+def test_lines_of_history_fall_on_any_iteration_and_the_last_one_is_tested(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = go(monitored(run, log_every=6, test_every=7), tmp_path)
+    history = directory.history()
+    assert [(line.iteration, line.test_error is not None) for line in history] == [
+        *((6, False), (7, True), (12, False), (14, True), (18, False), (20, True))
+    ]
+    assert [line.lr for line in history] == [0.1, 0.1, 0.1, *[pytest.approx(0.01)] * 3], "the drop is after 12"
+    assert log.record.result
+    assert history[-1].test_error == log.record.result.moving_average_test_error
+
+
 def test_a_line_of_history_has_the_means_over_the_iterations_since_the_line_before(
     run: PlannedRun, whole: RunDirectory
 ) -> None:
@@ -324,8 +335,8 @@ def test_versions_are_not_mixed_within_a_run_unless_asked(
     _, mixed = go(run, tmp_path, incompatible="continue", stop_at=12)
     assert mixed.record.is_mixed
     assert any("The run continues, and is marked as mixed." in warning for warning in mixed.warnings)
-    _, mixed = go(run, tmp_path, incompatible="continue")
-    assert mixed.record.status == "finished"
+    _, mixed = go(run, tmp_path)
+    assert mixed.record.status == "finished", "the newest checkpoint is of this version"
     assert mixed.record.is_mixed
     assert [s.last for s in mixed.record.sessions] == [8, 12, 20]
 

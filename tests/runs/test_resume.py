@@ -280,6 +280,7 @@ def test_stores_merge_by_copying_in_either_direction(
     [
         ("safetensors.torch.load", MemoryError()),
         ("torch.nn.Module.load_state_dict", RuntimeError("CUDA error: out of memory")),
+        ("torch.nn.Module.load_state_dict", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
     ],
 )
 def test_too_little_memory_to_resume_condemns_no_checkpoint(
