@@ -201,7 +201,9 @@ def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
 
     go(run, tmp_path, stop_at=10)
     before = files_of(Store(tmp_path).directory(run.id))
-    directory, log = go(run, tmp_path, log=Log(take_over))
+    log = Log(take_over)
+    directory = Store(tmp_path).directory(run.id)
+    assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run]) == [], "it has not failed"
     assert log.failures == log.records == []
     assert "this process lost its lease on the run" in log.skips[0][1]
     assert files_of(directory) == before
@@ -276,8 +278,9 @@ def test_a_checkpoint_is_not_written_twice(run: PlannedRun, tmp_path: Path, monk
     assert written == [10, 20]
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_what_a_run_held_is_free_once_it_is_over(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """Without waiting for Python to look for cycles: the next run needs the memory of the device."""
     held: list[weakref.ref[Any]] = []
@@ -285,6 +288,8 @@ def test_what_a_run_held_is_free_once_it_is_over(
     class Noting(session_module.RunSession):
         def train(self) -> Any:
             held.extend(weakref.ref(part) for part in (self, self.trainer, self.trainer.model.fc.weight))
+            if fails:
+                raise RuntimeError("CUDA error: out of memory")
             return super().train()
 
     monkeypatch.setattr("paperbench.runs.executor.RunSession", Noting)

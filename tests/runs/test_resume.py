@@ -19,7 +19,7 @@ from paperbench.runs import store as store_module
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.signed import SCHEMA
-from paperbench.runs.store import RunDirectory
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
@@ -250,6 +250,15 @@ def test_a_run_that_has_lost_its_checkpoints_starts_again_only_if_asked_to(
     assert log.warnings[-1] == f"starts again; its old files are now in {aside}."
     assert (aside / "history.jsonl").read_bytes() == history
     assert_same(directory, whole)
+
+
+def test_a_run_of_which_only_a_damaged_history_is_left_starts_again(
+    run: PlannedRun, whole: RunDirectory, tmp_path: Path
+) -> None:
+    directory = Store(tmp_path).directory(run.id)
+    directory.path.mkdir(parents=True)
+    directory.history_file.write_text("{\n")
+    assert_same(go(run, tmp_path)[0], whole)
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_kept(run: PlannedRun, whole: RunDirectory, tmp_path: Path) -> None:
