@@ -108,6 +108,8 @@ def test_tensors_of_any_memory_layout_come_back_to_other_readers_too() -> None:
     data = tensor_file_bytes(tensors, {"about": "ä"})
     assert_equal(safetensors.torch.load(data), tensors)
     assert read_tensor_file(data)[1] == {"about": "ä"}
+    sizes = [int.from_bytes(tensor_file_bytes(tensors, {"about": "x" * n})[:8], "little") for n in range(8)]
+    assert [size % 8 for size in sizes] == [0] * 8, "readers that map the file need aligned values"
     many = {str(number): "" for number in range(8)}
     assert len({tensor_file_bytes(tensors, many) for _ in range(5)}) == 1
 

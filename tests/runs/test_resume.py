@@ -239,8 +239,8 @@ def test_a_run_that_has_lost_its_checkpoints_starts_again_only_if_asked_to(
         file.path.write_bytes(b"") if lost == "damaged" else file.path.unlink()
     if lost != "removed":
         directory.record_file.unlink()
-    for _ in range(2):
-        _, log = go(run, tmp_path)
+    for incompatible in ("refuse", "continue"):
+        _, log = go(run, tmp_path, incompatible=incompatible)  # type: ignore[arg-type]
         told = ", while its record says 8 iterations" if lost == "removed" else ""
         assert f"has no readable checkpoint{told}. Restore one, or start this run again" in log.failure
         assert log.steps == []
