@@ -212,6 +212,7 @@ def test_a_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
         ({"engine": "fast"}, "Unknown engine 'fast'"),
         ({"precision": "fp16"}, "Unknown precision 'fp16'"),
         ({"device": "gpu"}, "Unknown device 'gpu'"),
+        ({"seeds": 0}, "seeds must be from 1 to"),
         ({"seeds": 10**9}, "seeds must be from 1 to"),
     ],
 )
