@@ -142,6 +142,8 @@ def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None
     assert past[0].seconds < past[1].seconds < past[2].seconds
     assert {record.iteration for record in past if record} == {7}
     assert len(directory.checkpoints.newest_first()) == 1
+    _, log = go(run, tmp_path)
+    assert log.lines[0].seconds > past[2].seconds, "a line counts the sessions before its own"
 
 
 # Saving
