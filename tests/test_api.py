@@ -12,11 +12,12 @@ import paperbench
 from paperbench.api import Plan
 from paperbench.errors import PaperbenchError
 from paperbench.runs.observer import Observer
+from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
-from tests.helpers import copy_of_specs, python
+from tests.helpers import copy_of_specs, edit, python
 
 
 def test_a_table_is_loaded_and_compared_without_torch(tmp_path: Path) -> None:
@@ -120,6 +121,7 @@ def test_a_table_is_planned_trained_and_judged_from_python(
     second = plan()
     ((run, left),) = second.remaining
     assert left == 2
+    assert plan(incompatible="restart").bytes_needed > second.bytes_needed, "what is kept aside makes no room"
     assert "partial" in str(second)
     outcome = paperbench.run(second, Observer())
     assert capsys.readouterr() == ("", "")
@@ -145,6 +147,7 @@ def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path) -> None:
     assert other.id in {r.run for r in Store(tmp_path / "results").records()[0]}
     outcome = paperbench.run(plan(cells="*/resnet110", max_seconds=1e-9), Observer())
     assert (len(outcome.remaining), outcome.failed, outcome.is_cut_short, outcome.signal) == (5, [], True, None)
+    assert paperbench.run(plan(seeds=2, incompatible="restart"), Observer()).failed == []
 
 
 def test_twice_the_tables_runs_are_its_extension_and_judged_as_such(plan: Any) -> None:
@@ -152,6 +155,27 @@ def test_twice_the_tables_runs_are_its_extension_and_judged_as_such(plan: Any) -
     plans = [plan(seeds=seeds) for seeds in (None, 1, 2, 3)]
     assert [(len(one.runs), one.seeds) for one in plans] == [(1, 1), (1, 1), (2, 1), (3, 3)]
     assert "Profile smoke; 1 run" in str(paperbench.run(plans[2], Observer()).judged)
+
+
+def test_the_precision_is_the_users_else_the_tables_else_that_of_the_device(plan: Any, tmp_path: Path) -> None:
+    def chosen(**choices: Any) -> set[str]:
+        return {run.spec.precision for run in plan(**choices).runs}
+
+    assert chosen() == {"fp32"}
+    edit(tmp_path / "experiments/table2.yaml", "recipe: cifar", "precision: bf16\nrecipe: cifar")
+    assert chosen() == {"bf16"}
+    assert chosen(precision="fp32") == {"fp32"}
+
+
+def test_the_engine_asked_for_is_the_one_that_trains(plan: Any) -> None:
+    told: list[tuple[str, str]] = []
+
+    class Noting(Observer):
+        def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
+            told.append((engine, reason))
+
+    paperbench.run(plan(engine="eager"), Noting())
+    assert told == [("eager", "as asked for")]
 
 
 def test_a_signal_ends_a_run_of_the_main_thread_and_its_handlers_come_back(plan: Any) -> None:
@@ -188,6 +212,7 @@ def test_a_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
         ({"engine": "fast"}, "Unknown engine 'fast'"),
         ({"precision": "fp16"}, "Unknown precision 'fp16'"),
         ({"device": "gpu"}, "Unknown device 'gpu'"),
+        ({"seeds": 0}, "seeds must be from 1 to"),
         ({"seeds": 10**9}, "seeds must be from 1 to"),
         ({"stop_at": 0}, "stop_at must be at least 1"),
         ({"max_seconds": float("nan")}, "max_seconds must be a positive number"),

@@ -27,9 +27,15 @@ from paperbench.typed import (
 
 
 @typed
+class Innermost:
+    length: Count = 1
+
+
+@typed
 class Inner:
     rate: Positive
     steps: Count = 1
+    within: Innermost | None = None
 
 
 @typed
@@ -139,7 +145,8 @@ def test_what_is_not_set_is_left_out_at_every_depth() -> None:
         ({"number": 101}, "number: must be at most 100 or 'fail', not 101."),
         ({"number": "x" * 100}, f"number: must be a number or 'fail', not '{'x' * 76}...."),
         ({"cuont": 1}, "cuont: unknown key. Did you mean 'count'?"),
-        ({"inner": {"rate": 1, "zzz": 2}}, "inner.zzz: unknown key. Known: rate, steps."),
+        ({"inner": {"rate": 1, "zzz": 2}}, "inner.zzz: unknown key. Known: rate, steps, within."),
+        ({"inner": {"rate": 1, "within": {"lenght": 2}}}, "inner.within.lenght: unknown key. Did you mean 'length'?"),
         ({"by_name": {"a": {"rate": 1, "stepz": 2}}}, "by_name.a.stepz: unknown key. Did you mean 'steps'?"),
         ({"by_id": {"a": {"rate": 1, "stepz": 2}}}, "by_id.a.stepz: unknown key. Did you mean 'steps'?"),
         ({"count": -1}, "count: must not be negative."),

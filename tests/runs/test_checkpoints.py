@@ -108,6 +108,8 @@ def test_tensors_of_any_memory_layout_come_back_to_other_readers_too() -> None:
     data = tensor_file_bytes(tensors, {"about": "ä"})
     assert_equal(safetensors.torch.load(data), tensors)
     assert read_tensor_file(data)[1] == {"about": "ä"}
+    sizes = [int.from_bytes(tensor_file_bytes(tensors, {"about": "x" * n})[:8], "little") for n in range(8)]
+    assert [size % 8 for size in sizes] == [0] * 8, "readers that map the file need aligned values"
     many = {str(number): "" for number in range(8)}
     assert len({tensor_file_bytes(tensors, many) for _ in range(5)}) == 1
 
@@ -130,6 +132,13 @@ def facts(data: bytes, old: str, new: str) -> bytes:
     return header(data, change)
 
 
+def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) -> bytes:
+    """The same file with other tensors."""
+    state, metadata = read_tensor_file(data)
+    change(state)
+    return tensor_file_bytes(state, metadata)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -146,6 +155,8 @@ def facts(data: bytes, old: str, new: str) -> bytes:
         (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
         (lambda data: facts(data, '"iteration":5', '"iteration":500'), "contradicts itself"),
         (lambda data: facts(data, '"last":', '"last":1'), "contradicts itself"),
+        (lambda data: tensors(data, lambda t: t.pop("iteration")), "does not say how many iterations were done"),
+        (lambda data: tensors(data, lambda t: t.update(iteration=torch.zeros(2))), "does not say how many iterations"),
         (lambda data: b"PK\3\4 of torch.save", "is no checkpoint"),
     ],
 )

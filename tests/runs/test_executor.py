@@ -64,6 +64,17 @@ def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: Planne
     assert list((tmp_path / "leases").iterdir()) == []
 
 
+def test_lines_of_history_fall_on_any_iteration_and_the_last_one_is_tested(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = go(monitored(run, log_every=6, test_every=7), tmp_path)
+    history = directory.history()
+    assert [(line.iteration, line.test_error is not None) for line in history] == [
+        *((6, False), (7, True), (12, False), (14, True), (18, False), (20, True))
+    ]
+    assert [line.lr for line in history] == [0.1, 0.1, 0.1, *[pytest.approx(0.01)] * 3], "the drop is after 12"
+    assert log.record.result
+    assert history[-1].test_error == log.record.result.moving_average_test_error
+
+
 def test_a_line_of_history_has_the_means_over_the_iterations_since_the_line_before(
     run: PlannedRun, whole: RunDirectory
 ) -> None:
@@ -131,6 +142,8 @@ def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None
     assert past[0].seconds < past[1].seconds < past[2].seconds
     assert {record.iteration for record in past if record} == {7}
     assert len(directory.checkpoints.newest_first()) == 1
+    _, log = go(run, tmp_path)
+    assert log.lines[0].seconds > past[2].seconds, "a line counts the sessions before its own"
 
 
 # Saving
@@ -190,7 +203,9 @@ def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
 
     go(run, tmp_path, stop_at=10)
     before = files_of(Store(tmp_path).directory(run.id))
-    directory, log = go(run, tmp_path, log=Log(take_over))
+    log = Log(take_over)
+    directory = Store(tmp_path).directory(run.id)
+    assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run]) == [], "it has not failed"
     assert log.failures == log.records == []
     assert "this process lost its lease on the run" in log.skips[0][1]
     assert files_of(directory) == before
@@ -265,8 +280,9 @@ def test_a_checkpoint_is_not_written_twice(run: PlannedRun, tmp_path: Path, monk
     assert written == [10, 20]
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_what_a_run_held_is_free_once_it_is_over(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """Without waiting for Python to look for cycles: the next run needs the memory of the device."""
     held: list[weakref.ref[Any]] = []
@@ -274,6 +290,8 @@ def test_what_a_run_held_is_free_once_it_is_over(
     class Noting(session_module.RunSession):
         def train(self) -> Any:
             held.extend(weakref.ref(part) for part in (self, self.trainer, self.trainer.model.fc.weight))
+            if fails:
+                raise RuntimeError("CUDA error: out of memory")
             return super().train()
 
     monkeypatch.setattr("paperbench.runs.executor.RunSession", Noting)
@@ -324,8 +342,8 @@ def test_versions_are_not_mixed_within_a_run_unless_asked(
     _, mixed = go(run, tmp_path, incompatible="continue", stop_at=12)
     assert mixed.record.is_mixed
     assert any("The run continues, and is marked as mixed." in warning for warning in mixed.warnings)
-    _, mixed = go(run, tmp_path, incompatible="continue")
-    assert mixed.record.status == "finished"
+    _, mixed = go(run, tmp_path)
+    assert mixed.record.status == "finished", "the newest checkpoint is of this version"
     assert mixed.record.is_mixed
     assert [s.last for s in mixed.record.sessions] == [8, 12, 20]
 

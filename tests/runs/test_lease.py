@@ -344,23 +344,27 @@ def test_a_woken_process_leaves_its_run_to_the_one_that_took_it_over(
 def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRun, tmp_path: Path) -> None:
     """Others are looked at anew after each run that was worked on: it may have taken days."""
     store, log = Store(tmp_path), Log()
-    runs = [replace(run, seed=seed) for seed in range(4)]
-    held = {seed: store.lease(runs[seed].id) for seed in (0, 1, 2)}
+    runs = [replace(run, seed=seed) for seed in range(5)]
+    held = {seed: store.lease(runs[seed].id) for seed in (0, 1, 2, 3)}
     for lease in held.values():
         assert lease.take()
 
     class Meanwhile(Log):
         def ended(self, record: Record) -> None:
             super().ended(record)
-            if record.seed == 3:  # 0 is released, 1 finished by its holder, 2 goes on
+            if record.seed == 4:  # 0 is released, 1 finished by its holder, 2 goes on, 3 is released damaged
                 with held[0].held():
                     pass
                 with held[1].held():
                     RunDirectory(store.directory(runs[1].id).path).write_record(replace(record, run=runs[1].id, seed=1))
+                with held[3].held():
+                    store.directory(runs[3].id).path.mkdir()
+                    store.directory(runs[3].id).record_file.write_text("{")
 
     log = Meanwhile()
-    Executor(store, CPU, Limits(), log).run_all(runs)
-    assert [record.seed for record in log.records] == [3, 0]
+    assert Executor(store, CPU, Limits(), log).run_all(runs) == [runs[3]]
+    assert [record.seed for record in log.records] == [4, 0]
+    assert [run_id for run_id, _ in log.failures] == [runs[3].id]
     assert log.skips == [
         (runs[1].id, "finished at iteration 20 already"),
         (runs[2].id, f"process {os.getpid()} works on it"),

@@ -19,7 +19,7 @@ from paperbench.runs import store as store_module
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.signed import SCHEMA
-from paperbench.runs.store import RunDirectory
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
@@ -239,8 +239,8 @@ def test_a_run_that_has_lost_its_checkpoints_starts_again_only_if_asked_to(
         file.path.write_bytes(b"") if lost == "damaged" else file.path.unlink()
     if lost != "removed":
         directory.record_file.unlink()
-    for _ in range(2):
-        _, log = go(run, tmp_path)
+    for incompatible in ("refuse", "continue"):
+        _, log = go(run, tmp_path, incompatible=incompatible)  # type: ignore[arg-type]
         told = ", while its record says 8 iterations" if lost == "removed" else ""
         assert f"has no readable checkpoint{told}. Restore one, or start this run again" in log.failure
         assert log.steps == []
@@ -250,6 +250,15 @@ def test_a_run_that_has_lost_its_checkpoints_starts_again_only_if_asked_to(
     assert log.warnings[-1] == f"starts again; its old files are now in {aside}."
     assert (aside / "history.jsonl").read_bytes() == history
     assert_same(directory, whole)
+
+
+def test_a_run_of_which_only_a_damaged_history_is_left_starts_again(
+    run: PlannedRun, whole: RunDirectory, tmp_path: Path
+) -> None:
+    directory = Store(tmp_path).directory(run.id)
+    directory.path.mkdir(parents=True)
+    directory.history_file.write_text("{\n")
+    assert_same(go(run, tmp_path)[0], whole)
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_kept(run: PlannedRun, whole: RunDirectory, tmp_path: Path) -> None:
@@ -280,6 +289,7 @@ def test_stores_merge_by_copying_in_either_direction(
     [
         ("safetensors.torch.load", MemoryError()),
         ("torch.nn.Module.load_state_dict", RuntimeError("CUDA error: out of memory")),
+        ("torch.nn.Module.load_state_dict", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
     ],
 )
 def test_too_little_memory_to_resume_condemns_no_checkpoint(
