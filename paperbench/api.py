@@ -173,10 +173,10 @@ class PublishedTable:
         chosen = self.table.cells(cells, on_request=True)
         folder = Path(results)
         if folder.exists() and not folder.is_dir():
-            raise PaperbenchError(f"{folder} is no directory. Name a results directory (`--results`).")
+            raise PaperbenchError(f"{folder} is not a directory. Name a results directory (`--results`).")
         if not folder.is_dir():
             raise PaperbenchError(
-                f"There is no directory {folder}. Name the one with the results (`--results`), or make one: "
+                f"{folder} does not exist. Name the one with the results (`--results`), or make one: "
                 f"`paperbench run {self.id} --profile {profile} --results {folder}`."
             )
         store = Store(folder)
@@ -343,7 +343,7 @@ def plan(
     of_profile = read.profiles.named(profile)
     chosen = read.cells(cells)
     if folder.exists() and not folder.is_dir():
-        raise PaperbenchError(f"{folder} is no directory. Choose another one (`--results DIR`).")
+        raise PaperbenchError(f"{folder} is not a directory. Choose another one (`--results DIR`).")
 
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right

@@ -105,14 +105,14 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     """The value that a JSON text holds.
 
     Raises:
-        TypedError: The text is no JSON, or does not fit the type.
+        TypedError: The text is not JSON, or does not fit the type.
     """
     try:
         value: T = adapter(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":
-            raise TypedError([Problem((), f"is no JSON ({first['ctx']['error']}).")]) from error
+            raise TypedError([Problem((), f"is not JSON ({first['ctx']['error']}).")]) from error
         raise TypedError(list(_problems(error, kind, pydantic_core.from_json(text)))) from error
     return value
 

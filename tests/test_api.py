@@ -62,7 +62,7 @@ def test_a_notebook_shows_markdown_and_print_the_command_lines_table(tmp_path: P
     ("call", "message"),
     [
         (lambda path: paperbench.load_table("tabel2"), "Did you mean 'table2'"),
-        (lambda path: paperbench.load_table("table2").compare(path / "none"), "There is no directory"),
+        (lambda path: paperbench.load_table("table2").compare(path / "none"), "does not exist"),
         (lambda path: paperbench.load_table("table2").compare(path).render("latxe"), "Did you mean 'latex'"),
     ],
 )

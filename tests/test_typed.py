@@ -166,7 +166,7 @@ def test_all_problems_are_reported_at_once() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2", '{"title": "x"', "[" * 100_000, b"\xff"])
 def test_what_is_no_json_is_refused(text: str | bytes) -> None:
-    with pytest.raises(TypedError, match=r"^is no JSON \("):
+    with pytest.raises(TypedError, match=r"^is not JSON \("):
         from_json(Outer, text)
 
 

@@ -58,7 +58,7 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         if getattr(namespace, self.dest) != self.default:
-            parser.error(f"{option_string} is there twice; give one pattern, such as '[ab]*/*', or two commands")
+            parser.error(f"{option_string} was given twice; give one pattern, such as '[ab]*/*', or two commands")
         setattr(namespace, self.dest, values)
 
 

@@ -1,4 +1,4 @@
-"""paperbench record TABLE CELL: take in a result that somebody else reports."""
+"""paperbench record TABLE CELL: record a result that somebody else reports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "record",
-        help="take in a result from elsewhere",
-        description="Take in a result that was not trained here. It is marked as external: `compare` shows it with its "
+        help="record a result from elsewhere",
+        description="Record a result that was not trained here. It is marked as external: `compare` shows it with its "
         "source and never pools it with runs of your own.",
     )
     add_table(parser)
@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.runs.signed import SCHEMA
     from paperbench.specs.locate import spec_root
     from paperbench.specs.table import load_table
-    from paperbench.typed import from_json
+    from paperbench.typed import TypedError, from_json
 
     table = load_table(args.table, spec_root(args.tables))
     cell = table.cell(args.cell)
@@ -59,12 +59,16 @@ def execute(args: argparse.Namespace) -> int:
         "error": args.error,
         "source": args.source,
     }
-    result = from_json(ExternalResult, json.dumps(values))
+    try:
+        result = from_json(ExternalResult, json.dumps(values))
+    except TypedError as error:
+        found = (f"--{p.path[0]} {p.message}" if p.path else p.message for p in error.problems)
+        raise PaperbenchError(" ".join(found)) from error
     path = write_external(args.results, result)
     label = f" ({setting.label})" if setting.label else ""
     print(
-        f"{table.id} {cell.id}{label}, seed {result.seed}: {result.outcome} from {result.source!r} is in {path}, "
-        "marked as external: it is never pooled with runs of your own."
+        f"Recorded: {table.id} {cell.id}{label}, seed {result.seed}, {result.outcome} (source: {result.source!r}), in "
+        f"{path}. It is marked as external and never pooled with runs of your own."
     )
     return 0
 
@@ -87,6 +91,7 @@ def _error(text: str) -> float | None:
     if text == "diverged":
         return None
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a percentage, or 'diverged', not {text!r}") from None
+    return int(value) if value.is_integer() else value  # a message about 641 is not to say 641.0

@@ -57,8 +57,10 @@ def execute(args: argparse.Namespace) -> int:
         if value and not args.rerun:
             raise PaperbenchError(f"{option} needs --rerun. Add that, or leave {option} out.")
     results = args.results or args.positional or DEFAULT_RESULTS
+    if not results.exists():
+        raise PaperbenchError(f"{results} does not exist. Name a results directory.")
     if not results.is_dir():
-        raise PaperbenchError(f"{results} is no directory. Name a results directory.")
+        raise PaperbenchError(f"{results} is not a directory. Name a results directory.")
     if not any((results / name).is_dir() for name in ("runs", "external")):
         raise PaperbenchError(f"{results} has no folder runs/ or external/. Name the results directory around it.")
     store = Store(results)

@@ -25,7 +25,7 @@ class Comparison:
 
     Attributes:
         planned: Runs per cell, fixed beforehand.
-        claims_left_out: How many claims are about cells that were not chosen.
+        claims_left_out: How many claims are about cells that were not selected.
         left_out: What was meant for the table and not used, one sentence each.
     """
 

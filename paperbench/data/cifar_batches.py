@@ -86,7 +86,7 @@ def read_verified(key: str, folder: Path) -> list[bytes]:
             if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
                 altered.append(name)
     if altered:
-        problems.append(f"by their md5 sums, these are other files: {', '.join(altered)}")
+        problems.append(f"md5 mismatch: {', '.join(altered)}")
     if problems:
         raise PaperbenchError(
             f"{folder} does not hold the original {DATASETS[key].title}: {'; '.join(problems)}. Only the original "

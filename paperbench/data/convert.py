@@ -32,6 +32,8 @@ def convert(source: Path, target: Path, key: str) -> ImageDataset:
     Raises:
         PaperbenchError: The source is neither, or holds files that cannot be used; or the file cannot be written.
     """
+    if not source.exists():
+        raise PaperbenchError(f"{source} does not exist.")
     if target.exists():
         raise PaperbenchError(f"{target} is there already. Remove it, or choose another name.")
     try:
@@ -73,11 +75,11 @@ def load_images(key: str, folder: Path) -> ImageDataset:
         )
     classes, test_classes = _class_names(train), _class_names(test)
     if len(classes) != DATASETS[key].num_classes or classes != test_classes:
-        differing = ", ".join(sorted(set(classes) ^ set(test_classes))) or "none"
+        differing = ", ".join(sorted(set(classes) ^ set(test_classes)))
+        only = f"; only in one of them: {differing:.200}" if differing else ""
         raise PaperbenchError(
             f"{train} and {test} must have the same {DATASETS[key].num_classes} folders, one for each class of "
-            f"{DATASETS[key].title}. They have {len(classes)} and {len(test_classes)}; only in one of them: "
-            f"{differing:.200}."
+            f"{DATASETS[key].title}. They have {len(classes)} and {len(test_classes)}{only}."
         )
     size = DATASETS[key].size
     x_train, y_train = _read_part(train, classes, size)

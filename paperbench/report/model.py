@@ -228,7 +228,7 @@ class Report:
         counts = Counter(claim.standing for claim in comparison.claims)
         parts = [f"{counts[standing]} {standing}" for standing in get_args(Standing) if counts[standing]]
         if comparison.claims_left_out:
-            parts.append(f"{comparison.claims_left_out} about cells that were not chosen")
+            parts.append(f"{comparison.claims_left_out} about cells that were not selected")
         contradicted = ", ".join(c.claim.id for c in comparison.claims if c.standing == "contradicted")
         return f"{', '.join(parts)}.{f' Contradicted: {contradicted}.' if contradicted else ''}" if parts else ""
 

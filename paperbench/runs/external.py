@@ -18,7 +18,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.reading import list_folder, unreadable
 from paperbench.runs.record import Percent
 from paperbench.runs.signed import RecordError, Signed
-from paperbench.typed import Text, typed
+from paperbench.typed import Problem, Text, check, typed
 
 _FOLDER = "external"
 _REMEDY = "Restore it; or delete it, and enter the result again (`paperbench record`)."
@@ -49,7 +49,8 @@ class ExternalResult(Signed):
     def __post_init__(self) -> None:
         source = self.source
         if source != source.strip() or "\t" in source or len(source.splitlines()) != 1:
-            raise ValueError(f"source must be one line of text without space around it, not {source!r}.")
+            message = f"must be one line of text without space around it, not {source!r}."
+            check([Problem(("source",), message)])
 
     @property
     def file_name(self) -> str:

@@ -54,7 +54,7 @@ class Signed:
             signature = facts.pop("sha256", None)
             canonical = canonical_json(values)
         except (ValueError, RecursionError) as error:
-            raise RecordError(f"is no JSON ({error}).") from error
+            raise RecordError(f"is not JSON ({error}).") from error
         if facts.get("schema") != SCHEMA:
             raise ForeignRecordError(
                 f"has schema {facts.get('schema')!r}, and this version of paperbench reads {SCHEMA}."

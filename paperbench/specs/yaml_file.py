@@ -88,7 +88,7 @@ def load(path: Path) -> Document:
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: is no UTF-8 text (byte {error.start}).") from error
+        raise SpecError(f"{path}: is not UTF-8 text (byte {error.start}).") from error
     try:
         loader = _Loader(text)
         loader.name = str(path)
@@ -96,12 +96,12 @@ def load(path: Path) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ": ".join(part for part in (error.context, error.problem) if part)
-        raise SpecError(f"{path}:{mark.line + 1 if mark else 1}: no valid YAML: {reason}.") from error
+        raise SpecError(f"{path}:{mark.line + 1 if mark else 1}: not valid YAML: {reason}.") from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise SpecError(f"{path}:{line}: no valid YAML: {error.reason}.") from error
+        raise SpecError(f"{path}:{line}: not valid YAML: {error.reason}.") from error
     except (ValueError, OverflowError, RecursionError) as error:  # of impossible characters, versions and nesting
-        raise SpecError(f"{path}:{loader.line + 1}: no valid YAML: {error}.") from error
+        raise SpecError(f"{path}:{loader.line + 1}: not valid YAML: {error}.") from error
     if not isinstance(root, yaml.MappingNode):
         raise SpecError(f"{path}:1: must be a mapping of keys to values.")
     return Document(root)

@@ -128,7 +128,7 @@ def test_data_convert_makes_a_file_that_data_check_finds(run: Run) -> None:
         ("list --tables .", ". has no folders experiments/ and expected/. Name one that has, or leave it out."),
         ("verify --data .", "--data needs --rerun. Add that, or leave --data out."),
         ("verify --device cpu", "--device needs --rerun. Add that, or leave --device out."),
-        ("compare table2", "There is no directory results. Name the one with the results (`--results`), or make one"),
+        ("compare table2", "results does not exist. Name the one with the results (`--results`), or make one"),
     ],
 )
 def test_what_the_user_can_mend_is_one_clear_message(run: Run, arguments: str, message: str) -> None:
@@ -152,7 +152,7 @@ def test_a_gpu_that_is_not_there_is_refused(run: Run) -> None:
     [
         ("run table2 --stop-at 0", "argument --stop-at: must be a whole number from 1 up, not '0'"),
         ("run table2 --seeds 1001", "argument --seeds: must be at most 1000, not 1001"),
-        ("compare table2 --cells a/* --cells b/*", "--cells is there twice; give one pattern"),
+        ("compare table2 --cells a/* --cells b/*", "--cells was given twice; give one pattern"),
         ("run table2 --seeds 2.5", "argument --seeds: must be a whole number from 1 up, not '2.5'"),
         ("run table2 --max-seconds -1", "argument --max-seconds: must be a positive number of seconds, not '-1'"),
         ("run table2 --max-seconds 5m", "argument --max-seconds: must be a positive number of seconds, not '5m'"),
@@ -185,7 +185,7 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run: Run, tmp_p
 @pytest.mark.parametrize(
     ("results", "message"),
     [
-        ("file", "file is no directory. Choose another one (`--results DIR`)."),
+        ("file", "file is not a directory. Choose another one (`--results DIR`)."),
         ("file/results", "cannot be written: Not a directory. Choose another folder (`--results DIR`)"),
     ],
 )
@@ -362,7 +362,7 @@ def test_runs_that_fail_are_named_at_the_end_and_the_others_are_done(
     directory.record_file.write_text("{")
     code, out, err = run(*command)
     assert code == 2
-    assert f"error: {directory.record_file} is no JSON" in err
+    assert f"error: {directory.record_file} is not JSON" in err
     assert f"paperbench: error: runs that failed, see above: {ids[0]}" in err
     assert only_record(tmp_path / "r").run == ids[1]
     assert f"{ids[1]}  preact_resnet110(depth=8)" in out
@@ -389,7 +389,7 @@ def test_a_run_complains_of_damaged_records_of_other_runs(run: Run, quick_specs:
     command = ["run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", *ONE_RUN]
     code, _, err = run(*command, "--stop-at", 1)
     assert code == 0
-    assert f"paperbench: left out: {directory.record_file} is no JSON" in err
+    assert f"paperbench: left out: {directory.record_file} is not JSON" in err
 
 
 def test_a_table_with_nets_for_large_images_is_shown_but_not_run_yet(run: Run, tmp_path: Path) -> None:
@@ -519,4 +519,4 @@ def test_verify_of_nothing(run: Run, tmp_path: Path) -> None:
     assert f"{tmp_path} has no folder runs/ or external/. Name the results directory around it." in err
     code, _, err = run("verify", tmp_path / "missing")
     assert code == 2
-    assert "missing is no directory. Name a results directory." in err
+    assert "missing does not exist. Name a results directory." in err

@@ -134,7 +134,7 @@ def test_a_record_that_is_none_is_named(run: Run, tmp_path: Path) -> None:
     directory = Store(tmp_path).directory("damaged-s0")
     directory.path.mkdir(parents=True)
     directory.record_file.write_text("{")
-    assert f"{directory.record_file} is no JSON" in complaint(run, tmp_path)
+    assert f"{directory.record_file} is not JSON" in complaint(run, tmp_path)
 
 
 def test_a_record_of_another_schema_is_named(run: Run, tmp_path: Path, table2: Table) -> None:
@@ -254,7 +254,7 @@ def test_a_terminal_without_daggers_gets_a_table(tmp_path: Path) -> None:
 
 def test_a_results_directory_that_is_a_file_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "file is no directory. Name a results directory" in run("compare", "table2", "--results", "file")[2]
+    assert "file is not a directory. Name a results directory" in run("compare", "table2", "--results", "file")[2]
 
 
 def test_the_claims_of_a_profile_whose_cells_are_one_training_are_undecided(run: Run, tmp_path: Path) -> None:

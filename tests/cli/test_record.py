@@ -31,8 +31,8 @@ def test_a_result_is_taken_in_and_marked_as_external(record: Run) -> None:
     assert (code, err) == (0, "")
     (path,) = Path("results/external").iterdir()
     assert out == (
-        f"table2 original/resnet164, seed 3: 6.41 % from 'A. Author' is in {path}, marked as external: it is never "
-        "pooled with runs of your own.\n"
+        f"Recorded: table2 original/resnet164, seed 3, 6.41 % (source: 'A. Author'), in {path}. It is marked as "
+        "external and never pooled with runs of your own.\n"
     )
     table = load_table("table2", ROOT)
     cell = table.cell("original/resnet164")
@@ -47,7 +47,7 @@ def test_a_run_that_diverged_is_taken_in_without_an_error(record: Run) -> None:
         "table2", "original/resnet164", "--seed", "0", "--error", "diverged", "--source", " A. Author "
     )
     assert code == 0
-    assert "seed 0: diverged from 'A. Author'" in out
+    assert "seed 0, diverged (source: 'A. Author'), in " in out
     assert only_result(Path("results")).error is None
 
 
@@ -65,7 +65,7 @@ def test_a_cell_of_several_nets_takes_a_result_for_each(record: Run) -> None:
     for label in ("gate_bias=0", "gate_bias=-2"):
         code, out, _ = record(*where, "--setting", label)
         assert code == 0
-        assert out.startswith(f"table1 exclusive_gating_0_to_5/resnet110 ({label}), seed 3: ")
+        assert out.startswith(f"Recorded: table1 exclusive_gating_0_to_5/resnet110 ({label}), seed 3, ")
     table = load_table(SWEEP[0], ROOT)
     cell = table.cell(SWEEP[1])
     found = {result.setting: result.experiment for result in read_externals(Path("results"))[0]}
@@ -95,17 +95,17 @@ def test_a_cell_or_net_that_is_not_there_is_refused(record: Run, arguments: str,
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--seed", "-1", "seed: must be at least 0, not -1."),
+        ("--seed", "-1", "error: --seed must be at least 0, not -1."),
         ("--seed", "1.5", "argument --seed: invalid int value: '1.5'"),
-        ("--seed", "9" * 19, "seed: must be below 9223372036854775808"),
-        ("--error", "101", "error: must be at most 100, not 101.0."),
-        ("--error", "-1", "error: must be at least 0"),
-        ("--error", "nan", "error: must be a finite number, not nan."),
+        ("--seed", "9" * 19, "error: --seed must be below 9223372036854775808"),
+        ("--error", "101", "error: --error must be at most 100, not 101."),
+        ("--error", "-1", "error: --error must be at least 0"),
+        ("--error", "nan", "error: --error must be a finite number, not nan."),
         ("--error", "6.41%", "argument --error: must be a percentage, or 'diverged', not '6.41%'"),
         ("--error", "Diverge", "argument --error: must be a percentage"),
-        ("--source", " ", "source must be one line of text without space around it, not ''."),
-        ("--source", "a\nb", "source must be one line of text"),
-        ("--source", "a\x1bb", "source: must be text without control characters"),
+        ("--source", " ", "error: --source must be one line of text without space around it, not ''."),
+        ("--source", "a\nb", "error: --source must be one line of text"),
+        ("--source", "a\x1bb", "error: --source must be text without control characters"),
     ],
 )
 def test_a_value_of_no_result_is_refused(record: Run, option: str, value: str, message: str) -> None:

@@ -94,7 +94,7 @@ def test_a_pickle_of_unknown_origin_is_not_opened(folder: Path, tmp_path: Path) 
         for name in changed:
             original = (folder / name).read_bytes()
             (folder / name).write_bytes(evil)
-            assert f"by their md5 sums, these are other files: {name}. " in complaint(folder)
+            assert f"md5 mismatch: {name}. " in complaint(folder)
             (folder / name).write_bytes(original)
     assert not (tmp_path / "trace").exists()
     pickle.loads(evil)
@@ -112,7 +112,7 @@ def test_every_file_that_is_not_the_original_is_named_with_what_to_do(folder: Pa
     message = complaint(folder)
     assert (
         "data_batch_4 cannot be read: it is no ordinary file; data_batch_5 cannot be read: Is a directory; "
-        "by their md5 sums, these are other files: data_batch_3, test_batch. Only the original files are opened"
+        "md5 mismatch: data_batch_3, test_batch. Only the original files are opened"
     ) in message
     assert "data_batch_1 is missing; data_batch_2 cannot be read: its 1,099,511,627,776 bytes are more th" in message
     for advice in ("`paperbench data download cifar10`", "cifar10.npz", "`paperbench data convert`"):

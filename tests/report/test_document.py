@@ -271,8 +271,8 @@ def test_deviations_name_their_cells_even_where_they_are_all(numbers: Comparison
 def test_what_was_not_used_and_what_was_damaged_is_named(table2: Table) -> None:
     one, other = (record(table2, "preact/resnet110", error) for error in (6.4, 6.5))
     comparison = compared(table2, one, other)
-    value = read(comparison, "runs/x/record.json is no JSON", *comparison.left_out)
-    assert value["complaints"] == ["runs/x/record.json is no JSON"]
+    value = read(comparison, "runs/x/record.json is not JSON", *comparison.left_out)
+    assert value["complaints"] == ["runs/x/record.json is not JSON"]
     (left_out,) = value["left_out"]
     assert one.run in left_out
 

@@ -274,7 +274,7 @@ def test_only_the_columns_of_the_chosen_cells_are_shown(table2: Table) -> None:
     text = text_of(compared(table2, record(table2, "preact/resnet110", 6.5), cells="preact/resnet110"))
     assert "ResNet-110, paper" in text
     assert "ResNet-164" not in text
-    assert "14 about cells that were not chosen." in text
+    assert "14 about cells that were not selected." in text
 
 
 def test_a_run_that_serves_two_cells_is_listed_once(table2: Table) -> None:

@@ -107,7 +107,7 @@ def test_another_error_that_arrives_while_one_is_written_is_not_replaced(
 def test_a_damaged_file_is_not_replaced_by_entering_the_result_again(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
     path.write_text("{")
-    with pytest.raises(PaperbenchError, match=r"is no JSON .* delete it, .*Nothing was entered\."):
+    with pytest.raises(PaperbenchError, match=r"is not JSON .* delete it, .*Nothing was entered\."):
         write_external(tmp_path, RESULT)
     assert path.read_text() == "{"
 
@@ -119,10 +119,10 @@ def test_a_damaged_file_is_not_replaced_by_entering_the_result_again(tmp_path: P
         ({"error": -0.5}, "error: must be at least 0"),
         ({"seed": -1}, "seed: must be at least 0"),
         ({"seed": 2**63}, "seed: must be below 9223372036854775808"),
-        ({"source": ""}, "source must be one line of text without space around it, not ''."),
-        ({"source": " x"}, "source must be one line of text"),
-        ({"source": "x\ny"}, "source must be one line of text"),
-        ({"source": "x\u2028y"}, "source must be one line of text"),
+        ({"source": ""}, "source: must be one line of text without space around it, not ''."),
+        ({"source": " x"}, "source: must be one line of text"),
+        ({"source": "x\ny"}, "source: must be one line of text"),
+        ({"source": "x\u2028y"}, "source: must be one line of text"),
         ({"source": "x\x1b[2Jy"}, "source: must be text without control characters"),
         ({"kind": "run"}, "kind: must be 'external', not 'run'."),
         ({"experiment": "../x"}, "experiment: must be text that matches ^[0-9a-f]{64}$"),

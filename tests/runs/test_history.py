@@ -57,7 +57,7 @@ def test_a_line_that_need_not_be_read_does_not_matter() -> None:
     lines = TEN.splitlines(keepends=True)
     spoilt = b"".join([*lines[:3], b"{\n", *lines[4:]])
     assert window_mean(spoilt, "train_loss", 500, 800) == window_mean(TEN, "train_loss", 500, 800)
-    with pytest.raises(RunError, match=r"history\.jsonl:4: is no JSON"):
+    with pytest.raises(RunError, match=r"history\.jsonl:4: is not JSON"):
         window_mean(spoilt, "train_loss", 100, 800)
 
 
@@ -69,7 +69,7 @@ def test_a_line_that_need_not_be_read_does_not_matter() -> None:
         (b'"train_loss":700.0', b'"loss":700.0', "loss: unknown key. Did you mean"),
         (b'{"iteration":700,', b'{"iteration":-1,', "iteration: must be at least 0"),
         (b'{"iteration":700,', b"{", "iteration: is missing"),
-        (b'{"iteration":700,', b"\xff", "is no JSON"),
+        (b'{"iteration":700,', b"\xff", "is not JSON"),
     ],
 )
 def test_a_damaged_line_is_named_by_its_number(old: bytes, new: bytes, message: str) -> None:

@@ -96,7 +96,7 @@ def test_the_file_is_an_object_with_the_documented_keys_and_its_sha256_last() ->
         (setting("spec", "precision", to="fp23"), "spec.precision: must be 'fp32', 'tf32'"),
         (setting("status", to="done"), "status: must be 'partial', 'finished' or 'diverged'"),
         (setting("data", "name", to="\x1b[2J"), "data.name: must be text without control characters"),
-        (setting("net", to="\ud800"), "is no JSON"),
+        (setting("net", to="\ud800"), "is not JSON"),
         (setting("result", to=None), "its status is 'finished' without a result"),
         (setting("files", "weights_sha256", to=None), "its status is 'finished' without a hash of the weights"),
         (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "'finished' with a divergence"),
@@ -139,7 +139,7 @@ def test_a_record_of_another_schema_is_not_called_damaged(change: Change) -> Non
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", "[" * 100_000, '{"schema": 1}', b"\xff"])
 def test_what_is_no_record_is_refused(text: str | bytes) -> None:
-    with pytest.raises(RecordError, match=r"is no JSON|has schema None|is missing|must be a mapping"):
+    with pytest.raises(RecordError, match=r"is not JSON|has schema None|is missing|must be a mapping"):
         Record.from_json(text)
 
 
@@ -148,7 +148,7 @@ def test_what_is_no_record_is_refused(text: str | bytes) -> None:
 def test_numbers_that_are_not_finite_are_refused_wherever_they_stand(number: str, place: str) -> None:
     text = a_record().to_json()
     assert place in text
-    with pytest.raises(RecordError, match="is no JSON"):
+    with pytest.raises(RecordError, match="is not JSON"):
         Record.from_json(text.replace(place, f"{place.split(':')[0]}: {number}"))
 
 

@@ -146,7 +146,7 @@ def test_records_with_their_histories_are_read_and_the_others_named(tmp_path: Pa
     found, (copied, damaged) = store.records()
     assert found == sorted([*records, at_work], key=lambda record: record.run)
     assert f"copied-s0 holds the record of run {records[0].run}. Rename the folder to match, or move it away." in copied
-    assert damaged.startswith(f"{store.directory('damaged-s0').record_file} is no JSON")
+    assert damaged.startswith(f"{store.directory('damaged-s0').record_file} is not JSON")
 
 
 @pytest.mark.parametrize(

@@ -84,15 +84,15 @@ def test_every_value_keeps_its_line(file: Path) -> None:
         ("a: {b: *c}", "a.yaml:1: anchors (`&`) and aliases (`*`) are not read here; write the value out."),
         ("a: !!int 1", "a.yaml:1: the tag tag:yaml.org,2002:int means nothing here; leave it out."),
         ("a: !other {b: c}", "a.yaml:1: the tag !other means nothing here; leave it out."),
-        ("a: b\n---\nc: d", "a.yaml:2: no valid YAML: expected a single document"),
-        pytest.param("a:\n  - " + "[" * 200_000, "a.yaml:2: no valid YAML: maximum recursion depth", id="nested"),
-        ('a: "\\UFFFFFFFF"', "a.yaml:1: no valid YAML: "),
-        pytest.param(f"%YAML {'9' * 5000}.1\n---\na: b", "a.yaml:1: no valid YAML: ", id="version"),
+        ("a: b\n---\nc: d", "a.yaml:2: not valid YAML: expected a single document"),
+        pytest.param("a:\n  - " + "[" * 200_000, "a.yaml:2: not valid YAML: maximum recursion depth", id="nested"),
+        ('a: "\\UFFFFFFFF"', "a.yaml:1: not valid YAML: "),
+        pytest.param(f"%YAML {'9' * 5000}.1\n---\na: b", "a.yaml:1: not valid YAML: ", id="version"),
         ('a: "\\e[2J"', "a.yaml:1: holds '\\x1b', which cannot be printed; leave it out."),
         ('a: b\n"\\0": c', "a.yaml:2: holds '\\x00', which cannot be printed; leave it out."),
-        ("a: b\nc: \x00", "a.yaml:2: no valid YAML: "),
-        ("a: b\n\tc: d", "a.yaml:2: no valid YAML: "),
-        ("a: b\nc: 1\n d: 2", "a.yaml:3: no valid YAML: "),
+        ("a: b\nc: \x00", "a.yaml:2: not valid YAML: "),
+        ("a: b\n\tc: d", "a.yaml:2: not valid YAML: "),
+        ("a: b\nc: 1\n d: 2", "a.yaml:3: not valid YAML: "),
     ],
 )
 def test_what_could_be_misread_is_refused_at_its_line(file: Path, text: str, message: str) -> None:
@@ -107,7 +107,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path, reason in (
         (missing, "cannot be read: No such file or directory."),
         (tmp_path, "cannot be read: Is a directory."),
-        (latin, "is no UTF-8 text (byte 7)."),
+        (latin, "is not UTF-8 text (byte 7)."),
         (large, "cannot be read: its 300,000 bytes are more than the 262,144"),
         (pipe, "cannot be read: it is no ordinary file"),
     ):
