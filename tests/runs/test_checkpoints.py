@@ -210,6 +210,20 @@ def test_a_state_that_does_not_fit_the_net_is_an_error_of_the_run(
     assert message in go(run, tmp_path)[1].failure
 
 
+def test_a_gpu_that_fails_while_a_state_is_loaded_condemns_no_checkpoint(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = go(run, tmp_path, stop_at=1)
+
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", failing)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        go(run, tmp_path, incompatible="restart")
+    assert directory.checkpoints.newest_first()
+
+
 def test_no_file_of_a_run_is_a_pickle(whole: RunDirectory) -> None:
     """Whoever is given a results directory runs no code by reading it."""
     for file in whole.path.parents[1].rglob("*.*"):

@@ -371,3 +371,19 @@ def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRu
     ]
     with held[2].held():
         pass
+
+
+def test_of_a_holder_that_showed_no_life_before_the_watch_ended_nothing_is_said(
+    run: PlannedRun, tmp_path: Path
+) -> None:
+    limits = Limits()
+
+    class Stopping(Log):
+        def waiting(self, runs: int, seconds: float) -> None:
+            super().waiting(runs, seconds)
+            limits.signal = 15
+
+    (tmp_path / "leases").mkdir()
+    (tmp_path / "leases" / f"{run.id}.1").write_text("")
+    _, log = go(run, tmp_path, limits, Stopping())
+    assert (log.watches, log.skips, log.failures) == ([1], [], [])
