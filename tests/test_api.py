@@ -141,6 +141,7 @@ def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path) -> None:
     folder = tmp_path / "results" / "runs" / damaged.id
     folder.mkdir(parents=True)
     (folder / "record.json").write_text("{")
+    assert "no record" in str(both)
     outcome = paperbench.run(both, Observer())
     assert outcome.failed == outcome.remaining == [damaged]
     assert not outcome.is_cut_short
