@@ -47,14 +47,15 @@ def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Tabl
 
 
 def test_a_notebook_shows_markdown_and_print_the_command_lines_table(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "damaged-s0").mkdir(parents=True)
-    (tmp_path / "runs" / "damaged-s0" / "record.json").write_text("{")
+    damaged = tmp_path / "runs" / os.fsdecode(b"damaged\xff-s0")  # no text that could be written as UTF-8
+    damaged.mkdir(parents=True)
+    (damaged / "record.json").write_text("{")
     table = paperbench.load_table("table2")
     assert "| full pre-activation" in table._repr_markdown_()
     assert "full pre-activation       4(e)        6.37        5.46" in str(table)
     assert repr(table) == "<table2: Test error (%) on CIFAR-10 by placement of the activations>"
     judged = table.compare(tmp_path)
-    assert "Left out: " in judged._repr_markdown_()
+    assert b"damaged\\udcff-s0" in judged._repr_markdown_().partition("Left out: ")[2].encode()
     assert "No run of this table" in str(judged)
 
 
@@ -141,6 +142,7 @@ def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path) -> None:
     folder = tmp_path / "results" / "runs" / damaged.id
     folder.mkdir(parents=True)
     (folder / "record.json").write_text("{")
+    assert "no record" in str(both)
     outcome = paperbench.run(both, Observer())
     assert outcome.failed == outcome.remaining == [damaged]
     assert not outcome.is_cut_short
