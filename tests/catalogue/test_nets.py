@@ -95,6 +95,12 @@ def test_equal_nets_are_equal_whatever_they_were_asked_for_by(name: str, kwargs:
     assert resolve(name, **kwargs).canonical() == NETS[same].canonical()
 
 
+@pytest.mark.parametrize("scales", [{"shortcut_scale": 1}, {"residual_scale": 1}])
+def test_a_net_that_scales_one_path_alone_is_not_the_plain_one(scales: dict[str, Any]) -> None:
+    halves = {"shortcut_scale": 0.5, "residual_scale": 0.5, **scales}
+    assert resolve("resnet110_constant_scaling", **halves) != NETS["original_resnet110"]
+
+
 def test_every_combination_of_shortcut_and_placement_is_a_net_of_its_own() -> None:
     pairs = list(itertools.product(SHORTCUTS, PLACEMENTS))
     nets = [resolve("original_resnet110", shortcut=shortcut, placement=placement) for shortcut, placement in pairs]
