@@ -107,7 +107,7 @@ def test_a_folder_with_other_files_is_left_as_it_is(directory: Path, fetches: An
         (directory / FOLDER / "test").write_bytes(content)
     before = files_under(directory)
     message = complaint("cifar100", directory)
-    assert ("other files: test." if content else "test is missing.") in message
+    assert ("md5 mismatch: test." if content else "test is missing.") in message
     assert "move this folder away and use `paperbench data download cifar100`" in message
     assert (files_under(directory), asked) == (before, [])
 
@@ -135,7 +135,7 @@ def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path, directory: P
     [
         *((archive_of(GOOD)[:length], "CIFAR-100 could not be downloaded (") for length in (0, 100)),
         (b"\x1f\x8b\x08" + bytes(40), "CIFAR-100 could not be downloaded ("),
-        (archive_of([GOOD[0], member(f"{FOLDER}/test")]), "these are other files: test."),
+        (archive_of([GOOD[0], member(f"{FOLDER}/test")]), "md5 mismatch: test."),
     ],
     ids=range(4),
 )
