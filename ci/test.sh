@@ -7,6 +7,7 @@ set -euo pipefail
 ruff check .
 ruff format --check .
 mypy
+lint-imports
 case "$*" in
 "" | --full) set -- "$@" --numprocesses=auto --maxprocesses=8 --dist=worksteal ;;
 esac

@@ -32,8 +32,8 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.report import FORMATS, Format
-from paperbench.report.model import Report
-from paperbench.report.table import published_table
+from paperbench.report.published import published_table
+from paperbench.report.report import Report
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
@@ -112,10 +112,10 @@ class JudgedTable:
 
                 return junit.render(report, requirement)
             case "json" | "csv":
-                from paperbench.report import csv_format, document
+                from paperbench.report import csv_format, json_format
 
-                facts = document.document(self.comparison, self.complaints)
-                return document.render(facts) if form == "json" else csv_format.render(facts)
+                facts = json_format.document(self.comparison, self.complaints)
+                return json_format.render(facts) if form == "json" else csv_format.render(facts)
         raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), FORMATS)}")
 
     def __str__(self) -> str:
@@ -350,7 +350,7 @@ def plan(
     from paperbench.runs.disk_space import check_disk_space
     from paperbench.runs.executor import Incompatible, remaining
     from paperbench.runs.limits import Limits
-    from paperbench.training.choice import choose_engine
+    from paperbench.training.engine import choose_engine
     from paperbench.training.precision import choose_device, choose_precision
 
     if incompatible not in get_args(Incompatible):

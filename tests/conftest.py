@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 torch.set_num_threads(1)  # the nets here are tiny: two threads mostly wait, for each other or for another process
 
 
-for name, examples in (("quick", 100), ("full", 1000)):
+for name, examples in (("default", 25), ("full", 100), ("stress", 2_000)):
     settings.register_profile(
         name,
         max_examples=examples,
@@ -32,25 +32,38 @@ for name, examples in (("quick", 100), ("full", 1000)):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    about = "more kills and more fuzzed inputs: minutes instead of seconds"
-    parser.addoption("--full", action="store_true", help=about)
+    parser.addoption("--full", action="store_true", help="every test but the stress tests: under half an hour")
+    parser.addoption("--stress", action="store_true", help="--full, and kills, faults and fuzzing by the thousand")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("full" if config.getoption("--full") else "quick")
+    settings.load_profile(_tier(config))
+
+
+def _tier(config: pytest.Config) -> str:
+    return next((tier for tier in ("stress", "full") if config.getoption(f"--{tier}")), "default")
 
 
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
-    """Whether --full was given."""
-    return bool(request.config.getoption("--full"))
+    """Whether to try more cases than by default: with --full or --stress."""
+    return _tier(request.config) != "default"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
+@pytest.fixture(scope="session")
+def stress(request: pytest.FixtureRequest) -> bool:
+    """Whether to try thousands of cases: with --stress."""
+    return _tier(request.config) == "stress"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier = _tier(config)
     for item in items:
-        if "gpu" in item.keywords:
+        if "stress" in item.keywords and tier != "stress":
+            item.add_marker(pytest.mark.skip(reason="runs with --stress"))
+        elif "full" in item.keywords and tier == "default":
+            item.add_marker(pytest.mark.skip(reason="runs with --full"))
+        elif "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paperbench import atomic
+from paperbench import files
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.record import Code, DataFacts, Divergence, Environment, Files, Record, Result, Session
 from paperbench.runs.store import RunDirectory, Store
@@ -88,7 +88,7 @@ def at_each_dealing_with_the_disk(tick: Callable[[], bool]) -> None:
 
         return wrapped
 
-    atomic.open = lambda *of: HalfWritten(open(*of), tick)  # noqa: SIM115
+    files.open = lambda *of: HalfWritten(open(*of), tick)  # noqa: SIM115
     os.fsync = around(os.fsync)
     Path.replace = around(Path.replace)
     Path.unlink = around(Path.unlink)

@@ -48,7 +48,7 @@ def test_tables_and_expected_numbers_are_in_the_wheel(installed: Path) -> None:
 
 def test_tables_are_judged_from_the_wheel(installed: Path) -> None:
     code = (
-        "import json, pathlib, paperbench; from paperbench.report.document import ComparisonDocument;"
+        "import json, pathlib, paperbench; from paperbench.report.json_format import ComparisonDocument;"
         "from paperbench.typed import json_schema;"
         "pathlib.Path('results').mkdir(exist_ok=True);"
         "judged = paperbench.load_table('table1').compare('results');"

@@ -23,7 +23,7 @@ from paperbench.bench.setup import Training, free_memory, wait_for
 from paperbench.bench.soundness import STEPS, Reference, find_reference, first_steps, inequality, step_error
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
-from paperbench.training.choice import BIT_EQUAL, available_engines, choose_engine
+from paperbench.training.engine import BIT_EQUAL, available_engines, choose_engine
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
 

@@ -95,7 +95,7 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.bench.setup import bench_training, machine_facts
     from paperbench.bench.text import notes, render_net
     from paperbench.bench.throughput import bench_variants, measure_net
-    from paperbench.training.choice import available_engines
+    from paperbench.training.engine import available_engines
     from paperbench.training.precision import choose_device
 
     device = choose_device(args.device)
@@ -122,7 +122,7 @@ def _break_down(args: argparse.Namespace) -> int:
     from paperbench.bench.breakdown import render_breakdown
     from paperbench.bench.profiling import measure_breakdown
     from paperbench.bench.setup import bench_training
-    from paperbench.training.choice import choose_engine
+    from paperbench.training.engine import choose_engine
     from paperbench.training.precision import choose_device, choose_precision
 
     device = choose_device(args.device)
@@ -140,7 +140,7 @@ def _say(line: str) -> None:
 
 
 def _write(path: Path | None, report: Any) -> None:
-    from paperbench.atomic import write_atomically
+    from paperbench.files import write_atomically
     from paperbench.typed import to_json
 
     if path is not None:

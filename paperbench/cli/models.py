@@ -144,7 +144,7 @@ def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
     from tabulate import tabulate
 
     from paperbench.catalogue import resolve
-    from paperbench.training.footprint import step_footprint
+    from paperbench.training.memory import step_memory
     from paperbench.training.precision import choose_device
 
     device = choose_device(wanted_device)
@@ -154,7 +154,7 @@ def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
         row = [name]
         for precision, checkpointing in variants:
             try:
-                size = step_footprint(resolve(name), batch_size, precision, device, grad_checkpointing=checkpointing)
+                size = step_memory(resolve(name), batch_size, precision, device, grad_checkpointing=checkpointing)
                 row.append(f"{size / 1e9:.2f}")
             except torch.OutOfMemoryError:
                 row.append("too much")

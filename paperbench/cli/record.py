@@ -40,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.runs.external import ExternalResult, write_external
-    from paperbench.runs.signed import SCHEMA
+    from paperbench.runs.hashed import SCHEMA
     from paperbench.specs.locate import spec_root
     from paperbench.specs.table import load_table
     from paperbench.typed import TypedError, from_json

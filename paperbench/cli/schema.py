@@ -19,7 +19,7 @@ FORMATS = {
     "external": "runs.external.ExternalResult",
     "bench": "bench.figures.BenchReport",
     "breakdown": "bench.breakdown.Breakdown",
-    "comparison": "report.document.ComparisonDocument",
+    "comparison": "report.json_format.ComparisonDocument",
 }
 """What can be asked for: the type, below paperbench, that a file of the format holds."""
 

@@ -16,7 +16,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.report.table import describe
+    from paperbench.report.published import describe
     from paperbench.specs.locate import spec_root
     from paperbench.specs.table import load_table
 

@@ -15,7 +15,7 @@ import numpy as np
 from paperbench.catalogue import DATASETS
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
-from paperbench.reading import read_at_most
+from paperbench.files import read_at_most
 
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 MD5 = {

@@ -8,10 +8,10 @@ import zlib
 from http.client import HTTPException
 from pathlib import Path
 
-from paperbench.atomic import TEMPORARY
 from paperbench.catalogue import DATASETS
 from paperbench.data.cifar_batches import FOLDERS, MD5, read_verified
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.files import TEMPORARY
 
 
 def download(key: str, directory: Path) -> Path:

@@ -10,11 +10,10 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_magic
 
-from paperbench.atomic import TEMPORARY
 from paperbench.catalogue import DATASETS
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
-from paperbench.reading import check_size
+from paperbench.files import TEMPORARY, check_size
 
 MAX_IMAGES = 200_000
 """In one part; CIFAR has 50,000. A small archive can unpack to any size."""

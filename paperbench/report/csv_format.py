@@ -15,7 +15,7 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paperbench.report.document import ComparisonDocument
+from paperbench.report.json_format import ComparisonDocument
 
 COLUMNS = {
     "table": "document.table",
@@ -56,7 +56,7 @@ COLUMNS = {
     "error": "run.error",
     "counted": "run.counted",
 }
-"""The columns, each with its place in the JSON document, whose types (`paperbench.report.document`) say what it is."""
+"""The columns, each with its place in the JSON document, whose types (`report.json_format`) say what it is."""
 
 _FORMULA_BEGINS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the latter four are the former in full width
 

@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Requirement
-from paperbench.report.layout import published
-from paperbench.report.model import CellReport, Report, method, percent
+from paperbench.report.grid import published
+from paperbench.report.report import CellReport, Report, method, percent
 
 _VERSION = ("paperbench", __version__)
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, 2.2

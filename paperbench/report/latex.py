@@ -15,8 +15,8 @@ from typing import Literal
 from pylatexenc.latexencode import RULE_DICT, RULE_REGEX, UnicodeToLatexConversionRule, UnicodeToLatexEncoder
 
 from paperbench import __version__
-from paperbench.report.layout import FORMULA, Lines, Marked, narrowed
-from paperbench.report.model import NOTHING, Report
+from paperbench.report.grid import FORMULA, Lines, Marked, narrowed
+from paperbench.report.report import NOTHING, Report
 
 _CHARACTERS = 102  # so many in a row are scaled down to some 6.5 points in the class article
 _NOTE_LINE = 100  # so many characters of a note are a line in the class article

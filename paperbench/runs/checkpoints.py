@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paperbench.atomic import DAMAGED, remove, set_aside, unguarded, write_atomically
 from paperbench.errors import RunError
-from paperbench.reading import read_at_most
+from paperbench.files import DAMAGED, read_at_most, remove, set_aside, unguarded, write_atomically
 
 _LARGEST = 10_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from paperbench.errors import RunError
+from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, take_any
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
@@ -15,7 +16,6 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
-from paperbench.runs.signed import ForeignRecordError, RecordError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION

@@ -13,11 +13,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from paperbench.atomic import write_atomically
 from paperbench.errors import PaperbenchError
-from paperbench.reading import list_folder, unreadable
+from paperbench.files import list_folder, unreadable, write_atomically
+from paperbench.runs.hashed import HashedJson, RecordError
 from paperbench.runs.record import Percent
-from paperbench.runs.signed import RecordError, Signed
 from paperbench.typed import Problem, Text, check, typed
 
 _FOLDER = "external"
@@ -26,7 +25,7 @@ _FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 
 @typed
-class ExternalResult(Signed):
+class ExternalResult(HashedJson):
     """One training that somebody else reports.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from paperbench.errors import RunError
-from paperbench.reading import read_at_most, unreadable
+from paperbench.files import read_at_most, unreadable
 from paperbench.runs.record import Record
 from paperbench.typed import TypedError, from_json, to_json, typed
 

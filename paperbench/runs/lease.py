@@ -23,8 +23,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from paperbench.atomic import writing
 from paperbench.errors import RunError
+from paperbench.files import writing
 from paperbench.typed import TypedError, from_json, to_json, typed
 
 LEASE_SECONDS = 60.0

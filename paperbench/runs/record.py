@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from paperbench.runs.signed import Signed
+from paperbench.runs.hashed import HashedJson
 from paperbench.specs.run_spec import RunSpec
 from paperbench.typed import Text, typed
 
@@ -135,7 +135,7 @@ class Files:
 
 
 @typed
-class Record(Signed):
+class Record(HashedJson):
     """See the module.
 
     Attributes:

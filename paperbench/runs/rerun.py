@@ -17,8 +17,7 @@ from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
 from paperbench.runs.session import history_line
-from paperbench.training.choice import BIT_EQUAL, available_engines
-from paperbench.training.engine import EngineName
+from paperbench.training.engine import BIT_EQUAL, EngineName, available_engines
 from paperbench.training.precision import choose_precision
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from paperbench.errors import RunError
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
+from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Interrupted, Limits
@@ -27,16 +28,15 @@ from paperbench.runs.resume import (
     ResumeError,
     newest_checkpoint,
 )
-from paperbench.runs.signed import SCHEMA
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.specs.recipe import Recipe
-from paperbench.training.choice import BIT_EQUAL, choose_engine
 from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
+from paperbench.training.engine import BIT_EQUAL, choose_engine
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
+from paperbench.training.metrics import WindowMetrics
 from paperbench.training.trainer import Trainer
-from paperbench.training.window import WindowMetrics
 
 
 class RunSession:

@@ -17,14 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from paperbench.atomic import TEMPORARY, remove, set_aside, unguarded, write_atomically, writing
 from paperbench.errors import RunError
-from paperbench.reading import list_folder
+from paperbench.files import TEMPORARY, list_folder, remove, set_aside, unguarded, write_atomically, writing
 from paperbench.runs.checkpoints import Checkpoints
+from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
 from paperbench.runs.lease import Lease
 from paperbench.runs.record import Record
-from paperbench.runs.signed import ForeignRecordError, RecordError
 
 _RECORD_REMEDY = "Restore the file; where there is a checkpoint, the same `paperbench run` makes it again."
 _FOREIGN_REMEDY = (

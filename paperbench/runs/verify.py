@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import file_digest
 
-from paperbench.atomic import DAMAGED, TEMPORARY
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.reading import check_size, unreadable
+from paperbench.files import DAMAGED, TEMPORARY, check_size, unreadable
+from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
-from paperbench.runs.signed import RecordError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import Recipe
 

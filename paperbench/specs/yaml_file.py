@@ -17,7 +17,7 @@ import yaml
 from yaml.reader import ReaderError
 
 from paperbench.errors import PaperbenchError
-from paperbench.reading import UNPRINTABLE, read_at_most
+from paperbench.files import UNPRINTABLE, read_at_most
 from paperbench.typed import KeyPath, Problem, TypedError, from_json
 
 T = TypeVar("T")

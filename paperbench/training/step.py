@@ -8,9 +8,9 @@ from torch import Tensor
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
 from paperbench.specs.recipe import Recipe
+from paperbench.training.metrics import Window
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import autocast
-from paperbench.training.window import Window
 from paperbench.training.working_copy import DirectModel
 
 

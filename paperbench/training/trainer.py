@@ -29,10 +29,10 @@ from paperbench.training.evaluation import (
     reestimate_batch_norm,
 )
 from paperbench.training.graph import CudaCapture, GraphEngine
+from paperbench.training.metrics import Window, WindowMetrics
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import has_bf16, keep_stream_in_fp32, set_arithmetic
 from paperbench.training.step import TrainingStep
-from paperbench.training.window import Window, WindowMetrics
 from paperbench.training.working_copy import DirectModel, WorkingCopy
 
 NUMERICS_VERSION = 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paperbench.bench.soundness import FirstSteps, Reference, find_reference, first_steps, step_error
-from paperbench.training.window import WindowMetrics
+from paperbench.training.metrics import WindowMetrics
 
 FP32 = [2.0, 1.5, 1.0]
 

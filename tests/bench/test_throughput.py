@@ -17,7 +17,7 @@ from paperbench.bench.throughput import Contender, OurLoop, bench_variants, meas
 from paperbench.catalogue import resolve
 from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import environment_facts
-from paperbench.training.choice import ENGINES
+from paperbench.training.engine import ENGINES
 from paperbench.training.precision import PRECISIONS
 from paperbench.training.trainer import Trainer
 from paperbench.typed import to_json
@@ -366,7 +366,7 @@ def test_plain_loops_are_the_shipped_one_and_every_precision_with_and_without_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(throughput, "choose_precision", lambda wanted, device: wanted or "tf32")
-    monkeypatch.setattr("paperbench.training.choice.available_engines", lambda device: dict.fromkeys(ENGINES))
+    monkeypatch.setattr("paperbench.training.engine.available_engines", lambda device: dict.fromkeys(ENGINES))
     found = bench_variants(["graph", "compile", "graph"], ["fp32", "bf16", "bf16-fp32-stream"], CPU)
     assert [(v.kind, v.precision) for v in found[:5]] == [
         ("plain", "tf32"),

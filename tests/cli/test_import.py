@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.helpers import ROOT, python
+from tests.helpers import python
 
 LIST = "import timm; print('preact_resnet1001' in timm.list_models())"
 BUILD = "model = timm.create_model('preact_resnet20'); print(sum(p.numel() for p in model.parameters()))"
@@ -71,38 +69,3 @@ for module in sys.argv[1:]:
     modules += ["report.text", "report.diagram", "bench.figures", "bench.breakdown", "bench.text", "cli.main"]
     found = python("-c", program, *modules)
     assert found.returncode == 0, found.stderr
-
-
-ORDER = [
-    *("errors", "typed", "tensor_file", "catalogue", "architecture", "seeds", "atomic", "reading"),
-    *("specs", "models", "data", "training", "runs", "compare", "report", "bench", "api", "cli"),
-]
-"""Each part of the package may import from those before it, as ARCHITECTURE.md says."""
-
-LOADS_TORCH = {"models", "tensor_file", "training", "data.loader", "data.download"} | {
-    f"runs.{module}" for module in ("disk_space", "environment", "executor", "rerun", "resume", "session", "weights")
-}
-LOADS_TORCH |= {f"bench.{module}" for module in ("plain_loop", "profiling", "setup", "soundness", "throughput")}
-
-
-def imports_of(file: Path) -> Iterator[str]:
-    """Modules imported when the file is; not those under TYPE_CHECKING or inside functions."""
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
-def test_imports_go_one_way_and_torch_stays_where_it_belongs() -> None:
-    files = sorted((ROOT / "paperbench").rglob("*.py"))
-    assert len(files) > 50
-    for file in files:
-        module = ".".join(file.relative_to(ROOT / "paperbench").with_suffix("").parts).removesuffix(".__init__")
-        package = module.split(".")[0]
-        for imported in imports_of(file):
-            top, _, inner = imported.partition(".")
-            if top in ("torch", "timm", "torchvision"):
-                assert {module, package} & LOADS_TORCH, f"{module} imports {imported}"
-            if top == "paperbench" and package in ORDER and inner:
-                assert ORDER.index(inner.split(".")[0]) <= ORDER.index(package), f"{module} imports {imported}"

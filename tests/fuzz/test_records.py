@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paperbench.errors import RunError
+from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
-from paperbench.runs.signed import RecordError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, hundreds, refused

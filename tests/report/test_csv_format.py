@@ -10,7 +10,7 @@ import pytest
 from paperbench.compare.comparison import Comparison
 from paperbench.report import csv_format
 from paperbench.report.csv_format import COLUMNS
-from paperbench.report.document import document
+from paperbench.report.json_format import document
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, ORIGINAL, compared, external, record
 from tests.report.conftest import SWEEP

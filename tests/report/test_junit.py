@@ -9,7 +9,7 @@ import pytest
 
 from paperbench.compare.comparison import Comparison, Requirement
 from paperbench.report import junit
-from paperbench.report.model import Report
+from paperbench.report.report import Report
 from paperbench.specs.table import Table
 from tests.compare.judging import compared, in_cell, record, records
 from tests.report.conftest import SWEEP

@@ -26,7 +26,7 @@ from pylatexenc.latexwalker import (
 from paperbench.compare.comparison import Comparison
 from paperbench.report import latex
 from paperbench.report.latex import escape
-from paperbench.report.model import Report
+from paperbench.report.report import Report
 from paperbench.specs.table import Table, load_table
 from tests.compare.judging import COPY, compared, external, in_cell, record, records
 from tests.helpers import copy_of_specs, edit

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paperbench.compare.comparison import Comparison
-from paperbench.report.model import Report
+from paperbench.report.report import Report
 from paperbench.report.text import render
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.store import Store

@@ -22,10 +22,10 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
 from paperbench.specs.recipe import Drops, Monitoring, WarmUp
 from paperbench.training.engine import EagerEngine
+from paperbench.training.metrics import Window
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
-from paperbench.training.window import Window
 from tests.runs.running import CPU, assert_same, go, planned
 
 AFTER_THE_DROP = 0.1 * 0.1

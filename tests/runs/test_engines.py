@@ -13,7 +13,7 @@ from paperbench.runs import session as session_module
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
-from paperbench.training.choice import EngineChoice, available_engines, choose_engine
+from paperbench.training.engine import EngineChoice, available_engines, choose_engine
 from tests.runs.running import CPU, assert_same, go
 
 

@@ -26,9 +26,8 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training import trainer as trainer_module
-from paperbench.training.choice import EngineChoice
 from paperbench.training.compiling import compile_units
-from paperbench.training.engine import EagerEngine
+from paperbench.training.engine import EagerEngine, EngineChoice
 from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers import a_session

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from paperbench.runs.environment import code_facts, environment_facts
+from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.record import DataFacts, Divergence, Record, Session
-from paperbench.runs.signed import ForeignRecordError, RecordError
 from paperbench.typed import json_schema
 from tests.helpers import a_record, a_session
 

@@ -16,9 +16,9 @@ import torch
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs import store as store_module
+from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.signed import SCHEMA
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from paperbench.errors import PaperbenchError
+from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.history import HISTORY_REMEDY, HistoryLine, history_bytes
 from paperbench.runs.record import Record
-from paperbench.runs.signed import ForeignRecordError, RecordError
 from paperbench.runs.store import RunDirectory, Store
 from tests.helpers import a_record, write_record
 

@@ -5,15 +5,15 @@ import torch
 from torch._inductor.exc import InvalidCxxCompiler
 
 from paperbench.errors import PaperbenchError
-from paperbench.training import choice
-from paperbench.training.choice import COMPILE_MIN_ITERATIONS, available_engines, choose_engine
+from paperbench.training import engine
+from paperbench.training.engine import COMPILE_MIN_ITERATIONS, available_engines, choose_engine
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.fixture
 def triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_no_triton", lambda: None)
+    monkeypatch.setattr(engine, "_no_triton", lambda: None)
 
 
 def test_a_cpu_has_no_graphs_and_trains_eagerly_however_long() -> None:
@@ -31,7 +31,7 @@ def test_a_gpu_compiles_where_it_pays(iterations: int, name: str) -> None:
 
 
 def test_a_gpu_without_triton_replays_graphs_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_no_triton", lambda: "Triton is not there")
+    monkeypatch.setattr(engine, "_no_triton", lambda: "Triton is not there")
     chosen = choose_engine("auto", CUDA, 64_000)
     assert (chosen.name, chosen.reason) == ("graph", "nothing can be compiled here: Triton is not there")
     with pytest.raises(PaperbenchError, match=r"Engine compile: Triton is not there. Use `--engine auto`"):

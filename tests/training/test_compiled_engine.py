@@ -24,8 +24,7 @@ from paperbench.specs.recipe import Drops, Recipe, WarmUp
 from paperbench.training import compiling
 from paperbench.training import trainer as trainer_module
 from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
-from paperbench.training.choice import available_engines
-from paperbench.training.engine import EagerEngine
+from paperbench.training.engine import EagerEngine, available_engines
 from paperbench.training.trainer import Trainer
 from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, through_a_file, window_of
 

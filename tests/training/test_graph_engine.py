@@ -20,8 +20,8 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training import trainer as trainer_module
 from paperbench.training.engine import EngineName
+from paperbench.training.metrics import WindowMetrics
 from paperbench.training.trainer import Trainer
-from paperbench.training.window import WindowMetrics
 from tests.training.tape import Tape
 from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, through_a_file, window_of
 

@@ -13,8 +13,8 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.engine import EngineName
+from paperbench.training.metrics import WindowMetrics
 from paperbench.training.trainer import Trainer
-from paperbench.training.window import WindowMetrics
 
 
 def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:

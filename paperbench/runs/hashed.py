@@ -13,7 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from paperbench.errors import RunError
-from paperbench.reading import read_at_most, unreadable
+from paperbench.files import read_at_most, unreadable
 from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import TypedError, from_json, typed
 
@@ -30,7 +30,7 @@ class ForeignRecordError(RecordError):
 
 
 @typed
-class Signed:
+class HashedJson:
     """Values that are kept as one JSON object, with the sha256 of all of them under its last key."""
 
     schema: Literal[1]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.report.layout import Grid, as_markdown, as_text, paper_grid, paragraph
+from paperbench.report.grid import Grid, as_markdown, as_text, paper_grid, paragraph
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Cell, Table

@@ -14,7 +14,7 @@ from scipy import stats
 
 from paperbench import __version__
 from paperbench.compare.comparison import Comparison
-from paperbench.report.document import ComparisonDocument, document, render
+from paperbench.report.json_format import ComparisonDocument, document, render
 from paperbench.specs.table import Table
 from paperbench.typed import from_json, json_schema
 from tests.compare.judging import COPY, compared, external, record, records

@@ -16,7 +16,7 @@ from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Group, Run
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
-from paperbench.report.layout import Beside, Grid, Marked, paper_grid
+from paperbench.report.grid import Beside, Grid, Marked, paper_grid
 from paperbench.specs.experiment import Column
 
 NOTHING = "-"
