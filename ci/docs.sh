@@ -4,15 +4,24 @@
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
-# environment.sh does not install the docs group: no other script needs it.
+# Only this script needs the docs group, so environment.sh leaves it out.
 docs_stamp="$environment/installed-docs"
 if [ "$(cat "$docs_stamp" 2>/dev/null)" != "$wanted" ]; then
     python -m pip install --quiet --constraint constraints.txt --group docs
     echo "$wanted" > "$docs_stamp"
 fi
-export NO_MKDOCS_2_WARNING=1 # the theme's notice about another project
+export NO_MKDOCS_2_WARNING=1 # a notice of the theme that a strict build would print
 case "${1:-build}" in
-build) mkdocs build --strict --clean --quiet && echo "The site is in build/site: open build/site/index.html" ;;
-serve) shift && mkdocs serve --strict "$@" ;;
-*) echo "usage: bash ci/docs.sh [build | serve [OPTIONS OF MKDOCS SERVE]]" >&2 && exit 2 ;;
+build)
+    mkdocs build --strict --clean --quiet
+    echo "The site is in build/site. Searching it needs a server: bash ci/docs.sh serve"
+    ;;
+serve)
+    shift
+    mkdocs serve --strict "$@"
+    ;;
+*)
+    echo "usage: bash ci/docs.sh [build | serve [OPTION OF MKDOCS SERVE]...]" >&2
+    exit 2
+    ;;
 esac
