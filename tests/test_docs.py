@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -25,9 +26,8 @@ import paperbench
 from paperbench.catalogue import DATASETS, NETS, resolve
 from paperbench.cli.main import build_parser, main
 from paperbench.cli.schema import FORMATS
-from paperbench.data.digits import load_digits
 from paperbench.runs.observer import Observer
-from paperbench.specs.locate import spec_root
+from paperbench.runs.planning import PlannedRun
 from paperbench.specs.table import load_profiles, load_table
 from paperbench.training.engine import ENGINES
 from paperbench.training.precision import PRECISIONS
@@ -141,7 +141,7 @@ def test_commands_parse_and_name_what_exists(command: tuple[str, ...], monkeypat
 def check_names(args: argparse.Namespace) -> None:
     """The tables, cells, profiles, nets, data sets, formats, engines and precisions of a command exist."""
     values: dict[str, Any] = vars(args)
-    root = spec_root(values.get("tables"))
+    root = values.get("tables") or ROOT
     if "table" in values:
         table = load_table(args.table, root)
         if "cells" in values:
@@ -187,8 +187,8 @@ def test_python_blocks_run(document: Path, working_directory: Path, capsys: pyte
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run of the example table, with a smaller net and fewer iterations than `smoke`."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlannedRun, Path]:
+    """A finished run of the example table, smaller and shorter than in `smoke`, and its directory."""
     root = tmp_path_factory.mktemp("own_table")
     shutil.copytree(EXAMPLE, root, dirs_exist_ok=True)
     file = root / "experiments" / "profiles.yaml"
@@ -200,16 +200,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = paperbench.plan("mytable", root / "results", profile="smoke", cells="original/*", device="cpu", root=root)
     outcome = paperbench.run(plan, Observer())
     assert not outcome.remaining
-    return root / "results" / "runs" / plan.runs[0].id
+    return plan.runs[0], root / "results" / "runs" / plan.runs[0].id
 
 
-def test_weights_of_a_run_load_as_documented(trained: Path) -> None:
+def test_weights_of_a_run_load_as_documented(trained: tuple[PlannedRun, Path]) -> None:
+    run, directory = trained
     (block,) = (b for b in blocks_of(ROOT / "docs" / "nets.md") if "model.safetensors" in b.code)
-    digits = load_digits()
-    names: dict[str, Any] = {"pixels": torch.from_numpy(digits.x_test).permute(0, 3, 1, 2).float()}
-    exec(block.code.replace("results/runs/<run>", str(trained)), names)
-    error = 100 * (names["logits"].argmax(1) != torch.from_numpy(digits.y_test)).double().mean().item()
-    assert error == pytest.approx(yaml.safe_load(names["facts"]["result"])["test_error"])
+    names: dict[str, Any] = {"pixels": torch.from_numpy(run.dataset.x_test).permute(0, 3, 1, 2).float()}
+    exec(block.code.replace("results/runs/<run>", str(directory)), names)
+    loss = torch.nn.functional.cross_entropy(names["logits"], torch.from_numpy(run.dataset.y_test)).item()
+    assert loss == pytest.approx(json.loads(names["facts"]["result"])["test_loss"], rel=1e-5)
 
 
 @pytest.mark.full
