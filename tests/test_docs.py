@@ -1,0 +1,244 @@
+"""The documents: links resolve, commands parse, Python blocks run, the example table trains, the site builds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import paperbench
+from paperbench.catalogue import DATASETS, NETS, resolve
+from paperbench.cli.main import build_parser, main
+from paperbench.cli.schema import FORMATS
+from paperbench.runs.observer import Observer
+from paperbench.runs.planning import PlannedRun
+from paperbench.specs.table import load_profiles, load_table
+from paperbench.training.engine import ENGINES
+from paperbench.training.precision import PRECISIONS
+from tests.conftest import ROOT
+
+PAGES = sorted(ROOT.glob("docs/*.md"))
+DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")] + PAGES
+EXAMPLE = ROOT / "examples" / "own_table"
+PLACEHOLDERS = {
+    "TABLE": "table2",
+    "NAME": "preact_resnet164",
+    "NET": "preact_resnet164",
+    "N": "1",
+    "CELL": "preact/resnet110",
+}
+QUICK = ("list", "show", "models", "schema", "compare")
+"""Subcommands that neither train nor measure."""
+
+_FENCED = re.compile(r"(?P<marker><!-- not run: .+ -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
+_INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_COMMAND_MENTIONED = re.compile(r"`paperbench ([a-z]+)([^`]*)`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code.
+
+    Attributes:
+        is_run: Whether the tests run it: a comment `<!-- not run: reason -->` before the block says otherwise.
+    """
+
+    language: str
+    code: str
+    is_run: bool
+
+
+def text_of(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
+
+
+def prose_of(document: Path) -> str:
+    return _FENCED.sub("", text_of(document))
+
+
+def blocks_of(document: Path) -> list[Block]:
+    """Fenced blocks with their language, and indented blocks without one."""
+    fenced = [Block(m["language"], m["code"], not m["marker"]) for m in _FENCED.finditer(text_of(document))]
+    return fenced + [Block("", code, is_run=True) for code in _INDENTED.findall(prose_of(document))]
+
+
+def commands_of(document: Path) -> Iterator[list[str]]:
+    """The arguments of every `paperbench` command in the code blocks."""
+    for block in blocks_of(document):
+        if block.language not in ("", "sh"):
+            continue
+        for line in block.code.replace("\\\n", " ").splitlines():
+            if re.match(r"\s*(\w+=\S+ )*paperbench ", line):
+                words = shlex.split(line, comments=True)
+                words = words[words.index("paperbench") + 1 :]
+                end = next((i for i, word in enumerate(words) if word in ("|", "&&", ";", ">")), len(words))
+                yield [PLACEHOLDERS.get(word, word) for word in words[:end]]
+
+
+ALL_COMMANDS = sorted({tuple(command) for document in DOCUMENTS for command in commands_of(document)})
+
+
+@cache
+def slugs_of(document: Path) -> set[str]:
+    """Anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+)$", prose_of(document), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.fixture
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the examples and empty results."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "results" / "runs").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_and_anchors_resolve(document: Path) -> None:
+    targets = [t for t in _LINK.findall(prose_of(document)) if not re.match(r"https?:|mailto:", t)]
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        linked = (document.parent / path).resolve() if path else document
+        assert linked.exists(), target
+        assert not anchor or anchor in slugs_of(linked), target
+
+
+def test_no_document_links_to_a_package_index() -> None:
+    for document in DOCUMENTS:
+        assert not re.search(r"pypi\.|pythonhosted|index-url", text_of(document)), document
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
+def test_commands_parse_and_name_what_exists(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    try:
+        args = build_parser().parse_args(command)
+    except SystemExit as end:  # --help and --version exit with 0
+        if end.code:
+            pytest.fail("argparse refuses the command")
+        return
+    check_names(args)
+
+
+def check_names(args: argparse.Namespace) -> None:
+    """The tables, cells, profiles, nets, data sets, formats, engines and precisions of a command exist."""
+    values: dict[str, Any] = vars(args)
+    root = values.get("tables") or ROOT
+    if "table" in values:
+        table = load_table(args.table, root)
+        if "cells" in values:
+            assert table.cells(args.cells, on_request=True)
+        if "cell" in values:
+            table.cell(args.cell)
+    if "profile" in values:
+        load_profiles(root).named(args.profile)
+    if "pattern" in values:
+        assert args.pattern.partition(".")[0] in NETS or any(fnmatchcase(name, args.pattern) for name in NETS)
+    for name in [*(values.get("models") or ()), *filter(None, [values.get("breakdown")])]:
+        resolve(name)
+    assert values.get("dataset") in (None, *DATASETS)
+    if args.command == "schema":
+        assert args.name in (None, *FORMATS)
+    assert {*values.get("engines", ()), values.get("engine", "auto")} <= {*ENGINES, "auto"}
+    assert {*values.get("precisions", ()), values.get("precision")} <= {*PRECISIONS, None}
+
+
+def test_commands_in_running_text_exist_with_their_options() -> None:
+    subparsers = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for document in DOCUMENTS:
+        for name, rest in _COMMAND_MENTIONED.findall(prose_of(document)):
+            assert name in subparsers.choices, (document.name, name)
+            known = subparsers.choices[name]._option_string_actions
+            assert set(re.findall(r"--[a-z-]+", rest)) <= set(known), (document.name, name, rest)
+
+
+@pytest.mark.parametrize("command", [c for c in ALL_COMMANDS if c[0] in QUICK and "--memory" not in c], ids=" ".join)
+def test_quick_commands_run(command: tuple[str, ...], working_directory: Path) -> None:
+    expected = 1 if "--require" in command else 0  # nothing is reproduced in empty results
+    assert main(command) == expected
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_blocks_run(document: Path, working_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks_of(document):
+        if block.language == "python":
+            code = compile(block.code, document.name, "exec")
+            if block.is_run:
+                with torch.device("meta"):  # large nets without their memory
+                    exec(code, {})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlannedRun, Path]:
+    """A finished run of the example table, smaller and shorter than in `smoke`, and its directory."""
+    root = tmp_path_factory.mktemp("own_table")
+    shutil.copytree(EXAMPLE, root, dirs_exist_ok=True)
+    file = root / "experiments" / "profiles.yaml"
+    profiles = yaml.safe_load(file.read_text())
+    smoke = profiles["profiles"]["smoke"]
+    smoke["depth"] = {"basic": 8}
+    smoke["recipe"] |= {"iterations": 4, "drops": {"at": [2]}}
+    file.write_text(yaml.safe_dump(profiles))
+    plan = paperbench.plan("mytable", root / "results", profile="smoke", cells="original/*", device="cpu", root=root)
+    outcome = paperbench.run(plan, Observer())
+    assert not outcome.remaining
+    return plan.runs[0], root / "results" / "runs" / plan.runs[0].id
+
+
+def test_weights_of_a_run_load_as_documented(trained: tuple[PlannedRun, Path]) -> None:
+    run, directory = trained
+    (block,) = (b for b in blocks_of(ROOT / "docs" / "nets.md") if "model.safetensors" in b.code)
+    names: dict[str, Any] = {"pixels": torch.from_numpy(run.dataset.x_test).permute(0, 3, 1, 2).float()}
+    exec(block.code.replace("results/runs/<run>", str(directory)), names)
+    loss = torch.nn.functional.cross_entropy(names["logits"], torch.from_numpy(run.dataset.y_test)).item()
+    assert loss == pytest.approx(json.loads(names["facts"]["result"])["test_loss"], rel=1e-5)
+
+
+@pytest.mark.full
+def test_example_table_trains_as_documented(working_directory: Path) -> None:
+    (command,) = (c for c in commands_of(ROOT / "docs" / "extending.md") if c[0] == "run")
+    assert main(command) == 0
+    assert len(list(working_directory.glob("build/mytable/runs/*/model.safetensors"))) == 2
+
+
+def test_citation_is_complete_and_of_this_version() -> None:
+    citation = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == paperbench.__version__
+    assert citation["license"] == project["license"]
+    assert citation["references"][0]["doi"] == "10.1007/978-3-319-46493-0_38"
+
+
+@pytest.mark.full
+def test_site_builds_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="`bash ci/docs.sh` installs mkdocs")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(
+        build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    pages = list(tmp_path.glob("*.html"))
+    assert {page.stem for page in pages} > {path.stem for path in PAGES} | {"architecture", "contributing", "security"}
+    for page in pages:
+        loaded = re.findall(r"<(?:script|img|link)[^>]* (?:src|href)=[\"']?([^\"'\s>]+)", text_of(page))
+        assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page.name
