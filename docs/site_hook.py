@@ -17,13 +17,13 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 
 TOP_LEVEL_PAGES = {
+    "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
 """Paths on the site by path in the repository."""
 
-_SITE_PATHS = TOP_LEVEL_PAGES | {"README.md": "index.md"}
 _REPOSITORY_PATHS = {site_path: path for path, site_path in TOP_LEVEL_PAGES.items()}
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -47,7 +47,7 @@ def _site_link(link: re.Match[str], directory: str) -> str:
     target = posixpath.normpath(posixpath.join(directory, link["path"]))
     if target.startswith("..") or not (ROOT / target).exists():
         return link[0]  # a web address, or a broken link, which the strict build reports
-    site_path = _SITE_PATHS.get(target, target.removeprefix("docs/"))
-    if target not in _SITE_PATHS and not (target.startswith("docs/") and target.endswith(".md")):
+    site_path = TOP_LEVEL_PAGES.get(target, target.removeprefix("docs/"))
+    if target not in TOP_LEVEL_PAGES and not (target.startswith("docs/") and target.endswith(".md")):
         return link["text"]
     return f"[{link['text']}]({site_path}{link['anchor'] or ''})"
