@@ -4,12 +4,6 @@
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
-# Only this script needs the docs group, so environment.sh leaves it out.
-docs_stamp="$environment/installed-docs"
-if [ "$(cat "$docs_stamp" 2>/dev/null)" != "$wanted" ]; then
-    python -m pip install --quiet --constraint constraints.txt --group docs
-    echo "$wanted" > "$docs_stamp"
-fi
 export NO_MKDOCS_2_WARNING=1 # a notice of the theme that a strict build would print
 case "${1:-build}" in
 build)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks from nothing: lint, types, tests. Arguments go to pytest; without any, or with --full alone, it takes all
-# the cores there are, up to eight.
+# All checks from nothing: lint, types, tests. Arguments go to pytest. Without any, or with --full or --stress
+# alone, it uses all cores, up to eight.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
@@ -9,6 +9,6 @@ ruff format --check .
 mypy
 lint-imports
 case "$*" in
-"" | --full) set -- "$@" --numprocesses=auto --maxprocesses=8 --dist=worksteal ;;
+"" | --full | --stress) set -- "$@" --numprocesses=auto --maxprocesses=8 --dist=worksteal ;;
 esac
 python -m pytest "$@"
