@@ -1,4 +1,4 @@
-"""Files read within limits, and written so that they hold either the old contents or the new."""
+"""Read files of bounded size, and replace files atomically."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pathlib import Path
 from paperbench.errors import PaperbenchError
 
 UNPRINTABLE = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
-"""A character that a terminal would obey, or that no file can be written with."""
+"""A control character, or half of a surrogate pair, which UTF-8 cannot encode."""
 
 
 def read_at_most(path: Path, limit: int) -> bytes:
-    """The content of a regular file, unless it is unreasonably large.
+    """Read a regular file of at most `limit` bytes.
 
     Raises:
-        OSError: As `check_size`, or it cannot be read.
+        OSError: As for `check_size`, or the file cannot be read.
     """
     check_size(path, limit)
     return path.read_bytes()
 
 
 def check_size(path: Path, limit: int) -> None:
-    """Refuse what should not be read: reading a pipe would block, and a device might never end.
+    """Refuse large files, pipes (reading one would block) and devices (which may never end).
 
     Raises:
         OSError: The file does not exist, is larger than `limit` bytes, or is a pipe or device.
@@ -37,51 +37,49 @@ def check_size(path: Path, limit: int) -> None:
     if stat.S_ISDIR(status.st_mode):
         return  # open() refuses it, with the system's message
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if status.st_size > limit:
-        reason = f"its {status.st_size:,} bytes are more than the {limit:,} of any such file"
+        reason = f"it has {status.st_size:,} bytes, and the limit is {limit:,}"
         raise OSError(errno.EFBIG, reason, str(path))
 
 
-def list_folder(folder: Path) -> list[Path]:
-    """What is in a folder, sorted by name; nothing if the folder does not exist.
+def list_directory(directory: Path) -> list[Path]:
+    """Return the entries of a directory, sorted by name; none if the directory does not exist.
 
     Raises:
-        PaperbenchError: It cannot be read.
+        PaperbenchError: The directory cannot be read.
     """
     try:
-        return sorted(folder.iterdir())
+        return sorted(directory.iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise PaperbenchError(unreadable(folder, error, "Check its permissions.")) from error
+        raise PaperbenchError(format_read_error(directory, error, "Check its permissions.")) from error
 
 
-def unreadable(path: Path, error: OSError, remedy: str) -> str:
-    """The message about a file that cannot be read."""
+def format_read_error(path: Path, error: OSError, remedy: str) -> str:
+    """Return the message for a file that cannot be read."""
     return f"{path} cannot be read: {error.strerror or error}. {remedy}"
 
 
 TEMPORARY = ".tmp"
-"""Ending of incomplete files; what a killed process left under such a name can be deleted."""
+"""Suffix of files that are being written. If a process is killed meanwhile, its file can be deleted."""
 DAMAGED = ".damaged"
-"""Ending of files that could not be read; kept, as somebody may know more about the disk."""
+"""Suffix of files that were set aside because they are damaged; they are kept in case they can be repaired."""
 
 
-def unguarded() -> None:
-    """The guard of files that no other process writes."""
+def no_guard() -> None:
+    """The guard for files that no other process writes."""
 
 
-def write_atomically(path: Path, data: bytes, guard: Callable[[], object] = unguarded) -> None:
-    """Replace a file by new contents, once these are on disk and read back as they were written.
-
-    Its folder is made if it does not exist.
+def write_atomically(path: Path, data: bytes, guard: Callable[[], object] = no_guard) -> None:
+    """Replace a file once the new contents are on disk and read back correctly; create its directory if needed.
 
     Args:
-        guard: Called right before the replacement, and when that fails; may raise to prevent it.
+        guard: Called right before the replacement, and again if writing fails; may raise to prevent it.
 
     Raises:
-        PaperbenchError: The disk is full or the folder cannot be written; the old file is untouched.
+        PaperbenchError: The file cannot be written, for example because the disk is full; the old file is unchanged.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
@@ -92,68 +90,67 @@ def write_atomically(path: Path, data: bytes, guard: Callable[[], object] = ungu
                 stream.flush()
                 os.fsync(stream.fileno())
             if temporary.read_bytes() != data:
-                raise OSError("what was written does not read back the same")
+                raise OSError("the file does not read back as written")
             guard()
             temporary.replace(path)
-            _sync_folder(path.parent)
+            _sync_directory(path.parent)
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except OSError as error:
-        guard()  # if another process took over and cleared the temporary file away, that is what to report
-        raise unwritable(path, error) from error
+        guard()  # if another process took over and removed the temporary file, report that instead
+        raise _write_error(path, error) from error
 
 
 def set_aside(path: Path, guard: Callable[[], object]) -> Path:
-    """Give a damaged file a name under which it is not looked for; returns that.
+    """Rename a damaged file so that it is no longer used; return its new path.
 
     Raises:
-        PaperbenchError: The folder cannot be written.
+        PaperbenchError: The directory cannot be written.
     """
     guard()
-    with writing(path):
+    with report_write_errors(path):
         return path.replace(path.with_name(path.name + DAMAGED))
 
 
 def remove(path: Path, guard: Callable[[], object]) -> None:
-    """Delete a file, if it is there.
+    """Delete a file if it exists.
 
     Raises:
         PaperbenchError: It cannot be deleted.
     """
     guard()
-    with writing(path):
+    with report_write_errors(path):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Report an OSError within as a file that cannot be written.
+def report_write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into a PaperbenchError that says that `path` cannot be written.
 
     Raises:
-        PaperbenchError: There was one.
+        PaperbenchError: The body raised an OSError.
     """
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise _write_error(path, error) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a renaming survive a power cut, where the system lets folders be synced."""
+def _sync_directory(directory: Path) -> None:
+    """Make a rename survive a power cut, on systems that can sync directories."""
     if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(directory, os.O_RDONLY)
         try:
-            with suppress(OSError):  # some network file systems do not offer it
+            with suppress(OSError):  # some network file systems do not support it
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
 
-def unwritable(path: Path, error: OSError) -> PaperbenchError:
-    """What to tell a user whose file cannot be written."""
-    advice = "Make room or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
+def _write_error(path: Path, error: OSError) -> PaperbenchError:
+    advice = "Free some space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
     return PaperbenchError(
-        f"{path} cannot be written: {error.strerror or error}. {advice} another folder (`--results DIR`), and give the "
-        "same command again."
+        f"{path} cannot be written: {error.strerror or error}. {advice} another directory (`--results DIR`), and run "
+        "the same command again."
     )

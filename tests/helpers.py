@@ -1,4 +1,4 @@
-"""Small things that several test files share: copies of the shipped specs, files of images, a record."""
+"""Helpers for several test files: copies of the shipped specs, image data sets, processes, records."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def copy_of_specs(target: Path) -> Path:
-    """experiments/ and expected/ as shipped, for a test to change."""
-    for folder in ("experiments", "expected"):
-        shutil.copytree(ROOT / folder, target / folder)
+    """Copy experiments/ and expected/ for a test to change."""
+    for name in ("experiments", "expected"):
+        shutil.copytree(ROOT / name, target / name)
     return target
 
 
 def edit(path: Path, old: str, new: str) -> int:
-    """Replace a text that must stand in the file exactly once; returns the line, from 1, where the new one begins."""
+    """Replace a text that occurs exactly once in a file; return the line number, from 1, of the replacement."""
     text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
+    assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {path}"
     path.write_text(text.replace(old, new), encoding="utf-8")
     return text[: text.index(old)].count("\n") + 1
 
 
 def line_of(path: Path, text: str) -> int:
-    """The line, from 1, that holds a text which stands in the file once."""
+    """Return the number, from 1, of the only line that contains a text."""
     lines = [number for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text in line]
-    assert len(lines) == 1, f"{text!r} stands in lines {lines} of {path}"
+    assert len(lines) == 1, f"{text!r} is in lines {lines} of {path}"
     return lines[0]
 
 
 class HalfWritten:
-    """A stream to a file; something happens when half of what is written to it has arrived.
+    """A file stream that calls a function after writing the first half of the data.
 
     Args:
-        halfway: Called then; whether the other half is to follow.
+        stream: The underlying stream.
+        halfway: Called after the first half; returns whether to write the second half.
     """
 
     def __init__(self, stream: Any, halfway: Callable[[], bool]) -> None:
@@ -70,25 +71,25 @@ class HalfWritten:
             self._stream.write(data[len(data) // 2 :])
 
 
-def at_each_dealing_with_the_disk(tick: Callable[[], bool]) -> None:
-    """Have it called before and after each sync, renaming and removal, and half-way through each write.
+def hook_disk_operations(hook: Callable[[], bool]) -> None:
+    """Call a hook before and after each sync, rename and deletion, and halfway through each write.
 
-    For a process that ends soon: nothing is put back.
+    The patches are permanent, so use this only in a process that ends soon.
 
     Args:
-        tick: Whether the other half of a write is to follow.
+        hook: Returns whether to write the second half.
     """
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **names: Any) -> Any:
-            tick()
+            hook()
             result = function(*arguments, **names)
-            tick()
+            hook()
             return result
 
         return wrapped
 
-    files.open = lambda *of: HalfWritten(open(*of), tick)  # noqa: SIM115
+    files.open = lambda *of: HalfWritten(open(*of), hook)  # noqa: SIM115
     os.fsync = around(os.fsync)
     Path.replace = around(Path.replace)
     Path.unlink = around(Path.unlink)
@@ -100,7 +101,7 @@ def random_images(n: int, seed: int = 0, classes: int = 10) -> tuple[np.ndarray,
 
 
 def random_dataset(side: int) -> ImageDataset:
-    """100 + 40 random images of so many pixels a side."""
+    """Return 100 training and 40 test images of side x side random pixels."""
     rng = np.random.default_rng(0)
     return ImageDataset(
         key="cifar10",
@@ -115,12 +116,12 @@ def random_dataset(side: int) -> ImageDataset:
 
 
 def paperbench_process(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m paperbench ...` in a process of its own."""
+    """Run `python -m paperbench ...` in another process."""
     return python("-m", "paperbench", *arguments, cwd=cwd)
 
 
 def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Another Python that finds the package as this one does."""
+    """Run another Python process that can import the package."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=cwd, env=environment, timeout=300
@@ -146,7 +147,7 @@ ENVIRONMENT = Environment("3.11.7", "2.15.0", "0.29.2", "1.0.31", "2.4.6", None,
 
 
 def a_session(last: int, **changes: Any) -> Session:
-    """A session up to an iteration, with changes of what carried it out."""
+    """Return a session that ended at iteration `last`, with changes to it, its code or its environment."""
     code, environment = (
         replace(part, **{key: changes.pop(key) for key in list(changes) if hasattr(part, key)})
         for part in (CODE, ENVIRONMENT)
@@ -155,7 +156,7 @@ def a_session(last: int, **changes: Any) -> Session:
 
 
 def a_record(**changes: Any) -> Record:
-    """A finished run, or one of another status, whose parts fit together unless they are given too."""
+    """Return a consistent record of a finished run, or of the given status, with changes."""
     spec, seed, status = changes.get("spec", a_spec()), changes.get("seed", 3), changes.get("status", "finished")
     iteration = changes.get("iteration", {"finished": 80, "partial": 40, "diverged": 7}[status])
     values: dict[str, Any] = {
@@ -176,8 +177,8 @@ def a_record(**changes: Any) -> Record:
     return Record(**{**values, **changes})
 
 
-def write_record(store: Store, record: Record, folder: str | None = None) -> RunDirectory:
-    """Put a record into a store, under its own name or another."""
-    directory = store.directory(folder or record.run)
+def write_record(store: Store, record: Record, name: str | None = None) -> RunDirectory:
+    """Write a record into a results directory, under its run id or another name."""
+    directory = store.directory(name or record.run)
     directory.write_record(record)
     return directory

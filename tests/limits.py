@@ -1,4 +1,4 @@
-"""How much memory a hostile input may take."""
+"""A limit on the memory that reading a hostile input may take."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def frugal(megabytes: int = 50) -> Iterator[None]:
-    """Fails the test if what is inside allocates more."""
+def limit_memory(megabytes: int = 50) -> Iterator[None]:
+    """Fail the test if the body allocates more."""
     tracemalloc.start()
     try:
         yield

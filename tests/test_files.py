@@ -11,94 +11,79 @@ from paperbench.files import read_at_most, write_atomically
 from tests.helpers import HalfWritten
 
 
-def test_a_new_file_is_written_and_nothing_else(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a", b"new")
-    assert (tmp_path / "a").read_bytes() == b"new"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
-
-
-def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+def test_new_file_and_its_directory_are_created(tmp_path: Path) -> None:
     write_atomically(tmp_path / "b" / "c" / "a", b"new")
-    assert (tmp_path / "b" / "c" / "a").read_bytes() == b"new"
+    (file,) = (tmp_path / "b" / "c").iterdir()
+    assert (file.name, file.read_bytes()) == ("a", b"new")
 
 
-def break_writes(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
-    """Let half of every write reach the disk; then comes the error or, without one, a lie."""
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (RuntimeError("in the middle"), RuntimeError, "in the middle"),
+        (KeyboardInterrupt("Ctrl-C"), KeyboardInterrupt, "Ctrl-C"),
+        (
+            OSError(28, os.strerror(28)),
+            PaperbenchError,
+            r"a cannot be written: No space left on device\. Free some space or choose another directory",
+        ),
+        (None, PaperbenchError, r"a cannot be written: the file does not read back as written\. Choose another"),
+    ],
+    ids=["error", "interrupt", "full disk", "silent loss"],
+)
+def test_failed_write_keeps_the_old_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException | None,
+    raised: type[BaseException],
+    message: str,
+) -> None:
+    """Half of the data reaches the disk; then an error occurs, or the other half is silently lost."""
 
     def fail() -> bool:
         if error:
             raise error
         return False
 
+    (tmp_path / "a").write_bytes(b"old")
     monkeypatch.setattr(files, "open", lambda *of: HalfWritten(open(*of), fail), raising=False)  # noqa: SIM115
-
-
-@pytest.mark.parametrize("error", [RuntimeError("in the middle"), KeyboardInterrupt()])
-def test_an_error_in_the_middle_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    break_writes(monkeypatch, error)
-    with pytest.raises(type(error)):
+    with pytest.raises(raised, match=message):
         write_atomically(tmp_path / "a", b"something new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (OSError(28, os.strerror(28)), r"a cannot be written: No space left on device\. Make room or choose"),
-        (None, r"a cannot be written: what was written does not read back the same\. Choose"),
-    ],
-    ids=["full disk", "silent loss"],
-)
-def test_a_write_that_fails_is_told_and_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None, message: str
-) -> None:
+def test_old_file_stays_until_new_one_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"old")
-    break_writes(monkeypatch, error)
-    with pytest.raises(PaperbenchError, match=message):
-        write_atomically(tmp_path / "a", b"something new")
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
-
-
-def test_the_old_file_is_there_until_the_new_one_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    seen = []
+    contents = []
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (seen.append((tmp_path / "a").read_bytes()), fsync(fd)))
+    monkeypatch.setattr(os, "fsync", lambda fd: (contents.append((tmp_path / "a").read_bytes()), fsync(fd)))
     write_atomically(tmp_path / "a", b"new")
-    assert seen == [b"old", b"new"], "the file before it is renamed, its folder after"
+    assert contents == [b"old", b"new"], "the file is synced before it is renamed, its directory after"
 
 
-def test_a_folder_that_cannot_hold_the_file_is_told(tmp_path: Path) -> None:
+def test_file_in_place_of_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PaperbenchError, match=r"a cannot be written: (Not a directory|File exists)\."):
         write_atomically(tmp_path / "file" / "a", b"new")
 
 
-def test_a_file_of_the_largest_size_is_read_and_one_byte_more_is_refused(tmp_path: Path) -> None:
+def test_size_limit_is_inclusive(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"1234")
     assert read_at_most(tmp_path / "file", 4) == b"1234"
-    with pytest.raises(OSError, match="its 4 bytes are more than the 3 of any such file"):
+    with pytest.raises(OSError, match="it has 4 bytes, and the limit is 3"):
         read_at_most(tmp_path / "file", 3)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="it is no ordinary file"):
-        read_at_most(tmp_path / "pipe", 100)
-
-
-def test_a_device_that_never_ends_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/dev/zero")
-    with pytest.raises(OSError, match="it is no ordinary file"):
-        read_at_most(tmp_path / "link", 100)
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match="it is not a regular file"):
+            read_at_most(tmp_path / name, 100)
 
 
-@pytest.mark.parametrize(("name", "error"), [("", IsADirectoryError), ("nowhere", FileNotFoundError)])
-def test_what_cannot_be_read_is_told_as_ever(tmp_path: Path, name: str, error: type[OSError]) -> None:
+@pytest.mark.parametrize(("name", "error"), [("", IsADirectoryError), ("missing", FileNotFoundError)])
+def test_other_read_errors_are_unchanged(tmp_path: Path, name: str, error: type[OSError]) -> None:
     with pytest.raises(error):
         read_at_most(tmp_path / name, 100)

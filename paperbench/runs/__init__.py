@@ -1,1 +1,1 @@
-"""From a table to runs, and from a run to its record."""
+"""Plan the runs of a table, train them, and keep their results."""

@@ -1,8 +1,7 @@
-"""The checkpoint files of a run. Nothing here imports torch: what is in them is the trainer's business.
+"""The checkpoint files of a run, as bytes. This module does not import torch.
 
-A name holds the iteration and a hash of the contents, such as `checkpoint-64000-0123456789abcdef.safetensors`, so that
-damage shows without a second file, and the folders of two stores can be copied over each other without one checkpoint
-replacing another.
+A file name holds the iteration and a hash of the contents, such as `checkpoint-64000-0123456789abcdef.safetensors`.
+The hash reveals damage, and lets two results directories be merged by copying without overwriting a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,81 +13,82 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import RunError
-from paperbench.files import DAMAGED, read_at_most, remove, set_aside, unguarded, write_atomically
+from paperbench.files import DAMAGED, format_read_error, no_guard, read_at_most, remove, set_aside, write_atomically
 
-_LARGEST = 10_000_000_000
+_MAX_BYTES = 10_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
 
 class DamagedCheckpointError(RunError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint whose contents do not match the hash in its name."""
 
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """One checkpoint, by its name."""
+    """A checkpoint file, described by its name."""
 
     path: Path
     iteration: int
     digest: str
 
     def read(self) -> bytes:
-        """Its bytes.
+        """Return the bytes of the file.
 
         Raises:
-            DamagedCheckpointError: They are not those that were written.
+            DamagedCheckpointError: The bytes do not match the hash.
             RunError: The file cannot be read.
         """
         try:
-            data = read_at_most(self.path, _LARGEST)
+            data = read_at_most(self.path, _MAX_BYTES)
         except OSError as error:
-            raise RunError(
-                f"{self.path} cannot be read: {error.strerror or error}. Mend that, and give the same command again."
-            ) from error
+            raise RunError(format_read_error(self.path, error, "Fix that, and run the same command again.")) from error
         if _digest(data) != self.digest:
-            raise DamagedCheckpointError(f"{self.path} does not hold what was written: its hash is another")
+            raise DamagedCheckpointError(f"{self.path} is damaged: its hash does not match its name")
         return data
 
 
 class Checkpoints:
-    """The checkpoints in a run's folder.
+    """The checkpoints in a run's directory.
 
     Args:
-        folder: The run's.
-        guard: Called before anything is written or removed; may raise to prevent it.
+        path: The run's directory.
+        guard: Called before anything is written or deleted; may raise to prevent it.
     """
 
-    def __init__(self, folder: Path, guard: Callable[[], None] = unguarded) -> None:
-        self.folder, self._guard = folder, guard
+    def __init__(self, path: Path, guard: Callable[[], None] = no_guard) -> None:
+        self.path, self._guard = path, guard
 
     def newest_first(self) -> list[CheckpointFile]:
-        """All of them, the farthest first."""
-        named = ((path, _NAME.fullmatch(path.name)) for path in self.folder.glob("checkpoint-*.safetensors"))
-        files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in named if match]
+        """Return all checkpoints, the highest iteration first."""
+        matches = ((path, _NAME.fullmatch(path.name)) for path in self.path.glob("checkpoint-*.safetensors"))
+        files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 
     def damaged(self) -> list[Path]:
-        """Those that were set aside."""
-        return sorted(self.folder.glob(f"checkpoint-*{DAMAGED}"))
+        """Return the damaged checkpoints that were set aside."""
+        return sorted(self.path.glob(f"checkpoint-*{DAMAGED}"))
 
     def write(self, iteration: int, data: bytes) -> CheckpointFile:
-        """A new checkpoint; those there stay.
+        """Write a checkpoint beside the existing ones.
 
         Raises:
-            PaperbenchError: It cannot be written.
+            PaperbenchError: The file cannot be written.
         """
         digest = _digest(data)
-        file = CheckpointFile(self.folder / f"checkpoint-{iteration}-{digest}.safetensors", iteration, digest)
+        file = CheckpointFile(self.path / f"checkpoint-{iteration}-{digest}.safetensors", iteration, digest)
         write_atomically(file.path, data, self._guard)
         return file
 
     def prune(self, newest: CheckpointFile, *, keep_previous: bool) -> None:
-        """Remove those before the newest or, if asked to, all of these but the farthest one of an earlier iteration.
+        """Delete the checkpoints up to `newest`, except `newest` itself and, optionally, the one before it.
 
-        What is farther than `newest` is not this process's work, and stays.
+        Checkpoints of later iterations stay: another process wrote them.
+
+        Args:
+            keep_previous: Whether to keep one checkpoint of an earlier iteration.
 
         Raises:
-            PaperbenchError: The folder cannot be written.
+            PaperbenchError: A file cannot be deleted.
         """
         others = [f for f in self.newest_first() if f.path != newest.path and f.iteration <= newest.iteration]
         if keep_previous:
@@ -98,7 +98,7 @@ class Checkpoints:
             remove(file.path, self._guard)
 
     def set_aside(self, file: CheckpointFile) -> Path:
-        """Give a damaged checkpoint a name under which it is not looked for; returns that."""
+        """Rename a damaged checkpoint so that it is no longer used; return its new path."""
         return set_aside(file.path, self._guard)
 
 

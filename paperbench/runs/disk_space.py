@@ -1,4 +1,4 @@
-"""How much disk a command is going to need, before it starts."""
+"""Estimate the disk space that a command needs before it starts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
 
 _BYTES_PER_TENSOR = 160
-"""Of the header, for a tensor's name, type, shape and place, rounded up."""
+"""Header bytes for the name, type, shape and offset of a tensor, rounded up."""
 _BYTES_PER_LINE = 250
 _BYTES_PER_RUN = 50_000
-"""States of random generators, sessions, the record."""
+"""Generator states, sessions, and the record."""
 
 
 def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bool = False) -> int:
-    """Make sure that runs can leave all their files in a store.
+    """Check that the disk has space for all files of the runs.
 
     Args:
-        runs: Those still to be done.
-        start_anew: Whether some of them may be set aside and started again; what they have then frees no room.
+        runs: The runs still to be done.
+        start_anew: Whether runs may be restarted; the old files are then kept, so they do not reduce the estimate.
 
     Returns:
-        The bytes that they will need beyond what is there.
+        The bytes needed beyond the existing files.
 
     Raises:
-        PaperbenchError: The disk has less room than that.
+        PaperbenchError: The disk has less free space than that.
     """
     needed = largest = 0
     for run in runs:
@@ -43,25 +43,25 @@ def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bo
         weights, momentum = _sizes(run.net)
         checkpoint = weights + momentum + history
         largest = max(largest, checkpoint)
-        there = 0
+        existing = 0
         for file in [] if start_anew else store.directory(run.id).checkpoints.newest_first():
-            with suppress(OSError):  # another process has just replaced it
-                there += file.path.stat().st_size
-        needed += max(0, checkpoint + weights + history + _BYTES_PER_RUN - there)
-    needed += 2 * largest  # the run that trains has a checkpoint before the newest, and writes the next one beside them
+            with suppress(OSError):  # another process has just replaced the file
+                existing += file.path.stat().st_size
+        needed += max(0, checkpoint + weights + history + _BYTES_PER_RUN - existing)
+    needed += 2 * largest  # the run in training keeps one more checkpoint, and writes the next before deleting any
     free = _free_bytes(store.root)
     if runs and needed > free:
         raise PaperbenchError(
-            f"The runs to be done need about {format_bytes(needed)} in {store.root}, which has {format_bytes(free)} "
-            "left. Make room, choose another folder (`--results DIR`), or take fewer cells (`--cells`) or seeds "
-            "(`--seeds`)."
+            f"The remaining runs need about {format_bytes(needed)} in {store.root}, which has {format_bytes(free)} "
+            "left. Free some space, choose another directory (`--results DIR`), or choose fewer cells (`--cells`) or "
+            "seeds (`--seeds`)."
         )
     return needed
 
 
 @cache
 def _sizes(net: Net) -> tuple[int, int]:
-    """Bytes that a trained net (parameters, BN's averages) and its momentum take in a file."""
+    """Return the file sizes in bytes of a net's weights (parameters, BN averages) and of its momentum."""
     with torch.device("meta"):
         model = ResidualNet(net)
     momentum = sum(p.numel() * p.element_size() + _BYTES_PER_TENSOR for p in model.parameters())
@@ -70,15 +70,15 @@ def _sizes(net: Net) -> tuple[int, int]:
 
 
 def format_bytes(size: int) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes with a unit."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB")):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size / 1e3:.0f} kB"
 
 
-def _free_bytes(folder: Path) -> int:
-    """Room on the disk that holds a folder, or would."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+def _free_bytes(directory: Path) -> int:
+    """Return the free space on the disk of a directory, which need not exist yet."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    return shutil.disk_usage(directory).free

@@ -1,6 +1,6 @@
-"""Facts about code and machine that belong in a record.
+"""The code and the machine, as a record describes them.
 
-A whitelist: no host name, user name, path or environment variable is ever taken in.
+Only the listed values are recorded: never a host name, user name, path or environment variable.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from paperbench.training.trainer import NUMERICS_VERSION
 
 
 def code_facts() -> Code:
-    """What this installation is."""
+    """Return the version of the loaded code."""
     return Code(paperbench.__version__, *_loaded_code(), NUMERICS_VERSION)
 
 
-@cache  # files may change while a process runs; the code that it has loaded does not
+@cache  # files may change while a process runs, but the code that it loaded does not
 def _loaded_code() -> tuple[str | None, str]:
     package = Path(paperbench.__file__).resolve().parent
     return commit_of(package.parent), source_digest(package)
 
 
 def source_digest(package: Path) -> str:
-    """16 hex digits of a sha256 over names and contents of the Python files in a folder."""
+    """Return 16 hex digits of a sha256 over the names and contents of the Python files in a directory."""
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         digest.update(f"{file.relative_to(package).as_posix()}\0".encode())
@@ -40,12 +40,12 @@ def source_digest(package: Path) -> str:
 
 
 def environment_facts(device: torch.device) -> Environment:
-    """Libraries and hardware that a run on the device depends on."""
+    """Return the libraries and hardware that a run on the device depends on."""
     on_gpu = device.type == "cuda"
     cudnn = torch.backends.cudnn.version() if on_gpu else None
     return Environment(
         python=platform.python_version(),
-        torch=str(torch.__version__),  # else a class of torch's, which no checkpoint may hold
+        torch=str(torch.__version__),  # torch's own string class cannot be stored in a checkpoint
         torchvision=version("torchvision"),
         timm=version("timm"),
         numpy=version("numpy"),
@@ -68,7 +68,7 @@ def _processor() -> str:
 
 
 def commit_of(top: Path) -> str | None:
-    """The commit of a source checkout, with "+changes" if code or experiments differ from it; None if it is none."""
+    """Return the commit of a source checkout, with "+changes" if code or experiments differ; None outside one."""
     if not (top / ".git").exists():
         return None
     git = partial(subprocess.check_output, cwd=top, stderr=subprocess.DEVNULL, text=True)

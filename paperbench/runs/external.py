@@ -1,8 +1,8 @@
-"""Results from elsewhere: what others report for a cell, as the user entered it. One JSON file each.
+"""External results: errors that others report for a cell, entered with `paperbench record`. One JSON file each.
 
     results/external/<experiment, 12 hex>-<source, 8 hex>-s<seed>.json
 
-Nothing of such a result can be checked, so it is never pooled with runs of our own.
+Such a result cannot be verified, so it is never pooled with our own runs.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from paperbench.errors import PaperbenchError
-from paperbench.files import list_folder, unreadable, write_atomically
+from paperbench.files import format_read_error, list_directory, write_atomically
 from paperbench.runs.hashed import HashedJson, RecordError
 from paperbench.runs.record import Percent
 from paperbench.typed import Problem, Text, check, typed
 
-_FOLDER = "external"
-_REMEDY = "Restore it; or delete it, and enter the result again (`paperbench record`)."
+_DIRECTORY = "external"
+_REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."
 _FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 
 @typed
 class ExternalResult(HashedJson):
-    """One training that somebody else reports.
+    """A run that someone else reports.
 
     Attributes:
-        table, cell: Where it was entered.
-        setting: Label of the net, in cells that stand for several; else empty.
-        experiment: `Table.experiment_digest` of that net when it was entered.
+        table, cell: The cell that the result was entered for.
+        setting: Label of the net if the cell has several; otherwise empty.
+        experiment: `Table.experiment_digest` of that net.
         error: Test error in percent; None if the run diverged.
-        source: Who reports it and where.
+        source: Who reports it, and where.
     """
 
     kind: Literal["external"]
@@ -48,12 +48,12 @@ class ExternalResult(HashedJson):
     def __post_init__(self) -> None:
         source = self.source
         if source != source.strip() or "\t" in source or len(source.splitlines()) != 1:
-            message = f"must be one line of text without space around it, not {source!r}."
+            message = f"must be one line of text without leading or trailing spaces, not {source!r}."
             check([Problem(("source",), message)])
 
     @property
     def file_name(self) -> str:
-        """Name of its file: one for each experiment, source and seed."""
+        """Name of the file, unique for each experiment, source and seed."""
         source = hashlib.sha256(self.source.encode()).hexdigest()
         return f"{self.experiment[:12]}-{source[:8]}-s{self.seed}.json"
 
@@ -64,71 +64,68 @@ class ExternalResult(HashedJson):
 
 
 def write_external(root: Path, result: ExternalResult) -> Path:
-    """Put a result into a results directory. One that is there already stays as it is.
-
-    Returns:
-        Its file.
+    """Write a result into a results directory, unless it was already entered; return its file.
 
     Raises:
-        PaperbenchError: The file holds something else, or cannot be written.
+        PaperbenchError: The file holds another error, is damaged, or cannot be written.
     """
-    path = root / _FOLDER / result.file_name
+    path = root / _DIRECTORY / result.file_name
     if not _holds(path, result):
         write_atomically(path, result.to_json().encode(), lambda: _holds(path, result))
     return path
 
 
 def _holds(path: Path, result: ExternalResult) -> bool:
-    """Whether a file holds the result already.
+    """Whether a file already holds the result.
 
     Raises:
-        PaperbenchError: It holds another error, or is damaged.
+        PaperbenchError: The file holds another error, or is damaged.
     """
     try:
-        there = _read(path)
+        existing = _read(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except RecordError as error:
         raise PaperbenchError(f"{error} Nothing was entered.") from error
-    if there.error != result.error:
+    if existing.error != result.error:
         raise PaperbenchError(
-            f"{path} holds the result of seed {there.seed} from {there.source!r} already: {there.outcome}, where you "
-            f"enter {result.outcome}. If that was wrong, delete the file and enter the result again; if this is "
-            "another run, give it another seed."
+            f"{path} holds the result of seed {existing.seed} from {existing.source!r} already: {existing.outcome}, "
+            f"where you enter {result.outcome}. If that was wrong, delete the file and enter the result again; if this "
+            "is another run, give it another seed."
         )
     return True
 
 
 def read_externals(root: Path) -> tuple[list[ExternalResult], list[str]]:
-    """The results in a results directory, in order, and a complaint about each file that holds none.
+    """Return the external results in a results directory, sorted, and a complaint about each unreadable file.
 
     Raises:
-        PaperbenchError: They cannot be listed.
+        PaperbenchError: The files cannot be listed.
     """
     results, complaints = [], []
-    for path in list_folder(root / _FOLDER):
+    for path in list_directory(root / _DIRECTORY):
         if path.suffix != ".json":
             continue
         try:
             results.append(_read(path))
-        except OSError as error:  # a link that leads nowhere
-            complaints.append(unreadable(path, error, _REMEDY))
+        except OSError as error:  # a dangling link
+            complaints.append(format_read_error(path, error, _REMEDY))
         except RecordError as error:
             complaints.append(str(error))
     return sorted(results, key=lambda r: (r.table, r.cell, r.setting, r.source, r.seed, r.experiment)), complaints
 
 
 def _read(path: Path) -> ExternalResult:
-    """The result in a file.
+    """Read the result in a file.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: There is no such file.
-        RecordError: It holds no result, or that of another file.
+        FileNotFoundError, NotADirectoryError: The file does not exist.
+        RecordError: The file is damaged, or belongs under another name.
     """
     result = ExternalResult.read(path, _REMEDY, _FOREIGN_REMEDY)
     if result.file_name != path.name:
         raise RecordError(
-            f"{path} holds the result that belongs into {result.file_name}: it is a copy, or was renamed. Delete it, "
-            "or rename it to that."
+            f"{path} holds the result that belongs in {result.file_name}: it was copied or renamed. Delete it, or "
+            "rename it back."
         )
     return result

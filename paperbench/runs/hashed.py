@@ -1,4 +1,4 @@
-"""JSON files that carry the sha256 of their values, and how they are read back."""
+"""JSON files that carry the sha256 of their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from paperbench.errors import RunError
-from paperbench.files import read_at_most, unreadable
+from paperbench.files import format_read_error, read_at_most
 from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import TypedError, from_json, typed
 
@@ -26,65 +26,65 @@ class RecordError(RunError):
 
 
 class ForeignRecordError(RecordError):
-    """A sound file of another version of paperbench, or of another run."""
+    """An undamaged file of another version of paperbench, or of another run."""
 
 
 @typed
 class HashedJson:
-    """Values that are kept as one JSON object, with the sha256 of all of them under its last key."""
+    """Values that are stored as one JSON object, whose last key holds the sha256 of all others."""
 
     schema: Literal[1]
 
     def to_json(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         values = asdict(self)
         return json.dumps({**values, "sha256": _sha256(canonical_json(values))}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The values that a file holds.
+        """Parse the text of a file.
 
         Raises:
-            ForeignRecordError: They are of another schema.
-            RecordError: They are not of this type, contradict each other, or were edited.
+            ForeignRecordError: The file has another schema.
+            RecordError: The values do not have this type, contradict each other, or do not match the hash.
         """
         try:
             values = json.loads(text)
-            facts = values if isinstance(values, dict) else {"schema": SCHEMA}
-            signature = facts.pop("sha256", None)
+            mapping = values if isinstance(values, dict) else {"schema": SCHEMA}
+            stored_hash = mapping.pop("sha256", None)
             canonical = canonical_json(values)
         except (ValueError, RecursionError) as error:
             raise RecordError(f"is not JSON ({error}).") from error
-        if facts.get("schema") != SCHEMA:
+        if mapping.get("schema") != SCHEMA:
             raise ForeignRecordError(
-                f"has schema {facts.get('schema')!r}, and this version of paperbench reads {SCHEMA}."
+                f"has schema {mapping.get('schema')!r}, and this version of paperbench reads {SCHEMA}."
             )
         try:
-            read = from_json(cls, canonical)
+            parsed = from_json(cls, canonical)
         except TypedError as error:
             raise RecordError(f"is damaged or was edited: {error}") from error
-        if signature != _sha256(canonical):
+        if stored_hash != _sha256(canonical):
             raise RecordError("does not have the sha256 of its values: it was edited or damaged.")
-        return read
+        return parsed
 
     @classmethod
     def read(cls, path: Path, remedy: str, foreign_remedy: str) -> Self:
-        """The values in a file.
+        """Read a file.
 
         Args:
-            remedy: What to do if the file is damaged, for the message.
-            foreign_remedy: What to do if it is of another schema.
+            remedy: End of the message if the file is damaged: what to do.
+            foreign_remedy: End of the message if the file has another schema.
 
         Raises:
-            FileNotFoundError, NotADirectoryError: There is no such file.
-            RecordError: As `from_json`, or it cannot be read.
+            FileNotFoundError, NotADirectoryError: The file does not exist.
+            RecordError: As for `from_json`, or the file cannot be read.
         """
         try:
             return cls.from_json(read_at_most(path, _MAX_BYTES))
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
-            raise RecordError(unreadable(path, error, remedy)) from error
+            raise RecordError(format_read_error(path, error, remedy)) from error
         except ForeignRecordError as error:
             raise ForeignRecordError(f"{path} {error} {foreign_remedy}") from error
         except RecordError as error:
@@ -92,7 +92,7 @@ class HashedJson:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The schema of the file, which has one key more than the values."""
+        """Add the key `sha256`, which is not a field, to the JSON Schema."""
         schema = handler.resolve_ref_schema(handler(core))
         schema["properties"]["sha256"] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
         schema["required"] = [*schema["required"], "sha256"]

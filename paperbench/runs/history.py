@@ -1,4 +1,4 @@
-"""The history of a run: one JSON line for each logged iteration."""
+"""The history of a run: one line of JSON per logged iteration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from paperbench.errors import RunError
-from paperbench.files import read_at_most, unreadable
+from paperbench.files import format_read_error, read_at_most
 from paperbench.runs.record import Record
 from paperbench.typed import TypedError, from_json, to_json, typed
 
 Measure = Literal["train_loss", "train_error"]
 HISTORY_REMEDY = (
-    "Restore it; or, where there is a checkpoint, move record.json away, and `paperbench run` makes both again."
+    "Restore it; or, if there is a checkpoint, move record.json away, and `paperbench run` rewrites both files."
 )
 _MAX_BYTES = 200_000_000
 
@@ -30,12 +30,12 @@ class HistoryLine:
     """One line of a history.
 
     Attributes:
-        iteration: Iterations done when it was written.
-        epoch: Passes over the training set done.
-        lr: Learning rate of the iteration before it.
-        train_loss, train_error: Means over the training images since the line before; None once they are not finite.
-        test_loss, test_error: With BN's moving averages; None where no test was due.
-        seconds: Time spent in the run so far.
+        iteration: Number of iterations done.
+        epoch: Number of passes over the training set.
+        lr: Learning rate of the last iteration.
+        train_loss, train_error: Means over the training images since the previous line; None if not finite.
+        test_loss, test_error: Measured with BN's moving averages; None where no test was due.
+        seconds: Time spent on the run, over all sessions.
     """
 
     iteration: Annotated[int, Field(ge=0)]
@@ -49,16 +49,16 @@ class HistoryLine:
 
 
 def history_bytes(lines: Sequence[HistoryLine]) -> bytes:
-    """The file that holds the lines."""
+    """Return the contents of a history file."""
     return "".join(f"{to_json(line)}\n" for line in lines).encode()
 
 
 class History:
-    """What a history file holds. Its lines are validated only when they are needed: comparisons need few of many.
+    """A history file. Lines are validated only when they are read, since comparisons read few of them.
 
     Args:
         path: The file, for messages.
-        data: Its bytes. A last line that a killed process cut short is left out.
+        data: The contents of the file. An incomplete last line, left by a killed process, is ignored.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
@@ -66,17 +66,17 @@ class History:
 
     @classmethod
     def read(cls, path: Path) -> History:
-        """The history in a file; an empty one if there is no file.
+        """Read a file; a missing file gives an empty history.
 
         Raises:
-            RunError: It cannot be read.
+            RunError: The file cannot be read.
         """
         try:
             return cls(path, read_at_most(path, _MAX_BYTES))
         except FileNotFoundError:
             return cls(path, b"")
         except OSError as error:
-            raise RunError(unreadable(path, error, HISTORY_REMEDY)) from error
+            raise RunError(format_read_error(path, error, HISTORY_REMEDY)) from error
 
     @cached_property
     def _texts(self) -> list[bytes]:
@@ -89,10 +89,10 @@ class History:
             raise RunError(f"{self.path}:{index + 1}: {error} {HISTORY_REMEDY}") from error
 
     def lines(self) -> list[HistoryLine]:
-        """All lines.
+        """Return all lines.
 
         Raises:
-            RunError: One is damaged, or its iteration is not after that of the line before.
+            RunError: A line is damaged, or the iterations do not increase.
         """
         lines = [self._line(index) for index in range(len(self._texts))]
         for number, (line, following) in enumerate(pairwise(lines), start=2):
@@ -104,26 +104,26 @@ class History:
         return lines
 
     def window_mean(self, measure: Measure, after: int, upto: int) -> float | None:
-        """Mean of a measure over the lines with after < iteration <= upto.
+        """Return the mean of a measure over the lines with after < iteration <= upto.
 
         Returns:
-            Infinity if a value there is no longer finite: the run diverged. None if no line is there, or the history
+            Infinity if a value is not finite, because the run diverged. None if the window has no line, or the history
             does not reach `upto`.
 
         Raises:
-            RunError: A line there, or one that was read to find them, is damaged.
+            RunError: A line in the window, or one read to find the window, is damaged.
         """
         end = self._lines_up_to(upto)
         lines = [self._line(index) for index in range(self._lines_up_to(after), end)]
         values = [getattr(line, measure) for line in lines]
         if None in values:
             return math.inf
-        if end == len(self._texts) and self._lines_up_to(upto - 1) == end:  # there is no line at `upto` or beyond
+        if end == len(self._texts) and self._lines_up_to(upto - 1) == end:  # no line at `upto` or beyond
             return None
         return sum(values) / len(values) if values else None
 
     def newest(self, measure: Measure | Literal["test_error"], upto: int) -> float | None:
-        """The newest value of a measure in the lines with iteration <= upto, if there is one.
+        """Return the last value of a measure at or before an iteration; None if no line has one.
 
         Raises:
             RunError: A line that was read to find it is damaged.
@@ -132,14 +132,16 @@ class History:
         return next((value for value in values if value is not None), None)
 
     def _lines_up_to(self, iteration: int) -> int:
-        """How many lines there are with at most this iteration."""
+        """Return the number of lines at or before an iteration."""
         return bisect_right(range(len(self._texts)), iteration, key=lambda index: self._line(index).iteration)
 
     def check(self, record: Record) -> None:
-        """Make sure that these are the lines that a record was written with. Fast: none is parsed.
+        """Check that the record was written with these lines, without parsing them.
+
+        Lines that a run in progress has added since are allowed.
 
         Raises:
-            RunError: They are not. What a run in progress has added since is no error.
+            RunError: Lines are missing, edited, or were added after the run had ended.
         """
         expected, found = record.files.history_lines, self._data.count(b"\n")
         *_, rest = self._data.split(b"\n", min(expected, found))

@@ -1,12 +1,12 @@
-"""Which process is working on a run, on any file system that machines share.
+"""Leases on runs, which ensure that only one process trains a run, on any shared file system.
 
-A lease is a small file that its holder touches every few seconds. Whether a holder on this machine is alive can be
-seen at once. A holder on another machine counts as dead when its file has not changed for a minute of the watcher's own
-monotonic clock, so neither wrong clocks nor jumping ones matter.
+A lease is a small file that its holder touches every few seconds. A process on the same machine can see directly
+whether the holder is alive. A holder on another machine counts as dead if its file has not changed for a minute by the
+observer's own monotonic clock, so clocks that differ or jump do not matter.
 
-The file system must only be able to create a file exclusively. Network file systems can do that, while they lack the
-exchange of names that libraries build leases on. Taking over means creating the file with the next number; the highest
-number is the holder's. A holder that was suspended for too long finds that out before it writes anything.
+The file system only has to support exclusive creation of files, as network file systems do. A process takes over a
+lease by creating the file with the next number; the highest number belongs to the holder. A holder that was suspended
+for too long notices this before it writes anything.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
@@ -24,11 +24,11 @@ from typing import Annotated
 from pydantic import Field
 
 from paperbench.errors import RunError
-from paperbench.files import writing
+from paperbench.files import report_write_errors
 from paperbench.typed import TypedError, from_json, to_json, typed
 
 LEASE_SECONDS = 60.0
-"""How long a lease lasts without a sign of life."""
+"""Seconds without a heartbeat after which a holder counts as dead."""
 HEARTBEAT_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _MAX_PAUSE_SECONDS = 1.0
@@ -36,18 +36,18 @@ _MAX_BYTES = 1_000
 
 
 class LeaseLostError(RunError):
-    """Another process may be working on this run, and this one must write no more."""
+    """Another process may be training this run, so this process must not write any more."""
 
 
 @typed
 class _Holder:
-    """What a lease file says about the process that wrote it. It names neither the machine nor a person.
+    """The contents of a lease file. They identify a process, but not the machine or its user by name.
 
     Attributes:
-        token: Tells the leases of one process apart.
-        inode: Of the file; a copy has another.
-        machine: As `_machine`.
-        started: As `_start_of`.
+        token: Random; distinguishes the leases of one process.
+        inode: Inode number of the file; a copy of the file has another.
+        machine: Result of `_machine_id()`.
+        started: Result of `_start_time(pid)`.
     """
 
     token: str
@@ -57,52 +57,54 @@ class _Holder:
     started: str | None
 
     def is_alive(self) -> bool | None:
-        """Whether the process lives; None if that cannot be seen from here."""
-        if self.machine is None or self.machine != _machine():
+        """Whether the process is alive; None if this process cannot see that."""
+        if self.machine is None or self.machine != _machine_id():
             return None
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except OSError:
-            return None  # of another user
-        present = _start_of(self.pid)
-        return None if present is None else present == self.started
+            return None  # the process belongs to another user
+        started = _start_time(self.pid)
+        return None if started is None else started == self.started
 
 
 class Lease:
-    """A lease on one run, which this process may take.
+    """A lease on one run: acquire it before you write to the run's directory, then release it.
 
     Args:
-        folder: Where the leases of the store are.
-        run_id: The run's.
+        directory: The directory of the lease files.
+        run_id: The run's id.
+
+    Attributes:
+        is_lost: Whether a heartbeat noticed that another process holds the lease. Unlike this flag, `check` reads the
+            disk.
+        shows_life: Whether the holder is known to be alive, as of the last attempt to acquire the lease.
+        holder: Description of the holder for messages, as of the last attempt to acquire the lease.
     """
 
-    def __init__(self, folder: Path, run_id: str) -> None:
-        self._folder, self._run_id = folder, run_id
-        self._ours: Path | None = None
+    def __init__(self, directory: Path, run_id: str) -> None:
+        self._directory, self._run_id = directory, run_id
+        self._file: Path | None = None
         self._content = b""
         self._stop = Event()
         self._heartbeat: Thread | None = None
         self._seen: object = None
         self._seen_at = self._silence = 0.0
-        self.is_lost = False
-        """Whether a heartbeat found that the lease is no longer ours. Costs nothing; `check` reads the folder again."""
-        self.shows_life = False
-        """Whether the process that holds it is known to be alive, as of the last attempt to take it."""
+        self.is_lost = self.shows_life = False
         self.holder = ""
-        """The process that holds it, for messages, as of the last attempt to take it."""
 
-    def take(self) -> bool:
-        """Take the lease if nobody has it, or its holder is known to be dead; whether that worked.
+    def acquire(self) -> bool:
+        """Acquire the lease, without waiting, if it is free or its holder is known to be dead; return whether it was.
 
         Raises:
-            PaperbenchError: Its file cannot be read or written.
+            PaperbenchError: The lease file cannot be read or written.
         """
-        with writing(self._folder / self._run_id):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            number = self._highest()
-            if number and not self._is_dead(self._file(number)):
+        with report_write_errors(self._directory / self._run_id):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            number = self._highest_number()
+            if number and not self._is_dead(self._numbered(number)):
                 return False
             if not self._create(number + 1):
                 return False
@@ -110,74 +112,71 @@ class Lease:
         self._heartbeat.start()
         return True
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Release the lease at the end, however that comes."""
-        try:
-            yield
-        finally:
-            self._stop.set()
-            if self._heartbeat is not None:
-                self._heartbeat.join()
-            with suppress(OSError):
-                if self._ours is not None and self._is_ours():
-                    self._ours.unlink()
-            self._ours = None
+    def release(self) -> None:
+        """Release the lease, unless another process has taken it over."""
+        self._stop.set()
+        if self._heartbeat is not None:
+            self._heartbeat.join()
+        with suppress(OSError):
+            if self._file is not None and self._is_ours():
+                self._file.unlink()
+        self._file = None
 
     def check(self) -> None:
-        """Make sure, on disk, that the lease is still ours.
+        """Check on disk that this process still holds the lease.
 
         Raises:
-            LeaseLostError: It is not: this process must write no more.
-            PaperbenchError: The folder of leases cannot be read.
+            LeaseLostError: Another process may hold it, so this process must not write any more.
+            PaperbenchError: The directory of the leases cannot be read.
         """
-        with writing(self._folder / self._run_id):
+        with report_write_errors(self._directory / self._run_id):
             is_ours = not self.is_lost and self._is_ours()
         if not is_ours:
             raise LeaseLostError(
-                "this process lost its lease on the run: it was silent for so long that another process took the run "
-                f"over, or somebody cleared {self._folder}. Its work since the last checkpoint is discarded."
+                "this process lost its lease on the run: it was suspended so long that another process took over, or "
+                f"someone emptied {self._directory}. Its work since the last checkpoint is lost."
             )
 
-    def _highest(self) -> int:
-        """The number of the holder's file; 0 if nobody holds the lease."""
-        # Unlike glob, iterdir does not take a folder that cannot be read for an empty one.
-        names = [path.name.rpartition(".") for path in self._folder.iterdir()]
+    def _highest_number(self) -> int:
+        """Return the number of the holder's file; 0 if the lease is free."""
+        # Unlike glob, iterdir raises an error if the directory cannot be read.
+        names = [path.name.rpartition(".") for path in self._directory.iterdir()]
         numbers = (tail for run_id, _, tail in names if run_id == self._run_id and tail.isascii() and tail.isdigit())
         return max(map(int, numbers), default=0)
 
-    def _file(self, number: int) -> Path:
-        return self._folder / f"{self._run_id}.{number}"
+    def _numbered(self, number: int) -> Path:
+        return self._directory / f"{self._run_id}.{number}"
 
     def _create(self, number: int) -> bool:
-        """Create the file with a number, and remove the one below it."""
-        path = self._file(number)
+        """Create the file with this number, and delete its predecessor; return whether this process now holds it."""
+        path = self._numbered(number)
         try:
             with open(path, "xb") as stream:
                 inode, pid = os.fstat(stream.fileno()).st_ino, os.getpid()
-                content = to_json(_Holder(secrets.token_hex(8), inode, _machine(), pid, _start_of(pid))).encode()
+                holder = _Holder(secrets.token_hex(8), inode, _machine_id(), pid, _start_time(pid))
+                content = to_json(holder).encode()
                 stream.write(content)
         except FileExistsError:
             return False
-        except OSError:  # a full disk: others would have to wait for an empty lease to run out
+        except OSError:  # a full disk: an empty lease would block other processes until it expires
             with suppress(OSError):
                 path.unlink()
             raise
-        self._ours, self._content = path, content
-        if not self._is_ours():  # another process was ahead by more than one number
+        self._file, self._content = path, content
+        if not self._is_ours():  # another process has created a higher number
             path.unlink(missing_ok=True)
-            self._ours = None
+            self._file = None
             return False
-        self._file(number - 1).unlink(missing_ok=True)
+        self._numbered(number - 1).unlink(missing_ok=True)
         return True
 
     def _is_dead(self, file: Path) -> bool:
-        """Whether the holder is known to be dead, from what was seen at this and all earlier attempts."""
+        """Whether the holder is known to be dead, judging by this attempt and all earlier ones."""
         try:
-            with open(file, "rb") as stream:  # opening is what makes network file systems ask the server
+            with open(file, "rb") as stream:  # network file systems refresh the status when a file is opened
                 content, status = stream.read(_MAX_BYTES), os.fstat(stream.fileno())
         except FileNotFoundError:
-            self._seen = None  # just released: the next attempt will take it
+            self._seen = None  # just released: the next attempt will succeed
             return False
         self.holder, is_alive = "a process on another machine, or one hidden from this user,", None
         with suppress(TypedError):
@@ -193,46 +192,48 @@ class Lease:
             self.shows_life = self._seen is not None
             self._seen, self._silence = seen, 0.0
         else:
-            # If this process was suspended between two attempts, the holder or the network may have been as well.
+            # If this process was suspended between two attempts, the holder may have been suspended too.
             self._silence += min(now - self._seen_at, _MAX_PAUSE_SECONDS)
         self._seen_at = now
         return self._silence >= LEASE_SECONDS
 
     def _beat(self) -> None:
-        """Touch the file until the lease is released or lost. Runs on a thread of its own."""
+        """Touch the file until the lease is released or lost. Runs in its own thread."""
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            with suppress(OSError):  # a server that is away for a moment
-                if self._ours is None or not self._is_ours():
+            with suppress(OSError):  # the file server may be down for a moment
+                if self._file is None or not self._is_ours():
                     self.is_lost = True
                     return
-                os.utime(self._ours)
+                os.utime(self._file)
 
     def _is_ours(self) -> bool:
         try:
-            path = self._file(self._highest())
-            return path == self._ours and path.read_bytes() == self._content
+            path = self._numbered(self._highest_number())
+            return path == self._file and path.read_bytes() == self._content
         except FileNotFoundError:
             return False
 
 
-def take_any(leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait: Callable[[int], None]) -> str | None:
-    """Watch leases of other processes until one can be taken.
+def acquire_any(
+    leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait: Callable[[int], None]
+) -> str | None:
+    """Try to acquire leases that other processes hold, until one succeeds or all holders are known to be alive.
 
     Args:
-        leases: By the names of their runs. Those whose holders show a sign of life are watched no longer.
-        is_cancelled: Polled; ends the watch once it returns true.
-        on_wait: Called once with the number of leases to wait for, if there are any.
+        leases: The leases by run id.
+        is_cancelled: Polled; stops the wait once it returns true.
+        on_wait: Called once, with the number of leases to wait for, if there are any.
 
     Returns:
-        The name of the run whose lease was taken; None if all holders are alive, or the watch was cancelled.
+        The id of the run whose lease was acquired; None if all holders are alive, or the wait was cancelled.
 
     Raises:
-        PaperbenchError: A lease cannot be written.
+        PaperbenchError: A lease file cannot be read or written.
     """
     silent, has_waited = leases, False
     while silent and not is_cancelled():
         for name, lease in silent.items():
-            if lease.take():
+            if lease.acquire():
                 return name
         silent = {name: lease for name, lease in silent.items() if not lease.shows_life}
         if silent and not has_waited:
@@ -243,8 +244,8 @@ def take_any(leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait
 
 
 @cache
-def _machine() -> str | None:
-    """This boot of this machine and the namespace of its process numbers; None where they are unknown (not Linux)."""
+def _machine_id() -> str | None:
+    """Return the ids of this boot and of the PID namespace; None if they are unknown (not on Linux)."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -252,10 +253,10 @@ def _machine() -> str | None:
         return None
 
 
-def _start_of(pid: int) -> str | None:
-    """When a process started, in ticks since boot; "dead" if only its parent has yet to collect it; None if hidden."""
+def _start_time(pid: int) -> str | None:
+    """Return when a process started, in ticks since boot; "dead" for a zombie; None if the process is hidden."""
     try:
-        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return "dead" if facts[0] in "ZX" else facts[19]
+    return "dead" if fields[0] in "ZX" else fields[19]

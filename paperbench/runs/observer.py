@@ -1,4 +1,4 @@
-"""What follows the runs of a command."""
+"""Observers that follow the runs of a command."""
 
 from __future__ import annotations
 
@@ -8,35 +8,38 @@ from paperbench.runs.record import Record
 
 
 class Observer:
-    """Hears how runs go. This one is silent; others override what they care for."""
+    """Base class whose methods do nothing; override those that you need."""
 
     def skipped(self, run: PlannedRun, why: str) -> None:
-        """A run is done already, or another process works on it."""
+        """A run is already done, or another process is training it."""
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-        """A run starts, or resumes at an iteration, and goes on to `last_iteration` at most.
+        """A run starts or resumes.
 
         Args:
-            engine, reason: What carries out its steps, and why that was chosen.
+            iteration: Iterations already done.
+            last_iteration: Where the run will end or pause, unless it is stopped earlier.
+            engine: Name of the engine.
+            reason: Why this engine was chosen.
         """
 
     def stepped(self, iteration: int) -> None:
-        """An iteration was made."""
+        """An iteration is done."""
 
     def logged(self, line: HistoryLine) -> None:
-        """A line of history was written."""
+        """A history line was written."""
 
     def finishing(self) -> None:
-        """The final test begins."""
+        """The final test starts."""
 
     def ended(self, record: Record) -> None:
         """A run has ended or paused."""
 
     def failed(self, run: PlannedRun, why: str) -> None:
-        """A run cannot continue."""
+        """A run cannot be trained any further."""
 
     def warned(self, run: PlannedRun, text: str) -> None:
-        """Something about a run that the user should know but need not act on."""
+        """The user should know something about a run, but need not act on it."""
 
     def waiting(self, runs: int, seconds: float) -> None:
-        """Other processes hold the leases of some runs; whether they are alive will be known within some seconds."""
+        """Other processes hold the leases of some runs; it takes up to `seconds` to see whether they are alive."""

@@ -1,4 +1,4 @@
-"""From a table to the runs it needs. Equal runs of several cells are one."""
+"""Plan the runs that a table needs. Cells that need the same training share a run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class PlannedRun:
     """One training with one seed.
 
     Attributes:
-        cells: Ids of the cells that it serves.
-        reference: The net as one would ask timm for it.
+        reference: The model name and arguments for timm.
+        cells: Ids of the cells that use this run.
     """
 
     spec: RunSpec
@@ -43,7 +43,7 @@ class PlannedRun:
 
 
 def needed_datasets(cells: list[Cell], profile: Profile) -> list[str]:
-    """Keys of the data sets that the cells are trained on, in order of first use."""
+    """Return the keys of the data sets that the cells are trained on, in order of first use."""
     return list(dict.fromkeys(cell.dataset_in(profile) for cell in cells))
 
 
@@ -55,13 +55,13 @@ def plan(
     seeds: int,
     datasets: dict[str, ImageDataset],
 ) -> list[PlannedRun]:
-    """The runs for the given cells: the first seed of every net, then the second, and so on.
+    """Plan the runs for some cells: the first seed of every net, then the second, and so on.
 
     Args:
-        datasets: What `needed_datasets` names, loaded.
+        datasets: The data sets that `needed_datasets` lists, by key.
 
     Raises:
-        PaperbenchError: A recipe asks for something that cannot be trained yet.
+        PaperbenchError: A recipe cannot be trained yet.
     """
     profile = table.profiles.named(profile_name)
     runs: dict[str, PlannedRun] = {}
@@ -70,7 +70,7 @@ def plan(
             recipe, dataset = table.recipe_in(profile, cell.recipe), datasets[cell.dataset_in(profile)]
             if recipe.augmentation.is_for_large_images:
                 raise PaperbenchError(
-                    f"Cell {cell.id}: paperbench cannot train by recipe {recipe.recipe} yet: it has no augmentation "
+                    f"Cell {cell.id}: paperbench cannot train with recipe {recipe.recipe} yet: it lacks augmentation "
                     "for large images. Choose other cells (`--cells`)."
                 )
             for setting in cell.settings:
@@ -78,25 +78,25 @@ def plan(
                 spec = run_spec(net, recipe, dataset.fingerprint, profile_name, precision)
                 earlier = runs.get(spec.run_id(seed))
                 reference = earlier.reference if earlier else cell.reference_in(profile, setting)
-                served = (*earlier.cells, cell.id) if earlier else (cell.id,)
-                run = PlannedRun(spec, seed, net, reference, recipe, dataset, served)
+                users = (*earlier.cells, cell.id) if earlier else (cell.id,)
+                run = PlannedRun(spec, seed, net, reference, recipe, dataset, users)
                 runs[run.id] = run
     return list(runs.values())
 
 
 def run_spec(net: Net, recipe: Recipe, fingerprint: str, profile_name: str, precision: Precision) -> RunSpec:
-    """The spec of a training, from its parts."""
+    """Return the spec that identifies a training."""
     return RunSpec(net.canonical(), recipe.defining_values(), fingerprint, profile_name, precision)
 
 
 def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
-    """What a spec trains, from its plain values alone. How often it was looked at is not among them.
+    """Rebuild the net and the recipe from a spec, with placeholders for values that do not affect training.
 
     Raises:
-        PaperbenchError: The values are not those of a net and a recipe.
+        PaperbenchError: The values do not describe a net and a recipe.
     """
     net = from_json(Net, json.dumps(spec.net))
-    unknown = {
+    placeholders = {
         "schema": 1,
         "recipe": "of a record",
         "source": "a record",
@@ -104,4 +104,4 @@ def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
         "authors": {"framework": "of a record", "images_per_gpu": 1, "precision": "fp32"},
         "silent": [],
     }
-    return net, from_json(Recipe, json.dumps({"warm_up": None, **spec.recipe, **unknown}))
+    return net, from_json(Recipe, json.dumps({"warm_up": None, **spec.recipe, **placeholders}))

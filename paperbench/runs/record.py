@@ -1,4 +1,4 @@
-"""The record of a run: what it was, how far it came, what it measured. One JSON file, the same for every run."""
+"""The record of a run: its spec, progress and result, in one JSON file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 
 @typed
 class DataFacts:
-    """What the run was trained on; `fingerprint` stands in the spec too."""
+    """The data set that the run was trained on; the spec has the same `fingerprint`."""
 
     name: Text
     origin: Text
@@ -31,10 +31,10 @@ class Result:
     """Errors of a finished run, in percent of the test set, and mean cross-entropies.
 
     Attributes:
-        test_error, test_loss: With the BN statistics that the recipe reports with, after the last iteration.
-        moving_average_test_error, moving_average_test_loss: The same net with BN's moving averages; the loss is None if
-            it is not finite.
-        best_test_error: Lowest moving-average error seen along the way. Never the result.
+        test_error, test_loss: Measured after the last iteration, with the BN statistics that the recipe asks for.
+        moving_average_test_error, moving_average_test_loss: The same with BN's moving averages; the loss is None if it
+            is not finite.
+        best_test_error: Lowest moving-average error of the whole run, for information; never reported as the result.
     """
 
     test_error: Percent
@@ -49,8 +49,8 @@ class Code:
     """The version of paperbench.
 
     Attributes:
-        commit: Of the source checkout, with "+changes" if files differ from it; None outside one.
-        source: Digest of the package's Python files, which tells the code even without a commit.
+        commit: Commit of the source checkout, with "+changes" if files differ from it; None outside a checkout.
+        source: Digest of the package's Python files.
         numerics: `NUMERICS_VERSION` of the training code.
     """
 
@@ -62,7 +62,7 @@ class Code:
 
 @typed
 class Environment:
-    """Machine and libraries: what can change numbers and speed, and nothing that names people or places."""
+    """Hardware and libraries, which affect numbers and speed; nothing that identifies people or places."""
 
     python: Text
     torch: Text
@@ -78,12 +78,12 @@ class Environment:
 
 @typed
 class Session:
-    """One process's part in a run, and what carried it out.
+    """The part of a run that one process trained.
 
     Attributes:
-        last: Iterations of the run that were done at its end.
-        seconds: Time that it took, evaluations and checkpoints included.
-        engine: How the steps were carried out: "eager", "graph" or "compile".
+        last: Number of iterations done at the end of the session.
+        seconds: Duration, including tests and checkpoints.
+        engine: "eager", "graph" or "compile".
     """
 
     last: Count
@@ -95,14 +95,13 @@ class Session:
 
 @typed
 class Divergence:
-    """Where the values of a run stopped being finite.
+    """The first value of a run that was not finite.
 
     Attributes:
-        iteration: The iteration, counted from 1; of a net that only its test shows to be broken, the last.
-        learning_rate: Of that iteration.
-        phase: In which part of the iteration; None if repeating the iterations before did not show it again, or there
-            was no sound state left to repeat them from.
-        module: Name of the module in the net whose output, gradient or parameter was the first; "loss" for the loss.
+        iteration: The iteration, counted from 1; the last one if only the final test failed.
+        learning_rate: The learning rate of that iteration.
+        phase: The part of the iteration; None if a replay did not find it, or ran out of memory.
+        module: Name of the module with the first such output, gradient or parameter; "loss" for the loss.
     """
 
     iteration: Count
@@ -113,19 +112,19 @@ class Divergence:
     def __str__(self) -> str:
         when = f"not finite from iteration {self.iteration:,} on, at learning rate {self.learning_rate:.3g}"
         if self.phase is None:
-            return f"{when}; repeating the iterations before did not show where"
+            return f"{when}; a replay did not find where"
         parts = {"forward": "output", "backward": "gradient", "update": "parameters", "test": "output in the test"}
         return f"{when}; first in the {parts[self.phase]} of {self.module}"
 
 
 @typed
 class Files:
-    """What lies beside a record, as it was when the record was written.
+    """The other files of the run at the time when the record was written.
 
     Attributes:
-        history_lines, history_sha256: So many lines, and the hash of their bytes.
-        checkpoint: Name of the newest checkpoint, which ends in the hash of its bytes.
-        weights_sha256: Hash of the bytes of model.safetensors; only of finished runs.
+        history_lines, history_sha256: Number of lines in the history, and the hash of their bytes.
+        checkpoint: Name of the newest checkpoint, which includes the hash of its bytes.
+        weights_sha256: Hash of model.safetensors; only for finished runs.
     """
 
     history_lines: Count
@@ -136,16 +135,16 @@ class Files:
 
 @typed
 class Record(HashedJson):
-    """See the module.
+    """The record of one run.
 
     Attributes:
-        run: The run's id, made of the spec's digest and the seed.
-        net: The net as one would ask timm for it.
-        iteration: Iterations done.
-        result: Only of finished runs.
-        divergence: Only of diverged runs.
-        sessions: One for the start and each continuation, in order.
-        test_every: Iterations between the tests that `best_test_error` is the best of.
+        run: The run's id: the digest of the spec, and the seed.
+        net: The model name and arguments for timm.
+        iteration: Number of iterations done.
+        result: Only for finished runs.
+        divergence: Only for diverged runs.
+        sessions: The first session and one for each time the run was resumed.
+        test_every: Number of iterations between tests.
     """
 
     run: Text
@@ -182,20 +181,20 @@ class Record(HashedJson):
 
     @property
     def seconds(self) -> float:
-        """Time spent in the run, over all its sessions."""
+        """Time spent on the run, over all sessions."""
         return sum(session.seconds for session in self.sessions)
 
     @property
     def numerics(self) -> tuple[int, ...]:
-        """Numerics versions that had a part in the run, ascending."""
+        """Numerics versions of all sessions, ascending."""
         return tuple(sorted({session.code.numerics for session in self.sessions}))
 
     @property
     def is_mixed(self) -> bool:
-        """Whether different numerics versions or major versions of torch had a part in the run."""
+        """Whether sessions differ in numerics version or in major version of torch."""
         return len(self.numerics) > 1 or len({major_version(s.environment.torch) for s in self.sessions}) > 1
 
 
 def major_version(version: str) -> str:
-    """The part of a version number before its first dot."""
+    """Return the part of a version number before the first dot."""
     return version.split(".")[0]

@@ -1,4 +1,4 @@
-"""Repeating the beginning of a recorded run, to see whether it trains the recorded numbers."""
+"""Retrain the first iterations of a recorded run, and compare the numbers with the record."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from paperbench.training.precision import choose_precision
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 
 MAX_LINES = 3
-"""Lines of history that a repetition covers at most: it is to be short."""
+"""Maximum number of history lines that a rerun covers, to keep it short."""
 
 TOLERANCE = 0.02
-"""Relative difference of a training loss, averaged over the iterations of a line, on other hardware or libraries."""
+"""Allowed relative difference of a training loss (mean over a history line) on other hardware or libraries."""
 
 
 @dataclass(frozen=True)
 class Rerun:
-    """The first iterations of a run, trained again.
+    """The outcome of retraining the first iterations of a run.
 
     Attributes:
-        iterations: How many.
-        is_same_machine: Whether CPU, threads, torch and the engine's arithmetic are those of the record: then every
-            number must be the same.
-        is_identical: Whether every loss and error was the recorded one, bit for bit.
+        iterations: Number of retrained iterations.
+        is_same_machine: Whether CPU, threads, torch and the engine's arithmetic are as recorded, so that the numbers
+            must be bit-identical.
+        is_identical: Whether every loss and error is bit-identical to the record.
         deviation: Largest relative difference of a training loss.
     """
 
@@ -48,12 +48,12 @@ class Rerun:
 
     @property
     def holds(self) -> bool:
-        """Whether the record stands."""
+        """Whether the rerun agrees with the record."""
         return self.is_identical or (not self.is_same_machine and self.deviation <= TOLERANCE)
 
 
 class NotRepeatableError(RunError):
-    """A run whose beginning cannot be repeated here, for a reason that says nothing against it."""
+    """A run that cannot be rerun here; this does not speak against its record."""
 
 
 def rerun_prefix(
@@ -61,35 +61,41 @@ def rerun_prefix(
     history: Sequence[HistoryLine],
     dataset: ImageDataset,
     device: torch.device,
-    chance: random.Random,
+    random_state: random.Random,
 ) -> Rerun:
-    """Train a run's first iterations again, up to one of its first lines of history, and compare.
+    """Retrain a run up to a random one of its first history lines, and compare.
 
     Args:
-        history: The run's.
-        dataset: What it was trained on.
-        chance: Chooses the line.
+        record: The run's record.
+        history: The run's history.
+        dataset: The data set that the run was trained on.
+        device: Where to train.
+        random_state: Chooses the line.
 
     Raises:
-        NotRepeatableError: There is no line within the first session, or the code has other numerics.
-        PaperbenchError: The device lacks the run's precision.
+        NotRepeatableError: The first session logged no line, or this code has another numerics version.
+        PaperbenchError: The device does not support the run's precision.
     """
-    first, there = record.sessions[0], record.sessions[0].environment
+    first, recorded = record.sessions[0], record.sessions[0].environment
     if first.code.numerics != NUMERICS_VERSION:
         raise NotRepeatableError(f"it has numerics version {first.code.numerics}, and this is {NUMERICS_VERSION}.")
     lines = [line for line in history[:MAX_LINES] if line.iteration <= first.last]
     if not lines:
-        raise NotRepeatableError("its first session wrote no line of history.")
-    del lines[chance.randint(1, len(lines)) :]
+        raise NotRepeatableError("its first session logged no history line.")
+    del lines[random_state.randint(1, len(lines)) :]
     net, recipe = net_and_recipe(record.spec)
     precision = choose_precision(record.spec.precision, device)
-    with _threads(there.threads if device.type == "cpu" else None):
-        here = environment_facts(device)
+    with _use_threads(recorded.threads if device.type == "cpu" else None):
+        current = environment_facts(device)
         engine = _engine_like(first.engine, device)
         computes_alike = first.engine == engine or {first.engine, engine} <= BIT_EQUAL
-        is_same = device.type == "cpu" and computes_alike and (here.torch, here.device) == (there.torch, there.device)
+        is_same = (
+            device.type == "cpu"
+            and computes_alike
+            and (current.torch, current.device) == (recorded.torch, recorded.device)
+        )
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
-        pairs = list(zip(lines, _repeat(trainer, lines, len(dataset.x_train)), strict=True))
+        pairs = list(zip(lines, _retrain(trainer, lines, len(dataset.x_train)), strict=True))
     return Rerun(
         run=record.run,
         iterations=lines[-1].iteration,
@@ -100,15 +106,15 @@ def rerun_prefix(
 
 
 def _engine_like(recorded: str, device: torch.device) -> EngineName:
-    """The engine of a record where the device has it, else the one that every device has."""
+    """Return the recorded engine if it is available on the device, otherwise "eager"."""
     for name, why_not in available_engines(device).items():
         if name == recorded and why_not is None:
             return name
     return "eager"
 
 
-def _repeat(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Iterator[HistoryLine]:
-    """The same lines by a new training; times are left as they were."""
+def _retrain(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Iterator[HistoryLine]:
+    """Train, and yield the same lines with new numbers but the recorded times."""
     for line in lines:
         while trainer.iteration < line.iteration:
             trainer.step()
@@ -125,8 +131,8 @@ def _deviation(recorded: float | None, repeated: float | None) -> float:
 
 
 @contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Compute with as many threads as the record's machine did: sums depend on it."""
+def _use_threads(number: int | None) -> Iterator[None]:
+    """Use as many CPU threads as the recorded run, since the rounding of sums depends on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

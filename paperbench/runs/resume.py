@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and which one a run resumes from."""
+"""Checkpoints as values, and the choice of the checkpoint that a run resumes from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import NUMERICS_VERSION
 from paperbench.typed import from_json, to_json, typed
 
-RESTART = "`--incompatible restart` trains it anew and keeps the old files aside"
+RESTART = "`--incompatible restart` restarts it and keeps the old files"
 
 
 class ResumeError(RunError):
@@ -29,16 +29,16 @@ class ResumeError(RunError):
 
 
 class CheckpointError(PaperbenchError):
-    """Bytes that are no checkpoint of this run and format; the message continues a sentence about the file."""
+    """Bytes that are not a checkpoint of this run and format; the message completes a sentence about the file."""
 
 
 @typed
 class CheckpointFacts:
-    """What a checkpoint says beside its tensors.
+    """The values in a checkpoint that are not tensors.
 
     Attributes:
         best_test_error: Lowest moving-average error so far, in percent.
-        sessions: All so far; the last wrote it.
+        sessions: All sessions so far; the last one wrote the checkpoint.
         history: All lines so far.
     """
 
@@ -52,10 +52,10 @@ class CheckpointFacts:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run at one moment.
+    """The complete state of a run after some iteration.
 
     Attributes:
-        state: `Trainer.state_dict()`.
+        state: Result of `Trainer.state_dict()`.
     """
 
     facts: CheckpointFacts
@@ -63,30 +63,30 @@ class Checkpoint:
 
     @property
     def iteration(self) -> int:
-        """Iterations done."""
+        """Number of iterations done."""
         return int(self.state["iteration"])
 
     def to_bytes(self) -> bytes:
-        """A safetensors file, with the facts as JSON in its metadata."""
+        """Return a safetensors file, with the facts as JSON in its metadata."""
         return tensor_file_bytes(self.state, {"paperbench": to_json(self.facts)})
 
     @classmethod
     def from_bytes(cls, data: bytes, run_id: str) -> Checkpoint:
-        """Read a checkpoint back, tensors on the CPU.
+        """Parse a checkpoint, with the tensors on the CPU.
 
         Raises:
-            CheckpointError: The bytes are damaged, of another format, or of another run.
+            CheckpointError: The bytes are damaged, or belong to another format or run.
         """
         try:
             state, metadata = read_tensor_file(data)
             facts = from_json(CheckpointFacts, metadata["paperbench"])
         except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"is no checkpoint that this version of paperbench reads ({error})") from error
+            raise CheckpointError(f"is not a checkpoint that this version of paperbench can read ({error})") from error
         if facts.run != run_id:
             raise CheckpointError(f"belongs to run {facts.run}")
         done = state.get("iteration")
         if done is None or done.dtype != torch.int64 or done.numel() != 1:
-            raise CheckpointError("does not say how many iterations were done")
+            raise CheckpointError("lacks the number of iterations done")
         ends, lines = [part.last for part in facts.sessions], [line.iteration for line in facts.history]
         is_in_order = ends == sorted(ends) and lines == sorted(set(lines))
         if not is_in_order or ends[-1:] != [int(done)] or max(lines, default=0) > done:
@@ -95,47 +95,58 @@ class Checkpoint:
 
 
 def newest_checkpoint(
-    run: PlannedRun, directory: RunDirectory, record: Record | None, *, mixes: bool, warn: Callable[[str], None]
+    run: PlannedRun,
+    directory: RunDirectory,
+    record: Record | None,
+    *,
+    allow_mixing: bool,
+    warn: Callable[[str], None],
 ) -> Checkpoint | None:
-    """The newest undamaged checkpoint of a run; None for a run that has none yet.
+    """Return the newest undamaged checkpoint of a run, or None if the run has not saved one yet.
+
+    Damaged checkpoints are set aside.
 
     Args:
-        record: The directory's, if there is one.
-        mixes: Whether one of another numerics version or major version of torch will do.
-        warn: Receives what happened to damaged checkpoints, which are set aside, and a note on mixing.
+        run: The run to resume.
+        directory: The run's directory.
+        record: The run's record, if it exists.
+        allow_mixing: Whether a checkpoint of another numerics version or major version of torch is accepted.
+        warn: Called with a message for each damaged checkpoint, and if versions are mixed.
 
     Raises:
-        ResumeError: There was a checkpoint once, and none is left that can be resumed from.
-        PaperbenchError: A file cannot be read, or not be set aside.
+        ResumeError: The run had a checkpoint, but none is left that it can resume from.
+        PaperbenchError: A file cannot be read or set aside.
     """
     checkpoints = directory.checkpoints
     for file in checkpoints.newest_first():
         try:
             checkpoint = Checkpoint.from_bytes(file.read(), run.id)
             if not checkpoint.iteration == file.iteration <= run.recipe.iterations:
-                raise CheckpointError(f"holds iteration {checkpoint.iteration:,}; its name or its run contradicts that")
+                raise CheckpointError(
+                    f"holds iteration {checkpoint.iteration:,}, which contradicts its name or the recipe"
+                )
         except DamagedCheckpointError as error:
             aside = checkpoints.set_aside(file)
             warn(f"{error}. It is kept as {aside.name}.")
             continue
-        except CheckpointError as error:  # its hash is right: it is what somebody wrote, only not for this
+        except CheckpointError as error:  # its hash is right, so it is not damaged
             raise ResumeError(
-                f"{file.path} {error}. Use the version that wrote it, remove it, or start this run again: {RESTART}."
+                f"{file.path} {error}. Use the version that wrote it, delete it, or restart this run: {RESTART}."
             ) from error
-        _check_versions(file, checkpoint.facts.sessions[-1], mixes, warn)
+        _check_versions(file, checkpoint.facts.sessions[-1], allow_mixing, warn)
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint
-    if checkpoints.damaged() or (record and record.iteration) or _has_whole_history(directory, run):
-        reached = f", while its record says {record.iteration:,} iterations" if record else ""
+    if checkpoints.damaged() or (record and record.iteration) or _has_complete_history(directory, run):
+        reached = f", although its record is at iteration {record.iteration:,}" if record else ""
         raise ResumeError(
-            f"{directory.path} has no readable checkpoint{reached}. Restore one, or start this run again: {RESTART}."
+            f"{directory.path} has no readable checkpoint{reached}. Restore one, or restart this run: {RESTART}."
         )
     return None
 
 
-def _has_whole_history(directory: RunDirectory, run: PlannedRun) -> bool:
-    """Whether the run had reached its end, and somebody has removed the rest."""
+def _has_complete_history(directory: RunDirectory, run: PlannedRun) -> bool:
+    """Whether the history shows that the run had reached its last iteration."""
     try:
         lines = directory.history()
     except RunError:
@@ -143,18 +154,19 @@ def _has_whole_history(directory: RunDirectory, run: PlannedRun) -> bool:
     return bool(lines) and lines[-1].iteration >= run.recipe.iterations
 
 
-def _check_versions(file: CheckpointFile, session: Session, mixes: bool, warn: Callable[[str], None]) -> None:
+def _check_versions(file: CheckpointFile, session: Session, allow_mixing: bool, warn: Callable[[str], None]) -> None:
+    """Refuse a checkpoint of other versions, or warn about it if mixing is allowed."""
     numerics, torch_version, differences = session.code.numerics, session.environment.torch, []
     if numerics != NUMERICS_VERSION:
-        differences.append(f"numerics version {numerics}, and this is {NUMERICS_VERSION}")
+        differences.append(f"numerics version {numerics} (this is {NUMERICS_VERSION})")
     if major_version(torch_version) != major_version(torch.__version__):
-        differences.append(f"torch {torch_version}, and this is {torch.__version__}")
+        differences.append(f"torch {torch_version} (this is {torch.__version__})")
     if not differences:
         return
-    made_by = f"{file.path} was trained by {'; by '.join(differences)}"
-    if not mixes:
+    made_by = f"{file.path} was trained by {' and '.join(differences)}"
+    if not allow_mixing:
         raise ResumeError(
-            f"{made_by}. Resuming would mix them. {RESTART}; `--incompatible continue` resumes, and marks the run as "
-            "mixed, so that it is never pooled with others."
+            f"{made_by}. Resuming would mix versions. {RESTART}; `--incompatible continue` resumes it and marks it as "
+            "mixed, so that it is never pooled with other runs."
         )
-    warn(f"{made_by}. The run continues, and is marked as mixed.")
+    warn(f"{made_by}. The run is resumed and marked as mixed.")

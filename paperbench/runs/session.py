@@ -1,4 +1,4 @@
-"""One process's work on one run: resume, train, log, save, find where it diverged, finish."""
+"""A session, the part of a run that one process trains: resume, train, log, save, locate divergence, finish."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ class RunSession:
     """Starts a run, or resumes it from its newest readable checkpoint.
 
     Args:
-        run: What to train.
-        directory: Where its files are, guarded by the run's lease.
-        lease: The run's.
+        run: The run to train.
+        directory: The run's directory, guarded by the lease.
+        lease: The run's lease, which this process holds.
         device: Where to train.
-        record: What the directory's record says, if there is one.
-        engine: Name of the engine to train on, or "auto".
-        mixes: Whether to resume from another numerics version or major version of torch.
+        record: The run's record, if it exists.
+        engine: Name of the engine to train with, or "auto".
+        allow_mixing: Whether to resume from another numerics version or major version of torch.
         limits: When to stop early.
         observer: Follows the run.
 
     Attributes:
-        engine: What it trains on, and why.
-        trainer: The training.
-        history: All lines so far.
+        engine: The chosen engine, and why it was chosen.
+        trainer: The net and its training state.
+        history: All history lines so far.
 
     Raises:
         ResumeError: The checkpoints are damaged, missing, or of other versions.
-        PaperbenchError: A file cannot be read or written, or the device does not have the engine.
+        PaperbenchError: A file cannot be read or written, or the engine is not available on the device.
     """
 
     def __init__(
@@ -72,14 +72,15 @@ class RunSession:
         record: Record | None,
         *,
         engine: str,
-        mixes: bool,
+        allow_mixing: bool,
         limits: Limits,
         observer: Observer,
     ) -> None:
         self.run, self.directory, self._lease = run, directory, lease
         self._limits, self._observer = limits, observer
         self._started = time.monotonic()
-        checkpoint = newest_checkpoint(run, directory, record, mixes=mixes, warn=partial(observer.warned, run))
+        warn = partial(observer.warned, run)
+        checkpoint = newest_checkpoint(run, directory, record, allow_mixing=allow_mixing, warn=warn)
         facts = checkpoint.facts if checkpoint else None
         self._earlier_sessions = facts.sessions if facts else ()
         self.history = list(facts.history) if facts else []
@@ -94,24 +95,24 @@ class RunSession:
         self._code, self._environment = code_facts(), environment_facts(device)
         if checkpoint is not None:
             self._load(checkpoint.state)
-            self._warn_of_other_arithmetic()
+            self._warn_if_arithmetic_changed()
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         directory.clear_leftovers()
-        directory.settle_history(self.history)
+        directory.write_history(self.history)
 
     def train(self) -> Record:
-        """Train to the run's end or to a limit; save; and, at the end, test.
+        """Train to the run's end or to a limit, save, and test a run that is complete.
 
         Returns:
-            What the run's record says now.
+            The run's new record.
 
         Raises:
-            LeaseLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken over the run.
             PaperbenchError: A file cannot be written.
         """
         last = self._limits.last_iteration(self.run.recipe.iterations)
         try:
-            self._log_if_due()  # the session before may have been interrupted in its test
+            self._log_if_due()  # the previous session may have been interrupted during its test
             while self.trainer.iteration < last and not self._limits.exhausted and not self.divergence:
                 if self._lease.is_lost:
                     self._lease.check()
@@ -121,7 +122,7 @@ class RunSession:
                 if self.trainer.iteration < last and self._is_checkpoint_due():
                     self._save()
         except Interrupted:
-            pass  # a line of history that is due stays due
+            pass  # the next session writes the history line that is due
         record, checkpoint = self._save()
         if self.trainer.iteration < self.run.recipe.iterations or self.divergence:
             return record
@@ -131,12 +132,13 @@ class RunSession:
         except Interrupted:
             return record
 
-    # History
-
     def _log_if_due(self) -> None:
-        """Write the line of history that is due at this iteration, if any; the test that it needs may be interrupted.
+        """Test if a test is due, and write a history line if one is due at this iteration.
 
-        A loss that is not finite ends the run: no later iteration can mend it.
+        A loss that is not finite ends the run.
+
+        Raises:
+            Interrupted: A signal arrived during the test.
         """
         iteration, monitoring = self.trainer.iteration, self.run.recipe.monitoring
         is_test_due = iteration % monitoring.test_every == 0 or iteration == self.run.recipe.iterations
@@ -144,10 +146,10 @@ class RunSession:
             return
         window, tested = self.trainer.window_metrics(), None
         if not math.isfinite(window.loss):
-            self.divergence = self._located(self._find_divergence())
+            self.divergence = self._divergence(self._find_divergence())
         elif is_test_due:
             tested = self.trainer.test(self._limits.raise_if_signalled)
-            self._note_test_error(tested.error)
+            self._update_best_test_error(tested.error)
         images = len(self.run.dataset.x_train)
         seconds = sum(session.seconds for session in self._sessions())
         line = history_line(self.run.recipe, images, iteration, window, tested, round(seconds, 3))
@@ -160,30 +162,26 @@ class RunSession:
     def _last_logged(self) -> int:
         return self.history[-1].iteration if self.history else 0
 
-    def _note_test_error(self, error: float) -> float:
-        """Take in a moving-average error; returns the lowest so far."""
+    def _update_best_test_error(self, error: float) -> float:
+        """Return the lowest moving-average error so far, including this one."""
         self.best_test_error = error if self.best_test_error is None else min(error, self.best_test_error)
         return self.best_test_error
 
-    # Saving
-
     def _is_checkpoint_due(self) -> bool:
-        """Whether it is time for one by the iteration, and another would not take more than its share of the time."""
+        """Whether this iteration may be saved, and saving would not exceed its share of the time."""
         monitoring = self.run.recipe.monitoring
         if self.trainer.iteration % monitoring.checkpoint_every or self.divergence:
             return False
         return (time.monotonic() - self._saved_at) * monitoring.checkpoint_share >= self._save_seconds
 
     def _save(self) -> tuple[Record, CheckpointFile]:
-        """Write checkpoint, history and record, in this order: the record never claims more than there is.
-
-        Returns once they are safe on disk.
+        """Write checkpoint, history and record, in this order, so that the record never refers to missing files.
 
         Raises:
-            LeaseLostError: Another process has taken the run over.
+            LeaseLostError: Another process has taken over the run.
             PaperbenchError: A file cannot be written.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         facts = CheckpointFacts(
             format=1,
             run=self.run.id,
@@ -194,23 +192,23 @@ class RunSession:
         )
         data = Checkpoint(facts, self.trainer.state_dict()).to_bytes()
         checkpoint = self.directory.checkpoints.write(self.trainer.iteration, data)
-        self.directory.settle_history(self.history)
+        self.directory.write_history(self.history)
         record = self._record("diverged" if self.divergence else "partial", checkpoint)
         self.directory.write_record(record)
-        if self.divergence or is_sound(self.trainer):  # else an older one will show where the numbers broke
+        if self.divergence or is_sound(self.trainer):  # otherwise an older one is needed to locate the divergence
             self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
         self._saved_at = time.monotonic()
-        self._save_seconds = self._saved_at - began
+        self._save_seconds = self._saved_at - started
         return record, checkpoint
 
     def _finish(self, checkpoint: CheckpointFile) -> Record:
-        """Test the trained net, and write it and the result.
+        """Test the trained net, and write the weights and the final record.
 
         Args:
-            checkpoint: That of the run's end.
+            checkpoint: The checkpoint of the last iteration.
 
         Raises:
-            Interrupted: A signal came; another session can finish the run.
+            Interrupted: A signal arrived; another session can finish the run.
         """
         final = self.trainer.finish(self._limits.raise_if_signalled)
         result, weights_sha256 = None, None
@@ -221,62 +219,62 @@ class RunSession:
                 test_loss=final.reported.loss,
                 moving_average_test_error=moving.error,
                 moving_average_test_loss=moving.loss if math.isfinite(moving.loss) else None,
-                best_test_error=self._note_test_error(moving.error),
+                best_test_error=self._update_best_test_error(moving.error),
             )
             weights = weights_bytes(self.run, self.trainer, result)
             weights_sha256 = sha256(weights).hexdigest()
             self.directory.write_weights(weights)
-        else:  # by its last update, which no training loss has seen
-            self.divergence = self._located(find_in_test(self.trainer, self._limits.raise_if_signalled))
+        else:  # the last update broke the net, after the last training loss
+            self.divergence = self._divergence(find_in_test(self.trainer, self._limits.raise_if_signalled))
             self.directory.remove_weights()
         record = self._record("finished" if result else "diverged", checkpoint, result, weights_sha256)
         self.directory.write_record(record)
         self.directory.checkpoints.prune(checkpoint, keep_previous=False)
         return record
 
-    # Divergence
-
     def _find_divergence(self) -> Origin | None:
-        """Replay from the newest sound checkpoint, or from the start, and observe it from the last line on.
+        """Find the first value that is not finite; return None if a replay does not find it.
 
-        That line's iteration is observed too: its loss was finite, but its update may have been what broke the numbers.
-        Leaves the trainer as it is.
+        The replay starts from the newest finite checkpoint, or from the beginning. It checks all values from the
+        iteration of the last history line on: that loss was finite, but the update after it may not have been.
+
+        Restores the state of the trainer.
 
         Raises:
-            Interrupted: A signal came; another session can search again.
+            Interrupted: A signal arrived; another session can search again.
         """
-        self._observer.warned(self.run, "a training loss is not finite; replaying to find where that began")
+        self._observer.warned(self.run, "a training loss is not finite; replaying to find the first such value")
         present = {name: tensor.clone() for name, tensor in self.trainer.state_dict().items()}
         try:
-            self._return_to_sound_state()
+            self._load_finite_state()
             while self.trainer.iteration < self._last_logged - 1:
                 self._limits.raise_if_signalled()
                 self.trainer.step()
             return find_in_training(self.trainer, int(present["iteration"]), self._limits.raise_if_signalled)
-        except (MemoryError, RuntimeError) as error:  # that the run diverged is known without the search
+        except (MemoryError, RuntimeError) as error:  # the run has diverged even if the replay fails
             if not is_out_of_memory(error):
                 raise
-            self._observer.warned(self.run, "there is not enough memory to find where that began")
+            self._observer.warned(self.run, "the memory is not sufficient to find the first such value")
             return None
         finally:
             self.trainer.load_state_dict(present)
 
-    def _return_to_sound_state(self) -> None:
+    def _load_finite_state(self) -> None:
+        """Load the newest checkpoint whose values are all finite, or the initial state."""
         for file in self.directory.checkpoints.newest_first():
             try:
                 self._load(Checkpoint.from_bytes(file.read(), self.run.id).state)
-            except (RunError, CheckpointError):  # it is no worse than one whose numbers are broken
+            except (RunError, CheckpointError):  # try an older one
                 continue
             if is_sound(self.trainer):
                 return
         self.trainer.load_state_dict(self._untrained(engine="eager").state_dict())
 
-    def _located(self, origin: Origin | None) -> Divergence:
+    def _divergence(self, origin: Origin | None) -> Divergence:
+        """Return the divergence with its learning rate."""
         iteration = origin.iteration if origin else self.trainer.iteration
         rate = self.run.recipe.rate_at(iteration - 1)
         return Divergence(iteration, rate, origin.phase if origin else None, origin.module if origin else None)
-
-    # Resuming
 
     def _load(self, state: dict[str, Tensor]) -> None:
         try:
@@ -285,24 +283,22 @@ class RunSession:
             if is_out_of_memory(error) or "CUDA error" in str(error):
                 raise
             raise ResumeError(
-                f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Continue "
-                f"with the version that wrote it, or start this run again: {RESTART}."
+                f"The checkpoint in {self.directory.path} does not fit this version of paperbench ({error}). Resume "
+                f"with the version that wrote it, or restart this run: {RESTART}."
             ) from error
 
-    def _warn_of_other_arithmetic(self) -> None:
-        """Say so if the last bits come out differently from here on."""
+    def _warn_if_arithmetic_changed(self) -> None:
+        """Warn if this session rounds differently from the one before."""
         before, now = map(_arithmetic, self._sessions()[-2:])
         if before != now:
             self._observer.warned(
                 self.run,
-                f"begun with {before}; resumes with {now}. The result is as valid, but not bit for bit the one that "
-                "either would have had alone.",
+                f"started with {before}; resumes with {now}. The result is equally valid, but not bit-identical to an "
+                "uninterrupted run.",
             )
 
-    # The record
-
     def _sessions(self) -> tuple[Session, ...]:
-        """Those before, and this one so far."""
+        """Return the earlier sessions, and this one so far."""
         seconds = round(time.monotonic() - self._started, 3)
         present = Session(self.trainer.iteration, seconds, self.engine.name, self._code, self._environment)
         return (*self._earlier_sessions, present)
@@ -340,13 +336,15 @@ def history_line(
     tested: EvaluationMetrics | None,
     seconds: float,
 ) -> HistoryLine:
-    """The line of history of an iteration.
+    """Return the history line of an iteration.
 
     Args:
+        recipe: The run's recipe.
         images: Size of the training set.
-        window: Training loss and error since the line before.
-        tested: The test, where one was due.
-        seconds: Time spent in the run so far.
+        iteration: Number of iterations done.
+        window: Training loss and error since the previous line.
+        tested: Test loss and error, if a test was due.
+        seconds: Time spent on the run so far.
     """
     is_finite = math.isfinite(window.loss)
     return HistoryLine(
@@ -362,7 +360,7 @@ def history_line(
 
 
 def _arithmetic(session: Session) -> str:
-    """What the last bits of a session's numbers depend on."""
+    """Describe what the rounding of a session's numbers depends on."""
     engine = " or ".join(sorted(BIT_EQUAL)) if session.engine in BIT_EQUAL else session.engine
     environment = session.environment
     return f"torch {environment.torch} on {environment.device}, {environment.threads} threads, engine {engine}"

@@ -1,4 +1,4 @@
-"""Whether the files of a store are those that the runs left: nothing edited, cut short or mixed up."""
+"""Check that the files of a results directory were not edited, truncated or mixed up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.files import DAMAGED, TEMPORARY, check_size, unreadable
+from paperbench.files import DAMAGED, TEMPORARY, check_size, format_read_error
 from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
@@ -19,18 +19,18 @@ from paperbench.specs.recipe import Recipe
 _PAUSE_SECONDS = 0.5
 _MAX_WEIGHTS_BYTES = 4_000_000_000
 _WEIGHTS_REMEDY = (
-    "Restore or delete it; if record.json is moved away too, `paperbench run` makes both again from the checkpoint."
+    "Restore or delete it; if you also move record.json away, `paperbench run` rewrites both from the checkpoint."
 )
 
 
 @dataclass(frozen=True)
 class VerifiedRun:
-    """What was found in a run's folder.
+    """The findings about one run.
 
     Attributes:
-        status: Of its record, or why there is none.
-        problems: What is not as a run leaves it, one sentence each.
-        remarks: What is worth knowing but no fault.
+        status: The status in the record, or why the record could not be read.
+        problems: Signs of edited, truncated or mixed-up files, one sentence each.
+        remarks: Findings that are not problems.
     """
 
     status: str
@@ -40,12 +40,12 @@ class VerifiedRun:
 
 
 def verify(store: Store) -> list[VerifiedRun]:
-    """Recompute every digest and hash in a store, and check that records, histories and checkpoints fit together.
+    """Recompute all hashes in a results directory, and check that records, histories and checkpoints fit together.
 
-    Writes nothing and takes no lease: a run with problems is checked again, as a process may have been writing there.
+    Writes nothing and takes no lease. A run with problems is checked twice, since a process may just be writing there.
 
     Raises:
-        PaperbenchError: The runs of the store cannot be listed.
+        PaperbenchError: The runs cannot be listed.
     """
     found = []
     for directory in store.directories():
@@ -55,7 +55,7 @@ def verify(store: Store) -> list[VerifiedRun]:
                 time.sleep(_PAUSE_SECONDS)
                 run = _verify_run(directory)
         except OSError as error:
-            run = VerifiedRun("unreadable", [unreadable(directory.path, error, "Check its permissions.")], [])
+            run = VerifiedRun("unreadable", [format_read_error(directory.path, error, "Check its permissions.")], [])
         found.append(run)
     return found
 
@@ -63,7 +63,7 @@ def verify(store: Store) -> list[VerifiedRun]:
 def _verify_run(directory: RunDirectory) -> VerifiedRun:
     files = sorted(directory.path.iterdir())
     remarks = [
-        *(f"{p} is what a killed process was writing: it can be deleted." for p in files if p.suffix == TEMPORARY),
+        *(f"{p} is incomplete: a killed process left it. You can delete it." for p in files if p.suffix == TEMPORARY),
         *(f"{p} was set aside as damaged." for p in files if p.suffix == DAMAGED),
     ]
     try:
@@ -71,9 +71,9 @@ def _verify_run(directory: RunDirectory) -> VerifiedRun:
     except RecordError as error:
         return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory)], remarks)
     if record is None:
-        return VerifiedRun("without a record yet", list(_checkpoint_problems(directory)), remarks)
+        return VerifiedRun("no record yet", list(_checkpoint_problems(directory)), remarks)
     if record.is_mixed:
-        remarks.append(f"{record.run} mixes versions of the numerics or of torch, and is never pooled.")
+        remarks.append(f"{record.run} mixes versions of the numerics or of torch, so it is never pooled.")
     return VerifiedRun(record.status, list(_problems(directory, record)), remarks, record)
 
 
@@ -82,17 +82,17 @@ def _problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     try:
         _, recipe = net_and_recipe(record.spec)
     except PaperbenchError as error:
-        yield f"{directory.record_file} has a spec that no table makes: {error}"
+        yield f"{directory.record_file} has an invalid spec: {error}"
     yield from _history_problems(directory, record, recipe)
     yield from _checkpoint_problems(directory)
     reached = max((file.iteration for file in directory.checkpoints.newest_first()), default=-1)
     if record.status == "partial" and reached < record.iteration:
-        yield f"{directory.path / record.files.checkpoint} is missing: the run cannot resume from where its record is."
+        yield f"{directory.path / record.files.checkpoint} is missing: the run cannot resume."
     yield from _weights_problems(directory, record)
 
 
 def _history_problems(directory: RunDirectory, record: Record, recipe: Recipe | None) -> Iterator[str]:
-    """How the history differs from what its record and its recipe say."""
+    """Yield contradictions between the history and its record or recipe."""
     try:
         history = History.read(directory.history_file)
         history.check(record)
@@ -103,9 +103,9 @@ def _history_problems(directory: RunDirectory, record: Record, recipe: Recipe | 
     file, result = directory.history_file, record.result
     for number, line in enumerate(lines, start=1):
         if not 0 < line.iteration <= record.iteration:
-            yield f"{file}:{number}: iteration is {line.iteration}, and the record is at {record.iteration}."
+            yield f"{file}:{number}: iteration is {line.iteration}, but the record is at {record.iteration}."
         elif recipe and line.lr != recipe.rate_at(line.iteration - 1):
-            yield f"{file}:{number}: lr is {line.lr}, and the recipe has {recipe.rate_at(line.iteration - 1)}."
+            yield f"{file}:{number}: lr is {line.lr}, but the recipe has {recipe.rate_at(line.iteration - 1)}."
     tested = [line.test_error for line in lines if line.test_error is not None]
     if result and (
         not tested
@@ -114,12 +114,15 @@ def _history_problems(directory: RunDirectory, record: Record, recipe: Recipe | 
         != (result.moving_average_test_error, result.moving_average_test_loss)
         or min(tested) != result.best_test_error
     ):
-        yield f"{file}: its last or its best test error is not that of the record's result."
+        yield f"{file}: its last or best test error differs from the record's result."
 
 
 def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
     for file in directory.checkpoints.newest_first():
-        from paperbench.runs.resume import Checkpoint, CheckpointError  # torch, which published results do not need
+        from paperbench.runs.resume import (
+            Checkpoint,
+            CheckpointError,
+        )  # imports torch; published results have no checkpoints
 
         try:
             checkpoint = Checkpoint.from_bytes(file.read(), directory.path.name)
@@ -129,14 +132,14 @@ def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
             yield f"{str(error).rstrip('.')}."
         else:
             if checkpoint.iteration != file.iteration:
-                yield f"{file.path} is not of the iteration in its name."
+                yield f"{file.path} holds another iteration than its name says."
 
 
 def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     file = directory.weights_file
     if record.status == "diverged" and file.exists():
-        yield f"{file} belongs to no result: the run diverged. Delete it."
-    # Weights may be left out to save space: the result does not depend on them. A dead link is a mistake, though.
+        yield f"{file} should not exist: the run diverged. Delete it."
+    # Weights may be deleted to save space, since the result does not depend on them. A dead link is a mistake, though.
     if record.status != "finished" or not (file.exists() or file.is_symlink()):
         return
     try:
@@ -144,7 +147,7 @@ def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
         with open(file, "rb") as stream:
             digest = file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        yield unreadable(file, error, _WEIGHTS_REMEDY)
+        yield format_read_error(file, error, _WEIGHTS_REMEDY)
         return
     if digest != record.files.weights_sha256:
         yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"

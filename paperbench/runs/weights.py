@@ -1,8 +1,8 @@
-"""The trained net of a run as a file that timm loads: parameters, BN statistics, and what it takes to use them.
+"""The trained net of a run as a safetensors file that timm loads: parameters and BN statistics.
 
-The metadata, all text: `architecture` and `tag` (the name to ask timm for, with a dot between them) and `arguments`
-(JSON); `mean` and `std` (JSON, channels first), which make what the net reads of pixels in [0, 1] by (pixels - mean) /
-std; `data`, `data_fingerprint`, `precision`, `run`, `seed`, `paperbench`; and `result`, the record's, as JSON.
+The metadata are strings: `architecture` and `tag` (joined by a dot, the name that timm knows) and `arguments` (JSON);
+`mean` and `std` (JSON, channels first): the net's input is (pixels - mean) / std for pixels in [0, 1]; `data`,
+`data_fingerprint`, `precision`, `run`, `seed` and `paperbench`; and `result`, the record's result as JSON.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from paperbench.training.trainer import Trainer
 
 
 def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
-    """The bytes of the file, in the safetensors format.
+    """Return the bytes of the file.
 
     Args:
-        run: What was trained.
-        trainer: With the net as it was tested for `result`.
+        run: The trained run.
+        trainer: Holds the net in the state that `result` was measured with.
+        result: The run's result.
     """
     architecture, dataset = run.reference.name, run.dataset.key
     metadata = {
@@ -34,8 +35,8 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
         "architecture": architecture,
         "tag": dataset if dataset in tags(architecture) else "",
         "arguments": json.dumps(dict(run.reference.kwargs)),
-        "mean": json.dumps(_shortest(trainer.input_transform.mean)),
-        "std": json.dumps(_shortest(trainer.input_transform.std)),
+        "mean": json.dumps(_shortest_decimals(trainer.input_transform.mean)),
+        "std": json.dumps(_shortest_decimals(trainer.input_transform.std)),
         "data": run.dataset.name,
         "data_fingerprint": run.dataset.fingerprint,
         "precision": run.spec.precision,
@@ -46,8 +47,8 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
     return tensor_file_bytes(trainer.model.state_dict(), metadata)
 
 
-def _shortest(values: Tensor) -> object:
-    """As nested lists of the shortest decimals that give the same single-precision numbers again."""
+def _shortest_decimals(values: Tensor) -> object:
+    """Return nested lists of floats with few digits that still round to the same float32 values."""
     if values.dim():
-        return [_shortest(value) for value in values]
+        return [_shortest_decimals(value) for value in values]
     return float(f"{values.item():.9g}")

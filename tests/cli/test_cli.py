@@ -186,7 +186,7 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run: Run, tmp_p
     ("results", "message"),
     [
         ("file", "file is not a directory. Choose another one (`--results DIR`)."),
-        ("file/results", "cannot be written: Not a directory. Choose another folder (`--results DIR`)"),
+        ("file/results", "cannot be written: Not a directory. Choose another directory (`--results DIR`)"),
     ],
 )
 def test_a_results_directory_that_cannot_be_written_is_told(run: Run, results: str, message: str) -> None:
@@ -373,11 +373,11 @@ def test_a_run_that_another_process_holds_is_passed_over(run: Run, quick_specs: 
     _, out, _ = run(*common, "--results", tmp_path / "r", "--dry-run")
     run_id = out.splitlines()[2].split()[0]
     theirs = Store(tmp_path / "r").lease(run_id)
-    assert theirs.take()
-    with theirs.held():
-        code, _, err = run(*common, "--results", tmp_path / "r")
+    assert theirs.acquire()
+    code, _, err = run(*common, "--results", tmp_path / "r")
+    theirs.release()
     assert code == 0
-    assert f"process {os.getpid()} works on it" in err
+    assert f"process {os.getpid()} is training it" in err
     assert "paperbench: runs left to other processes: 1." in err
     assert Store(tmp_path / "r").records()[0] == []
 

@@ -12,7 +12,7 @@ import pytest
 from paperbench.data.npz import load_npz
 from paperbench.errors import PaperbenchError
 from tests.helpers import random_images
-from tests.limits import frugal
+from tests.limits import limit_memory
 
 (X_TRAIN, Y_TRAIN), (X_TEST, Y_TEST) = random_images(8), random_images(3, seed=1)
 ARRAYS = {"x_train": X_TRAIN, "y_train": Y_TRAIN, "x_test": X_TEST, "y_test": Y_TEST}
@@ -108,7 +108,7 @@ def test_folders_pipes_and_files_of_absurd_size_are_not_read(file: Path) -> None
     assert re.search("damaged or no .npz file .*Is a directory", complaint(file))
     file.rmdir()
     os.mkfifo(file)
-    assert "it is no ordinary file" in complaint(file)
+    assert "it is not a regular file" in complaint(file)
     file.unlink()
     file.touch()
     os.truncate(file, 2**40)
@@ -147,12 +147,12 @@ def test_a_header_that_lies_is_refused_before_its_values_are_read(
     file: Path, name: str, member: bytes, message: str
 ) -> None:
     write_members(file, **{name: member})
-    with frugal(megabytes=20):
+    with limit_memory(megabytes=20):
         assert message in complaint(file)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_compression_that_is_unpacked_whatever_its_size_is_refused(file: Path, compression: int) -> None:
     write_members(file, compression, x_train=header("(8, 32, 32, 3)") + bytes(100 * 2**20))
-    with frugal(megabytes=20):
+    with limit_memory(megabytes=20):
         assert "compressed in a way that numpy never uses" in complaint(file)

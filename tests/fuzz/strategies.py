@@ -1,4 +1,4 @@
-"""Inputs that are nearly right: what was valid, damaged in a few places."""
+"""Fuzzing inputs: valid files and values with a few changes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 
-def hundreds(number: int) -> settings:
-    """How many inputs a test gets, in hundreds; ten times as many with --full."""
-    return settings(max_examples=number * settings.default.max_examples)
+def times_examples(factor: int) -> settings:
+    """Run a test on a multiple of the number of examples that its tier has by default."""
+    return settings(max_examples=factor * settings.default.max_examples)
 
 
-def refused(kind: type[Exception], call: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether a call ends with the one kind of exception that is allowed; any other fails the test."""
+def is_refused(kind: type[Exception], call: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a call raises the given kind of exception; any other exception fails the test."""
     try:
         call(*arguments)
     except kind as error:
-        complaint = str(error)
+        message = str(error)
     else:
         return False
-    assert complaint.strip()
+    assert message.strip()
     return True
 
 
 @st.composite
-def damaged(draw: st.DrawFn, original: bytes, tokens: Sequence[bytes], most: int = 4) -> bytes:
-    """`original` with a few bytes changed, removed, repeated, moved, or replaced by a token."""
+def damaged(draw: st.DrawFn, original: bytes, tokens: Sequence[bytes], max_changes: int = 4) -> bytes:
+    """Return `original` with a few bytes changed, removed, repeated, moved, or replaced by a token."""
     content = original
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(1, max_changes))):
         start = draw(st.integers(0, len(content)))
         end = min(len(content), start + draw(st.integers(0, 60)))
         before, part, after = content[:start], content[start:end], content[end:]
@@ -73,14 +73,14 @@ JSON_TOKENS = (
 
 
 def nodes_of(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths to everything in a JSON tree."""
+    """Return the paths of all values in a JSON tree."""
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     return [path, *(place for key, value in inner for place in nodes_of(value, (*path, key)))]
 
 
 @st.composite
 def altered_trees(draw: st.DrawFn, original: Any) -> Any:
-    """A JSON tree in which a few parts were replaced, removed, or renamed."""
+    """Return a JSON tree with a few values replaced, removed or renamed."""
     tree = deepcopy(original)
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(nodes_of(tree)))

@@ -15,7 +15,7 @@ from paperbench.data.convert import load_images
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError
-from tests.fuzz.strategies import damaged, hundreds, refused
+from tests.fuzz.strategies import damaged, is_refused, times_examples
 from tests.helpers import random_images
 
 (IMAGES, LABELS) = random_images(3, classes=100)
@@ -69,17 +69,17 @@ HEADER_TOKENS = (
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@hundreds(1)
+@times_examples(1)
 @given(data=st.data())
 def test_a_damaged_archive_of_arrays_is_read_or_refused(archive: Path, save: Any, data: st.DataObject) -> None:
     stream = io.BytesIO()
     save(stream, **ARRAYS)
     archive.write_bytes(data.draw(damaged(stream.getvalue(), (b"PK\x01\x02", b"PK\x05\x06", b"\xff" * 8, b"x_train"))))
-    refused(PaperbenchError, loaded, archive.parent)
+    is_refused(PaperbenchError, loaded, archive.parent)
 
 
 @pytest.mark.filterwarnings("ignore:Reading .* required additional header parsing")
-@hundreds(2)
+@times_examples(2)
 @given(
     name=st.sampled_from(list(ARRAYS)),
     text=damaged(HEADER, HEADER_TOKENS),
@@ -91,7 +91,7 @@ def test_an_array_with_a_damaged_header_is_read_or_refused(
 ) -> None:
     member = header(text.decode("latin-1"), version) + values
     archive.write_bytes(npz(**{**ARRAYS, name: member}))
-    refused(PaperbenchError, loaded, archive.parent)
+    is_refused(PaperbenchError, loaded, archive.parent)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-@hundreds(1)
+@times_examples(1)
 @given(data=st.data())
 def test_a_damaged_image_is_read_or_refused(image: Path, kind: str, data: st.DataObject) -> None:
     stream = io.BytesIO()
@@ -118,4 +118,4 @@ def test_a_damaged_image_is_read_or_refused(image: Path, kind: str, data: st.Dat
     def loaded_images() -> None:
         check(load_images("cifar10", image.parents[2]))
 
-    refused(PaperbenchError, loaded_images)
+    is_refused(PaperbenchError, loaded_images)

@@ -16,7 +16,7 @@ from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.typed import TypedError, from_json
-from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, hundreds, refused
+from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, times_examples
 from tests.helpers import a_record
 
 RECORD = a_record().to_json()
@@ -37,40 +37,40 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return directory
 
 
-@hundreds(2)
+@times_examples(2)
 @given(content=damaged(RECORD.encode(), JSON_TOKENS) | st.binary() | st.text().map(str.encode))
-def test_a_damaged_record_is_refused(run: RunDirectory, content: bytes) -> None:
+def test_damaged_record_is_refused(run: RunDirectory, content: bytes) -> None:
     run.record_file.write_bytes(content)
-    refused(RecordError, read_back, run.record_file)
+    is_refused(RecordError, read_back, run.record_file)
 
 
-@hundreds(3)
+@times_examples(3)
 @given(tree=altered_trees(json.loads(RECORD)) | JSON_VALUES)
-def test_a_record_of_other_values_is_refused(tree: Any) -> None:
+def test_record_with_altered_values_is_refused(tree: Any) -> None:
     if isinstance(tree, dict):  # so that the sha256 does not hide what is behind it
         tree.pop("sha256", None)
         canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"))
         tree["sha256"] = hashlib.sha256(canonical.encode()).hexdigest()
-    refused(RecordError, Record.from_json, json.dumps(tree))
+    is_refused(RecordError, Record.from_json, json.dumps(tree))
 
 
-@hundreds(1)
+@times_examples(1)
 @given(tree=altered_trees(asdict(LINE)) | JSON_VALUES)
-def test_a_history_line_of_other_values_is_refused(tree: Any) -> None:
-    refused(TypedError, from_json, HistoryLine, json.dumps(tree))
+def test_altered_history_line_is_refused(tree: Any) -> None:
+    is_refused(TypedError, from_json, HistoryLine, json.dumps(tree))
 
 
-@hundreds(2)
+@times_examples(2)
 @given(content=damaged(HISTORY, JSON_TOKENS) | st.binary())
-def test_a_damaged_history_is_read_up_to_the_damage_or_refused(run: RunDirectory, content: bytes) -> None:
+def test_damaged_history_is_read_or_refused(run: RunDirectory, content: bytes) -> None:
     run.history_file.write_bytes(content)
-    refused(RunError, run.history)
+    is_refused(RunError, run.history)
 
 
 @pytest.mark.parametrize("depth", [100, 210, 100_000])
 @pytest.mark.parametrize("part", ["seed", "spec", "sessions"])
-def test_a_record_with_deeply_nested_values_is_refused(part: str, depth: int) -> None:
+def test_deeply_nested_record_is_refused(part: str, depth: int) -> None:
     tree = json.loads(RECORD)
     tree[part] = {**tree[part], "recipe": {"a": "HERE"}} if part == "spec" else "HERE"
     text = json.dumps(tree).replace('"HERE"', "[" * depth + "]" * depth)
-    assert refused(RecordError, Record.from_json, text)
+    assert is_refused(RecordError, Record.from_json, text)

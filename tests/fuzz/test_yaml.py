@@ -12,7 +12,7 @@ from paperbench.specs.experiment import Experiment
 from paperbench.specs.profile import Profiles
 from paperbench.specs.table import load_profiles, load_table
 from paperbench.specs.yaml_file import SpecError, bind, load
-from tests.fuzz.strategies import damaged, hundreds, refused
+from tests.fuzz.strategies import damaged, is_refused, times_examples
 from tests.helpers import ROOT, copy_of_specs
 
 FILES = {  # with the table that reads them: sweeps, references, rows of others, footnotes, crops
@@ -96,15 +96,15 @@ def test_a_damaged_table_is_read_or_refused(root: Path, name: str, data: st.Data
     original = (ROOT / name).read_bytes()
     try:
         (root / name).write_bytes(data.draw(damaged(original, TOKENS) | rearranged(original)))
-        refused(PaperbenchError, use, root, FILES[name])
+        is_refused(PaperbenchError, use, root, FILES[name])
     finally:
         (root / name).write_bytes(original)
 
 
 @pytest.mark.parametrize("kind", [Experiment, Profiles])
-@hundreds(1)
+@times_examples(1)
 @given(content=st.text().map(str.encode) | st.lists(st.sampled_from(TOKENS), max_size=8).map(b"".join) | st.binary())
 def test_any_text_is_bound_or_refused(tmp_path_factory: pytest.TempPathFactory, kind: Any, content: bytes) -> None:
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_bytes(content)
-    refused(SpecError, lambda: bind(load(file), kind))
+    is_refused(SpecError, lambda: bind(load(file), kind))

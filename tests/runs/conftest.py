@@ -6,15 +6,22 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Recipe
-from tests.runs.running import go, planned, tiny
+from tests.helpers import random_dataset
+from tests.runs.running import plan_run, tiny_recipe, train
+
+
+@pytest.fixture(scope="session")
+def small_dataset() -> ImageDataset:
+    """100 training and 40 test images of 16 x 16 random pixels, which train fast."""
+    return random_dataset(16)
 
 
 @pytest.fixture(scope="session")
 def run(paper_recipe: Recipe, small_dataset: ImageDataset) -> PlannedRun:
-    return planned(tiny(paper_recipe), small_dataset)
+    return plan_run(tiny_recipe(paper_recipe), small_dataset)
 
 
 @pytest.fixture(scope="session")
-def whole(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """The run in one go. Tests compare with it, and leave it as it is."""
-    return go(run, tmp_path_factory.mktemp("whole"))[0]
+def uninterrupted(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The results of training `run` in one session. Tests must not change them."""
+    return train(run, tmp_path_factory.mktemp("uninterrupted"))[0]

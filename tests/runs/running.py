@@ -1,4 +1,4 @@
-"""Tiny runs in a store, for the tests of what writes and survives there."""
+"""Train tiny runs, record what their observer receives, and compare their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.helpers import a_session
 CPU = torch.device("cpu")
 
 
-def tiny(paper_recipe: Recipe, **changes: Any) -> Recipe:
+def tiny_recipe(paper_recipe: Recipe, **changes: Any) -> Recipe:
     """20 iterations of 16 images with a warm-up, a drop, and epochs that end within batches (of 100 images)."""
     recipe = replace(
         paper_recipe,
@@ -41,7 +41,7 @@ def tiny(paper_recipe: Recipe, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-def planned(
+def plan_run(
     recipe: Recipe, dataset: ImageDataset, net_name: str = "preact_resnet20", precision: Precision = "fp32"
 ) -> PlannedRun:
     reference = NetReference(net_name, {"depth": 11 if "164" in net_name else 8})
@@ -51,7 +51,11 @@ def planned(
 
 
 class Log(Observer):
-    """An observer that remembers, and may do something after each step."""
+    """An observer that records all calls.
+
+    Args:
+        on_step: Called after each iteration.
+    """
 
     def __init__(self, on_step: Callable[[int], object] = lambda _: None) -> None:
         self.on_step = on_step
@@ -60,7 +64,7 @@ class Log(Observer):
         self.skips: list[tuple[str, str]] = []
         self.failures: list[tuple[str, str]] = []
         self.warnings: list[str] = []
-        self.watches: list[int] = []
+        self.waits: list[int] = []
         self.records: list[Record] = []
 
     def skipped(self, run: PlannedRun, why: str) -> None:
@@ -83,7 +87,7 @@ class Log(Observer):
         self.failures.append((run.id, why))
 
     def waiting(self, runs: int, seconds: float) -> None:
-        self.watches.append(runs)
+        self.waits.append(runs)
 
     def warned(self, run: PlannedRun, text: str) -> None:
         self.warnings.append(text)
@@ -98,7 +102,7 @@ class Log(Observer):
         return why
 
 
-def go(
+def train(
     run: PlannedRun,
     root: Path,
     limits: Limits | None = None,
@@ -108,19 +112,19 @@ def go(
     engine: str = "auto",
     **values: float,
 ) -> tuple[RunDirectory, Log]:
-    """Give a run what the command line would: start it, continue it, or see that it is done."""
+    """Start or resume a run, or skip it if it is done, as the command line does."""
     store, log = Store(root), log or Log()
     Executor(store, device, limits or Limits(**values), log, incompatible, engine).run_all([run])
     return store.directory(run.id), log
 
 
-def state(directory: RunDirectory) -> dict[str, torch.Tensor]:
-    """The trainer's, of the newest checkpoint."""
+def newest_state(directory: RunDirectory) -> dict[str, torch.Tensor]:
+    """Load the trainer's state from the newest checkpoint."""
     return Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), directory.path.name).state
 
 
 def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
-    """Record and history less what tells when, where and in how many pieces."""
+    """Return record and history without times, hosts and the number of sessions."""
     record = directory.read_record()
     assert record
     plain = replace(
@@ -132,11 +136,11 @@ def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
 
 
 def assert_same(one: RunDirectory, other: RunDirectory) -> None:
-    """Two runs that are bit for bit the same: record, history, parameters, statistics, momentum, noise."""
+    """Assert that two runs are bit-identical: record, history, parameters, statistics, momentum, random state."""
     assert without_times(one) == without_times(other)
-    assert_equal(state(one), state(other))
+    assert_equal(newest_state(one), newest_state(other))
 
 
 def assert_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> None:
-    """The same tensors by the same names, bit for bit, NaN being equal to itself."""
+    """Assert that names and tensors are bit-identical; NaN equals NaN."""
     torch.testing.assert_close(dict(one), dict(other), rtol=0, atol=0, equal_nan=True)

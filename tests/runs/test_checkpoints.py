@@ -1,4 +1,4 @@
-"""Checkpoints as files, and what is in them."""
+"""Checkpoint files and their contents."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from paperbench.errors import PaperbenchError, RunError
 from paperbench.runs.checkpoints import Checkpoints, DamagedCheckpointError
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint, CheckpointError
-from paperbench.runs.store import RunDirectory
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
-from tests.limits import frugal
-from tests.runs.running import assert_equal, go
+from tests.limits import limit_memory
+from tests.runs.running import assert_equal, train
 
 
 def iterations(checkpoints: Checkpoints) -> list[int]:
     return [file.iteration for file in checkpoints.newest_first()]
 
 
-def test_a_name_holds_iteration_and_hash(tmp_path: Path) -> None:
+def test_checkpoint_name_holds_iteration_and_hash(tmp_path: Path) -> None:
     file = Checkpoints(tmp_path).write(64_000, b"state")
     assert file.path.name == f"checkpoint-64000-{hashlib.sha256(b'state').hexdigest()[:16]}.safetensors"
     assert file.read() == b"state"
     assert Checkpoints(tmp_path).newest_first() == [file]
 
 
-def test_they_come_by_iteration_and_other_files_are_none(tmp_path: Path) -> None:
+def test_checkpoints_are_sorted_and_other_files_ignored(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for iteration in (900, 1000, 20):
         checkpoints.write(iteration, b"%d" % iteration)
@@ -45,10 +45,8 @@ def test_they_come_by_iteration_and_other_files_are_none(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("keep_previous", "left"), [(True, [40, 30, 20]), (False, [40, 30])])
-def test_pruning_leaves_the_newest_and_perhaps_the_one_before(
-    tmp_path: Path, keep_previous: bool, left: list[int]
-) -> None:
-    """What is farther is not this process's work."""
+def test_prune_keeps_newest_and_optionally_previous(tmp_path: Path, keep_previous: bool, left: list[int]) -> None:
+    """Later checkpoints are the work of another process."""
     checkpoints = Checkpoints(tmp_path)
     for iteration in (10, 20, 40):
         checkpoints.write(iteration, b"")
@@ -62,18 +60,18 @@ def test_pruning_leaves_the_newest_and_perhaps_the_one_before(
 
 
 @pytest.mark.parametrize("content", [b"", b"State"])
-def test_what_does_not_have_its_hash_is_damaged(tmp_path: Path, content: bytes) -> None:
+def test_checkpoint_with_wrong_hash_is_damaged(tmp_path: Path, content: bytes) -> None:
     file = Checkpoints(tmp_path).write(8, b"state")
     file.path.write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match="does not hold what was written: its hash is another"):
+    with pytest.raises(DamagedCheckpointError, match="is damaged: its hash does not match its name"):
         file.read()
 
 
-def test_what_cannot_be_read_or_written_is_an_error_and_not_called_damaged(tmp_path: Path) -> None:
+def test_unreadable_checkpoint_is_not_called_damaged(tmp_path: Path) -> None:
     file = Checkpoints(tmp_path).write(8, b"state")
     file.path.unlink()
     file.path.mkdir()
-    with pytest.raises(RunError, match=r"cannot be read: Is a directory\. Mend that") as caught:
+    with pytest.raises(RunError, match=r"cannot be read: Is a directory\. Fix that") as caught:
         file.read()
     assert not isinstance(caught.value, DamagedCheckpointError)
     (tmp_path / "file").touch()
@@ -81,16 +79,13 @@ def test_what_cannot_be_read_or_written_is_an_error_and_not_called_damaged(tmp_p
         Checkpoints(tmp_path / "file").write(8, b"")
 
 
-# What is in them
-
-
 @pytest.fixture(scope="module")
 def checkpoint(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    directory, _ = go(run, tmp_path_factory.mktemp("eight"), stop_at=8)
+    directory, _ = train(run, tmp_path_factory.mktemp("eight"), stop_at=8)
     return Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), run.id)
 
 
-def test_all_of_a_checkpoint_comes_back_from_the_same_bytes(run: PlannedRun, checkpoint: Checkpoint) -> None:
+def test_checkpoint_round_trip(run: PlannedRun, checkpoint: Checkpoint) -> None:
     data = checkpoint.to_bytes()
     again = Checkpoint.from_bytes(data, run.id)
     assert again.facts == checkpoint.facts
@@ -101,7 +96,7 @@ def test_all_of_a_checkpoint_comes_back_from_the_same_bytes(run: PlannedRun, che
     assert again.to_bytes() == backwards.to_bytes() == data
 
 
-def test_tensors_of_any_memory_layout_come_back_to_other_readers_too() -> None:
+def test_tensor_file_round_trip_for_any_memory_layout() -> None:
     wide = torch.arange(48.0).view(2, 3, 4, 2).contiguous(memory_format=torch.channels_last)
     tensors = {"wide": wide, "part": wide[0, 1], "none": torch.empty(0), "b": torch.tensor(True)}
     tensors["bf16"] = torch.randn(3).bfloat16()
@@ -109,13 +104,13 @@ def test_tensors_of_any_memory_layout_come_back_to_other_readers_too() -> None:
     assert_equal(safetensors.torch.load(data), tensors)
     assert read_tensor_file(data)[1] == {"about": "ä"}
     sizes = [int.from_bytes(tensor_file_bytes(tensors, {"about": "x" * n})[:8], "little") for n in range(8)]
-    assert [size % 8 for size in sizes] == [0] * 8, "readers that map the file need aligned values"
+    assert [size % 8 for size in sizes] == [0] * 8, "readers that map the file into memory need aligned values"
     many = {str(number): "" for number in range(8)}
     assert len({tensor_file_bytes(tensors, many) for _ in range(5)}) == 1
 
 
 def header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """The same file with something else in its header."""
+    """Return the file with a changed header."""
     end = 8 + int.from_bytes(data[:8], "little")
     contents = json.loads(data[8:end])
     change(contents)
@@ -133,7 +128,7 @@ def facts(data: bytes, old: str, new: str) -> bytes:
 
 
 def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) -> bytes:
-    """The same file with other tensors."""
+    """Return the file with changed tensors."""
     state, metadata = read_tensor_file(data)
     change(state)
     return tensor_file_bytes(state, metadata)
@@ -142,91 +137,87 @@ def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: b"", "is no checkpoint"),
-        (lambda data: data[:1000], "is no checkpoint"),
-        (lambda data: data[:-1], "is no checkpoint"),
-        (lambda data: (2**40).to_bytes(8, "little") + data[8:], "is no checkpoint"),
-        (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[10**6, 10**6])), "is no checkpoint"),
-        (lambda data: header(data, lambda h: h["model.fc.bias"].update(data_offsets=[0, 2**60])), "is no checkpoint"),
-        (lambda data: header(data, lambda h: h.pop("__metadata__")), "is no checkpoint"),
-        (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is no checkpoint"),
-        (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is no checkpoint"),
+        (lambda data: b"", "is not a checkpoint"),
+        (lambda data: data[:1000], "is not a checkpoint"),
+        (lambda data: data[:-1], "is not a checkpoint"),
+        (lambda data: (2**40).to_bytes(8, "little") + data[8:], "is not a checkpoint"),
+        (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[10**6, 10**6])), "is not a checkpoint"),
+        (
+            lambda data: header(data, lambda h: h["model.fc.bias"].update(data_offsets=[0, 2**60])),
+            "is not a checkpoint",
+        ),
+        (lambda data: header(data, lambda h: h.pop("__metadata__")), "is not a checkpoint"),
+        (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is not a checkpoint"),
+        (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is not a checkpoint"),
         (lambda data: facts(data, '"format":1', '"format":2'), "format: must be 1, not 2"),
         (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
         (lambda data: facts(data, '"iteration":5', '"iteration":500'), "contradicts itself"),
         (lambda data: facts(data, '"last":', '"last":1'), "contradicts itself"),
-        (lambda data: tensors(data, lambda t: t.pop("iteration")), "does not say how many iterations were done"),
-        (lambda data: tensors(data, lambda t: t.update(iteration=torch.zeros(2))), "does not say how many iterations"),
-        (lambda data: b"PK\3\4 of torch.save", "is no checkpoint"),
+        (lambda data: tensors(data, lambda t: t.pop("iteration")), "lacks the number of iterations"),
+        (lambda data: tensors(data, lambda t: t.update(iteration=torch.zeros(2))), "lacks the number of iterations"),
+        (lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor(1.0))), "lacks the number of iterations"),
+        (lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor(-1))), "contradicts itself"),
+        (lambda data: b"PK\3\4 of torch.save", "is not a checkpoint"),
     ],
 )
-def test_what_is_no_checkpoint_of_this_run_and_format_is_refused(
+def test_invalid_checkpoint_bytes_are_refused(
     run: PlannedRun, checkpoint: Checkpoint, change: Callable[[bytes], bytes], message: str
 ) -> None:
     data = change(checkpoint.to_bytes())
-    with frugal(), pytest.raises(CheckpointError, match=message):
+    with limit_memory(), pytest.raises(CheckpointError, match=message):
         Checkpoint.from_bytes(data, run.id)
 
 
-def test_a_file_with_the_right_hash_that_is_no_checkpoint_stops_the_run_and_stays(
-    run: PlannedRun, tmp_path: Path
-) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
+def test_foreign_file_with_right_hash_fails_the_run_and_stays(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = train(run, tmp_path, stop_at=8)
     newer = directory.checkpoints.write(9, b"PK\3\4 of another age")
-    _, log = go(run, tmp_path)
-    assert f"{newer.path} is no checkpoint that this version of paperbench reads (" in log.failure
-    assert "`--incompatible restart` trains it anew" in log.failure
+    _, log = train(run, tmp_path)
+    assert f"{newer.path} is not a checkpoint that this version of paperbench can read (" in log.failure
+    assert "`--incompatible restart` restarts it" in log.failure
     assert newer.read()
     newer.path.unlink()
     directory.checkpoints.write(9, directory.checkpoints.newest_first()[0].read())
-    assert "holds iteration 8; its name or its run contradicts that" in go(run, tmp_path)[1].failure
+    assert "holds iteration 8, which contradicts its name or the recipe" in train(run, tmp_path)[1].failure
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda state: state.pop("iteration"), "does not say how many iterations"),
-        (lambda state: state.update({"iteration": torch.zeros(2)}), "does not say how many iterations"),
-        (lambda state: state.pop("model.stem.conv.weight"), "does not fit"),
-        (lambda state: state.update({"model.fc.bias": torch.zeros(11)}), "does not fit"),
-        (lambda state: state.pop("momentum.3"), "does not fit"),
-        (lambda state: state.pop("window.loss"), "does not fit"),
-        (lambda state: state.pop("noise.cpu"), "does not fit"),
-        (lambda state: state.update({"noise.cpu": torch.zeros(3, dtype=torch.uint8)}), "does not fit"),
-        (lambda state: state.update({"noise.cpu": torch.zeros(5056)}), "does not fit"),
-        (lambda state: state.update({"iteration": torch.tensor(1.0)}), "does not say how many iterations"),
-        (lambda state: state.update({"iteration": torch.tensor(-1)}), "contradicts itself"),
+        lambda state: state.pop("model.stem.conv.weight"),
+        lambda state: state.update({"model.fc.bias": torch.zeros(11)}),
+        lambda state: state.pop("momentum.3"),
+        lambda state: state.pop("window.loss"),
+        lambda state: state.pop("noise.cpu"),
+        lambda state: state.update({"noise.cpu": torch.zeros(3, dtype=torch.uint8)}),
+        lambda state: state.update({"noise.cpu": torch.zeros(5056)}),
     ],
 )
-def test_a_state_that_does_not_fit_the_net_is_an_error_of_the_run(
-    run: PlannedRun, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
+def test_state_that_does_not_fit_the_net_fails_the_run(
+    run: PlannedRun, checkpoint: Checkpoint, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], object]
 ) -> None:
-    directory, _ = go(run, tmp_path, stop_at=1)
-    (file,) = directory.checkpoints.newest_first()
-    checkpoint = Checkpoint.from_bytes(file.read(), run.id)
-    change(checkpoint.state)
-    directory.checkpoints.write(1, checkpoint.to_bytes())
-    file.path.unlink()
-    assert message in go(run, tmp_path)[1].failure
+    state = dict(checkpoint.state)
+    change(state)
+    Store(tmp_path).directory(run.id).checkpoints.write(8, Checkpoint(checkpoint.facts, state).to_bytes())
+    assert "does not fit" in train(run, tmp_path)[1].failure
 
 
-def test_a_gpu_that_fails_while_a_state_is_loaded_condemns_no_checkpoint(
+def test_gpu_error_while_loading_keeps_the_checkpoint(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, _ = go(run, tmp_path, stop_at=1)
+    directory, _ = train(run, tmp_path, stop_at=1)
 
     def failing(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(torch.nn.Module, "load_state_dict", failing)
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        go(run, tmp_path, incompatible="restart")
+        train(run, tmp_path, incompatible="restart")
     assert directory.checkpoints.newest_first()
 
 
-def test_no_file_of_a_run_is_a_pickle(whole: RunDirectory) -> None:
-    """Whoever is given a results directory runs no code by reading it."""
-    for file in whole.path.parents[1].rglob("*.*"):
+def test_no_file_of_a_run_is_a_pickle(uninterrupted: RunDirectory) -> None:
+    """Reading someone else's results directory must not run code."""
+    for file in uninterrupted.path.parents[1].rglob("*.*"):
         data = file.read_bytes()
         if file.suffix == ".safetensors":
             assert safetensors.torch.load(data)

@@ -1,4 +1,4 @@
-"""Which engine a run trains on, and what is told of it."""
+"""The choice of the engine of a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.training.engine import EngineChoice, available_engines, choose_engine
-from tests.runs.running import CPU, assert_same, go
+from tests.runs.running import CPU, assert_same, train
 
 
-def test_the_engine_is_told_and_recorded(run: PlannedRun, tmp_path: Path) -> None:
-    directory, log = go(run, tmp_path)
+def test_engine_is_reported_and_recorded(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = train(run, tmp_path)
     choice = choose_engine("auto", CPU, run.recipe.iterations)
     assert log.engine == (choice.name, choice.reason)
     record = directory.read_record()
@@ -27,18 +27,16 @@ def test_the_engine_is_told_and_recorded(run: PlannedRun, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("engine", "message"), [("graph", "CUDA graphs need"), ("fast", "Unknown engine 'fast'")])
-def test_an_engine_that_there_is_not_ends_the_command(
-    run: PlannedRun, tmp_path: Path, engine: str, message: str
-) -> None:
+def test_unavailable_engine_is_an_error(run: PlannedRun, tmp_path: Path, engine: str, message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
-        go(run, tmp_path, engine=engine)
+        train(run, tmp_path, engine=engine)
     assert list((tmp_path / "leases").iterdir()) == []
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the choice of an engine was asked for, each time."""
+    """Records the arguments of each choice of an engine."""
     calls: list[tuple[Any, ...]] = []
 
     def choosing(wanted: str, device: object, iterations: int, earlier: str | None = None) -> EngineChoice:
@@ -49,18 +47,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def test_the_choice_knows_the_wish_the_length_of_the_run_and_how_it_was_begun(
+def test_engine_choice_gets_request_length_and_earlier_engine(
     run: PlannedRun, tmp_path: Path, asked: list[tuple[Any, ...]]
 ) -> None:
-    directory, _ = go(run, tmp_path, stop_at=3)
-    go(run, tmp_path, stop_at=4, engine="eager")
+    directory, _ = train(run, tmp_path, stop_at=3)
+    train(run, tmp_path, stop_at=4, engine="eager")
     set_engine(directory, "compile")
-    go(run, tmp_path)
+    train(run, tmp_path)
     assert asked == [("auto", CPU, 20, None), ("eager", CPU, 20, "eager"), ("auto", CPU, 20, "compile")]
 
 
 def set_engine(directory: RunDirectory, engine: str) -> None:
-    """Change what the checkpoint of a paused run says of the engine of its last session."""
+    """Change the engine of the last session in the checkpoint of a paused run."""
     files = directory.checkpoints.newest_first()
     checkpoint = Checkpoint.from_bytes(files[0].read(), directory.path.name)
     *sessions, last = checkpoint.facts.sessions
@@ -71,52 +69,49 @@ def set_engine(directory: RunDirectory, engine: str) -> None:
 
 
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize(("engine", "is_remarked"), [("eager", False), ("graph", False), ("compile", True)])
-def test_to_go_on_with_an_engine_of_other_arithmetic_is_remarked(
-    run: PlannedRun, whole: RunDirectory, tmp_path: Path, engine: str, is_remarked: bool
+@pytest.mark.parametrize(("engine", "warns"), [("eager", False), ("graph", False), ("compile", True)])
+def test_resuming_with_other_arithmetic_warns(
+    run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path, engine: str, warns: bool
 ) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
+    directory, _ = train(run, tmp_path, stop_at=8)
     set_engine(directory, engine)
-    directory, log = go(run, tmp_path)
+    directory, log = train(run, tmp_path)
     assert [s.engine for s in log.record.sessions] == [engine, "eager"]
-    if is_remarked:
+    if warns:
         (warning,) = log.warnings
         assert "threads, engine compile; resumes with torch" in warning
-        assert "not bit for bit" in warning
+        assert "not bit-identical" in warning
     else:
         assert log.warnings == []
-    assert_same(directory, whole)
+    assert_same(directory, uninterrupted)
 
 
-def test_the_engine_of_the_choice_is_the_one_that_trains(
+def test_chosen_engine_trains_and_replay_is_eager(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The untrained twin that a search for a divergence may start from is the one that takes the least memory."""
+    """The trainer of a replay is eager, which takes the least memory."""
     made = []
     original = session_module.Trainer
 
-    def noting(*arguments: Any, engine: str) -> Any:
+    def record(*arguments: Any, engine: str) -> Any:
         made.append(engine)
         return original(*arguments, engine="eager")
 
     monkeypatch.setattr(session_module, "choose_engine", lambda *_: EngineChoice("compile", "a test"))
-    monkeypatch.setattr(session_module, "Trainer", noting)
+    monkeypatch.setattr(session_module, "Trainer", record)
     hot = replace(run, recipe=replace(run.recipe, learning_rate=1e30, warm_up=None))
-    go(hot, tmp_path, stop_at=4)
-    _, log = go(hot, tmp_path)
+    train(hot, tmp_path, stop_at=4)
+    _, log = train(hot, tmp_path)
     assert log.record.status == "diverged"
     assert made == ["compile", "compile", "eager"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(available_engines(CPU)["compile"] is not None, reason="needs a C++ compiler")
-def test_a_compiled_run_paused_and_continued_is_the_uninterrupted_one(
-    run: PlannedRun, tmp_path: Path, full: bool
-) -> None:
-    if not full:
-        pytest.skip("--full: Inductor takes its time")
-    whole, _ = go(run, tmp_path / "whole", engine="compile")
-    go(run, tmp_path / "part", engine="compile", stop_at=7)
-    part, log = go(run, tmp_path / "part")
+def test_resumed_compiled_run_equals_uninterrupted_one(run: PlannedRun, tmp_path: Path) -> None:
+    uninterrupted, _ = train(run, tmp_path / "uninterrupted", engine="compile")
+    train(run, tmp_path / "part", engine="compile", stop_at=7)
+    part, log = train(run, tmp_path / "part")
     assert log.engine[0] == "compile"
     assert [s.engine for s in log.record.sessions] == ["compile", "compile"]
-    assert_same(part, whole)
+    assert_same(part, uninterrupted)

@@ -29,14 +29,14 @@ FILES = {"__init__.py": "", "a.py": "x = 1\n", "sub/b.py": "y = 2\n"}
     ],
     ids=["edited", "added", "exchanged", "moved"],
 )
-def test_the_source_digest_tells_changed_code(tmp_path: Path, changed: dict[str, str]) -> None:
+def test_source_digest_changes_with_the_code(tmp_path: Path, changed: dict[str, str]) -> None:
     original = source_digest(package(tmp_path / "original", FILES))
     assert source_digest(package(tmp_path / "copy", {**FILES, "notes.txt": "no code"})) == original
     assert source_digest(package(tmp_path / "changed", changed)) != original
     assert len(original) == 16
 
 
-def test_the_commit_of_a_checkout_says_if_its_code_was_changed(tmp_path: Path) -> None:
+def test_commit_marks_changed_code(tmp_path: Path) -> None:
     assert commit_of(tmp_path) is None
     package(tmp_path / "paperbench", FILES)
     (tmp_path / "notes.txt").write_text("no code")
@@ -57,7 +57,7 @@ def test_the_commit_of_a_checkout_says_if_its_code_was_changed(tmp_path: Path) -
     assert commit_of(tmp_path) == f"{commit}+changes"
 
 
-def test_code_facts() -> None:
+def test_code_facts_describe_this_package() -> None:
     facts = code_facts()
     assert facts.version == paperbench.__version__
     assert facts.source == source_digest(Path(paperbench.__file__).parent)

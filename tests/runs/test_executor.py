@@ -31,7 +31,7 @@ from paperbench.training.engine import EagerEngine, EngineChoice
 from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers import a_session
-from tests.runs.running import CPU, Log, assert_same, go, state
+from tests.runs.running import CPU, Log, assert_same, newest_state, train
 
 
 def files_of(directory: RunDirectory) -> dict[str, bytes]:
@@ -43,8 +43,8 @@ def monitored(run: PlannedRun, **changes: Any) -> PlannedRun:
     return replace(run, recipe=replace(run.recipe, monitoring=monitoring))
 
 
-def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: PlannedRun, tmp_path: Path) -> None:
-    directory, log = go(run, tmp_path)
+def test_finished_run_leaves_record_history_checkpoint_and_weights(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = train(run, tmp_path)
     record = directory.read_record()
     assert record == log.record
     assert (record.status, record.iteration) == ("finished", 20)
@@ -58,27 +58,25 @@ def test_a_finished_run_leaves_record_history_checkpoint_and_weights(run: Planne
     assert [line.epoch for line in history] == [0.8, 1.6, 2.4, 3.2]
     assert history[-1].test_error == record.result.moving_average_test_error
     assert record.result.best_test_error == min(line.test_error for line in history if line.test_error is not None)
-    assert state(directory)["iteration"] == 20
+    assert newest_state(directory)["iteration"] == 20
     assert set(files_of(directory)) == {record.files.checkpoint, "history.jsonl", "model.safetensors", "record.json"}
     assert list((tmp_path / "leases").iterdir()) == []
 
 
-def test_lines_of_history_fall_on_any_iteration_and_the_last_one_is_tested(run: PlannedRun, tmp_path: Path) -> None:
-    directory, log = go(monitored(run, log_every=6, test_every=7), tmp_path)
+def test_history_lines_at_log_and_test_intervals(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = train(monitored(run, log_every=6, test_every=7), tmp_path)
     history = directory.history()
     assert [(line.iteration, line.test_error is not None) for line in history] == [
         *((6, False), (7, True), (12, False), (14, True), (18, False), (20, True))
     ]
-    assert [line.lr for line in history] == [0.1, 0.1, 0.1, *[pytest.approx(0.01)] * 3], "the drop is after 12"
+    assert [line.lr for line in history] == [0.1, 0.1, 0.1, *[pytest.approx(0.01)] * 3], "the rate drops after 12"
     assert log.record.result
     assert history[-1].test_error == log.record.result.moving_average_test_error
 
 
-def test_a_line_of_history_has_the_means_over_the_iterations_since_the_line_before(
-    run: PlannedRun, whole: RunDirectory
-) -> None:
+def test_history_line_averages_since_previous_line(run: PlannedRun, uninterrupted: RunDirectory) -> None:
     trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, "fp32", CPU)
-    for line in whole.history():
+    for line in uninterrupted.history():
         steps = []
         while trainer.iteration < line.iteration:
             trainer.step()
@@ -90,43 +88,38 @@ def test_a_line_of_history_has_the_means_over_the_iterations_since_the_line_befo
             assert (line.test_loss, line.test_error) == astuple(trainer.test())
 
 
-def test_done_means_finished_diverged_or_at_the_pause(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
+def test_run_is_done_when_finished_or_paused_at_stop_at(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = train(run, tmp_path, stop_at=8)
     partial = directory.read_record()
     assert partial
     assert is_done(partial, run, Limits(stop_at=8))
     assert not is_done(partial, run, Limits(stop_at=9))
     assert not is_done(partial, run, Limits())
     assert not is_done(None, run, Limits())
-    # killed after the last checkpoint, before the result
+    # killed after the last checkpoint and before the final test
     assert not is_done(replace(partial, iteration=20, sessions=(a_session(20),)), run, Limits())
     assert remaining([run], Store(tmp_path), Limits(), "refuse") == [(run, 12)]
-    directory, _ = go(run, tmp_path)
+    directory, _ = train(run, tmp_path)
     assert is_done(directory.read_record(), run, Limits())
     assert remaining([run], Store(tmp_path), Limits(), "refuse") == []
 
 
-def test_a_finished_run_is_left_as_it_is_and_one_without_its_result_gets_only_that(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory, first = go(run, tmp_path)
+def test_finished_run_is_skipped_and_missing_result_is_added(run: PlannedRun, tmp_path: Path) -> None:
+    directory, first = train(run, tmp_path)
     before = files_of(directory)
-    for _ in ("done already", "done by another process after this one has looked"):
-        _, again = go(run, tmp_path)
-        assert again.steps == []
-        assert again.skips == [(run.id, "finished at iteration 20 already")]
-        assert files_of(directory) == before
-        monkeypatch.setattr(Store, "readable_record", lambda *_: None)
-    monkeypatch.undo()
+    _, again = train(run, tmp_path)
+    assert again.steps == []
+    assert again.skips == [(run.id, "finished at iteration 20 already")]
+    assert files_of(directory) == before
     files = replace(first.record.files, weights_sha256=None)
     directory.write_record(replace(first.record, status="partial", result=None, files=files))
-    _, again = go(run, tmp_path)
+    _, again = train(run, tmp_path)
     assert again.steps == []
     assert again.record.result == first.record.result
 
 
-def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path, stop_at=7)
+def test_sessions_and_seconds_accumulate(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = train(run, tmp_path, stop_at=7)
     past = [directory.read_record()]
     for _ in range(2):
         limits = Limits()
@@ -135,37 +128,34 @@ def test_sessions_and_seconds_only_grow(run: PlannedRun, tmp_path: Path) -> None
             def started(self, *_: object) -> None:
                 limits.signal = 15  # noqa: B023
 
-        go(run, tmp_path, limits, SignalledAtOnce())
+        train(run, tmp_path, limits, SignalledAtOnce())
         past.append(directory.read_record())
     assert [len(record.sessions) for record in past if record] == [1, 2, 3]
     assert past[0].seconds < past[1].seconds < past[2].seconds
     assert {record.iteration for record in past if record} == {7}
     assert len(directory.checkpoints.newest_first()) == 1
-    _, log = go(run, tmp_path)
-    assert log.lines[0].seconds > past[2].seconds, "a line counts the sessions before its own"
-
-
-# Saving
+    _, log = train(run, tmp_path)
+    assert log.lines[0].seconds > past[2].seconds, "seconds include earlier sessions"
 
 
 @pytest.mark.parametrize(
     ("failing", "error"),
     [
         ((Checkpoints, "write"), PaperbenchError("no room")),
-        ((RunDirectory, "settle_history"), OSError("the disk is gone")),
+        ((RunDirectory, "write_history"), OSError("the disk is gone")),
         ((Checkpoints, "prune"), MemoryError()),
     ],
 )
-def test_an_error_in_a_save_ends_the_run_and_loses_nothing(
+def test_error_during_save_loses_nothing(
     run: PlannedRun,
-    whole: RunDirectory,
+    uninterrupted: RunDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     failing: tuple[type, str],
     error: Exception,
 ) -> None:
-    """At iteration 16 of 20; the record never claims more than there is."""
-    go(run, tmp_path, stop_at=8)
+    """At iteration 16 of 20. The record still refers to existing files."""
+    train(run, tmp_path, stop_at=8)
     log = Log()
 
     def fail(self: Any, *arguments: Any, **names: Any) -> Any:
@@ -176,12 +166,12 @@ def test_an_error_in_a_save_ends_the_run_and_loses_nothing(
     method = getattr(*failing)
     monkeypatch.setattr(*failing, fail)
     if isinstance(error, MemoryError):
-        go(run, tmp_path, log=log)
+        train(run, tmp_path, log=log)
         assert "cpu ran out of memory" in log.failure
         assert "The last checkpoint is kept, and the same command resumes from it." in log.failure
     else:
         with pytest.raises(type(error), match=str(error)):
-            go(run, tmp_path, log=log)
+            train(run, tmp_path, log=log)
     assert log.steps[-1] == 16
     directory = Store(tmp_path).directory(run.id)
     record = directory.read_record()
@@ -189,65 +179,65 @@ def test_an_error_in_a_save_ends_the_run_and_loses_nothing(
     assert record.files.checkpoint in files_of(directory)
     assert list((tmp_path / "leases").iterdir()) == []
     monkeypatch.undo()
-    assert_same(go(run, tmp_path)[0], whole)
+    assert_same(train(run, tmp_path)[0], uninterrupted)
 
 
-def test_a_lease_that_is_lost_before_a_save_leaves_the_run_to_the_other_process(
-    run: PlannedRun, whole: RunDirectory, tmp_path: Path
+def test_run_is_skipped_if_lease_is_lost_before_save(
+    run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path
 ) -> None:
     def take_over(iteration: int) -> None:
         if iteration == 13:
             (lease,) = (tmp_path / "leases").iterdir()
             lease.rename(lease.with_suffix(".7")).write_text("another process's")
 
-    go(run, tmp_path, stop_at=10)
+    train(run, tmp_path, stop_at=10)
     before = files_of(Store(tmp_path).directory(run.id))
     log = Log(take_over)
     directory = Store(tmp_path).directory(run.id)
-    assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run]) == [], "it has not failed"
+    assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run]) == [], "the run has not failed"
     assert log.failures == log.records == []
     assert "this process lost its lease on the run" in log.skips[0][1]
     assert files_of(directory) == before
     (lease,) = (tmp_path / "leases").iterdir()
     assert lease.read_text() == "another process's"
     lease.unlink()
-    assert_same(go(run, tmp_path)[0], whole)
+    assert_same(train(run, tmp_path)[0], uninterrupted)
 
 
-def test_a_lease_that_a_heartbeat_finds_lost_ends_the_run_at_the_next_step(
+def test_run_stops_at_next_step_after_lost_heartbeat(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = Store(tmp_path).lease(run.id)
     monkeypatch.setattr(Store, "lease", lambda *_: lease)
 
-    _, log = go(run, tmp_path, log=Log(lambda iteration: setattr(lease, "is_lost", iteration == 12)))
+    _, log = train(run, tmp_path, log=Log(lambda iteration: setattr(lease, "is_lost", iteration == 12)))
     assert log.steps[-1] == 12
     assert "this process lost its lease on the run" in log.skips[0][1]
 
 
-def test_two_checkpoints_are_kept_along_the_way_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
+def test_two_checkpoints_are_kept_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
     checkpoints = Store(tmp_path).directory(run.id).checkpoints
 
     def iterations() -> list[int]:
         return [file.iteration for file in checkpoints.newest_first()]
 
     kept = {}
-    go(run, tmp_path, log=Log(lambda iteration: kept.update({iteration: iterations()})))
+    train(run, tmp_path, log=Log(lambda iteration: kept.update({iteration: iterations()})))
     assert (kept[8], kept[9], kept[17], iterations()) == ([], [8], [16, 8], [20])
 
 
 @pytest.mark.parametrize(
     ("share", "written"),
     [
-        (1e-9, [1, 20]),  # the first, whose cost is not known yet, and the last, which is needed
+        (1e-9, [1, 20]),  # the first, whose cost is unknown, and the last, which is always saved
         (0.5, [1, 11, 20]),
         (1.0, [1, 6, 11, 16, 20]),
     ],
 )
-def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_included(
+def test_saving_stays_within_its_share_of_time(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, written: list[int]
 ) -> None:
-    """A step takes 1 s here, and the disk 5 s for a checkpoint."""
+    """On a fake clock, a step takes 1 s and a checkpoint 5 s."""
     now = 0.0
     saved = []
     write = Checkpoints.write
@@ -264,50 +254,47 @@ def test_saving_takes_no_more_than_its_share_of_the_time_the_wait_for_the_disk_i
 
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Checkpoints, "write", slowly)
-    go(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Log(tick))
+    train(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Log(tick))
     assert saved == written
 
 
-def test_a_checkpoint_is_not_written_twice(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is due at the end or at a pause is the last of the session."""
+def test_checkpoint_is_not_written_twice(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end and at a pause, the due checkpoint is also the last of the session."""
     written: list[int] = []
     write = Checkpoints.write
     monkeypatch.setattr(Checkpoints, "write", lambda self, *of: written.append(of[0]) or write(self, *of))
     often = monitored(run, checkpoint_every=10)
-    go(often, tmp_path, stop_at=10)
-    go(often, tmp_path)
+    train(often, tmp_path, stop_at=10)
+    train(often, tmp_path)
     assert written == [10, 20]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_a_run_held_is_free_once_it_is_over(
+def test_memory_of_a_run_is_freed_when_it_ends(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """Without waiting for Python to look for cycles: the next run needs the memory of the device."""
+    """Even with the garbage collector disabled, since the next run needs the memory."""
     held: list[weakref.ref[Any]] = []
 
-    class Noting(session_module.RunSession):
+    class Recording(session_module.RunSession):
         def train(self) -> Any:
             held.extend(weakref.ref(part) for part in (self, self.trainer, self.trainer.model.fc.weight))
             if fails:
                 raise RuntimeError("CUDA error: out of memory")
             return super().train()
 
-    monkeypatch.setattr("paperbench.runs.executor.RunSession", Noting)
+    monkeypatch.setattr("paperbench.runs.executor.RunSession", Recording)
     gc.disable()
     try:
-        go(run, tmp_path)
+        train(run, tmp_path)
         assert len(held) == 3
         assert [ref() for ref in held] == [None] * 3
     finally:
         gc.enable()
 
 
-# Versions, devices
-
-
 def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    """Let the code be of another numerics version."""
+    """Change the numerics version of the code."""
     modules = [
         m for name, m in sys.modules.items() if name.startswith("paperbench.") and hasattr(m, "NUMERICS_VERSION")
     ]
@@ -319,74 +306,71 @@ def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("numerics", "numerics version 1, and this is 2. Resuming would mix them."),
-        ("torch", "and this is 99.0.1. Resuming would mix them."),
+        ("numerics", "numerics version 1 (this is 2). Resuming would mix versions."),
+        ("torch", "(this is 99.0.1). Resuming would mix versions."),
     ],
 )
-def test_versions_are_not_mixed_within_a_run_unless_asked(
+def test_versions_are_mixed_only_on_request(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, message: str
 ) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
+    directory, _ = train(run, tmp_path, stop_at=8)
     before = files_of(directory)
     if what == "torch":
         monkeypatch.setattr(torch, "__version__", "99.0.1")
     else:
         set_numerics(monkeypatch, 2)
-    _, refused = go(run, tmp_path)
+    _, refused = train(run, tmp_path)
     assert message in refused.failure
-    assert "`--incompatible restart` trains it anew" in refused.failure
-    assert "`--incompatible continue` resumes" in refused.failure
+    assert "`--incompatible restart` restarts it" in refused.failure
+    assert "`--incompatible continue` resumes it" in refused.failure
     assert files_of(directory) == before
 
-    _, mixed = go(run, tmp_path, incompatible="continue", stop_at=12)
+    _, mixed = train(run, tmp_path, incompatible="continue", stop_at=12)
     assert mixed.record.is_mixed
-    assert any("The run continues, and is marked as mixed." in warning for warning in mixed.warnings)
-    _, mixed = go(run, tmp_path)
-    assert mixed.record.status == "finished", "the newest checkpoint is of this version"
+    assert any("The run is resumed and marked as mixed." in warning for warning in mixed.warnings)
+    _, mixed = train(run, tmp_path)
+    assert mixed.record.status == "finished", "the newest checkpoint has this version"
     assert mixed.record.is_mixed
     assert [s.last for s in mixed.record.sessions] == [8, 12, 20]
 
     assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
-    _, anew = go(run, tmp_path, incompatible="restart")
-    assert anew.steps == list(range(1, 21)), "although the newest checkpoint is of this version"
+    _, anew = train(run, tmp_path, incompatible="restart")
+    assert anew.steps == list(range(1, 21)), "although the newest checkpoint has this version"
     assert not anew.record.is_mixed
 
 
-def test_a_run_of_another_version_is_begun_anew_on_request_and_kept_aside(
+def test_finished_run_of_other_version_restarts_on_request(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, _ = go(run, tmp_path)
+    directory, _ = train(run, tmp_path)
     old = files_of(directory)
     set_numerics(monkeypatch, 2)
-    _, refused = go(run, tmp_path)
-    assert "by numerics version 1 (this is 2; `--incompatible restart` trains it anew)" in refused.skips[0][1]
+    _, refused = train(run, tmp_path)
+    assert "by numerics version 1 (this is 2; `--incompatible restart` restarts it)" in refused.skips[0][1]
     assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
-    directory, log = go(run, tmp_path, incompatible="restart")
+    directory, log = train(run, tmp_path, incompatible="restart")
     assert log.steps == list(range(1, 21))
     assert (log.record.numerics, log.record.is_mixed) == ((2,), False)
     assert files_of(RunDirectory(tmp_path / "superseded" / f"{run.id}-1")) == old
-    _, again = go(run, tmp_path, incompatible="restart")
+    _, again = train(run, tmp_path, incompatible="restart")
     assert again.steps == []
 
 
-def test_a_warning_says_that_a_run_resumes_on_other_threads(run: PlannedRun, tmp_path: Path) -> None:
-    _, first = go(run, tmp_path, stop_at=8)
+def test_resuming_with_other_thread_count_warns(run: PlannedRun, tmp_path: Path) -> None:
+    _, first = train(run, tmp_path, stop_at=8)
     assert first.warnings == []
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        _, second = go(run, tmp_path, stop_at=9)
+        _, second = train(run, tmp_path, stop_at=9)
     finally:
         torch.set_num_threads(threads)
     (warning,) = second.warnings
-    assert "not bit for bit" in warning
+    assert "not bit-identical" in warning
     assert [s.environment.threads for s in second.record.sessions] == [threads, threads + 1]
 
 
-# Errors
-
-
-def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp_path: Path) -> None:
+def test_failing_run_does_not_stop_the_others(run: PlannedRun, tmp_path: Path) -> None:
     other = replace(run, seed=1)
     store, log = Store(tmp_path), Log()
     store.directory(run.id).path.mkdir(parents=True)
@@ -402,9 +386,9 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(run: PlannedRun, tmp
     [(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), 0), (MemoryError(), 9), (None, 9)],
     ids=["CUDA", "Python", "CPU"],
 )
-def test_too_little_memory_is_no_result_and_the_message_says_what_to_change(
+def test_out_of_memory_fails_the_run_with_advice(
     run: PlannedRun,
-    whole: RunDirectory,
+    uninterrupted: RunDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception | None,
@@ -416,11 +400,11 @@ def test_too_little_memory_is_no_result_and_the_message_says_what_to_change(
         if number == iteration:
             if error:
                 raise error
-            torch.empty(2**60, dtype=torch.uint8)  # what torch raises for itself
+            torch.empty(2**60, dtype=torch.uint8)  # raises the error that torch raises on a CPU
         step(self, number)
 
     monkeypatch.setattr(EagerEngine, "step", exhausting)
-    directory, log = go(run, tmp_path)
+    directory, log = train(run, tmp_path)
     assert "cpu ran out of memory with preact_resnet20(depth=8) in fp32." in log.failure
     assert "`--device`" in log.failure
     assert "`--precision bf16`" in log.failure
@@ -431,9 +415,9 @@ def test_too_little_memory_is_no_result_and_the_message_says_what_to_change(
         assert (record.status, record.iteration, record.result) == ("partial", 8, None)
     else:
         assert record is None
-        assert "There is no checkpoint yet: the same command starts the run again." in log.failure
+        assert "No checkpoint exists yet: the same command restarts the run." in log.failure
     monkeypatch.undo()
-    assert_same(go(run, tmp_path)[0], whole)
+    assert_same(train(run, tmp_path)[0], uninterrupted)
 
 
 @pytest.mark.parametrize(
@@ -445,14 +429,14 @@ def test_too_little_memory_is_no_result_and_the_message_says_what_to_change(
         ),
         (
             torch.OutOfMemoryError("CUDA out of memory."),
-            "choose `--engine eager`, which keeps what 8 images need at a time, not 16",
+            "choose `--engine eager`, which keeps activations of 8 images, not 16",
         ),
     ],
 )
-def test_a_net_that_cannot_be_compiled_leaves_the_other_runs_alone(
+def test_failing_compiler_does_not_stop_other_runs(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception, message: str
 ) -> None:
-    """The first run is compiled, the other is not."""
+    """Only the first run is compiled."""
 
     def backend(*_: object) -> None:
         raise cause
@@ -471,28 +455,32 @@ def test_a_net_that_cannot_be_compiled_leaves_the_other_runs_alone(
     assert list((tmp_path / "leases").iterdir()) == []
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_runtime_errors_propagate(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(EagerEngine, "step", broken)
     with pytest.raises(RuntimeError, match="a bug"):
-        go(run, tmp_path)
+        train(run, tmp_path)
     assert list((tmp_path / "leases").iterdir()) == []
 
 
-def test_a_record_names_no_person_and_no_place(whole: RunDirectory) -> None:
-    text = whole.record_file.read_text()
-    for private in (os.uname().nodename, getpass.getuser(), str(Path.home()), str(whole.path.parents[1]), str(ROOT)):
+def test_record_contains_no_private_names(uninterrupted: RunDirectory) -> None:
+    text = uninterrupted.record_file.read_text()
+    for private in (
+        os.uname().nodename,
+        getpass.getuser(),
+        str(Path.home()),
+        str(uninterrupted.path.parents[1]),
+        str(ROOT),
+    ):
         assert private not in text
     assert set(json.loads(text)["sessions"][0]["environment"]) == {
         *("python", "torch", "torchvision", "timm", "numpy", "cuda", "cudnn", "system", "device", "threads")
     }
 
 
-def test_limits_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     limits = Limits(max_seconds=10, _started=100.0)

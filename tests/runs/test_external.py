@@ -17,14 +17,14 @@ from paperbench.runs.external import ExternalResult, read_externals, write_exter
 RESULT = ExternalResult(1, "external", "table2", "preact/resnet110", "", "ab" * 32, 3, 6.41, "A. Author, arXiv:1234")
 SOURCE = hashlib.sha256(b"A. Author, arXiv:1234").hexdigest()[:8]
 FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
-REMEDY = "Restore it; or delete it, and enter the result again (`paperbench record`)."
+REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."
 
 
-def edited(path: Path, *, sign: bool = True, **values: Any) -> None:
-    """Change a result, with the checksum of the new values or the old one."""
+def edit_result(path: Path, *, update_hash: bool = True, **values: Any) -> None:
+    """Change values in a file, with or without updating their hash."""
     value = {**json.loads(path.read_text()), **values}
     checksum = value.pop("sha256")
-    if sign:
+    if update_hash:
         checksum = hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     path.write_text(json.dumps({**value, "sha256": checksum}))
 
@@ -35,7 +35,7 @@ def only_complaint(root: Path) -> str:
     return complaint
 
 
-def test_the_file_is_named_by_experiment_source_and_seed_and_signed_at_its_end(tmp_path: Path) -> None:
+def test_external_file_name_and_hash(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
     assert path == tmp_path / "external" / f"abababababab-{SOURCE}-s3.json"
     value = json.loads(path.read_text())
@@ -47,7 +47,7 @@ def test_the_file_is_named_by_experiment_source_and_seed_and_signed_at_its_end(t
     assert json.loads(path.read_text())["sha256"] == hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def test_results_of_other_experiments_sources_and_seeds_stand_beside_each_other_in_order(tmp_path: Path) -> None:
+def test_external_results_are_read_in_order(tmp_path: Path) -> None:
     results = [
         RESULT,
         replace(RESULT, seed=20, error=None),
@@ -60,7 +60,7 @@ def test_results_of_other_experiments_sources_and_seeds_stand_beside_each_other_
     assert read_externals(tmp_path / "nowhere") == ([], [])
 
 
-def test_the_same_result_again_changes_nothing(tmp_path: Path) -> None:
+def test_entering_a_result_twice_changes_nothing(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
     before = path.stat()
     assert write_external(tmp_path, replace(RESULT, table="table3", cell="pre/resnet110")) == path
@@ -76,7 +76,7 @@ def test_the_same_result_again_changes_nothing(tmp_path: Path) -> None:
         (None, 7.0, "already: diverged, where you enter 7.0 %."),
     ],
 )
-def test_another_error_of_the_same_run_is_refused(
+def test_contradicting_result_is_refused(
     tmp_path: Path, there: float | None, entered: float | None, message: str
 ) -> None:
     path = write_external(tmp_path, replace(RESULT, error=there))
@@ -87,9 +87,7 @@ def test_another_error_of_the_same_run_is_refused(
     assert path.read_bytes() == before
 
 
-def test_another_error_that_arrives_while_one_is_written_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_contradicting_result_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = external.write_atomically
 
     def late(path: Path, data: bytes, guard: Any) -> None:
@@ -104,10 +102,10 @@ def test_another_error_that_arrives_while_one_is_written_is_not_replaced(
     assert len(list((tmp_path / "external").iterdir())) == 1
 
 
-def test_a_damaged_file_is_not_replaced_by_entering_the_result_again(tmp_path: Path) -> None:
+def test_damaged_result_is_not_overwritten(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
     path.write_text("{")
-    with pytest.raises(PaperbenchError, match=r"is not JSON .* delete it, .*Nothing was entered\."):
+    with pytest.raises(PaperbenchError, match=r"is not JSON .* delete it .*Nothing was entered\."):
         write_external(tmp_path, RESULT)
     assert path.read_text() == "{"
 
@@ -119,7 +117,7 @@ def test_a_damaged_file_is_not_replaced_by_entering_the_result_again(tmp_path: P
         ({"error": -0.5}, "error: must be at least 0"),
         ({"seed": -1}, "seed: must be at least 0"),
         ({"seed": 2**63}, "seed: must be below 9223372036854775808"),
-        ({"source": ""}, "source: must be one line of text without space around it, not ''."),
+        ({"source": ""}, "source: must be one line of text without leading or trailing spaces, not ''."),
         ({"source": " x"}, "source: must be one line of text"),
         ({"source": "x\ny"}, "source: must be one line of text"),
         ({"source": "x\u2028y"}, "source: must be one line of text"),
@@ -129,9 +127,9 @@ def test_a_damaged_file_is_not_replaced_by_entering_the_result_again(tmp_path: P
         ({"schema": 2}, "has schema 2, and this version of paperbench reads 1."),
     ],
 )
-def test_values_of_no_result_are_left_out_and_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_invalid_result_is_left_out_with_complaint(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = write_external(tmp_path, RESULT)
-    edited(path, **changes)
+    edit_result(path, **changes)
     complaint = only_complaint(tmp_path)
     assert complaint.startswith(f"{path} ")
     assert message in complaint
@@ -140,21 +138,21 @@ def test_values_of_no_result_are_left_out_and_named(tmp_path: Path, changes: dic
     )
 
 
-def test_an_edited_result_is_left_out_and_named(tmp_path: Path) -> None:
+def test_edited_result_is_left_out_with_complaint(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
-    edited(path, sign=False, error=6.14)
+    edit_result(path, update_hash=False, error=6.14)
     assert only_complaint(tmp_path) == (
         f"{path} does not have the sha256 of its values: it was edited or damaged. {REMEDY}"
     )
 
 
-def test_a_copy_under_another_name_counts_once(tmp_path: Path) -> None:
+def test_renamed_copy_counts_once(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
     copy = path.with_name(path.name.replace("-s3", "-s4"))
     shutil.copy(path, copy)
     results, (complaint,) = read_externals(tmp_path)
     assert results == [RESULT]
-    assert complaint.startswith(f"{copy} holds the result that belongs into {path.name}: it is a copy, or was renamed.")
+    assert complaint.startswith(f"{copy} holds the result that belongs in {path.name}: it was copied or renamed.")
     assert "Delete it" in complaint
 
 
@@ -167,9 +165,9 @@ def test_a_copy_under_another_name_counts_once(tmp_path: Path) -> None:
         lambda path: path.symlink_to("/nowhere"),
         os.mkfifo,
     ],
-    ids=["no text", "huge", "folder", "link", "pipe"],
+    ids=["not UTF-8", "huge", "directory", "link", "pipe"],
 )
-def test_what_holds_no_result_leaves_the_others_alone(tmp_path: Path, make: Any) -> None:
+def test_unreadable_files_do_not_hide_other_results(tmp_path: Path, make: Any) -> None:
     write_external(tmp_path, RESULT)
     odd = tmp_path / "external" / "odd.json"
     make(odd)
@@ -179,13 +177,13 @@ def test_what_holds_no_result_leaves_the_others_alone(tmp_path: Path, make: Any)
     assert complaint.endswith(REMEDY)
 
 
-def test_what_a_killed_process_was_writing_is_passed_over(tmp_path: Path) -> None:
+def test_temporary_files_are_ignored(tmp_path: Path) -> None:
     path = write_external(tmp_path, RESULT)
     path.with_name(path.name + ".123-ab.tmp").write_text("{")
     assert read_externals(tmp_path) == ([RESULT], [])
 
 
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+def test_unreadable_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "external").touch()
     with pytest.raises(PaperbenchError, match=r"external cannot be read: Not a directory\. Check its permissions"):
         read_externals(tmp_path)

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, and how much of one a run needs."""
+"""Full and read-only disks, and the estimate of the disk space that runs need."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs.disk_space import check_disk_space, format_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
-from tests.runs.running import Log, assert_same, go
+from tests.runs.running import Log, assert_same, train
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MB, where one may mount such a thing."""
-    place = tmp_path / "small disk"
-    place.mkdir()
+    """A file system of 3 MB, if the user may mount one."""
+    path = tmp_path / "small disk"
+    path.mkdir()
     mount = shutil.which("mount")
-    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], check=False).returncode:
+    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", path], check=False).returncode:
         pytest.skip("needs the right to mount a small tmpfs")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    yield path
+    subprocess.run(["umount", path], check=True)
 
 
 @pytest.fixture
 def partial(run: PlannedRun, small_disk: Path) -> PlannedRun:
-    """The run at iteration 8, on the small disk."""
-    go(run, small_disk, stop_at=8)
+    """The run, paused at iteration 8 on the small disk."""
+    train(run, small_disk, stop_at=8)
     return run
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """Write a file that leaves so many bytes."""
+    """Write a file that leaves the given number of bytes free."""
     ballast = disk / "ballast"
     free = shutil.disk_usage(disk).free
     ballast.write_bytes(b"\0" * max(0, free - leave))
     return ballast
 
 
-@pytest.mark.parametrize(("leave", "fills_up_at"), [(0, 0), (4096, 9), (100_000, 9), (900_000, 0)])
-def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_nothing_is_lost(
-    partial: PlannedRun, whole: RunDirectory, small_disk: Path, leave: int, fills_up_at: int
+@pytest.mark.parametrize(
+    ("leave", "fills_up_at"), [(0, 0), (4096, 9), (100_000, 9), pytest.param(900_000, 0, marks=pytest.mark.full)]
+)
+def test_full_disk_ends_the_run_and_loses_nothing(
+    partial: PlannedRun, uninterrupted: RunDirectory, small_disk: Path, leave: int, fills_up_at: int
 ) -> None:
-    """Before the start or at iteration 9 of 20; the next line is due at 10, the next checkpoints at 16 and 20."""
+    """The disk fills up at the start or at iteration 9 of 20; a line is due at 10, checkpoints at 16 and 20."""
 
     def fill_up(iteration: int) -> None:
         if iteration == fills_up_at:
@@ -59,10 +61,10 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_nothing_is_lost(
     log, directory = Log(fill_up), Store(small_disk).directory(partial.id)
     size = directory.checkpoints.newest_first()[0].path.stat().st_size
     assert 100_000 < size < 900_000
-    with pytest.raises(PaperbenchError, match=r"No space left on device\. Make room or choose another folder"):
-        go(partial, small_disk, log=log)
+    with pytest.raises(PaperbenchError, match=r"No space left on device\. Free some space or choose another directory"):
+        train(partial, small_disk, log=log)
     if leave == 100_000:
-        assert log.steps[-1] == 16, "it ends with the save that fails"
+        assert log.steps[-1] == 16, "the save failed"
     if leave == fills_up_at == 0:
         assert log.steps == []
     record = directory.read_record()
@@ -71,47 +73,47 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_nothing_is_lost(
     assert any(file.read() for file in directory.checkpoints.newest_first())
     assert list((small_disk / "leases").iterdir()) == []
     (small_disk / "ballast").unlink()
-    directory, log = go(partial, small_disk)
+    directory, log = train(partial, small_disk)
     assert log.warnings == []
-    assert_same(directory, whole)
+    assert_same(directory, uninterrupted)
 
 
-def test_too_little_room_is_refused_before_the_start(run: PlannedRun, small_disk: Path) -> None:
+def test_too_little_disk_space_is_refused(run: PlannedRun, small_disk: Path) -> None:
     store = Store(small_disk / "results" / "not there yet")
     needed = check_disk_space([run], store)
     fill(small_disk, needed - 10_000)
-    told = r"The runs to be done need about .* in .*not there yet, which has .* left\. Make room"
-    with pytest.raises(PaperbenchError, match=told):
+    message = r"The remaining runs need about .* in .*not there yet, which has .* left\. Free some space"
+    with pytest.raises(PaperbenchError, match=message):
         check_disk_space([run], store)
     (small_disk / "ballast").unlink()
     fill(small_disk, needed + 50_000)
     check_disk_space([run], store)
-    go(run, store.root)
+    train(run, store.root)
     assert check_disk_space([], store) == 0
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_folder_that_may_not_be_written_is_an_error(run: PlannedRun, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_unwritable_directory_is_an_error(run: PlannedRun, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir(mode=0o500)
-    with pytest.raises(PaperbenchError, match=r"Permission denied\. Choose another folder"):
-        go(run, tmp_path / "results")
+    with pytest.raises(PaperbenchError, match=r"Permission denied\. Choose another directory"):
+        train(run, tmp_path / "results")
 
 
-def test_a_disk_that_became_read_only_is_an_error(partial: PlannedRun, whole: RunDirectory, small_disk: Path) -> None:
+def test_read_only_disk_is_an_error(partial: PlannedRun, uninterrupted: RunDirectory, small_disk: Path) -> None:
     before = {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()}
     remount = ["mount", "-o", "remount,{}", "tmpfs", str(small_disk)]
     subprocess.run([word.format("ro") for word in remount], check=True)
     try:
-        with pytest.raises(PaperbenchError, match=r"Read-only file system\. Choose another folder"):
-            go(partial, small_disk)
+        with pytest.raises(PaperbenchError, match=r"Read-only file system\. Choose another directory"):
+            train(partial, small_disk)
     finally:
         subprocess.run([word.format("rw") for word in remount], check=True)
     assert {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()} == before
-    assert_same(go(partial, small_disk)[0], whole)
+    assert_same(train(partial, small_disk)[0], uninterrupted)
 
 
 @pytest.mark.parametrize("stop_at", [8, 13])
-def test_the_prediction_is_just_above_what_a_run_leaves_at_most(run: PlannedRun, tmp_path: Path, stop_at: int) -> None:
+def test_disk_estimate_is_a_close_upper_bound(run: PlannedRun, tmp_path: Path, stop_at: int) -> None:
     most = 0
 
     def measure(_: int = 0) -> None:
@@ -120,10 +122,10 @@ def test_the_prediction_is_just_above_what_a_run_leaves_at_most(run: PlannedRun,
 
     store = Store(tmp_path)
     predicted = check_disk_space([run], store)
-    directory, _ = go(run, tmp_path, log=Log(measure), stop_at=stop_at)
+    directory, _ = train(run, tmp_path, log=Log(measure), stop_at=stop_at)
     measure()
     files = directory.checkpoints.newest_first()
-    assert most + files[0].path.stat().st_size <= predicted, "the checkpoint that is being written comes on top"
+    assert most + files[0].path.stat().st_size <= predicted, "plus the checkpoint that is being written"
     if stop_at == 13:
         assert predicted <= 1.5 * (most + files[0].path.stat().st_size)
     else:
@@ -131,15 +133,14 @@ def test_the_prediction_is_just_above_what_a_run_leaves_at_most(run: PlannedRun,
     assert check_disk_space([run], store, start_anew=True) == predicted
 
 
-def test_what_several_runs_leave_is_foreseen_closely(run: PlannedRun, tmp_path: Path) -> None:
-    """Beside the checkpoints that only the run at work has."""
+def test_disk_estimate_for_several_runs(run: PlannedRun, tmp_path: Path) -> None:
     runs = [replace(run, seed=seed) for seed in range(3)]
     store = Store(tmp_path)
-    foreseen = check_disk_space(runs, store) - check_disk_space(runs[:1], store)
-    left = [sum(file.stat().st_size for file in go(one, tmp_path)[0].path.iterdir()) for one in runs[1:]]
-    assert sum(left) <= foreseen <= 1.15 * sum(left)
+    predicted = check_disk_space(runs, store) - check_disk_space(runs[:1], store)
+    left = [sum(file.stat().st_size for file in train(one, tmp_path)[0].path.iterdir()) for one in runs[1:]]
+    assert sum(left) <= predicted <= 1.15 * sum(left)
 
 
 @pytest.mark.parametrize(("size", "text"), [(900, "1 kB"), (51_200, "51 kB"), (14_000_000, "14.0 MB"), (3e9, "3.0 GB")])
-def test_sizes_are_readable(size: int, text: str) -> None:
+def test_format_bytes(size: int, text: str) -> None:
     assert format_bytes(size) == text

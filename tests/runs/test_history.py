@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paperbench.errors import RunError
 from paperbench.runs.history import HISTORY_REMEDY, History, HistoryLine, Measure, history_bytes
 from paperbench.runs.record import Status
-from tests.fuzz.strategies import JSON_TOKENS, damaged, hundreds, refused
+from tests.fuzz.strategies import JSON_TOKENS, damaged, is_refused, times_examples
 from tests.helpers import a_record
 
 FILE = Path("a/history.jsonl")
@@ -24,7 +24,7 @@ def line(iteration: int, loss: float | None = 2.25, error: float | None = 87.5) 
 
 
 def history(*iterations: int) -> bytes:
-    """A history whose loss is the iteration, and whose error is twice that."""
+    """Return a history with loss = iteration and error = 2 * iteration."""
     return history_bytes([line(i, float(i), 2.0 * i) for i in iterations])
 
 
@@ -40,11 +40,11 @@ def window_mean(data: bytes, measure: Measure, after: int, upto: int) -> float |
     [(TEN, 2000, 3000), (TEN, 210, 290), (b"", 0, 100), (TEN[:20], 0, 100)],
     ids=["beyond the end", "between lines", "no file", "half a line"],
 )
-def test_without_a_line_there_is_no_mean(data: bytes, after: int, upto: int) -> None:
+def test_window_without_lines_has_no_mean(data: bytes, after: int, upto: int) -> None:
     assert window_mean(data, "train_loss", after, upto) is None
 
 
-def test_a_run_that_diverged_in_the_window_has_an_infinite_mean() -> None:
+def test_diverged_window_has_infinite_mean() -> None:
     data = history_bytes([line(100), line(200), line(300, None, None)])
     for upto in (300, 1000):  # the run ends there
         assert window_mean(data, "train_loss", 100, upto) == math.inf
@@ -53,7 +53,7 @@ def test_a_run_that_diverged_in_the_window_has_an_infinite_mean() -> None:
     assert window_mean(data, "train_loss", 300, 1000) is None
 
 
-def test_a_line_that_need_not_be_read_does_not_matter() -> None:
+def test_damage_outside_the_window_does_not_matter() -> None:
     lines = TEN.splitlines(keepends=True)
     spoilt = b"".join([*lines[:3], b"{\n", *lines[4:]])
     assert window_mean(spoilt, "train_loss", 500, 800) == window_mean(TEN, "train_loss", 500, 800)
@@ -72,7 +72,7 @@ def test_a_line_that_need_not_be_read_does_not_matter() -> None:
         (b'{"iteration":700,', b"\xff", "is not JSON"),
     ],
 )
-def test_a_damaged_line_is_named_by_its_number(old: bytes, new: bytes, message: str) -> None:
+def test_damaged_line_is_reported_by_number(old: bytes, new: bytes, message: str) -> None:
     assert TEN.count(old) == 1
     data = TEN.replace(old, new)
     for read in (History(FILE, data).lines, lambda: window_mean(data, "train_loss", 600, 800)):
@@ -80,15 +80,15 @@ def test_a_damaged_line_is_named_by_its_number(old: bytes, new: bytes, message: 
             read()
         assert str(caught.value).startswith(f"{FILE}:7: ")
         assert message in str(caught.value)
-        assert "Restore it; or, where there is a checkpoint, move record.json away" in str(caught.value)
+        assert "Restore it; or, if there is a checkpoint, move record.json away" in str(caught.value)
 
 
-def test_lines_that_go_back_are_refused() -> None:
+def test_lines_out_of_order_are_refused() -> None:
     with pytest.raises(RunError, match=r"history\.jsonl:3: goes back to iteration 200 after 200\. Restore it"):
         History(FILE, history(100, 200, 200)).lines()
 
 
-def test_windows_of_histories_of_any_stride_are_those_of_the_parsed_lines() -> None:
+def test_window_mean_equals_mean_of_parsed_lines() -> None:
     rng = random.Random(0)
     for _ in range(200):
         iterations = sorted(rng.sample(range(1, 400), rng.randint(1, 40)))
@@ -100,15 +100,15 @@ def test_windows_of_histories_of_any_stride_are_those_of_the_parsed_lines() -> N
         assert window_mean(history_bytes(lines), measure, after, upto) == expected
 
 
-@hundreds(2)
+@times_examples(2)
 @given(data=damaged(TEN, JSON_TOKENS), after=st.integers(0, 1100), length=st.integers(1, 1100))
-def test_a_damaged_history_gives_a_number_or_a_complaint(data: bytes, after: int, length: int) -> None:
-    if not refused(RunError, window_mean, data, "train_error", after, after + length):
+def test_damaged_history_gives_number_or_error(data: bytes, after: int, length: int) -> None:
+    if not is_refused(RunError, window_mean, data, "train_error", after, after + length):
         mean = window_mean(data, "train_error", after, after + length)
         assert mean is None or not math.isnan(mean)
 
 
-def test_the_newest_values_are_the_last_that_there_are() -> None:
+def test_newest_value() -> None:
     lines = [replace(line(100), test_error=50.0), line(200, 1.5, 40.0), line(300, None, 30.0)]
     data = history_bytes(lines)
     for content, upto, newest in (
@@ -139,7 +139,7 @@ EDITED = "was edited: its first 10 lines are not those that its record was writt
         (history(50) + TEN, "partial", EDITED),
     ],
 )
-def test_damage_since_the_record_was_written_shows(found: bytes, status: Status, damage: str | None) -> None:
+def test_damage_after_the_record_was_written_is_found(found: bytes, status: Status, damage: str | None) -> None:
     record, history = a_record(status=status), History(FILE, found)
     files = replace(record.files, history_lines=10, history_sha256=sha256(TEN).hexdigest())
     record = replace(record, files=files)
@@ -151,7 +151,7 @@ def test_damage_since_the_record_was_written_shows(found: bytes, status: Status,
     assert str(caught.value) == f"{FILE} {damage} {HISTORY_REMEDY}"
 
 
-def test_a_record_of_absurdly_many_lines_is_a_complaint() -> None:
+def test_record_with_absurd_line_count_is_an_error() -> None:
     record = a_record()
     record = replace(record, files=replace(record.files, history_lines=10**30))
     with pytest.raises(RunError, match="was cut short"):

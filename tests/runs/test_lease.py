@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs import lease as lease_module
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.executor import Executor
-from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, take_any
+from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.trainer import Trainer
-from tests.runs.running import CPU, Log, go
+from tests.runs.running import CPU, Log, train
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -35,12 +34,27 @@ RUN = "abc-s0"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
+    """Where the lease files are."""
     return tmp_path / "results" / "leases"
 
 
+@pytest.fixture
+def new_lease(directory: Path) -> Iterator[Callable[..., Lease]]:
+    """Makes leases, and releases them after the test."""
+    leases = []
+
+    def make(name: str = RUN, directory: Path = directory) -> Lease:
+        leases.append(Lease(directory, name))
+        return leases[-1]
+
+    yield make
+    for lease in leases:
+        lease.release()
+
+
 class Clock:
-    """A monotonic clock on which waiting takes no time."""
+    """A monotonic clock that advances instead of sleeping."""
 
     now = 1000.0
 
@@ -58,264 +72,263 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def end(process: int) -> None:
+def kill(process: int) -> None:
     try:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
     except (ProcessLookupError, ChildProcessError):
-        pass  # it was ended before
+        pass  # already dead
 
 
 @pytest.fixture
-def holder(folder: Path) -> Iterator[Callable[..., int]]:
-    """Starts a process that holds the lease until it is killed, here or on what looks like another machine."""
+def holder(directory: Path) -> Iterator[Callable[..., int]]:
+    """Starts a process that holds the lease until it is killed; `remote` makes it look like another machine's."""
     children = []
 
-    def start(*, elsewhere: bool = False) -> int:
-        ready, told = os.pipe()
+    def start(*, remote: bool = False) -> int:
+        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                if elsewhere:
-                    lease_module._machine = lambda: "another machine"
-                mine = Lease(folder, RUN)
-                os.write(told, b"y" if mine.take() else b"n")
+                if remote:
+                    lease_module._machine_id = lambda: "another machine"
+                os.write(writer, b"y" if Lease(directory, RUN).acquire() else b"n")
                 time.sleep(100)
             finally:
                 os._exit(0)
         children.append(child)
-        assert os.read(ready, 1) == b"y"
+        assert os.read(reader, 1) == b"y"
         return child
 
     yield start
     for child in children:
-        end(child)
+        kill(child)
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_lease_is_held_until_it_is_released_whatever_happens(folder: Path) -> None:
+def test_lease_is_held_until_released(directory: Path, new_lease: Callable[..., Lease]) -> None:
     for _ in range(2):
-        mine = Lease(folder, RUN)
-        assert mine.take()
-        with suppress(KeyboardInterrupt), mine.held():
-            assert files(folder) == ["abc-s0.1"]
-            assert socket.gethostname() not in (folder / "abc-s0.1").read_text()
-            mine.check()
-            raise KeyboardInterrupt
-        assert files(folder) == []
+        lease = new_lease()
+        assert lease.acquire()
+        assert files(directory) == ["abc-s0.1"]
+        assert socket.gethostname() not in (directory / "abc-s0.1").read_text()
+        lease.check()
+        lease.release()
+        assert files(directory) == []
 
 
-def test_leases_of_other_runs_are_others(folder: Path) -> None:
-    leases = [Lease(folder, name) for name in ("abc-s1", "abc-s11", "abc-s1.x")]
-    assert all(lease.take() for lease in leases)
+def test_leases_of_runs_are_independent(new_lease: Callable[..., Lease]) -> None:
+    leases = [new_lease(name) for name in ("abc-s1", "abc-s11", "abc-s1.x")]
+    assert all(lease.acquire() for lease in leases)
     for lease in leases:
-        with lease.held():
-            lease.check()
+        lease.check()
 
 
-def test_a_living_process_keeps_its_lease_and_a_dead_ones_is_free_at_once(
-    folder: Path, holder: Callable[..., int]
+def test_lease_is_free_once_its_process_is_dead(
+    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease]
 ) -> None:
-    process = holder()
-    contender = Lease(folder, RUN)
-    assert not contender.take()
-    assert contender.shows_life
-    assert contender.holder == f"process {process}"
+    process, lease = holder(), new_lease()
+    assert not lease.acquire()
+    assert lease.shows_life
+    assert lease.holder == f"process {process}"
     os.kill(process, signal.SIGKILL)
-    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # dead, and not collected by its parent
-    assert contender.take()
-    with contender.held():
-        assert files(folder) == ["abc-s0.2"]
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # leaves a zombie
+    assert lease.acquire()
+    assert files(directory) == ["abc-s0.2"]
 
 
-def test_another_process_with_the_number_of_a_dead_one_does_not_hold_its_lease(
-    folder: Path, holder: Callable[..., int]
+def test_reused_process_id_does_not_hold_the_lease(
+    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease]
 ) -> None:
-    end(holder())
-    (file,) = folder.iterdir()
+    kill(holder())
+    (file,) = directory.iterdir()
     file.write_text(json.dumps({**json.loads(file.read_text()), "pid": os.getpid()}))
-    contender = Lease(folder, RUN)
-    assert contender.take()
-    with contender.held():
-        pass
+    assert new_lease().acquire()
 
 
-def test_a_lease_on_another_machine_lasts_while_its_holder_beats(
-    folder: Path, holder: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+def test_remote_lease_lasts_while_its_heart_beats(
+    holder: Callable[..., int], new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.2)
-    holder(elsewhere=True)
-    contender, waited = Lease(folder, RUN), []
-    assert take_any({RUN: contender}, lambda: False, waited.append) is None
-    assert contender.shows_life
-    assert waited == [1]
+    holder(remote=True)
+    lease, waits = new_lease(), []
+    assert acquire_any({RUN: lease}, lambda: False, waits.append) is None
+    assert lease.shows_life
+    assert waits == [1]
 
 
-def test_a_lease_on_another_machine_is_taken_once_its_holder_was_silent_for_a_minute(
-    folder: Path, holder: Callable[..., int], clock: Clock
+def test_remote_lease_expires_after_a_silent_minute(
+    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease], clock: Clock
 ) -> None:
-    end(holder(elsewhere=True))
-    os.utime(folder / "abc-s0.1", (clock.now + 1e9, clock.now + 1e9))  # its clock was wrong
-    contender, began = Lease(folder, RUN), clock.now
-    assert take_any({RUN: contender}, lambda: False, print) == RUN
-    assert not contender.shows_life
-    assert contender.holder == "a process on another machine, or one hidden from this user,"
-    assert LEASE_SECONDS <= clock.now - began < LEASE_SECONDS + 2
-    with contender.held():
-        contender.check()
+    kill(holder(remote=True))
+    os.utime(directory / "abc-s0.1", (clock.now + 1e9, clock.now + 1e9))  # its clock was wrong
+    lease, started = new_lease(), clock.now
+    assert acquire_any({RUN: lease}, lambda: False, print) == RUN
+    assert not lease.shows_life
+    assert lease.holder == "a process on another machine, or one hidden from this user,"
+    assert LEASE_SECONDS <= clock.now - started < LEASE_SECONDS + 2
+    lease.check()
 
 
-def test_a_pause_of_the_watcher_is_no_silence_of_the_holder(
-    folder: Path, holder: Callable[..., int], clock: Clock
+def test_suspension_of_this_process_is_not_silence_of_the_holder(
+    holder: Callable[..., int], new_lease: Callable[..., Lease], clock: Clock
 ) -> None:
-    """A file server that is away, or a batch system that suspends, stops both."""
-    os.kill(holder(elsewhere=True), signal.SIGSTOP)
-    contender = Lease(folder, RUN)
+    """A file server that is down, or a batch system, may suspend both."""
+    os.kill(holder(remote=True), signal.SIGSTOP)
+    lease = new_lease()
     for _ in range(3):
-        assert not contender.take()
+        assert not lease.acquire()
         clock.now += 1_000
-    taken = []
+    acquired = []
     for _ in range(60):
         clock.now += 1
-        taken.append(contender.take())
-    assert taken.index(True) > 50
-    with contender.held():
-        pass
+        acquired.append(lease.acquire())
+    assert acquired.index(True) > 50
 
 
-def test_a_process_that_cannot_be_seen_is_not_taken_for_dead(
-    folder: Path, holder: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+def test_hidden_process_is_not_considered_dead(
+    holder: Callable[..., int], new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where /proc hides the processes of other users."""
+    """/proc may hide the processes of other users."""
     holder()
 
     def hidden(*_: object) -> None:
         raise PermissionError(1, "not yours")
 
     monkeypatch.setattr(os, "kill", hidden)
-    contender = Lease(folder, RUN)
-    assert not contender.take()
-    assert not contender.shows_life, "so it is watched"
+    lease = new_lease()
+    assert not lease.acquire()
+    assert not lease.shows_life
     monkeypatch.undo()
 
 
-def test_a_copy_of_a_lease_is_not_held_by_the_process_that_wrote_it(
-    folder: Path, tmp_path: Path, holder: Callable[..., int]
+def test_copied_lease_file_is_not_held_by_its_writer(
+    directory: Path, tmp_path: Path, holder: Callable[..., int], new_lease: Callable[..., Lease]
 ) -> None:
     holder()
-    shutil.copytree(folder, tmp_path / "copy")
-    contender = Lease(tmp_path / "copy", RUN)
-    assert not contender.take()
-    assert not contender.shows_life, "so it is watched, for a minute"
+    shutil.copytree(directory, tmp_path / "copy")
+    lease = new_lease(directory=tmp_path / "copy")
+    assert not lease.acquire()
+    assert not lease.shows_life, "it expires after a minute"
 
 
-def test_a_full_disk_leaves_no_empty_lease(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_empty_lease_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(lease_module, "to_json", full)
-    with pytest.raises(PaperbenchError, match=r"No space left on device\. Make room or choose"):
-        Lease(folder, RUN).take()
-    assert files(folder) == []
+    with pytest.raises(PaperbenchError, match="No space left on device"):
+        Lease(directory, RUN).acquire()
+    assert files(directory) == []
 
 
-def test_of_many_that_wait_for_a_dead_holder_one_gets_the_lease(
-    folder: Path, holder: Callable[..., int], clock: Clock
+def test_only_one_of_many_acquires_an_expired_lease(
+    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease], clock: Clock
 ) -> None:
-    end(holder(elsewhere=True))
-    contenders = [Lease(folder, RUN) for _ in range(8)]
+    kill(holder(remote=True))
+    leases = [new_lease() for _ in range(8)]
     for _ in range(60):
-        assert not any(contender.take() for contender in contenders)
+        assert not any(lease.acquire() for lease in leases)
         clock.now += 1
     barrier = threading.Barrier(8)
 
-    def take(contender: Lease) -> bool:
+    def acquire(lease: Lease) -> bool:
         barrier.wait()
-        return contender.take()
+        return lease.acquire()
 
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(take, contenders))
-    assert sum(taken) == 1
-    with contenders[taken.index(True)].held():
-        assert files(folder) == ["abc-s0.2"]
+        assert sum(pool.map(acquire, leases)) == 1
+    assert files(directory) == ["abc-s0.2"]
 
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("content", [b"", b'{"machine": 1}'])
-def test_an_unreadable_lease_is_no_dead_end(folder: Path, content: bytes) -> None:
-    """Left by a power cut, or a kill between opening and writing."""
-    folder.mkdir(parents=True)
-    (folder / "abc-s0.7").write_bytes(content)
-    contender = Lease(folder, RUN)
-    assert not contender.take()
-    assert take_any({RUN: contender}, lambda: False, print) == RUN
-    with contender.held():
-        assert files(folder) == ["abc-s0.8"]
+def test_damaged_lease_file_expires(directory: Path, new_lease: Callable[..., Lease], content: bytes) -> None:
+    """Left by a power cut, or by a kill between opening and writing."""
+    directory.mkdir(parents=True)
+    (directory / "abc-s0.7").write_bytes(content)
+    lease = new_lease()
+    assert not lease.acquire()
+    assert acquire_any({RUN: lease}, lambda: False, print) == RUN
+    assert files(directory) == ["abc-s0.8"]
 
 
-def test_a_watch_can_be_cancelled(folder: Path, holder: Callable[..., int]) -> None:
-    holder(elsewhere=True)
-    assert take_any({RUN: Lease(folder, RUN)}, lambda: True, print) is None
+def test_waiting_can_be_cancelled(holder: Callable[..., int], new_lease: Callable[..., Lease]) -> None:
+    holder(remote=True)
+    assert acquire_any({RUN: new_lease()}, lambda: True, print) is None
 
 
-@pytest.mark.parametrize("theirs", [None, "abc-s0.1", "abc-s0.2"])
-def test_a_lease_that_is_gone_or_anothers_is_lost(folder: Path, theirs: str | None) -> None:
-    mine = Lease(folder, RUN)
-    mine.take()
-    with mine.held():
-        mine.check()
-        shutil.rmtree(folder)
-        if theirs:
-            folder.mkdir()
-            (folder / theirs).write_text("another's")
-        with pytest.raises(LeaseLostError, match="lost its lease"):
-            mine.check()
-    assert not theirs or files(folder) == [theirs], "what is another's is not released"
+@pytest.mark.parametrize("other", [None, "abc-s0.1", "abc-s0.2"])
+def test_lease_is_lost_if_its_file_is_gone_or_replaced(
+    directory: Path, new_lease: Callable[..., Lease], other: str | None
+) -> None:
+    lease = new_lease()
+    lease.acquire()
+    lease.check()
+    shutil.rmtree(directory)
+    if other:
+        directory.mkdir()
+        (directory / other).write_text("another process")
+    with pytest.raises(LeaseLostError, match="lost its lease"):
+        lease.check()
+    lease.release()
+    assert not other or files(directory) == [other], "the lease of another process is not released"
 
 
-def test_a_heartbeat_finds_that_the_lease_is_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_notices_a_lost_lease(
+    directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.01)
-    mine = Lease(folder, RUN)
-    mine.take()
-    with mine.held():
-        (folder / "abc-s0.2").write_text("another's")
-        assert mine._heartbeat
-        mine._heartbeat.join(20)
-        assert mine.is_lost
+    lease = new_lease()
+    lease.acquire()
+    (directory / "abc-s0.2").write_text("another process")
+    assert lease._heartbeat
+    lease._heartbeat.join(60)
+    assert lease.is_lost
 
 
-def test_a_place_where_no_lease_can_be_written_is_reported(tmp_path: Path) -> None:
+def test_unwritable_lease_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PaperbenchError, match=r"cannot be written: Not a directory\. Choose another"):
-        Lease(tmp_path / "file" / "leases", RUN).take()
+    with pytest.raises(PaperbenchError, match="cannot be written: Not a directory"):
+        Lease(tmp_path / "file" / "leases", RUN).acquire()
 
 
-WRITINGS = [
-    (Checkpoints, "write", 3),
-    *((RunDirectory, "append_history", call) for call in (1, 4)),
-    *((RunDirectory, "settle_history", call) for call in (1, 4)),
-    *((RunDirectory, "write_record", call) for call in (1, 4)),
-    (Checkpoints, "prune", 4),
-    (Trainer, "finish", 1),
-    *((os, "fsync", call) for call in (2, 6, 10)),
-]
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
-@pytest.mark.parametrize("other_is_still_at_it", [True, False])
-@pytest.mark.parametrize(("owner", "name", "call"), WRITINGS, ids=lambda value: getattr(value, "__name__", value))
-def test_a_woken_process_leaves_its_run_to_the_one_that_took_it_over(
+@pytest.mark.parametrize("successor_is_alive", [True, slow(False)])
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        (Checkpoints, "write", 3),
+        slow(RunDirectory, "append_history", 1),
+        (RunDirectory, "append_history", 4),
+        (RunDirectory, "write_history", 1),
+        slow(RunDirectory, "write_history", 4),
+        slow(RunDirectory, "write_record", 1),
+        (RunDirectory, "write_record", 4),
+        (Checkpoints, "prune", 4),
+        (Trainer, "finish", 1),
+        slow(os, "fsync", 2),
+        (os, "fsync", 6),
+        slow(os, "fsync", 10),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_resumed_process_does_not_overwrite_its_successor(
     run: PlannedRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     owner: Any,
     name: str,
     call: int,
-    other_is_still_at_it: bool,
+    successor_is_alive: bool,
 ) -> None:
-    """It was suspended at, or in, its n-th writing of a kind; meanwhile somebody elsewhere has finished its run."""
+    """The process is suspended at its n-th call of a function; meanwhile another one finishes its run."""
     store = Store(tmp_path / "part")
     directory = store.directory(run.id)
     finished: dict[str, bytes] = {}
@@ -325,41 +338,39 @@ def test_a_woken_process_leaves_its_run_to_the_one_that_took_it_over(
     def suspended(self: object, *arguments: object, **names: object) -> object:
         if next(calls) == call:
             monkeypatch.undo()
-            (store.root / "leases" / f"{run.id}.1").unlink()  # as whoever takes over does
-            go(run, store.root)
-            if other_is_still_at_it:
-                (store.root / "leases" / f"{run.id}.2").write_text("the other's")
+            (store.root / "leases" / f"{run.id}.1").unlink()  # as a process does that takes over
+            train(run, store.root)
+            if successor_is_alive:
+                (store.root / "leases" / f"{run.id}.2").write_text("the successor")
             finished.update({path.name: path.read_bytes() for path in directory.path.iterdir()})
         return original(self, *arguments, **names)
 
     monkeypatch.setattr(owner, name, suspended)
-    _, log = go(run, store.root)
-    assert finished, "there are so many calls"
+    _, log = train(run, store.root)
+    assert finished, "the function was called often enough"
     ((_, why),) = log.skips
     assert "this process lost its lease" in why
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == finished
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRun, tmp_path: Path) -> None:
-    """Others are looked at anew after each run that was worked on: it may have taken days."""
-    store, log = Store(tmp_path), Log()
+def test_busy_runs_are_retried_after_the_others(run: PlannedRun, tmp_path: Path) -> None:
+    """All busy runs are checked again after each run that was trained, since that may have taken days."""
+    store = Store(tmp_path)
     runs = [replace(run, seed=seed) for seed in range(5)]
     held = {seed: store.lease(runs[seed].id) for seed in (0, 1, 2, 3)}
     for lease in held.values():
-        assert lease.take()
+        assert lease.acquire()
 
     class Meanwhile(Log):
         def ended(self, record: Record) -> None:
             super().ended(record)
-            if record.seed == 4:  # 0 is released, 1 finished by its holder, 2 goes on, 3 is released damaged
-                with held[0].held():
-                    pass
-                with held[1].held():
-                    RunDirectory(store.directory(runs[1].id).path).write_record(replace(record, run=runs[1].id, seed=1))
-                with held[3].held():
-                    store.directory(runs[3].id).path.mkdir()
-                    store.directory(runs[3].id).record_file.write_text("{")
+            if record.seed == 4:  # 0 is released, 1 is finished, 2 remains busy, 3 is released with a damaged record
+                RunDirectory(store.directory(runs[1].id).path).write_record(replace(record, run=runs[1].id, seed=1))
+                store.directory(runs[3].id).path.mkdir()
+                store.directory(runs[3].id).record_file.write_text("{")
+                for seed in (0, 1, 3):
+                    held[seed].release()
 
     log = Meanwhile()
     assert Executor(store, CPU, Limits(), log).run_all(runs) == [runs[3]]
@@ -367,23 +378,20 @@ def test_a_run_whose_holder_dies_or_ends_later_is_done_in_the_end(run: PlannedRu
     assert [run_id for run_id, _ in log.failures] == [runs[3].id]
     assert log.skips == [
         (runs[1].id, "finished at iteration 20 already"),
-        (runs[2].id, f"process {os.getpid()} works on it"),
+        (runs[2].id, f"process {os.getpid()} is training it"),
     ]
-    with held[2].held():
-        pass
+    held[2].release()
 
 
-def test_of_a_holder_that_showed_no_life_before_the_watch_ended_nothing_is_said(
-    run: PlannedRun, tmp_path: Path
-) -> None:
+def test_interrupted_wait_reports_no_holder(run: PlannedRun, tmp_path: Path) -> None:
     limits = Limits()
 
-    class Stopping(Log):
+    class Interrupting(Log):
         def waiting(self, runs: int, seconds: float) -> None:
             super().waiting(runs, seconds)
             limits.signal = 15
 
     (tmp_path / "leases").mkdir()
     (tmp_path / "leases" / f"{run.id}.1").write_text("")
-    _, log = go(run, tmp_path, limits, Stopping())
-    assert (log.watches, log.skips, log.failures) == ([1], [], [])
+    _, log = train(run, tmp_path, limits, Interrupting())
+    assert (log.waits, log.skips, log.failures) == ([1], [], [])

@@ -8,11 +8,11 @@ import pytest
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.specs.recipe import BatchNormSettings, Monitoring, Recipe
-from tests.runs.running import Log, go, planned, tiny
+from tests.runs.running import Log, plan_run, tiny_recipe, train
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
+    """Return the resident set size of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -21,29 +21,29 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_memory_does_not_grow_with_iterations(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, full: bool, stress: bool
 ) -> None:
-    """Over 2,500 iterations, 100 epochs, 250 lines of history, 12 tests and 25 checkpoints."""
-    recipe = tiny(
+    """With epochs, history lines, tests and checkpoints in between."""
+    iterations = 20_000 if stress else 2_500 if full else 400
+    recipe = tiny_recipe(
         paper_recipe,
         batch_size=4,
-        iterations=2_500,
+        iterations=iterations,
         batch_norm=BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
-        monitoring=Monitoring(log_every=10, test_every=200, checkpoint_every=100, checkpoint_share=1.0),
+        monitoring=Monitoring(log_every=10, test_every=100, checkpoint_every=40, checkpoint_share=1.0),
     )
-    small = {"x_train": small_dataset.x_train[:, 8:24, 8:24], "x_test": small_dataset.x_test[:, 8:24, 8:24]}
-    run = planned(replace(recipe, learning_rate=0.001), replace(small_dataset, **small))
-    seen = []
+    run = plan_run(replace(recipe, learning_rate=0.001), small_dataset)
+    sizes = []
 
-    class Watching(Log):
+    class Monitor(Log):
         def stepped(self, iteration: int) -> None:
-            if iteration % 500 == 0:
+            if iteration % (iterations // 5) == 0:
                 gc.collect()
-                seen.append(resident_bytes())
+                sizes.append(resident_bytes())
 
         def logged(self, line: object) -> None:
             pass
 
-    _, log = go(run, tmp_path, log=Watching())
+    _, log = train(run, tmp_path, log=Monitor())
     assert log.record.status == "finished"
-    assert max(seen[1:]) - seen[0] < 5_000_000, seen
+    assert max(sizes[1:]) - sizes[0] < 5_000_000, sizes

@@ -55,7 +55,7 @@ EXPERIMENTS = {
 
 
 def ids_of(table: Table, profile: str = "paper") -> dict[str, str]:
-    """Ids of the runs of every cell, and net in it, on pixels whose fingerprint is all zeros."""
+    """Return the run id of every net of every cell, for a data set whose fingerprint is all zeros."""
     chosen = table.profiles.named(profile)
     return {
         f"{cell.id} {setting.label}".strip(): run_spec(
@@ -72,16 +72,14 @@ def planned(table: Table, dataset: ImageDataset, profile: str, seeds: int, patte
     return [(run.cells[0], run.seed) for run in plan(table, cells, profile, "fp32", seeds, datasets)]
 
 
-def test_the_first_seed_of_every_cell_comes_before_the_second(table2: Table, small_dataset: ImageDataset) -> None:
+def test_first_seed_of_every_cell_comes_first(table2: Table, small_dataset: ImageDataset) -> None:
     runs = planned(table2, small_dataset, "paper", 2)
     assert len(runs) == 20
     assert [seed for _, seed in runs] == [0] * 10 + [1] * 10
     assert len({cell for cell, _ in runs[:10]}) == 10
 
 
-def test_a_training_that_cells_share_is_called_by_the_name_that_the_first_cell_gives_it(
-    small_dataset: ImageDataset, tmp_path: Path
-) -> None:
+def test_shared_run_has_the_name_of_its_first_cell(small_dataset: ImageDataset, tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
     other = "{model: preact_resnet110, kwargs: {placement: original}}"
     edit(specs / "experiments" / "table2.yaml", "resnet110: resnet110_bn_after_addition", f"resnet110: {other}")
@@ -92,7 +90,7 @@ def test_a_training_that_cells_share_is_called_by_the_name_that_the_first_cell_g
     assert shared.net_name == "original_resnet110"
 
 
-def test_a_net_on_cifar100_has_its_classes_and_its_tag(small_dataset: ImageDataset, tmp_path: Path) -> None:
+def test_cifar100_run_has_100_classes_and_tag(small_dataset: ImageDataset, tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
     edit(
         specs / "experiments" / "table2.yaml",
@@ -113,15 +111,12 @@ def test_a_net_on_cifar100_has_its_classes_and_its_tag(small_dataset: ImageDatas
 
 @pytest.mark.parametrize("table", IDS)
 def test_run_ids_never_change(tables: dict[str, Table], table: str) -> None:
-    """A change here renames runs that people have trained for days. Fields added to specs must keep old digests.
-
-    These ids are pinned, not derived: that they follow from the spec is tested with the spec.
-    """
+    """A changed id orphans runs that took days to train. New spec fields must keep the old digests."""
     found = ids_of(tables[table])
     assert {name: found[name] for name in IDS[table]} == IDS[table]
 
 
-def test_cells_of_several_tables_share_a_run_if_they_print_the_same_number(tables: dict[str, Table]) -> None:
+def test_cells_share_a_run_if_they_print_the_same_number(tables: dict[str, Table]) -> None:
     homes: dict[str, set[str]] = {}
     for name in ("table1", "table2", "table3", "table4"):
         ids = ids_of(tables[name])
@@ -132,7 +127,7 @@ def test_cells_of_several_tables_share_a_run_if_they_print_the_same_number(table
     assert len({home for cells in homes.values() for home in cells}) == len(homes) == 30
 
 
-def test_a_sweep_is_a_run_for_each_value_seed_by_seed(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
+def test_sweep_has_one_run_per_value_and_seed(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
     table = tables["table1"]
     cells = table.cells("exclusive_gating*")
     runs = plan(table, cells, "paper", "fp32", 2, {"cifar10": small_dataset})
@@ -148,9 +143,7 @@ def test_a_sweep_is_a_run_for_each_value_seed_by_seed(tables: dict[str, Table], 
     assert len({run.id for run in runs}) == 16
 
 
-def test_each_cell_is_trained_by_its_own_recipe_on_its_own_images(
-    tables: dict[str, Table], small_dataset: ImageDataset
-) -> None:
+def test_each_cell_uses_its_own_recipe_and_data_set(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
     table = tables["table4"]
     cells = table.cells("preact_*")
     paper = table.profiles.named("paper")
@@ -169,16 +162,14 @@ def test_each_cell_is_trained_by_its_own_recipe_on_its_own_images(
         assert run.spec.recipe == run.recipe.defining_values()
 
 
-def test_a_recipe_for_large_images_cannot_be_trained_by_yet(
-    tables: dict[str, Table], small_dataset: ImageDataset
-) -> None:
+def test_recipe_for_large_images_is_refused(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
     table = tables["table5"]
-    told = "Cell original_resnet152_224/top1: paperbench cannot train by recipe imagenet yet"
-    with pytest.raises(PaperbenchError, match=told):
+    message = "Cell original_resnet152_224/top1: paperbench cannot train with recipe imagenet yet"
+    with pytest.raises(PaperbenchError, match=message):
         plan(table, table.cells(), "paper", "fp32", 1, {"imagenet": small_dataset})
 
 
-def test_a_net_and_a_recipe_can_be_made_again_from_the_spec_of_a_run(tables: dict[str, Table]) -> None:
+def test_net_and_recipe_can_be_rebuilt_from_spec(tables: dict[str, Table]) -> None:
     for table in tables.values():
         paper = table.profiles.named("paper")
         for cell in table.all_cells:
@@ -200,7 +191,7 @@ def digests(table: Table) -> dict[str, str]:
     }
 
 
-def test_cells_have_one_experiment_digest_if_and_only_if_they_print_one_number(tables: dict[str, Table]) -> None:
+def test_experiment_digests_match_cells_that_print_the_same_number(tables: dict[str, Table]) -> None:
     pairs = {
         (f"{cell.home} {setting.label}", table.experiment_digest(cell, setting))
         for table in tables.values()
@@ -211,7 +202,7 @@ def test_cells_have_one_experiment_digest_if_and_only_if_they_print_one_number(t
 
 
 def test_experiment_digests_never_change(tables: dict[str, Table]) -> None:
-    """They name results from elsewhere. Pinned when they were made, as the ids of runs are."""
+    """External results are stored under these digests."""
     found = {(table, cell): digests(tables[table])[cell][:12] for table, cell in EXPERIMENTS}
     assert found == EXPERIMENTS
 
@@ -234,7 +225,7 @@ NET = "    cells: {{cifar10: {{model: original_resnet1202, kwargs: {{{}}}}}}}"
         (RECIPE, "at: [32000, 48000]", "at: [32000, 48001]"),
     ],
 )
-def test_another_net_recipe_or_test_is_another_experiment(
+def test_other_net_recipe_or_evaluation_is_another_experiment(
     tables: dict[str, Table], tmp_path: Path, file: str, old: str, new: str
 ) -> None:
     specs = copy_of_specs(tmp_path)
@@ -243,7 +234,7 @@ def test_another_net_recipe_or_test_is_another_experiment(
     assert digests(load_table("table4", specs))[name] != digests(tables["table4"])[name]
 
 
-def test_what_is_said_about_an_experiment_does_not_change_it(tables: dict[str, Table], tmp_path: Path) -> None:
+def test_descriptive_values_do_not_change_the_experiment(tables: dict[str, Table], tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
     for file, old, new in (
         (TABLE, "title: ResNet-1202, original unit", "title: another title"),
@@ -258,10 +249,10 @@ def test_what_is_said_about_an_experiment_does_not_change_it(tables: dict[str, T
     assert digests(load_table("table4", specs)) == digests(tables["table4"])
 
 
-def test_another_data_set_metric_or_test_crop_is_another_experiment_though_the_net_is_one(
+def test_other_data_set_metric_or_crop_is_another_experiment(
     tables: dict[str, Table],
 ) -> None:
-    """ResNet-164 of 100 outputs differs by its net too; so this changes one value alone."""
+    """The net stays the same."""
     of5 = digests(tables["table5"])
     names = [f"original_resnet152{crop}/{error}" for crop in ("_224", "") for error in ("top1", "top5")]
     assert len({of5[name] for name in names}) == 4

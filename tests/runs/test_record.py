@@ -24,7 +24,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def edited(change: Change) -> str:
-    """A record with a change, and the sha256 that fits: what only somebody who means it would write."""
+    """Return a record with a change and the matching sha256."""
     value = json.loads(a_record().to_json())
     change(value)
     value.pop("sha256", None)
@@ -60,12 +60,12 @@ def removing(*path: str) -> Change:
     ],
     ids=["finished", "partial", "diverged", "odd text"],
 )
-def test_a_record_comes_back_as_it_was_and_fits_its_schema(record: Record) -> None:
+def test_record_round_trip_and_schema(record: Record) -> None:
     assert Record.from_json(record.to_json()) == record
     jsonschema.validate(json.loads(record.to_json()), json_schema(Record))
 
 
-def test_the_file_is_an_object_with_the_documented_keys_and_its_sha256_last() -> None:
+def test_record_file_has_documented_keys() -> None:
     value = json.loads(a_record().to_json())
     assert set(value) == {
         *("schema", "run", "seed", "net", "status", "iteration", "result", "divergence", "sessions", "test_every"),
@@ -109,7 +109,7 @@ def test_the_file_is_an_object_with_the_documented_keys_and_its_sha256_last() ->
         (setting("data", "fingerprint", to="cd" * 32), "its data fingerprint is not that of its spec"),
     ],
 )
-def test_what_no_run_leaves_is_refused(change: Change, message: str) -> None:
+def test_invalid_record_is_refused(change: Change, message: str) -> None:
     with pytest.raises(RecordError) as caught:
         Record.from_json(edited(change))
     assert message in str(caught.value)
@@ -126,33 +126,33 @@ def test_what_no_run_leaves_is_refused(change: Change, message: str) -> None:
         setting("spec", "net", "depth", to=110),
     ],
 )
-def test_a_spec_that_was_edited_no_longer_gives_the_runs_id(change: Change) -> None:
+def test_edited_spec_contradicts_the_run_id(change: Change) -> None:
     with pytest.raises(RecordError, match=r"its run is '\w{12}-s3', but its spec and seed give '.*'"):
         Record.from_json(edited(change))
 
 
 @pytest.mark.parametrize("change", [setting("schema", to=4), setting("schema", to="1"), removing("schema")])
-def test_a_record_of_another_schema_is_not_called_damaged(change: Change) -> None:
+def test_other_schema_is_foreign_not_damaged(change: Change) -> None:
     with pytest.raises(ForeignRecordError, match=r"has schema (4|'1'|None), and this version of paperbench reads 1\."):
         Record.from_json(edited(change))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", "[" * 100_000, '{"schema": 1}', b"\xff"])
-def test_what_is_no_record_is_refused(text: str | bytes) -> None:
+def test_text_that_is_no_record_is_refused(text: str | bytes) -> None:
     with pytest.raises(RecordError, match=r"is not JSON|has schema None|is missing|must be a mapping"):
         Record.from_json(text)
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 @pytest.mark.parametrize("place", ['"seconds": 6.25', '"learning_rate": 0.1'])
-def test_numbers_that_are_not_finite_are_refused_wherever_they_stand(number: str, place: str) -> None:
+def test_non_finite_numbers_are_refused(number: str, place: str) -> None:
     text = a_record().to_json()
     assert place in text
     with pytest.raises(RecordError, match="is not JSON"):
         Record.from_json(text.replace(place, f"{place.split(':')[0]}: {number}"))
 
 
-def test_a_whole_number_stands_for_a_number() -> None:
+def test_integer_is_accepted_as_float() -> None:
     seconds = Record.from_json(edited(setting("sessions", 0, "seconds", to=12))).sessions[0].seconds
     assert (seconds, type(seconds)) == (12.0, float)
 
@@ -160,14 +160,14 @@ def test_a_whole_number_stands_for_a_number() -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("6.5,", "6.4,"), ("random pixels", "nice pixels"), ('"threads": 2', '"threads": 3')]
 )
-def test_an_edited_value_shows(old: str, new: str) -> None:
+def test_edited_value_fails_the_hash(old: str, new: str) -> None:
     text = a_record().to_json()
     assert old in text
     with pytest.raises(RecordError, match="does not have the sha256 of its values"):
         Record.from_json(text.replace(old, new, 1))
 
 
-def test_a_record_without_its_sha256_is_refused_and_layout_does_not_matter() -> None:
+def test_missing_hash_is_refused_but_key_order_is_free() -> None:
     value = json.loads(a_record().to_json())
     assert Record.from_json(json.dumps(value, sort_keys=True)) == a_record()
     del value["sha256"]
@@ -184,12 +184,12 @@ def test_a_record_without_its_sha256_is_refused_and_layout_does_not_matter() -> 
         ({"torch": "2.16"}, (1,), False),
     ],
 )
-def test_a_run_is_mixed_if_versions_changed_in_it(second: dict[str, Any], numerics: object, is_mixed: bool) -> None:
+def test_run_is_mixed_if_versions_changed(second: dict[str, Any], numerics: object, is_mixed: bool) -> None:
     record = a_record(sessions=(a_session(5), a_session(80, **second)))
     assert (record.numerics, record.is_mixed) == (numerics, is_mixed)
 
 
-def test_facts_about_this_machine_make_a_valid_record_that_names_no_machine_person_or_path(
+def test_machine_facts_contain_no_private_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     secrets = {"USER": "some-user-name", "HOME": "/home/some-user-name", "SECRET_TOKEN": "do-not-store-me"}

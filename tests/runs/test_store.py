@@ -29,23 +29,23 @@ def run(tmp_path: Path) -> RunDirectory:
     return directory
 
 
-def test_a_run_has_a_folder_under_runs(tmp_path: Path) -> None:
+def test_paths_of_a_run(tmp_path: Path) -> None:
     directory = Store(tmp_path).directory("abc-s0")
     assert directory.record_file == tmp_path / "runs" / "abc-s0" / "record.json"
     assert directory.history_file == tmp_path / "runs" / "abc-s0" / "history.jsonl"
-    assert not directory.path.exists(), "looking does not make it"
+    assert not directory.path.exists(), "it is created on demand"
     assert directory.read_record() is None
     assert directory.history() == []
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_is_not_read_as_a_record(run: RunDirectory, make: Callable[[Path], object]) -> None:
+def test_record_must_be_a_regular_file(run: RunDirectory, make: Callable[[Path], object]) -> None:
     make(run.record_file)
     with pytest.raises(RecordError, match=r"record\.json cannot be read: .* Restore the file"):
         run.read_record()
 
 
-def test_a_record_of_another_schema_or_run_is_not_called_damaged(run: RunDirectory) -> None:
+def test_record_of_other_schema_or_run_is_foreign(run: RunDirectory) -> None:
     run = RunDirectory(run.path.rename(run.path.with_name("abc-s0")))
     run.record_file.write_text('{"schema": 5}')
     with pytest.raises(ForeignRecordError, match=r"has schema 5, .* Use the version that wrote it, or another results"):
@@ -55,7 +55,7 @@ def test_a_record_of_another_schema_or_run_is_not_called_damaged(run: RunDirecto
         run.read_record()
 
 
-def test_history_lines_come_back_in_order(run: RunDirectory) -> None:
+def test_history_round_trip(run: RunDirectory) -> None:
     lines = [line(100), line(200, 12.5), replace(line(300), train_loss=None, train_error=None)]
     for one in lines:
         run.append_history(one)
@@ -64,7 +64,7 @@ def test_history_lines_come_back_in_order(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 60])
-def test_a_last_line_cut_short_is_left_out(run: RunDirectory, cut: int) -> None:
+def test_incomplete_last_line_is_ignored(run: RunDirectory, cut: int) -> None:
     run.append_history(line(100))
     run.append_history(line(200))
     run.history_file.write_bytes(run.history_file.read_bytes()[:-cut])
@@ -79,32 +79,32 @@ LINES = [line(100), line(200)]
     [None, history_bytes(LINES[:1]), history_bytes(LINES), history_bytes([*LINES, line(300)]), b"\xff"],
     ids=["missing", "short", "right", "long", "damaged"],
 )
-def test_settling_a_history_makes_it_what_it_should_be(run: RunDirectory, found: bytes | None) -> None:
+def test_write_history_replaces_any_contents(run: RunDirectory, found: bytes | None) -> None:
     if found:
         run.history_file.write_bytes(found)
-    run.settle_history(LINES)
+    run.write_history(LINES)
     assert run.history() == LINES
     run.append_history(line(300))
     assert run.history() == [*LINES, line(300)]
     assert [path.name for path in run.path.iterdir()] == ["history.jsonl"]
 
 
-def test_a_line_for_a_folder_that_vanished_waits_for_the_settling(tmp_path: Path) -> None:
+def test_append_to_deleted_directory_waits_for_write_history(tmp_path: Path) -> None:
     directory = Store(tmp_path).directory("abc-s0")
     directory.append_history(line(100))
     assert not directory.path.exists()
-    directory.settle_history(LINES)
+    directory.write_history(LINES)
     assert directory.history() == LINES
 
 
-def test_leftovers_of_a_killed_process_are_cleared_and_nothing_else(run: RunDirectory) -> None:
+def test_only_temporary_files_are_cleared(run: RunDirectory) -> None:
     (run.path / "checkpoint-8-0123456789abcdef.safetensors.123.tmp").write_text("half a checkpoint")
     (run.path / "notes.txt").write_text("mine")
     run.clear_leftovers()
     assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
 
 
-def test_a_superseded_run_is_kept_under_a_free_name(tmp_path: Path) -> None:
+def test_superseded_runs_get_unique_names(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for number in (1, 2):
         write_record(store, a_record(), "abc-s0")
@@ -113,11 +113,11 @@ def test_a_superseded_run_is_kept_under_a_free_name(tmp_path: Path) -> None:
     assert store.records() == ([], [])
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_results_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     directory = Store(tmp_path / "file").directory("abc-s0")
     assert directory.read_record() is None
-    message = r"cannot be written: Not a directory\. Choose another folder"
+    message = r"cannot be written: Not a directory\. Choose another directory"
     with pytest.raises(PaperbenchError, match=message):
         directory.write_record(a_record())
     with pytest.raises(PaperbenchError, match=message):
@@ -125,7 +125,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def with_history(store: Store, lines: list[HistoryLine], **changes: Any) -> Record:
-    """A record in the store beside the history that it vouches for."""
+    """Write a record and the history that it was written with."""
     record, data = a_record(**changes), history_bytes(lines)
     files = replace(record.files, history_lines=len(lines), history_sha256=sha256(data).hexdigest())
     record = replace(record, files=files)
@@ -133,7 +133,7 @@ def with_history(store: Store, lines: list[HistoryLine], **changes: Any) -> Reco
     return record
 
 
-def test_records_with_their_histories_are_read_and_the_others_named(tmp_path: Path) -> None:
+def test_damaged_records_are_reported_beside_the_others(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.records() == ([], [])
     records = [with_history(store, LINES, seed=seed) for seed in (0, 1)]
@@ -145,7 +145,9 @@ def test_records_with_their_histories_are_read_and_the_others_named(tmp_path: Pa
     write_record(store, records[0], "copied-s0")
     found, (copied, damaged) = store.records()
     assert found == sorted([*records, at_work], key=lambda record: record.run)
-    assert f"copied-s0 holds the record of run {records[0].run}. Rename the folder to match, or move it away." in copied
+    assert (
+        f"copied-s0 holds the record of run {records[0].run}. Rename the directory to match, or move it away." in copied
+    )
     assert damaged.startswith(f"{store.directory('damaged-s0').record_file} is not JSON")
 
 
@@ -155,13 +157,11 @@ def test_records_with_their_histories_are_read_and_the_others_named(tmp_path: Pa
         (lambda file: file.unlink(), "was cut short: it has 0 of the 2 lines"),
         (lambda file: (file.unlink(), file.mkdir()), "cannot be read: Is a directory."),
         (lambda file: file.write_bytes(history_bytes([line(99), LINES[1]])), "was edited: its first 2 lines are not"),
-        (lambda file: os.truncate(file, 200_000_001), "its 200,000,001 bytes are more than"),
+        (lambda file: os.truncate(file, 200_000_001), "it has 200,000,001 bytes, and the limit is"),
     ],
-    ids=["missing", "folder", "edited", "huge"],
+    ids=["missing", "directory", "edited", "huge"],
 )
-def test_a_record_with_another_history_is_left_out_and_the_others_are_not(
-    tmp_path: Path, spoil: Callable[[Path], object], message: str
-) -> None:
+def test_record_with_damaged_history_is_left_out(tmp_path: Path, spoil: Callable[[Path], object], message: str) -> None:
     store = Store(tmp_path)
     sound, spoilt = (with_history(store, LINES, seed=seed) for seed in (0, 1))
     file = store.directory(spoilt.run).history_file
@@ -173,7 +173,7 @@ def test_a_record_with_another_history_is_left_out_and_the_others_are_not(
     assert complaint.endswith(f" {HISTORY_REMEDY}")
 
 
-def test_the_training_mean_goes_no_farther_than_the_record(tmp_path: Path) -> None:
+def test_training_mean_ends_at_the_record(tmp_path: Path) -> None:
     store = Store(tmp_path)
     lines = [replace(line(i), train_loss=float(i), train_error=i / 2) for i in (10, 20, 30, 40)]
     record = with_history(store, lines, status="partial")
@@ -183,7 +183,7 @@ def test_the_training_mean_goes_no_farther_than_the_record(tmp_path: Path) -> No
     assert store.training_mean(record, "train_loss", 30, 60) is None
 
 
-def test_the_training_mean_of_a_run_that_diverged_is_infinite_from_there_on(tmp_path: Path) -> None:
+def test_training_mean_of_diverged_run_is_infinite(tmp_path: Path) -> None:
     store = Store(tmp_path)
     lines = [line(3), line(5), replace(line(7), train_loss=None, train_error=None)]
     record = with_history(store, lines, status="diverged")
@@ -191,4 +191,4 @@ def test_the_training_mean_of_a_run_that_diverged_is_infinite_from_there_on(tmp_
     for after, upto in ((0, 7), (5, 40), (10, 40)):
         assert store.training_mean(record, "train_loss", after, upto) == math.inf
     tested = with_history(store, [line(40), line(80)], status="diverged", iteration=80, seed=1)
-    assert store.training_mean(tested, "train_loss", 0, 80) == 2.25, "only its last test showed it to be broken"
+    assert store.training_mean(tested, "train_loss", 0, 80) == 2.25, "only the final test failed"

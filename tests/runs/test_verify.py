@@ -20,21 +20,21 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import VerifiedRun, verify
 from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training.trainer import Trainer
-from tests.runs.running import CPU, assert_same, go, planned, tiny
+from tests.runs.running import CPU, assert_same, plan_run, tiny_recipe, train
 
 
 @pytest.fixture(scope="module")
 def finished(
     paper_recipe: Recipe, small_dataset: object, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[PlannedRun, Path]:
-    run, root = planned(tiny(paper_recipe), small_dataset), tmp_path_factory.mktemp("finished")
-    go(run, root)
+    run, root = plan_run(tiny_recipe(paper_recipe), small_dataset), tmp_path_factory.mktemp("finished")
+    train(run, root)
     return run, root
 
 
 @pytest.fixture
 def store(finished: tuple[PlannedRun, Path], tmp_path: Path) -> Store:
-    """A store with one finished run, for a test to spoil."""
+    """A results directory with one finished run, which the test may damage."""
     shutil.copytree(finished[1], tmp_path / "results")
     return Store(tmp_path / "results")
 
@@ -61,56 +61,56 @@ def problem(store: Store) -> str:
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pause before runs with problems are verified again."""
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the pause before a run with problems is verified again."""
     monkeypatch.setattr("paperbench.runs.verify._PAUSE_SECONDS", 0)
 
 
-def test_what_a_run_leaves_is_sound(store: Store, directory: RunDirectory) -> None:
+def test_finished_run_verifies(store: Store, directory: RunDirectory) -> None:
     assert verify(store) == [VerifiedRun("finished", [], [], record_of(directory))]
 
 
 @pytest.mark.parametrize("stop_at", [3, 13])
-def test_what_a_paused_run_leaves_is_sound(run: PlannedRun, tmp_path: Path, stop_at: int) -> None:
+def test_paused_run_verifies(run: PlannedRun, tmp_path: Path, stop_at: int) -> None:
     drops = Drops((10,), 0.1)  # right after a line of history
-    go(planned(replace(run.recipe, drops=drops), run.dataset), tmp_path, stop_at=stop_at)
+    train(plan_run(replace(run.recipe, drops=drops), run.dataset), tmp_path, stop_at=stop_at)
     assert [(found.status, found.problems) for found in verify(Store(tmp_path))] == [("partial", [])]
 
 
-def test_a_diverged_run_is_sound(run: PlannedRun, tmp_path: Path) -> None:
-    go(planned(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset), tmp_path)
+def test_diverged_run_verifies(run: PlannedRun, tmp_path: Path) -> None:
+    train(plan_run(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset), tmp_path)
     assert [(found.status, found.problems) for found in verify(Store(tmp_path))] == [("diverged", [])]
 
 
 @pytest.mark.parametrize(
-    ("part", "values", "is_signed", "message"),
+    ("part", "values", "update_hash", "message"),
     [
         ("result", {"test_error": 6.37}, False, "does not have the sha256 of its values"),
-        ("result", {"moving_average_test_error": 6.37}, True, "its last or its best test error is not that of"),
-        ("result", {"moving_average_test_loss": 6.37}, True, "its last or its best test error is not that of"),
-        ("result", {"best_test_error": 6.37}, True, "its last or its best test error is not that of"),
+        ("result", {"moving_average_test_error": 6.37}, True, "its last or best test error differs"),
+        ("result", {"moving_average_test_loss": 6.37}, True, "its last or best test error differs"),
+        ("result", {"best_test_error": 6.37}, True, "its last or best test error differs"),
         ("spec", {"profile": "smoke"}, True, "its spec and seed give"),
     ],
 )
-def test_an_edited_record_shows(
-    store: Store, directory: RunDirectory, part: str, values: dict[str, object], is_signed: bool, message: str
+def test_edited_record_is_found(
+    store: Store, directory: RunDirectory, part: str, values: dict[str, object], update_hash: bool, message: str
 ) -> None:
     record = json.loads(directory.record_file.read_text())
     checksum = record.pop("sha256")
     record[part].update(values)
-    if is_signed:
+    if update_hash:
         checksum = hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     directory.record_file.write_text(json.dumps({**record, "sha256": checksum}))
     assert message in problem(store)
 
 
-def test_a_spec_of_no_recipe_shows(store: Store, directory: RunDirectory) -> None:
+def test_invalid_spec_is_found(store: Store, directory: RunDirectory) -> None:
     record = record_of(directory)
     odd = replace(record.spec, recipe={**record.spec.recipe, "momentum": 2.0})
     target = store.directory(odd.run_id(0))
     directory.path.rename(target.path)
     target.write_record(replace(record, spec=odd, run=odd.run_id(0)))
-    assert "has a spec that no table makes: momentum: must be below 1" in problems(store)[0]
+    assert "has an invalid spec: momentum: must be below 1" in problems(store)[0]
 
 
 def rewrite_history(change: Callable[[str], str]) -> Callable[[RunDirectory], object]:
@@ -122,20 +122,20 @@ def cut_checkpoint(run: RunDirectory) -> None:
     file.path.write_bytes(file.read()[:-1])
 
 
-def vouch_for(change: Callable[[list[HistoryLine]], list[HistoryLine]]) -> Callable[[RunDirectory], object]:
-    """Give the run another history, and its record the hash of that."""
+def edit_history(change: Callable[[list[HistoryLine]], list[HistoryLine]]) -> Callable[[RunDirectory], object]:
+    """Edit the history, and update its hash in the record."""
 
-    def spoil(run: RunDirectory) -> None:
+    def damage(run: RunDirectory) -> None:
         lines = change(run.history())
-        run.settle_history(lines)
+        run.write_history(lines)
         record, digest = record_of(run), hashlib.sha256(history_bytes(lines)).hexdigest()
         run.write_record(replace(record, files=replace(record.files, history_lines=len(lines), history_sha256=digest)))
 
-    return spoil
+    return damage
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("damage", "message"),
     [
         (
             rewrite_history(lambda text: text.replace('"train_loss":2.', '"train_loss":1.', 1)),
@@ -143,52 +143,54 @@ def vouch_for(change: Callable[[list[HistoryLine]], list[HistoryLine]]) -> Calla
         ),
         (rewrite_history(lambda text: text + "{}\n"), "has 1 lines that were added"),
         (lambda run: run.history_file.unlink(), "was cut short: it has 0 of the 4 lines"),
-        (vouch_for(lambda lines: [replace(lines[0], lr=0.2), *lines[1:]]), ":1: lr is 0.2, and the recipe has 0.1."),
+        (edit_history(lambda lines: [replace(lines[0], lr=0.2), *lines[1:]]), ":1: lr is 0.2, but the recipe has 0.1."),
         (
-            vouch_for(lambda lines: [*lines[:-1], replace(lines[-1], iteration=21)]),
-            ":4: iteration is 21, and the record is at 20.",
+            edit_history(lambda lines: [*lines[:-1], replace(lines[-1], iteration=21)]),
+            ":4: iteration is 21, but the record is at 20.",
         ),
-        (cut_checkpoint, "does not hold what was written: its hash is another."),
-        (lambda run: run.checkpoints.write(19, run.checkpoints.newest_first()[0].read()), "is not of the iteration in"),
+        (cut_checkpoint, "is damaged: its hash does not match its name."),
+        (
+            lambda run: run.checkpoints.write(19, run.checkpoints.newest_first()[0].read()),
+            "holds another iteration than",
+        ),
         (
             lambda run: shutil.copytree(run.path, run.path.with_name("0123456789ab-s0")),
-            "Rename the folder to match, or move it away.",
+            "Rename the directory to match, or move it away.",
         ),
     ],
 )
-def test_files_that_are_not_as_the_run_left_them_show(
-    store: Store, directory: RunDirectory, spoil: Callable[[RunDirectory], object], message: str
+def test_changed_files_are_found(
+    store: Store, directory: RunDirectory, damage: Callable[[RunDirectory], object], message: str
 ) -> None:
-    spoil(directory)
+    damage(directory)
     assert message in problems(store)[0]
 
 
-def test_a_damaged_line_that_a_run_in_progress_added_shows(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
+def test_damaged_line_of_unfinished_run_is_found(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = train(run, tmp_path, stop_at=8)
     with open(directory.history_file, "a") as stream:
         stream.write("{}\n")
     assert f"{directory.history_file}:2: iteration: is missing." in problem(Store(tmp_path))
 
 
-def test_a_checkpoint_of_another_run_shows(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
-    other, _ = go(replace(run, seed=1), store.root, stop_at=2)
+def test_checkpoint_of_another_run_is_found(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
+    other, _ = train(replace(run, seed=1), store.root, stop_at=2)
     shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
     assert f"belongs to run {other.path.name}." in problem(store)
 
 
-def test_weights_of_an_ended_run_need_not_be_there(store: Store, directory: RunDirectory) -> None:
-    """Published results may leave them out."""
+def test_checkpoint_of_finished_run_may_be_missing(store: Store, directory: RunDirectory) -> None:
     directory.checkpoints.newest_first()[0].path.unlink()
     assert problems(store) == []
 
 
-def test_a_paused_run_without_its_checkpoint_shows(run: PlannedRun, tmp_path: Path) -> None:
-    directory, _ = go(run, tmp_path, stop_at=8)
+def test_missing_checkpoint_of_paused_run_is_found(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = train(run, tmp_path, stop_at=8)
     directory.checkpoints.newest_first()[0].path.unlink()
-    assert "is missing: the run cannot resume from where its record is." in problem(Store(tmp_path))
+    assert "is missing: the run cannot resume." in problem(Store(tmp_path))
 
 
-def test_a_run_that_cannot_be_read_hides_no_other(
+def test_unreadable_run_does_not_hide_others(
     store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked = directory.path.parent / "0-s0"
@@ -207,17 +209,17 @@ def test_a_run_that_cannot_be_read_hides_no_other(
     assert sound.record == record_of(directory)
 
 
-def test_what_a_killed_process_left_or_set_aside_is_remarked(store: Store, directory: RunDirectory) -> None:
+def test_temporary_and_damaged_files_are_remarks(store: Store, directory: RunDirectory) -> None:
     (directory.path / "record.json.1-2.tmp").touch()
     directory.checkpoints.set_aside(directory.checkpoints.newest_first()[0])
     (found,) = verify(store)
     assert found.problems == []
     temporary, aside = found.remarks
     assert aside.endswith(".damaged was set aside as damaged.")
-    assert temporary.endswith("record.json.1-2.tmp is what a killed process was writing: it can be deleted.")
+    assert temporary.endswith("record.json.1-2.tmp is incomplete: a killed process left it. You can delete it.")
 
 
-def test_a_run_that_is_being_written_is_looked_at_again(
+def test_run_with_problems_is_checked_twice(
     store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = directory.record_file.read_bytes()
@@ -226,13 +228,13 @@ def test_a_run_that_is_being_written_is_looked_at_again(
     assert problems(store) == []
 
 
-def test_the_remedy_for_a_damaged_history_works(
+def test_remedy_for_a_damaged_history_works(
     finished: tuple[PlannedRun, Path], store: Store, directory: RunDirectory
 ) -> None:
     directory.history_file.unlink()
-    assert "move record.json away, and `paperbench run` makes both again." in problem(store)
+    assert "move record.json away, and `paperbench run` rewrites both files." in problem(store)
     directory.record_file.rename(directory.path / "elsewhere.json")
-    go(finished[0], store.root)
+    train(finished[0], store.root)
     assert problems(store) == []
     assert_same(directory, Store(finished[1]).directories()[0])
 
@@ -241,7 +243,7 @@ def repeated(run: PlannedRun, record: Record, history: list[HistoryLine], seed: 
     return rerun_prefix(record, history, run.dataset, CPU, random.Random(seed))
 
 
-def test_the_beginning_of_a_run_repeats_bit_for_bit(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
+def test_rerun_is_bit_identical(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
     record, history = record_of(directory), directory.history()
     lengths = set()
     for seed in range(8):
@@ -252,7 +254,7 @@ def test_the_beginning_of_a_run_repeats_bit_for_bit(finished: tuple[PlannedRun, 
 
 
 @pytest.mark.parametrize("change", [{"train_loss": 1.5}, {"train_error": 1.0}])
-def test_a_record_of_other_numbers_does_not_hold(
+def test_rerun_contradicts_edited_numbers(
     finished: tuple[PlannedRun, Path], directory: RunDirectory, change: dict[str, float]
 ) -> None:
     history = directory.history()
@@ -263,7 +265,7 @@ def test_a_record_of_other_numbers_does_not_hold(
 
 
 def first_session(record: Record, **changes: Any) -> Record:
-    """The record with other facts about its first session."""
+    """Return the record with changes to its first session."""
     session = record.sessions[0]
     code, environment = (
         replace(part, **{key: changes.pop(key) for key in list(changes) if hasattr(part, key)})
@@ -273,7 +275,7 @@ def first_session(record: Record, **changes: Any) -> Record:
     return replace(record, sessions=(first, replace(first, last=record.iteration)))
 
 
-def test_elsewhere_a_little_difference_is_allowed_and_a_large_one_is_not(
+def test_rerun_on_other_machine_allows_small_differences(
     finished: tuple[PlannedRun, Path], directory: RunDirectory
 ) -> None:
     record = first_session(record_of(directory), device="another CPU")
@@ -285,7 +287,7 @@ def test_elsewhere_a_little_difference_is_allowed_and_a_large_one_is_not(
         assert rerun.deviation == pytest.approx(1 - 1 / factor)
 
 
-def test_threads_are_those_of_the_record(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
+def test_rerun_uses_recorded_thread_count(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
     before = torch.get_num_threads()
     rerun = repeated(finished[0], first_session(record_of(directory), threads=before + 1), directory.history())
     assert rerun.is_same_machine
@@ -294,9 +296,9 @@ def test_threads_are_those_of_the_record(finished: tuple[PlannedRun, Path], dire
 
 @pytest.mark.parametrize(
     ("session", "message"),
-    [({"numerics": 0}, "it has numerics version 0"), ({"last": 4}, "its first session wrote no line")],
+    [({"numerics": 0}, "it has numerics version 0"), ({"last": 4}, "its first session logged no history line")],
 )
-def test_what_cannot_be_repeated_says_why(
+def test_run_that_cannot_be_rerun_says_why(
     finished: tuple[PlannedRun, Path], directory: RunDirectory, session: dict[str, int], message: str
 ) -> None:
     with pytest.raises(NotRepeatableError, match=message):
@@ -313,7 +315,7 @@ def test_what_cannot_be_repeated_says_why(
         ("of the future", False, "eager", False),
     ],
 )
-def test_a_run_is_repeated_on_its_engine_where_there_is_one(
+def test_rerun_uses_recorded_engine_if_available(
     finished: tuple[PlannedRun, Path],
     directory: RunDirectory,
     monkeypatch: pytest.MonkeyPatch,

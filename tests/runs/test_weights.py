@@ -26,7 +26,7 @@ from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.trainer import FinalMetrics, Trainer
-from tests.runs.running import go, planned, tiny
+from tests.runs.running import plan_run, tiny_recipe, train
 
 
 def metadata(file: Path) -> dict[str, str]:
@@ -35,17 +35,17 @@ def metadata(file: Path) -> dict[str, str]:
     return values
 
 
-def loaded(directory: RunDirectory) -> nn.Module:
-    """As somebody would who has the file alone."""
-    told, file = metadata(directory.weights_file), str(directory.weights_file)
-    name = f"{told['architecture']}.{told['tag']}" if told["tag"] else told["architecture"]
-    arguments = json.loads(told["arguments"])
+def load_net(directory: RunDirectory) -> nn.Module:
+    """Load the net as a user would who has only the file."""
+    values, file = metadata(directory.weights_file), str(directory.weights_file)
+    name = f"{values['architecture']}.{values['tag']}" if values["tag"] else values["architecture"]
+    arguments = json.loads(values["arguments"])
     model: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file}, **arguments)
     return model.eval()
 
 
 def images(dataset: ImageDataset, mean: Any, std: Any) -> Tensor:
-    """Test images (N, 3, 32, 32) as the net reads them."""
+    """Return the test images (N, 3, H, W), normalised."""
     pixels = torch.from_numpy(dataset.x_test).permute(0, 3, 1, 2) / 255
     return (pixels - torch.tensor(mean)) / torch.tensor(std)
 
@@ -71,71 +71,72 @@ def result_of(directory: RunDirectory) -> Result:
 
 @pytest.mark.parametrize("at_test", ["reestimated", "moving_average"])
 @pytest.mark.parametrize("net", ["preact_resnet20", "original_resnet164"])
-def test_timm_loads_the_net_that_the_recorded_error_was_measured_with(
+def test_timm_loads_the_tested_net(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, at_test: Any, net: str
 ) -> None:
-    recipe = tiny(paper_recipe, batch_norm=BatchNormSettings(8, 1e-5, 0.1, at_test))
-    directory, _ = go(planned(recipe, small_dataset, net), tmp_path)
-    result, told = result_of(directory), metadata(directory.weights_file)
-    assert json.loads(told["result"]) == dataclasses.asdict(result)
-    inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
-    assert error(loaded(directory), small_dataset, inputs) == result.test_error
-    found = loss(loaded(directory), small_dataset, inputs)
+    recipe = tiny_recipe(paper_recipe, batch_norm=BatchNormSettings(8, 1e-5, 0.1, at_test))
+    directory, _ = train(plan_run(recipe, small_dataset, net), tmp_path)
+    result, values = result_of(directory), metadata(directory.weights_file)
+    assert json.loads(values["result"]) == dataclasses.asdict(result)
+    inputs = images(small_dataset, json.loads(values["mean"]), json.loads(values["std"]))
+    assert error(load_net(directory), small_dataset, inputs) == result.test_error
+    found = loss(load_net(directory), small_dataset, inputs)
     assert found == pytest.approx(result.test_loss, rel=1e-5)
     if at_test == "reestimated":
-        assert found != pytest.approx(result.moving_average_test_loss, rel=1e-2), "the test can tell them apart"
-    assert (told["architecture"], told["tag"], told["run"], told["seed"]) == (net, "cifar10", directory.path.name, "0")
-    assert json.loads(told["arguments"]) == {"depth": 11 if "164" in net else 8}
-    assert told["data"] == small_dataset.name
-    assert told["data_fingerprint"] == small_dataset.fingerprint
+        assert found != pytest.approx(result.moving_average_test_loss, rel=1e-2), "the two statistics differ"
+    assert (values["architecture"], values["tag"], values["run"], values["seed"]) == (
+        net,
+        "cifar10",
+        directory.path.name,
+        "0",
+    )
+    assert json.loads(values["arguments"]) == {"depth": 11 if "164" in net else 8}
+    assert values["data"] == small_dataset.name
+    assert values["data_fingerprint"] == small_dataset.fingerprint
 
 
-def test_a_run_in_bfloat16_is_tested_in_bfloat16(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
-) -> None:
-    directory, _ = go(planned(tiny(paper_recipe), small_dataset, precision="bf16"), tmp_path)
-    told, result = metadata(directory.weights_file), result_of(directory)
-    assert told["precision"] == "bf16"
-    model = loaded(directory).to(memory_format=torch.channels_last)
-    inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
+def test_bfloat16_run_is_tested_in_bfloat16(paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path) -> None:
+    directory, _ = train(plan_run(tiny_recipe(paper_recipe), small_dataset, precision="bf16"), tmp_path)
+    values, result = metadata(directory.weights_file), result_of(directory)
+    assert values["precision"] == "bf16"
+    model = load_net(directory).to(memory_format=torch.channels_last)
+    inputs = images(small_dataset, json.loads(values["mean"]), json.loads(values["std"]))
     assert loss(model, small_dataset, inputs, bf16=True) == pytest.approx(result.test_loss, rel=1e-6)
     assert loss(model, small_dataset, inputs) != pytest.approx(result.test_loss, rel=1e-6)
 
 
-def test_mean_and_deviation_are_those_of_the_training_images(
-    paper_recipe: Recipe, whole: RunDirectory, small_dataset: ImageDataset, tmp_path: Path
+def test_metadata_hold_mean_and_deviation_of_training_images(
+    paper_recipe: Recipe, uninterrupted: RunDirectory, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
     pixels = small_dataset.x_train.astype(np.float64) / 255
-    told = metadata(whole.weights_file)
-    mean = np.array(json.loads(told["mean"]))
+    values = metadata(uninterrupted.weights_file)
+    mean = np.array(json.loads(values["mean"]))
     np.testing.assert_allclose(mean, pixels.mean(axis=0).transpose(2, 0, 1), rtol=1e-7)
-    assert json.loads(told["std"]) == [[[1.0]]] * 3
-    directory, _ = go(planned(tiny(paper_recipe, input="channel_mean_std"), small_dataset), tmp_path)
-    told = metadata(directory.weights_file)
-    np.testing.assert_allclose(np.array(json.loads(told["mean"]))[:, 5, 7], pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(np.ravel(json.loads(told["std"])), pixels.std(axis=(0, 1, 2)), rtol=1e-6)
-    inputs = images(small_dataset, json.loads(told["mean"]), json.loads(told["std"]))
-    assert error(loaded(directory), small_dataset, inputs) == result_of(directory).test_error
+    assert json.loads(values["std"]) == [[[1.0]]] * 3
+    directory, _ = train(plan_run(tiny_recipe(paper_recipe, input="channel_mean_std"), small_dataset), tmp_path)
+    values = metadata(directory.weights_file)
+    np.testing.assert_allclose(np.array(json.loads(values["mean"]))[:, 5, 7], pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(np.ravel(json.loads(values["std"])), pixels.std(axis=(0, 1, 2)), rtol=1e-6)
+    inputs = images(small_dataset, json.loads(values["mean"]), json.loads(values["std"]))
+    assert error(load_net(directory), small_dataset, inputs) == result_of(directory).test_error
 
 
-def test_the_same_run_leaves_the_same_bytes(run: PlannedRun, whole: RunDirectory, tmp_path: Path) -> None:
-    paused, log = go(run, tmp_path, stop_at=10)
+def test_resumed_run_writes_the_same_weights(run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path) -> None:
+    paused, log = train(run, tmp_path, stop_at=10)
     assert not paused.weights_file.exists()
     assert log.record.files.weights_sha256 is None
-    again, _ = go(run, tmp_path)
-    assert again.weights_file.read_bytes() == whole.weights_file.read_bytes()
+    again, _ = train(run, tmp_path)
+    assert again.weights_file.read_bytes() == uninterrupted.weights_file.read_bytes()
 
 
-def test_a_net_of_a_hundred_classes_carries_the_tag_of_its_data(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
-) -> None:
+def test_cifar100_weights_have_their_tag(paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path) -> None:
     dataset = dataclasses.replace(small_dataset, key="cifar100", y_train=small_dataset.y_train + 90)
-    run = planned(tiny(paper_recipe), dataset)
+    run = plan_run(tiny_recipe(paper_recipe), dataset)
     net = dataclasses.replace(run.net, num_classes=100)
     spec = run_spec(net, run.recipe, dataset.fingerprint, "paper", "fp32")
-    directory, _ = go(dataclasses.replace(run, net=net, spec=spec), tmp_path)
+    directory, _ = train(dataclasses.replace(run, net=net, spec=spec), tmp_path)
     assert metadata(directory.weights_file)["tag"] == "cifar100"
-    assert loaded(directory).get_classifier().out_features == 100  # type: ignore[operator]
+    assert load_net(directory).get_classifier().out_features == 100  # type: ignore[operator]
 
 
 def a_byte_changed(file: Path) -> None:
@@ -164,11 +165,11 @@ def huge(file: Path) -> None:
         (Path.unlink, None),
         (a_byte_changed, "was edited or damaged"),
         (replaced(lambda file: file.symlink_to("nowhere")), "cannot be read: No such file"),
-        (replaced(os.mkfifo), "it is no ordinary file"),
-        (replaced(huge), "are more than the"),
+        (replaced(os.mkfifo), "it is not a regular file"),
+        (replaced(huge), ", and the limit is"),
     ],
 )
-def test_weights_may_be_missing_but_not_be_others(
+def test_weights_may_be_missing_but_not_changed(
     finished: RunDirectory, change: Callable[[Path], object], message: str | None
 ) -> None:
     change(finished.weights_file)
@@ -181,33 +182,33 @@ def test_weights_may_be_missing_but_not_be_others(
         assert message in problem
 
 
-def test_weights_that_were_removed_are_made_again_from_the_checkpoint(run: PlannedRun, finished: RunDirectory) -> None:
+def test_deleted_weights_are_rewritten_from_the_checkpoint(run: PlannedRun, finished: RunDirectory) -> None:
     weights = finished.weights_file.read_bytes()
     finished.weights_file.unlink()
     finished.record_file.unlink()
-    _, log = go(run, finished.path.parents[1])
+    _, log = train(run, finished.path.parents[1])
     assert log.steps == []
     assert finished.weights_file.read_bytes() == weights
 
 
-def test_a_diverged_run_keeps_no_weights_of_another_attempt(
+def test_diverged_run_deletes_earlier_weights(
     paper_recipe: Recipe, run: PlannedRun, finished: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a session was killed behind the weights, and the next one's final test is not finite."""
+    """A session was killed after it wrote the weights, and the final test of the next one is not finite."""
     store = Store(finished.path.parents[1])
     finished.record_file.unlink()
     broken = EvaluationMetrics(math.nan, 90.0)
     monkeypatch.setattr(Trainer, "finish", lambda *_: FinalMetrics(broken, broken))
-    _, log = go(run, store.root)
+    _, log = train(run, store.root)
     assert log.record.status == "diverged"
     assert not finished.weights_file.exists()
     finished.weights_file.write_bytes(b"from elsewhere")
     (problem,) = verify(store)[0].problems
-    assert "belongs to no result: the run diverged" in problem
+    assert "should not exist: the run diverged" in problem
 
 
 def test_timm_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: Path) -> None:
-    """Both have parameters of the same names and shapes."""
+    """The names and shapes of the parameters are equal."""
     overlay = {"file": str(finished.weights_file)}
     with pytest.raises(PaperbenchError, match=r"holds another net .* Ask for 'preact_resnet20', depth=8, or"):
         timm.create_model(
@@ -217,9 +218,9 @@ def test_timm_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: P
         timm.create_model("preact_resnet20", pretrained=True, pretrained_cfg_overlay=overlay)
     more = timm.create_model("preact_resnet20", depth=8, num_classes=7, pretrained=True, pretrained_cfg_overlay=overlay)
     assert more(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
-    for told in ({"architecture": "resnet50"}, {"architecture": "preact_resnet20", "arguments": "[7]"}):
+    for values in ({"architecture": "resnet50"}, {"architecture": "preact_resnet20", "arguments": "[7]"}):
         foreign = tmp_path / "foreign.safetensors"
-        save_file({"x": torch.zeros(1)}, foreign, told)
+        save_file({"x": torch.zeros(1)}, foreign, values)
         with pytest.raises(PaperbenchError, match="holds a net that paperbench does not know"):
             timm.create_model("preact_resnet20", pretrained=True, pretrained_cfg_overlay={"file": str(foreign)})
     torn = tmp_path / "torn.safetensors"
@@ -228,18 +229,21 @@ def test_timm_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: P
         timm.create_model("preact_resnet20", depth=8, pretrained=True, pretrained_cfg_overlay={"file": str(torn)})
 
 
-def test_timms_one_mean_a_channel_costs_next_to_nothing_against_the_mean_image(
+@pytest.mark.full
+def test_channel_means_of_timm_cost_little_accuracy(
     paper_recipe: Recipe, cifar10: ImageDataset, tmp_path: Path
 ) -> None:
-    """timm's data configuration knows no mean image. On a net that has learnt something the two are near each other."""
+    """timm's data configuration has one mean per channel instead of the mean image."""
     parts = {"x_train": 4000, "y_train": 4000, "x_test": 1000, "y_test": 1000}
     dataset = dataclasses.replace(cifar10, **{name: getattr(cifar10, name)[:number] for name, number in parts.items()})
     changes = {"iterations": 60, "drops": Drops((50,), 0.1), "monitoring": Monitoring(60, 60, 60, 1.0)}
-    recipe = tiny(paper_recipe, batch_size=64, batch_norm=BatchNormSettings(64, 1e-5, 0.1, "reestimated"), **changes)
-    directory, _ = go(planned(recipe, dataset), tmp_path)
-    model, told, recorded = loaded(directory), metadata(directory.weights_file), result_of(directory)
-    assert recorded.test_error < 80, "it has learnt something"
-    assert error(model, dataset, images(dataset, json.loads(told["mean"]), 1.0)) == recorded.test_error
+    recipe = tiny_recipe(
+        paper_recipe, batch_size=64, batch_norm=BatchNormSettings(64, 1e-5, 0.1, "reestimated"), **changes
+    )
+    directory, _ = train(plan_run(recipe, dataset), tmp_path)
+    model, values, recorded = load_net(directory), metadata(directory.weights_file), result_of(directory)
+    assert recorded.test_error < 80, "the net has learnt something"
+    assert error(model, dataset, images(dataset, json.loads(values["mean"]), 1.0)) == recorded.test_error
     configured = timm.data.resolve_model_data_config(model)
     measured = cifar10.x_train.mean(axis=(0, 1, 2), dtype=np.float64) / 255
     np.testing.assert_allclose(configured["mean"], measured, atol=0.002)
@@ -249,4 +253,4 @@ def test_timms_one_mean_a_channel_costs_next_to_nothing_against_the_mean_image(
 
 @pytest.fixture
 def finished(run: PlannedRun, tmp_path: Path) -> RunDirectory:
-    return go(run, tmp_path / "finished")[0]
+    return train(run, tmp_path / "finished")[0]
