@@ -22,7 +22,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
 from paperbench.specs.recipe import Drops, Monitoring, WarmUp
 from paperbench.training.engine import EagerEngine
-from paperbench.training.metrics import Window
+from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
@@ -154,7 +154,7 @@ def test_a_training_that_overflows_ends_as_diverged_and_is_kept(hot: PlannedRun,
     trainer.step()
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     trainer.step()
-    assert math.isnan(trainer.window_metrics().loss)
+    assert math.isnan(trainer.training_metrics().loss)
     assert log.record.divergence
     assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
     _, again = go(hot, tmp_path)
@@ -234,14 +234,14 @@ def test_numbers_that_break_once_and_never_again_are_said_not_to_be_found(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As hardware does that computes wrong, or arithmetic that does not repeat itself."""
-    add = Window.add
+    add = MetricAccumulator.add
     calls = []
 
-    def once(self: Window, loss: Tensor, wrong: Tensor) -> None:
+    def once(self: MetricAccumulator, loss: Tensor, wrong: Tensor) -> None:
         calls.append(1)
         add(self, loss + math.inf if len(calls) == 10 else loss, wrong)  # two groups an iteration
 
-    monkeypatch.setattr(Window, "add", once)
+    monkeypatch.setattr(MetricAccumulator, "add", once)
     _, log = go(run, tmp_path)
     assert log.record.divergence == Divergence(5, 0.1, None, None)
 

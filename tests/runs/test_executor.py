@@ -82,8 +82,8 @@ def test_a_line_of_history_has_the_means_over_the_iterations_since_the_line_befo
         steps = []
         while trainer.iteration < line.iteration:
             trainer.step()
-            steps.append(trainer.window_metrics())
-            trainer.begin_window()
+            steps.append(trainer.training_metrics())
+            trainer.reset_training_metrics()
         assert line.train_loss == pytest.approx(fmean(step.loss for step in steps))
         assert line.train_error == pytest.approx(fmean(step.error for step in steps))
         if line.test_error is not None:

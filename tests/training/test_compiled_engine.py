@@ -26,7 +26,7 @@ from paperbench.training import trainer as trainer_module
 from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
 from paperbench.training.engine import EagerEngine, available_engines
 from paperbench.training.trainer import Trainer
-from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, through_a_file, window_of
+from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, take_metrics, through_a_file
 
 CPU, STEPS = torch.device("cpu"), 20
 
@@ -87,7 +87,7 @@ def losses(trainer: Trainer, steps: int = STEPS) -> list[float]:
     found = []
     for _ in range(steps):
         trainer.step()
-        found.append(window_of(trainer).loss)
+        found.append(take_metrics(trainer).loss)
     return found
 
 
@@ -344,7 +344,7 @@ def test_capturing_compiled_units_changes_no_bit(runs: Runs, net: str, monkeypat
     fresh.load_state_dict(saved)
     assert differences(state_of(advance(fresh, 40)), states[-1]) == []
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_graphed", lambda self, step: EagerEngine(step, self._batches))
+        patch.setattr(Trainer, "_make_graph_engine", lambda self, step: EagerEngine(step, self._batches))
         one_by_one = runs.new("compile")
     found = [state_of(advance(one_by_one, iteration)) for iteration in (1, 2, 20, 40)]
     for mine, theirs in zip(found, states, strict=True):

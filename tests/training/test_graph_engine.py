@@ -20,10 +20,10 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training import trainer as trainer_module
 from paperbench.training.engine import EngineName
-from paperbench.training.metrics import WindowMetrics
+from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 from tests.training.tape import Tape
-from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, through_a_file, window_of
+from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, take_metrics, through_a_file
 
 CPU = torch.device("cpu")
 STEPS = 200
@@ -68,13 +68,13 @@ def noisy(runs: Runs) -> Runs:
     return replace(runs, net=NOISY)
 
 
-def windows_and_states(trainer: Trainer) -> tuple[list[WindowMetrics], list[dict[str, Tensor]]]:
+def windows_and_states(trainer: Trainer) -> tuple[list[TrainingMetrics], list[dict[str, Tensor]]]:
     """Metrics of windows of 1, 8, 8... iterations; states at their ends, before the first iteration and at the end."""
     windows, states = [], [state_of(trainer)]
     while trainer.iteration < trainer.recipe.iterations:
         trainer.step()
         if trainer.iteration % 8 == 1:
-            windows.append(window_of(trainer))
+            windows.append(take_metrics(trainer))
             states.append(state_of(trainer))
     return windows, [*states, state_of(trainer)]
 
@@ -161,7 +161,7 @@ def test_looking_at_the_net_between_replays_disturbs_nothing(noisy: Runs) -> Non
         torch.manual_seed(iteration)
         trainer.step()
         assert trainer.test() == eager.test()
-        assert trainer.window_metrics() == eager.window_metrics()
+        assert trainer.training_metrics() == eager.training_metrics()
     assert differences(state_of(trainer), state_of(eager)) == []
 
 
@@ -287,7 +287,7 @@ def test_what_is_replayed_stays_where_it_is(
     assert moved() == []
     trainer.finish()
     assert moved() == []
-    trainer.begin_window()
+    trainer.reset_training_metrics()
     trainer.load_state_dict(state)
     assert moved() == []
     with trainer.stepping_eagerly():

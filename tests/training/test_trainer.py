@@ -45,7 +45,7 @@ def test_a_continued_training_is_the_uninterrupted_one(recipe: Recipe, small_dat
         part.load_state_dict(saved)
 
     assert differences(state_of(part), state_of(whole)) == []
-    assert part.window_metrics() == whole.window_metrics()
+    assert part.training_metrics() == whole.training_metrics()
     assert part.finish() == whole.finish()
 
 

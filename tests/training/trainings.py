@@ -13,7 +13,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.engine import EngineName
-from paperbench.training.metrics import WindowMetrics
+from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
 
@@ -71,10 +71,10 @@ def differences(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> lis
     return [n for n, ours in ours.items() if ours.dtype != theirs[n].dtype or not torch.equal(ours, theirs[n])]
 
 
-def window_of(trainer: Trainer) -> WindowMetrics:
+def take_metrics(trainer: Trainer) -> TrainingMetrics:
     """The metrics of the window, which then begins anew."""
-    metrics = trainer.window_metrics()
-    trainer.begin_window()
+    metrics = trainer.training_metrics()
+    trainer.reset_training_metrics()
     return metrics
 
 
