@@ -1,6 +1,6 @@
-"""A net unit by unit: what stands where, what it reads, what it costs.
+"""The architecture of a net, unit by unit: layers, inputs of the shortcuts and gates, and costs.
 
-The models are built from it, and diagrams and counts read off it. Nothing here imports torch.
+Models, diagrams and counts are all derived from it. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from paperbench.catalogue import FAMILIES, PLACEMENTS, Component, Net
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution, padded so that stride 1 keeps the size.
+    """A convolution with padding `kernel // 2`.
 
     Attributes:
         inputs, outputs: Channels.
         kernel: Side of the square filter.
-        bias: Whether it has one; of the paper's nets, gates alone.
+        bias: Whether it has a bias. In the paper's nets only gates have one.
     """
 
     inputs: int
@@ -33,11 +33,11 @@ class Convolution:
         return self.outputs * (self.inputs * self.kernel**2 + self.bias)
 
     def output_size(self, size: int) -> int:
-        """Side of the output for an input of side `size`."""
+        """Return the side of the output for an input of side `size`."""
         return -(-size // self.stride)
 
     def macs(self, size: int) -> int:
-        """Multiply-accumulate operations on one input of side `size`."""
+        """Return the multiply-accumulate operations on one input of side `size`."""
         return self.inputs * self.outputs * self.kernel**2 * self.output_size(size) ** 2
 
 
@@ -46,17 +46,17 @@ class Unit:
     """One residual unit.
 
     Attributes:
-        stage, index: Where it stands, both counted from 0.
-        in_channels, out_channels: Of the signals that enter and leave it.
-        stride: Of the unit as a whole.
-        before: Components in front of its first weight layer.
-        shortcut_reads: Whether the shortcut is fed by the signal that enters the unit, or by what `before` makes of it.
-        resizing: What changes the dimensions on the shortcut: a projection, option A's "zero_pad", or nothing. A
-            convolution shortcut is the projection of every unit.
+        stage, index: Position in the net: stage, and unit within the stage, both counted from 0.
+        in_channels, out_channels: Channels of the unit's input and output.
+        stride: Stride of the whole unit.
+        before: Components before the first weight layer, the pre-activation.
+        shortcut_reads: Input of the shortcut and the gate: the unit's "raw" input, or "activated" by `before`.
+        resizing: The layer on the shortcut: a projection, option A's "zero_pad", or None for the identity. With
+            convolution shortcuts, Fig. 2(e), every unit has a projection.
         resizing_bn: Whether BN follows that projection.
-        gate: The gate's convolution, if it has one.
-        weight_layers: On the residual path.
-        last, after_addition: Components behind the last weight layer, and behind the addition.
+        gate: The convolution of the gate, Fig. 2(c) and (d), if the shortcut is gated.
+        weight_layers: The convolutions on the residual path.
+        last, after_addition: Components after the last weight layer, and after the addition.
     """
 
     stage: int
@@ -74,7 +74,7 @@ class Unit:
     after_addition: tuple[Component, ...]
 
     def normalised_channels(self) -> Iterator[int]:
-        """Channels of each of the unit's BN layers, in order."""
+        """Yield the channels of each BN layer, in order."""
         if "bn" in self.before:
             yield self.in_channels
         if self.resizing_bn:
@@ -87,13 +87,13 @@ class Unit:
             yield self.out_channels
 
     def output_size(self, size: int) -> int:
-        """Side of the output for an input of side `size`."""
+        """Return the side of the output for an input of side `size`."""
         for layer in self.weight_layers:
             size = layer.output_size(size)
         return size
 
     def convolutions(self) -> Iterator[Convolution]:
-        """All of them, the shortcut's included."""
+        """Yield all convolutions, including those of shortcut and gate."""
         if isinstance(self.resizing, Convolution):
             yield self.resizing
         if self.gate:
@@ -103,11 +103,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Stem:
-    """What comes before the first unit.
+    """The layers before the first unit.
 
     Attributes:
-        components: Behind the convolution, before any pooling.
-        pools: Whether 3x3 max pooling of stride 2 ends it.
+        components: Components after the convolution, before any pooling.
+        pools: Whether the stem ends with 3x3 max pooling of stride 2.
     """
 
     convolution: Convolution
@@ -115,37 +115,37 @@ class Stem:
     pools: bool
 
     def output_size(self, size: int) -> int:
-        """Side of the output for images of side `size`."""
+        """Return the side of the output for images of side `size`."""
         size = self.convolution.output_size(size)
         return -(-size // 2) if self.pools else size
 
 
 def stem(net: Net) -> Stem:
-    """Convolution, and BN and ReLU behind it as far as the first unit has none of its own."""
+    """Return the stem: the first convolution, and BN and ReLU where the first unit does not bring its own."""
     family = FAMILIES[net.family]
     if family.pools_early:
-        # BN and ReLU stand "right after conv1" (Appendix), so before the pooling and never in the first unit.
+        # BN and ReLU come "right after conv1" (Appendix), so before the pooling and never in the first unit.
         return Stem(Convolution(net.in_chans, family.widths[0], 7, 2), ("bn", "relu"), pools=True)
     return Stem(Convolution(net.in_chans, family.widths[0], 3, 1), PLACEMENTS[net.placement].stem, pools=False)
 
 
 def tail(net: Net) -> tuple[Component, ...]:
-    """Components behind the last unit."""
+    """Return the components after the last unit."""
     return PLACEMENTS[net.placement].tail
 
 
 def num_features(net: Net) -> int:
-    """Channels that the classifier reads."""
+    """Return the number of features that the classifier reads."""
     family = FAMILIES[net.family]
     return family.widths[-1] * family.expansion
 
 
 def units(net: Net) -> Iterator[Unit]:
-    """The residual units in order.
+    """Yield the residual units in order.
 
-    Two kinds of unit with pre-activation let it come before the split, so that it feeds both paths (Appendix): the
-    first of the net, and those that change dimensions; for option A, on which the paper is silent, the authors' Torch
-    harness does so too. `transition_shortcut="raw"` feeds the shortcuts of the latter kind with the raw signal.
+    In two kinds of units the pre-activation comes before the split and feeds both paths (Appendix): the first unit of
+    the net, and units that change dimensions. The paper does not say so for option A, but the authors' Torch harness
+    does it there too. With `transition_shortcut="raw"`, shortcuts that change dimensions read the raw signal.
     """
     family, placement = FAMILIES[net.family], PLACEMENTS[net.placement]
     channels = family.widths[0]
@@ -189,7 +189,7 @@ def _weight_layers(net: Net, inputs: int, width: int, outputs: int, stride: int)
 
 
 def parameters(net: Net) -> int:
-    """Number of trainable parameters: convolutions, BN's scales and shifts, gates and classifier."""
+    """Return the number of trainable parameters: convolutions (with gates), BN scales and shifts, and classifier."""
     first, last = stem(net), num_features(net)
     convolutions, normalised = [first.convolution], [first.convolution.outputs] if "bn" in first.components else []
     for unit in units(net):
@@ -201,17 +201,18 @@ def parameters(net: Net) -> int:
 
 
 def macs(net: Net, size: int | None = None) -> int:
-    """Multiply-accumulate operations of the convolutions and the classifier on one image.
+    """Return the multiply-accumulate operations of the convolutions and the classifier on one image.
 
     Args:
-        size: Side of the image; what the net is made for if None.
+        net: The net.
+        size: Side of the image in pixels; the family's size if None.
     """
     first, size = stem(net), size or FAMILIES[net.family].size
     total = first.convolution.macs(size) + num_features(net) * net.num_classes
     size = first.output_size(size)
     for unit in units(net):
-        beside = [c for c in (unit.resizing, unit.gate) if isinstance(c, Convolution)]
-        total += sum(convolution.macs(size) for convolution in beside)
+        on_shortcut = [c for c in (unit.resizing, unit.gate) if isinstance(c, Convolution)]
+        total += sum(convolution.macs(size) for convolution in on_shortcut)
         for layer in unit.weight_layers:
             total += layer.macs(size)
             size = layer.output_size(size)

@@ -177,7 +177,7 @@ def test_the_engine_asked_for_is_the_one_that_trains(plan: Any) -> None:
             told.append((engine, reason))
 
     paperbench.run(plan(engine="eager"), Noting())
-    assert told == [("eager", "as asked for")]
+    assert told == [("eager", "as requested")]
 
 
 def test_a_signal_ends_a_run_of_the_main_thread_and_its_handlers_come_back(plan: Any) -> None:

@@ -94,9 +94,9 @@ def first_steps(trainer: Trainer, steps: int) -> FirstSteps:
 
 def next_loss(trainer: Trainer) -> float:
     """Mean loss over the images of the next step. Waits for the device."""
-    trainer.begin_window()
+    trainer.reset_training_metrics()
     trainer.step()
-    return trainer.window_metrics().loss
+    return trainer.training_metrics().loss
 
 
 def step_error(found: FirstSteps, reference: Reference, precision: str) -> str | None:

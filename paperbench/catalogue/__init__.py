@@ -1,6 +1,6 @@
-"""Every net that paperbench knows, by name: what it is made of and where the paper shows it.
+"""The catalogue of nets by name: family, placement of BN and ReLU, shortcut, and their figures in the paper.
 
-This module is read by the specs and by the models alike, so a name means the same net in both. It never imports torch.
+Specs and models both read it, so a name means the same net in both. It never imports torch.
 
 The vocabulary is that of He et al., "Identity Mappings in Deep Residual Networks" (ECCV 2016, arXiv:1603.05027), called
 "the paper" below, and of "Deep Residual Learning for Image Recognition" (CVPR 2016, arXiv:1512.03385), called "v1".

@@ -1,4 +1,4 @@
-"""The data sets that specs can name."""
+"""The data sets that specs can use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set before it is loaded. Images are `size` x `size` with three channels.
+    """The facts about a data set that are needed before it is loaded. Images are `size` x `size`, with three channels.
 
     Attributes:
-        test_images: How many its test errors are measured on.
-        fail_above: Test error in percent above which a run has failed, where the paper says it (caption of Table 1).
+        test_images: Number of test images.
+        fail_above: Test error in percent above which the paper calls a run failed (caption of Table 1), if it does.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Families of nets: units, widths, legal depths."""
+"""Families of nets: kind of residual unit, widths, legal depths."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Literal
 from paperbench.errors import PaperbenchError
 
 MAX_LAYERS = 10_000
-"""Deeper nets than the paper's 1,202 layers can be asked for, within reason."""
+"""Largest legal depth; the paper's deepest net has 1,202 layers."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of nets that differ in depth alone.
+    """A family of nets that differ only in depth.
 
     Attributes:
-        name: The word used in specs.
+        name: The name used in specs.
         kernels: Kernel sizes of the weight layers of one unit.
-        widths: Inner width of the units of each stage; the first convolution has the first of them.
-        expansion: Output channels of a unit over its inner width.
-        size: Side of the images that the family is made for, in pixels. Nets for small images begin with a 3x3
-            convolution; those for large ones with a 7x7 convolution and max pooling, each of stride 2.
-        shortcut_option: How a shortcut changes dimensions unless told otherwise (options A and B of v1, Sec. 3.3).
-        layers_per_n: Weight layers that one more unit in every stage adds: depth = layers_per_n * n + 2. None where
-            the stages have different numbers of units.
-        depths: Units of each stage by depth, where they have different numbers.
+        widths: Inner width of the units of each stage. The first convolution has `widths[0]` channels.
+        expansion: Output channels of a unit divided by its inner width.
+        size: Side of the images in pixels. Nets for small images begin with a 3x3 convolution; nets for large images
+            with a 7x7 convolution and max pooling, each of stride 2.
+        shortcut_option: Default change of dimensions on the shortcut (options A and B of v1, Sec. 3.3).
+        layers_per_n: Weight layers per unit in every stage: depth = layers_per_n * n + 2. None if the stages have
+            different numbers of units.
+        depths: Units of each stage by depth, if the stages have different numbers of units.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Family:
 
     @property
     def unit(self) -> str:
-        """The kind of its residual units, in words."""
+        """The kind of residual unit, for display."""
         return {1: "one-layer", 2: "basic", 3: "bottleneck"}[len(self.kernels)]
 
     @property
@@ -54,19 +54,19 @@ class Family:
         return self.size > 32
 
     def units(self, depth: int) -> tuple[int, ...]:
-        """Number of units in each stage of the net of a legal depth.
+        """Return the number of units in each stage at the given depth.
 
         Raises:
-            PaperbenchError: The family has no net of this depth; the message names the nearest legal depths.
+            PaperbenchError: The depth is not legal; the message names the nearest legal depths.
         """
         if depth > MAX_LAYERS:
-            raise PaperbenchError(f"No {self.name} net has {depth} layers here: {MAX_LAYERS:,} are the most.")
+            raise PaperbenchError(f"Depth {depth} of a {self.name} net is too large: the maximum is {MAX_LAYERS:,}.")
         if self.layers_per_n is None:
             if depth in self.depths:
                 return self.depths[depth]
             legal = sorted(self.depths)
             below, above = [d for d in legal if d < depth][-1:], [d for d in legal if d > depth][:1]
-            rule, neighbours = f"{', '.join(map(str, legal))} alone", below + above
+            rule, neighbours = ", ".join(map(str, legal)), below + above
         else:
             n, rest = divmod(depth - 2, self.layers_per_n)
             if n >= 1 and rest == 0:

@@ -1,4 +1,4 @@
-"""The nets by name, and what their arguments may change."""
+"""The nets by name, and the arguments that change them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from paperbench.typed import Count, TypedError, one_of, set_values, strict_value
 
 @typed
 class Net:
-    """One net. As `resolve` makes them, equal nets have equal fields, whatever they were asked for by.
+    """One net.
 
-    Values that make no net are refused, with a `PaperbenchError`.
+    `resolve` returns nets in canonical form: equal nets have equal fields, whatever name and arguments made them.
+    Illegal combinations of values raise a `PaperbenchError`.
 
     Attributes:
         family: A key of `FAMILIES`.
-        depth: Weight layers on the main path, as the paper counts them (those on shortcuts excluded).
+        depth: Weight layers on the main path, as the paper counts them (without those on shortcuts).
         placement: A key of `PLACEMENTS`.
-        shortcut_option: "A" (strided identity, zero channels added at the end) or "B" (1x1 projection): what the
-            shortcut does where a unit changes dimensions. None if every shortcut is a convolution.
+        shortcut_option: The shortcut of units that change dimensions: "A" (strided identity with zero channels
+            appended) or "B" (1x1 projection). None if every shortcut is a convolution.
         num_classes: Outputs of the classifier.
         in_chans: Channels of the input images.
         shortcut: A key of `SHORTCUTS`.
-        shortcut_scale, residual_scale: Factors of constant scaling, lambda of Eq. (6) and the one "on F" of Table 1.
-        gate_bias: Initial b_g of a gate.
-        gate_init: Initial weights of a gate: "he" as all others, or "gaussian" with standard deviation 0.01.
-        shortcut_bn: Whether convolution shortcuts have BN; None if as the projections of the placement do.
-        inverted: Whether dropout scales what it keeps by 2 in training, rather than everything by 0.5 in testing.
-        stride_in: Which convolution of a bottleneck unit has the stride: the "first" 1x1, or the "middle" 3x3.
-        transition_shortcut: What shortcuts that change dimensions read in units with pre-activation: the "activated"
-            signal, or the "raw" one.
+        shortcut_scale, residual_scale: Factors of constant scaling: lambda of Eq. (6), and "on F" of Table 1.
+        gate_bias: Initial bias b_g of the gates (Sec. 3.1).
+        gate_init: Initial weights of the gates: "he" like all others, or "gaussian" with standard deviation 0.01.
+        shortcut_bn: Whether convolution shortcuts have BN; None for the default of the placement's projections.
+        inverted: Whether dropout doubles the kept values in training instead of halving all values in testing.
+        stride_in: The strided convolution of a bottleneck unit: the "first" 1x1, or the "middle" 3x3.
+        transition_shortcut: Input of the shortcuts that change dimensions, in units with pre-activation: the
+            "activated" or the "raw" signal.
     """
 
     family: Annotated[str, one_of("family", FAMILIES)]
@@ -59,11 +60,11 @@ class Net:
     transition_shortcut: Literal["activated", "raw"] = "activated"
 
     def __post_init__(self) -> None:
-        of_shortcuts = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
+        shortcut_keys = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
         family = FAMILIES[self.family]
         family.units(self.depth)
         used = {*SHORTCUTS[self.shortcut].defaults, *(() if self.shortcut == "conv" else ("shortcut_option",))}
-        for key in of_shortcuts:
+        for key in shortcut_keys:
             is_given = getattr(self, key) is not None
             if is_given and key not in used:
                 raise PaperbenchError(f"A net with shortcut {self.shortcut} has no {key}.")
@@ -74,7 +75,7 @@ class Net:
                 _check_use("A net", key, family, self.shortcut, self.placement)
 
     def canonical(self) -> dict[str, Any]:
-        """The fields that are set, as JSON values, for specs and digests."""
+        """Return the fields that are not None, as JSON values, for specs and digests."""
         return set_values(self)
 
     @property
@@ -84,34 +85,37 @@ class Net:
 
     @property
     def conv_bn(self) -> bool:
-        """Whether a convolution on a shortcut has BN behind it."""
-        own = self.shortcut_bn
-        return PLACEMENTS[self.placement].projection_bn if own is None else own
+        """Whether a convolution on a shortcut is followed by BN."""
+        if self.shortcut_bn is not None:
+            return self.shortcut_bn
+        return PLACEMENTS[self.placement].projection_bn
 
 
 _TYPES = {key: kind for key, kind in get_type_hints(Net, include_extras=True).items() if key != "family"}
 
 ARGUMENTS: tuple[str, ...] = tuple(_TYPES)
-"""Arguments of `resolve`, and so of `timm.create_model`, that change what a name builds."""
+"""Keyword arguments of `resolve`, and so of `timm.create_model`."""
 
 
 def checked(owner: str, key: str, value: Any) -> Any:
-    """The value, as a plain one of the argument's type.
+    """Return the value of an argument, checked and converted to the argument's plain type.
 
     Args:
-        owner: Whose argument it is, for messages.
+        owner: Name of the net, for error messages.
+        key: One of `ARGUMENTS`.
+        value: A plain value or a NumPy scalar.
 
     Raises:
-        ArgumentError: There is no such argument.
-        PaperbenchError: It cannot have such a value in any net.
+        ArgumentError: Unknown argument.
+        PaperbenchError: No net accepts this value.
     """
     if key not in _TYPES:
         raise ArgumentError(f"{owner} has no argument {key!r}. {nearest(key, ARGUMENTS)}")
     try:
-        plain = strict_value(_TYPES[key], value.item() if hasattr(value, "item") else value)  # NumPy's scalars, too
+        plain = strict_value(_TYPES[key], value.item() if hasattr(value, "item") else value)  # NumPy scalars
     except TypedError as error:
         raise PaperbenchError(f"{key} of {owner}: {error}") from error
-    return plain + 0.0 if isinstance(plain, float) else plain  # there is no -0.0: another text for the same net
+    return plain + 0.0 if isinstance(plain, float) else plain  # turns -0.0 into 0.0, which JSON would write differently
 
 
 def _net(family: str, depth: int, placement: str = "original", shortcut: str = "identity") -> Net:
@@ -151,18 +155,18 @@ def _closed_list() -> dict[str, Net]:
 
 
 NETS: Mapping[str, Net] = MappingProxyType(_closed_list())
-"""All registered names. A closed list: depth alone does not tell the family (110 is both 6n+2 and 9n+2)."""
+"""All registered names. A closed list: depth alone does not determine the family (110 is both 6n+2 and 9n+2)."""
 
 
 def resolve(name: str, /, **kwargs: Any) -> Net:
-    """The canonical net behind a name and its arguments.
+    """Return the canonical net for a name and arguments.
 
     Args:
-        name: A key of `NETS`, alone or with a tag of `tags(name)` behind a dot, which sets the number of classes.
-        kwargs: Any of `ARGUMENTS`; see `Net`. `depth` must be another legal depth of the same family.
+        name: A key of `NETS`, optionally followed by a dot and one of `tags(name)`, which sets the number of classes.
+        kwargs: Any of `ARGUMENTS`; see `Net`. `depth` must be a legal depth of the same family.
 
     Raises:
-        ArgumentError: There is no such argument.
+        ArgumentError: Unknown argument.
         PaperbenchError: Unknown name or tag, an illegal value, or an argument that the net would ignore.
     """
     name, dot, tag = str(name).partition(".")
@@ -185,14 +189,14 @@ def resolve(name: str, /, **kwargs: Any) -> Net:
 
 
 def _check_use(name: str, key: str, family: Family, shortcut: str, placement: str) -> None:
-    """Whether a net of that family, shortcut and placement makes use of an argument."""
-    takers = [s.name for s in SHORTCUTS.values() if key in s.defaults]
-    if takers and shortcut not in takers:
-        reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(takers)}"
+    """Raise a `PaperbenchError` if a net of this family, shortcut and placement would ignore the argument."""
+    users = [s.name for s in SHORTCUTS.values() if key in s.defaults]
+    if users and shortcut not in users:
+        reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
     elif key == "shortcut_option" and shortcut == "conv":
-        reason = "every shortcut is a convolution, those that change dimensions too"
+        reason = "every shortcut is a convolution"
     elif key == "stride_in" and not family.is_bottleneck:
-        reason = "only bottleneck units have a choice"
+        reason = "only bottleneck units have this choice"
     elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
         reason = f"units of placement {placement} have no pre-activation"
     else:
@@ -201,7 +205,7 @@ def _check_use(name: str, key: str, family: Family, shortcut: str, placement: st
 
 
 def _canonical(net: Net) -> Net:
-    """The one way to write a net that can be written in two."""
+    """Return the canonical form of a net that can be written in two ways."""
     if (net.shortcut_scale, net.residual_scale) == (1.0, 1.0):
         net = replace(net, shortcut="identity", shortcut_scale=None, residual_scale=None)
     if net.shortcut_bn == PLACEMENTS[net.placement].projection_bn:
@@ -210,5 +214,5 @@ def _canonical(net: Net) -> Net:
 
 
 def tags(name: str) -> tuple[str, ...]:
-    """Data sets that weights of a net can be of, timm's tags: `preact_resnet164.cifar100`. The first is the default."""
+    """Return the data sets of a net, which are its timm tags (`preact_resnet164.cifar100`), the default first."""
     return ("imagenet",) if FAMILIES[NETS[name].family].pools_early else ("cifar10", "cifar100")

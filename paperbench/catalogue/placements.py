@@ -1,4 +1,4 @@
-"""Where BN and ReLU stand in a residual unit: the five cases of Fig. 4."""
+"""Placements of BN and ReLU in a residual unit: the five cases of Fig. 4."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Component = Literal["bn", "relu"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where BN and ReLU stand in a residual unit (Fig. 4 of the paper).
+    """A placement of BN and ReLU in a residual unit (Fig. 4 of the paper).
 
-    Between two weight layers every placement has BN and ReLU; they differ in the three other places.
+    Every placement has BN and ReLU between two weight layers. The placements differ in three other positions.
 
     Attributes:
-        name: The word used in net names.
-        figure: The drawing in the paper.
-        title: The row heading of Table 2.
-        before: Components in front of the first weight layer, the unit's pre-activation.
-        last: Components behind the last weight layer, before the addition.
-        after_addition: Components behind the addition, the function f of Eq. (2).
+        name: The name used in net names.
+        figure: Number of the figure in the paper.
+        title: Row heading in Table 2.
+        before: Components before the first weight layer, the pre-activation.
+        last: Components after the last weight layer, before the addition.
+        after_addition: Components after the addition, the function f of Eq. (2).
     """
 
     name: str
@@ -34,22 +34,23 @@ class Placement:
 
     @property
     def stem(self) -> tuple[Component, ...]:
-        """Components behind the first convolution of the net.
+        """Components after the first convolution of the net.
 
-        Unit 1 must read BN-ReLU of that convolution in every placement. What its own pre-activation supplies, the stem
-        leaves out ("the first activation right after conv1 and before splitting into two paths", Appendix).
+        Unit 1 reads BN-ReLU of that convolution in every placement. The stem omits the components that the unit's own
+        pre-activation supplies ("the first activation right after conv1 and before splitting into two paths",
+        Appendix).
         """
         components: tuple[Component, ...] = ("bn", "relu")
         return tuple(c for c in components if c not in self.before)
 
     @property
     def tail(self) -> tuple[Component, ...]:
-        """Components behind the last addition of the net ("an extra activation right after", Appendix)."""
+        """Components after the last addition of the net ("an extra activation right after", Appendix)."""
         return self.before
 
     @property
     def projection_bn(self) -> bool:
-        """Whether a projection shortcut has BN: where the residual branch has BN behind its last weight layer."""
+        """Whether projection shortcuts have BN: if the residual branch has BN after its last weight layer."""
         return "bn" in self.last
 
 

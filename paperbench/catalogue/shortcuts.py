@@ -1,4 +1,7 @@
-"""What joins the residual function in the addition: the six shortcut connections of Fig. 2."""
+"""The six shortcut connections of Fig. 2, including the two gated ones (gating, Sec. 3.1), and their arguments.
+
+`paperbench.models.shortcuts` implements them.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shortcut:
-    """A kind of shortcut connection (Fig. 2 of the paper): what joins the residual function F in the addition.
+    """A kind of shortcut connection (Fig. 2 of the paper).
 
     Attributes:
-        name: The value of the argument `shortcut`.
-        figure: The drawing in the paper.
-        title: What Table 1 calls it.
-        defaults: The arguments that it takes, with the values they have unless told otherwise.
+        name: Value of the argument `shortcut`.
+        figure: Number of the figure in the paper.
+        title: Name in Table 1.
+        defaults: Arguments of this kind of shortcut, with their default values.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The paper's nets as torch modules. Importing this package registers every name of the catalogue with timm."""
+"""The paper's nets as torch modules. Importing this package registers every net of the catalogue with timm."""
 
 from paperbench.models.residual_net import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit

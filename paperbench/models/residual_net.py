@@ -2,8 +2,8 @@
 
 Source: He et al., arXiv:1603.05027 (the paper) and arXiv:1512.03385 (v1); where both are silent, the authors' released
 Torch code (github.com/KaimingHe/resnet-1k-layers) and the harness that it plugs into (facebookarchive/fb.resnet.torch).
-README.md and ARCHITECTURE.md list those decisions. `paperbench.catalogue` holds the names, `paperbench.architecture`
-says what each net consists of.
+README.md and ARCHITECTURE.md list those decisions. `paperbench.catalogue` lists the names, `paperbench.architecture`
+lays out the layers of each net.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from paperbench.architecture import num_features, stem, tail, units
 from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.models.additions import GatedAddition
 from paperbench.models.residual_unit import ResidualUnit, component, components
+from paperbench.models.shortcuts import GatedAddition
 from paperbench.models.stage import Stage
-from paperbench.models.weights_file import check_holds
+from paperbench.models.weights_file import check_weights
 
-__all__ = ["ResidualNet"]  # a list: timm's decorator adds the entry points to it
+__all__ = ["ResidualNet"]  # a list: timm's decorator appends the entry points
 
 FanMode = Literal["fan_out", "fan_in"]
 
@@ -35,12 +35,12 @@ class ResidualNet(nn.Module):
     """A residual net: convolution, stages of residual units, global average pooling, classifier.
 
     Args:
-        net: What to build; see `paperbench.catalogue.resolve`.
-        global_pool: Pooling of the head, by timm's names; the paper averages.
+        net: The net to build; see `paperbench.catalogue.resolve`.
+        global_pool: timm's name of the head's pooling; the paper uses "avg".
 
     Attributes:
-        feature_info: The levels of `forward_intermediates`: the stages, and before them what enters the max pooling of
-            nets that have one.
+        feature_info: The feature levels of `forward_intermediates`: the input of the max pooling, if the net has one,
+            and the output of each stage.
 
     Shape: (N, net.in_chans, H, W) -> (N, net.num_classes). The paper's images have H = W = 32 (CIFAR), 224 or 320.
     """
@@ -60,7 +60,7 @@ class ResidualNet(nn.Module):
         for name in first.components:
             self.stem.add_module(name, component(name, channels))
         reduction = first.convolution.stride
-        self._stem_level = -1  # which layer of the stem is the first level of features
+        self._stem_level = -1  # index of the stem layer that gives the first feature level
         if first.pools:
             self._add_feature(channels, reduction, f"stem.{first.components[-1]}")
             self._stem_level = len(self.stem) - 1
@@ -90,15 +90,15 @@ class ResidualNet(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None, fan: FanMode = "fan_out") -> None:
-        """Draw all parameters anew, and forget BN's averages.
+        """Initialise all parameters and reset BN's running statistics.
 
-        He normal for convolutions (the paper's [23]; fan-out as in the authors' code), gates included unless
-        `net.gate_init` is "gaussian"; gate biases b_g; BN scale 1 and shift 0. The classifier follows Torch: weights
-        uniform within 1/sqrt(inputs), bias 0.
+        He normal for convolutions (the paper's [23]; fan-out as in the authors' code), including gates unless
+        `net.gate_init` is "gaussian"; gate bias b_g from `net.gate_bias`; BN scale 1 and shift 0. The classifier
+        follows Torch: weights uniform within 1/sqrt(inputs), bias 0.
 
         Args:
             generator: Source of randomness; torch's default generator if None.
-            fan: Whether He's variance 2 / fan counts a filter's outputs or its inputs.
+            fan: The fan in He's variance 2 / fan.
         """
         gates = set()
         for module in self.modules():
@@ -116,12 +116,12 @@ class ResidualNet(nn.Module):
                 _init_classifier(module, generator)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Patterns by which timm groups parameters by depth, for layer-wise rates: by unit, or by stage if `coarse`."""
+        """Return timm's patterns for layer-wise learning rates: one group per unit, or per stage if `coarse`."""
         units_then_tail = [(r"^stages\.(\d+)\.(\d+)", None), (r"^tail", (99999,))]
         return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else units_then_tail}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Whether training computes what is inside the residual units twice rather than keep it; see `Stage`."""
+        """Turn recomputation of the residual units in the backward pass on or off; see `Stage`."""
         for module in self.modules():
             if isinstance(module, Stage):
                 module.grad_checkpointing = enable
@@ -130,10 +130,14 @@ class ResidualNet(nn.Module):
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head: `num_classes` outputs (0: none), and another pooling if one is named ("": none).
+        """Replace the classifier, and the pooling unless `global_pool` is None.
+
+        Args:
+            num_classes: Outputs of the classifier; 0 for no classifier.
+            global_pool: timm's name of the pooling; "" for no pooling.
 
         Raises:
-            PaperbenchError: The number of classes is negative, or no whole number.
+            PaperbenchError: `num_classes` is negative or not a whole number.
         """
         self.num_classes = num_classes = checked("a net", "num_classes", num_classes)
         self.net = replace(self.net, num_classes=num_classes)
@@ -149,12 +153,12 @@ class ResidualNet(nn.Module):
         self.fc.train(self.training)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """(N, in_chans, H, W) -> (N, num_features, h, w), H/4 or H/32 high: all but the head."""
+        """Compute everything but the head: (N, in_chans, H, W) -> (N, num_features, h, w) with h = H/4 or H/32."""
         y: Tensor = self.tail(self.stages(self.stem(x)))
         return y
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """(N, num_features, h, w) -> (N, num_classes), or the pooled features if `pre_logits`."""
+        """Compute the head: (N, num_features, h, w) -> (N, num_classes), or the pooled features if `pre_logits`."""
         x = self.global_pool(x)
         return x if pre_logits else self.fc(x)
 
@@ -170,22 +174,21 @@ class ResidualNet(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> Union[list[Tensor], tuple[Tensor, list[Tensor]]]:  # noqa: UP007
-        """What the net holds at the levels of `feature_info`.
+        """Return the activations at the levels of `feature_info`.
 
         Args:
             x: Images (N, in_chans, H, W).
-            indices: Which levels, in this order; the last so many if a number; all if None.
-            norm: Let the last level pass the components behind the last unit (the extra activation of nets with
-                pre-activation).
-            stop_early: Compute nothing behind the last level asked for.
-            output_fmt: "NCHW" or "NHWC", of the levels.
-            intermediates_only: Return the levels alone.
+            indices: Indices of the levels, in the order of the result; the last n levels if a number n; all if None.
+            norm: Apply the tail (the extra activation of nets with pre-activation) to the last level.
+            stop_early: Stop after the last requested level.
+            output_fmt: Layout of the levels, "NCHW" or "NHWC".
+            intermediates_only: Return only the levels.
 
         Returns:
-            The final features, as from `forward_features` unless it stopped early, and the levels.
+            The final features, as from `forward_features` unless `stop_early`, and the levels.
 
         Raises:
-            ValueError: Another output format.
+            ValueError: Unknown output format.
         """
         if output_fmt != "NCHW" and output_fmt != "NHWC":
             raise ValueError(f"output_fmt must be NCHW or NHWC, not {output_fmt}.")
@@ -207,9 +210,9 @@ class ResidualNet(nn.Module):
                 found[self._num_levels - 1] = features
         levels: list[Tensor] = []
         for level in wanted:
-            if level in found:  # a pruned net has lost some
-                one = found[level]
-                levels.append(one if output_fmt == "NCHW" else one.permute(0, 2, 3, 1))
+            if level in found:  # pruning may have removed it
+                x = found[level]
+                levels.append(x if output_fmt == "NCHW" else x.permute(0, 2, 3, 1))
         if intermediates_only:
             return levels
         return features, levels
@@ -217,15 +220,15 @@ class ResidualNet(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Remove what comes behind the last of the given levels of `feature_info`.
+        """Remove all layers after the last of the given levels of `feature_info`.
 
         Args:
             indices: As in `forward_intermediates`.
-            prune_norm: Remove the components behind the last unit even if the last stage stays.
+            prune_norm: Remove the tail even if the last stage stays.
             prune_head: Remove pooling and classifier even if the last stage stays.
 
         Returns:
-            The indices, counted from 0.
+            The indices of the kept levels, counted from 0.
         """
         wanted, last = feature_take_indices(self._num_levels, indices)
         is_cut = last < self._num_levels - 1
@@ -253,13 +256,13 @@ _CHANNEL_MEANS = {
     "cifar100": (0.5071, 0.4865, 0.4409),
     "imagenet": (0.485, 0.456, 0.406),
 }
-"""Of the training sets, with pixels in [0, 1], as commonly published; a test holds CIFAR-10's to the images."""
+"""Channel means of the training sets for pixels in [0, 1], as commonly published. A test checks those of CIFAR-10."""
 
 
 def _cfg(tag: str) -> dict[str, Any]:
-    """The data configuration of a tag, as close as timm can say what the paper's recipe feeds the net.
+    """Return timm's data configuration of a tag, as close to the paper's recipe as timm allows.
 
-    The recipe subtracts the mean image of the training set; timm knows one mean a channel. Neither divides by a std.
+    The recipe subtracts the mean image of the training set; timm has one mean per channel. Neither divides by a std.
     """
     size = DATASETS[tag].size
     cfg = {
@@ -299,16 +302,16 @@ def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> 
         dtype: Any = None,
         **arguments: Any,
     ) -> ResidualNet:
-        if drop_rate or drop_path_rate:  # timm's own scripts always give them
+        if drop_rate or drop_path_rate:  # timm's scripts always pass them, as 0
             raise PaperbenchError(
                 "drop_rate and drop_path_rate must be 0: the paper's nets drop neither features nor units. For dropout "
-                "on the shortcuts, Fig. 2(f), say shortcut='dropout'."
+                "on the shortcuts, Fig. 2(f), use shortcut='dropout'."
             )
         net = resolve(name, **arguments)
         if net.num_classes and not global_pool:
-            raise PaperbenchError("A classifier needs pooled features: with global_pool='' say num_classes=0.")
+            raise PaperbenchError("A classifier needs pooled features: use num_classes=0 with global_pool=''.")
         if file and str(file).endswith(".safetensors"):
-            check_holds(Path(file), net)
+            check_weights(Path(file), net)
         with torch.device(device) if device is not None else nullcontext():
             model = ResidualNet(net, global_pool)
         return model if dtype is None else model.to(dtype)

@@ -1,4 +1,7 @@
-"""The residual unit of Eqs. (1) and (2), for every shortcut of Fig. 2 and every placement of BN and ReLU in Fig. 4."""
+"""The residual unit of Eqs. (1) and (2), for every shortcut of Fig. 2 and every placement of BN and ReLU in Fig. 4.
+
+Shortcuts, including the gated ones of Fig. 2(c) and (d), are in `paperbench.models.shortcuts`.
+"""
 
 from collections.abc import Iterable
 
@@ -6,17 +9,16 @@ from torch import Tensor, nn
 
 from paperbench.architecture import Unit
 from paperbench.catalogue import Component, Net
-from paperbench.models.additions import make_addition
-from paperbench.models.shortcuts import make_shortcut
+from paperbench.models.shortcuts import make_addition, make_shortcut
 
 
 def component(name: Component, channels: int) -> nn.Module:
-    """BN or ReLU for so many channels."""
+    """Return BN or ReLU for the given number of channels."""
     return nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU()
 
 
 def components(names: Iterable[Component], channels: int) -> nn.Module:
-    """BN and ReLU in the given order; the identity if there are none."""
+    """Return BN and ReLU in the given order, or the identity if `names` is empty."""
     parts = nn.Sequential()
     for name in names:
         parts.add_module(name, component(name, channels))
@@ -24,7 +26,7 @@ def components(names: Iterable[Component], channels: int) -> nn.Module:
 
 
 def residual_function(unit: Unit) -> nn.Sequential:
-    """F of Eq. (1), less the pre-activation in front of it. No convolution has a bias."""
+    """Return F of Eq. (1) without the pre-activation. Its convolutions have no bias."""
     function = nn.Sequential()
     for k, layer in enumerate(unit.weight_layers, start=1):
         padding = layer.kernel // 2
@@ -39,11 +41,11 @@ def residual_function(unit: Unit) -> nn.Sequential:
 class ResidualUnit(nn.Module):
     """One residual unit.
 
-    The identity shortcut carries the raw signal x. In units with pre-activation that `architecture.units` names, the
-    pre-activation comes before the split and feeds both paths.
+    The identity shortcut carries the raw signal x. In the units with pre-activation that `architecture.units` marks,
+    the pre-activation comes before the split and feeds both paths.
 
     Args:
-        net: The net that the unit is of.
+        net: The net that contains the unit.
         unit: One of `architecture.units(net)`.
 
     Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
@@ -60,6 +62,7 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         activated = self.preactivation(x)
-        read = activated if self.shares_preactivation else x
-        y: Tensor = self.after_addition(self.addition(self.shortcut(read), self.residual(activated), read))
+        shortcut_input = activated if self.shares_preactivation else x
+        joined = self.addition(self.shortcut(shortcut_input), self.residual(activated), shortcut_input)
+        y: Tensor = self.after_addition(joined)
         return y

@@ -1,17 +1,35 @@
-"""What the shortcut does to a signal before the addition: nothing, or a change of dimensions, or a convolution.
+"""The six shortcut connections of Fig. 2: identity, scaling, gating, convolution and dropout.
 
-Where a unit changes dimensions v1 (Sec. 3.3) offers option A, the strided identity with added zero channels, and option
-B, a 1x1 projection; option C is a projection in every unit, Fig. 2(e).
+A shortcut has two parts. `make_shortcut` returns the module on the shortcut path: the identity, or what changes the
+dimensions. `make_addition` returns the module that joins the shortcut h and the residual function F, with the factors,
+gates or dropout in front of the addition.
+
+| Fig. | shortcut             | module on the shortcut path               | module that joins the paths         |
+|------|----------------------|-------------------------------------------|-------------------------------------|
+| 2(a) | identity             | identity, or change of dimensions (A, B)  | `Addition`                          |
+| 2(b) | constant scaling     | same                                      | `ScaledAddition`                    |
+| 2(c) | exclusive gating     | same                                      | `GatedAddition`, `exclusive=True`   |
+| 2(d) | shortcut-only gating | same                                      | `GatedAddition`, `exclusive=False`  |
+| 2(e) | 1x1 conv             | `Projection` in every unit (option C)     | `Addition`                          |
+| 2(f) | dropout              | identity, or change of dimensions (A, B)  | `DropoutAddition`                   |
+
+Where a unit changes dimensions, v1 (Sec. 3.3) offers option A, a strided identity with zero channels appended
+(`ZeroPadShortcut`), and option B, a 1x1 projection (`Projection`).
+
+All additions take the shortcut signal h and the residual F, both (N, C, H, W), and `shortcut_input`, the signal that
+enters the shortcut and that gates read. They return (N, C, H, W).
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.architecture import Convolution, Unit
+from paperbench.catalogue import Net
 
 
 class ZeroPadShortcut(nn.Module):
-    """Option A: every stride-th pixel, and zero channels at the end. No parameters.
+    """Option A: subsample by the stride and append zero channels. No parameters.
 
     Args:
         in_channels, out_channels: Channels before and after; `out_channels >= in_channels`.
@@ -34,7 +52,7 @@ class ZeroPadShortcut(nn.Module):
 
 
 class Projection(nn.Sequential):
-    """A 1x1 convolution without bias, and BN behind it if so wanted.
+    """Options B and C: a 1x1 convolution without bias, followed by BN if `bn`.
 
     Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
     """
@@ -47,9 +65,107 @@ class Projection(nn.Sequential):
 
 
 def make_shortcut(unit: Unit) -> nn.Module:
-    """The shortcut of a unit, without what the addition does to it."""
+    """Return the module on the shortcut path of a unit, before the addition."""
     if unit.resizing is None:
         return nn.Identity()
     if isinstance(unit.resizing, Convolution):
         return Projection(unit.in_channels, unit.out_channels, unit.stride, bn=unit.resizing_bn)
     return ZeroPadShortcut(unit.in_channels, unit.out_channels, unit.stride)
+
+
+class Addition(nn.Module):
+    """h + F, Eq. (1)."""
+
+    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:  # noqa: ARG002
+        return shortcut + residual
+
+
+class ScaledAddition(nn.Module):
+    """Constant scaling, Fig. 2(b): `shortcut_scale` h + `residual_scale` F, Eq. (6)."""
+
+    def __init__(self, shortcut_scale: float, residual_scale: float) -> None:
+        super().__init__()
+        self.shortcut_scale, self.residual_scale = shortcut_scale, residual_scale
+
+    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:  # noqa: ARG002
+        return self.shortcut_scale * shortcut + self.residual_scale * residual
+
+    def extra_repr(self) -> str:
+        return f"shortcut_scale={self.shortcut_scale}, residual_scale={self.residual_scale}"
+
+
+class GatedAddition(nn.Module):
+    """Gated shortcut (Sec. 3.1): exclusive gating, Fig. 2(c), or shortcut-only gating, Fig. 2(d).
+
+    Computes (1 - g) h + g F if `exclusive`, else (1 - g) h + F. The gate g = sigmoid(W_g x + b_g) is a 1x1 convolution
+    with bias, so it has one value per output channel and position.
+
+    Args:
+        in_channels: Channels of the gate's input.
+        out_channels: Channels of h and F.
+        stride: Stride of the unit.
+        initial_bias: Initial value of b_g.
+        exclusive: Whether the gate also scales the residual function.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, stride: int, initial_bias: float, *, exclusive: bool
+    ) -> None:
+        super().__init__()
+        self.exclusive, self.initial_bias = exclusive, initial_bias
+        self.gate = nn.Conv2d(in_channels, out_channels, 1, stride)
+        self.reset_bias()
+
+    def reset_bias(self) -> None:
+        """Set the gate bias to its initial value."""
+        assert self.gate.bias is not None  # noqa: S101
+        nn.init.constant_(self.gate.bias, self.initial_bias)
+
+    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:
+        gate = torch.sigmoid(self.gate(shortcut_input))
+        # Not (1 - gate) * shortcut: bfloat16 rounds 1 - g itself, in steps of 0.004 near 1.
+        gated = shortcut - gate * shortcut
+        return gated + (gate * residual if self.exclusive else residual)
+
+    def extra_repr(self) -> str:
+        return f"exclusive={self.exclusive}, initial_bias={self.initial_bias}"
+
+
+class DropoutAddition(nn.Module):
+    """Dropout of ratio 0.5 on the shortcut, Fig. 2(f), drawn from torch's default generator.
+
+    Follows the text of the paper ("statistically imposes a scale of lambda with an expectation of 0.5"): training does
+    not rescale the kept values, and testing halves all values.
+
+    Args:
+        inverted: Use inverted dropout, as Caffe's layer does: double the kept values in training, and pass all values
+            unchanged in testing.
+    """
+
+    def __init__(self, *, inverted: bool) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+        self.scale = 1.0 if inverted else 0.5  # torch's dropout is inverted
+
+    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:  # noqa: ARG002
+        dropped: Tensor = self.dropout(shortcut)
+        return self.scale * dropped + residual
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}"
+
+
+def make_addition(net: Net, unit: Unit) -> nn.Module:
+    """Return the module that joins the shortcut and the residual function of a unit."""
+    shape = (unit.in_channels, unit.out_channels, unit.stride)
+    match net.shortcut, net.shortcut_scale, net.residual_scale, net.gate_bias, net.inverted:
+        case "constant_scaling", float(shortcut_scale), float(residual_scale), _, _:
+            return ScaledAddition(shortcut_scale, residual_scale)
+        case "exclusive_gating", _, _, float(bias), _:
+            return GatedAddition(*shape, bias, exclusive=True)
+        case "shortcut_only_gating", _, _, float(bias), _:
+            return GatedAddition(*shape, bias, exclusive=False)
+        case "dropout", _, _, _, bool(inverted):
+            return DropoutAddition(inverted=inverted)
+        case _:
+            return Addition()

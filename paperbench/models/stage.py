@@ -1,4 +1,4 @@
-"""A stage of residual units, which can trade time for memory."""
+"""A stage of residual units, with gradient checkpointing."""
 
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -11,11 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Stage(nn.Sequential):
-    """Residual units one after another.
+    """A sequence of residual units.
 
     Attributes:
-        grad_checkpointing: Whether training keeps the input of each unit alone, and computes what is inside it again
-            when its gradients are needed. Gradients and BN's moving averages are the same either way.
+        grad_checkpointing: Whether training keeps only the input of each unit and recomputes its activations in the
+            backward pass. Gradients and BN's moving averages are the same either way.
     """
 
     def __init__(self, *units: Any) -> None:
@@ -31,22 +31,22 @@ class Stage(nn.Sequential):
 
     def _forward_checkpointed(self, x: Tensor) -> Tensor:
         for unit in self:
-            if torch.compiler.is_compiling():  # the compiler recomputes values alone, and cannot trace our context
+            if torch.compiler.is_compiling():  # it does not update BN twice, and cannot trace our context
                 x = checkpoint(unit, x, use_reentrant=False)
                 continue
 
             def contexts(unit: nn.Module = unit) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-                return nullcontext(), MovingAveragesKept(unit)
+                return nullcontext(), FrozenMovingAverages(unit)
 
             x = checkpoint(unit, x, use_reentrant=False, context_fn=contexts)
         return x
 
 
-class MovingAveragesKept(AbstractContextManager[None]):
-    """Lets BN normalise as in training without taking the batch into its moving averages: they have had it already.
+class FrozenMovingAverages(AbstractContextManager[None]):
+    """Keeps BN in training mode but leaves its moving averages unchanged.
 
-    torch's checkpointing alone would let a batch count twice. It enters this context once for every backward pass.
-    While one thread is inside, no other may train the same module.
+    Recomputing a unit would otherwise count its batch twice. torch enters this context once per backward pass. Not
+    thread-safe: while one thread is inside, no other may train the same module.
     """
 
     def __init__(self, module: nn.Module) -> None:

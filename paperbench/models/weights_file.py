@@ -1,7 +1,7 @@
-"""Files of trained nets: whether they are of the net that is to be filled with them.
+"""Check that a weights file belongs to the net that loads it.
 
-Many of these nets have parameters of the same names and shapes, whatever their placement, factors or strides. What a
-finished run leaves says in its metadata which net it is of; see `runs/weights.py`.
+Many of these nets have parameters of the same names and shapes, whatever their placement, scales or strides. So the
+weights that a finished run exports name their net in the metadata; see `runs/weights.py`.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ from paperbench.catalogue import Net, resolve
 from paperbench.errors import PaperbenchError
 
 
-def check_holds(file: Path, net: Net) -> None:
-    """Make sure that a file holds values of a net, if it says what it holds. Classes and channels may differ.
+def check_weights(file: Path, net: Net) -> None:
+    """Check that a file holds the weights of `net`, if its metadata name a net.
+
+    The numbers of classes and input channels may differ: timm adapts both layers.
 
     Raises:
-        PaperbenchError: It holds those of another net, or cannot be read.
+        PaperbenchError: The file holds the weights of another net, or cannot be read.
     """
     try:
         with safe_open(file, "pt") as opened:
-            told = opened.metadata() or {}
+            metadata = opened.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise PaperbenchError(
-            f"{file} cannot be read as weights ({error}). Name a file that a run has left."
+            f"{file} cannot be read as weights ({error}). Give the weights file of a finished run."
         ) from error
-    if "architecture" not in told:
+    if "architecture" not in metadata:
         return
     try:
-        arguments = dict(json.loads(told.get("arguments", "{}")))
-        held = resolve(told["architecture"], **arguments)
+        arguments = dict(json.loads(metadata.get("arguments", "{}")))
+        stored = resolve(metadata["architecture"], **arguments)
     except (ValueError, TypeError, PaperbenchError) as error:
         raise PaperbenchError(f"{file} holds a net that paperbench does not know: {error}") from error
-    if replace(held, num_classes=net.num_classes, in_chans=net.in_chans) != net:
+    if replace(stored, num_classes=net.num_classes, in_chans=net.in_chans) != net:
         listed = "".join(f", {key}={value!r}" for key, value in arguments.items())
         raise PaperbenchError(
-            f"{file} holds another net than the one asked for. Ask for {told['architecture']!r}{listed}, or name "
+            f"{file} holds another net than the one requested. Ask for {metadata['architecture']!r}{listed}, or give "
             "another file."
         )

@@ -1,4 +1,4 @@
-"""A net drawn as text: the straight line is the shortcut path, and each residual function leaves and rejoins it."""
+"""ASCII diagrams of nets: the shortcut path is a straight line that each residual function leaves and rejoins."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from paperbench.architecture import Convolution, Unit, macs, num_features, param
 from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Component, Net
 
 _COLUMNS = 12, 38, 64
-"""Where the paths run: the shortcut, which the signal also takes between units, the gate if any, and the residual."""
-_TEXT = 19  # room for text in a box: "global average pool"
+"""Columns of the paths: first the shortcut, then the gate if any, then the residual function."""
+_BOX_TEXT_WIDTH = 19  # of "global average pool"
 
 
 def diagram(net: Net) -> str:
-    """A picture of a net in ASCII, at most 100 columns wide. Equal units that follow each other are drawn once."""
+    """Return a diagram of a net in ASCII, at most 100 columns wide. Consecutive equal units are drawn once."""
     size = FAMILIES[net.family].size
     paths = 2 if net.gate_bias is None else 3
     lines = [*_heading(net, size), "", *_stem(net, size, paths)]
@@ -24,7 +24,7 @@ def diagram(net: Net) -> str:
         equal = list(group)
         size = equal[0].output_size(size)
         lines += [*_title(equal, paths), *_unit(net, equal[0])]
-        lines += [_line("|", paths, _shape(equal[0].out_channels, size)), _line()]
+        lines += [_line("|", paths, _format_shape(equal[0].out_channels, size)), _line()]
     return "\n".join([*lines, *_end(net, paths)])
 
 
@@ -34,22 +34,24 @@ def _heading(net: Net, size: int) -> Iterator[str]:
         "placement": f"{placement.title}, Fig. {placement.figure} of arXiv:1603.05027",
         "shortcut": f"{shortcut.title}, Fig. {shortcut.figure}",
         "size": f"{net.depth} layers, {sum(net.units)} units, {parameters(net):,} parameters",
-        "cost": f"{macs(net, size) / 1e6:.1f}M multiply-accumulates on an image of {_shape(net.in_chans, size)}",
+        "cost": f"{macs(net, size) / 1e6:.1f}M multiply-accumulates on an image of {_format_shape(net.in_chans, size)}",
         "shapes": "channels x height x width",
         "notation": "x: signal that enters a unit; F: residual function; /2: stride 2",
     }
     if net.gate_init:
-        weights = "He's" if net.gate_init == "he" else "Gaussian with deviation 0.01"
-        facts["gate"] = f"g has a value for each channel and pixel; initial weights: {weights}"
+        weights = "He's" if net.gate_init == "he" else "Gaussian with standard deviation 0.01"
+        facts["gate"] = f"g has one value per channel and pixel; initial weights: {weights}"
     if net.shortcut == "dropout":
-        training, testing = ("is doubled", "passes") if net.inverted else ("passes unchanged", "is halved")
-        facts["dropout"] = f"in training, what it keeps {training}; in testing, everything {testing}"
+        if net.inverted:
+            facts["dropout"] = "training drops half of the values and doubles the others; testing changes nothing"
+        else:
+            facts["dropout"] = "training drops half of the values; testing halves all values"
     yield _name(net)
     yield from (f"  {key:<12}{fact}" for key, fact in facts.items())
 
 
 def _name(net: Net) -> str:
-    """What the catalogue calls the net, whatever its images and classes; else a name of the paper's kind."""
+    """Return the name of the net in the catalogue, for any numbers of channels and classes, else "ResNet-<depth>"."""
     for name, known in NETS.items():
         if replace(known, num_classes=net.num_classes, in_chans=net.in_chans) == net:
             return name
@@ -58,15 +60,15 @@ def _name(net: Net) -> str:
 
 def _stem(net: Net, size: int, paths: int) -> Iterator[str]:
     first = stem(net)
-    yield _line("image", paths, _shape(net.in_chans, size))
+    yield _line("image", paths, _format_shape(net.in_chans, size))
     yield _line()
-    yield _line(_box(_conv(first.convolution)))
+    yield _line(_box(_format_conv(first.convolution)))
     if first.components:
-        yield _line(_box(_words(first.components)))
+        yield _line(_box(_format_components(first.components)))
     if first.pools:
-        yield _line("|", paths, _shape(first.convolution.outputs, first.convolution.output_size(size)))
+        yield _line("|", paths, _format_shape(first.convolution.outputs, first.convolution.output_size(size)))
         yield _line(_box("3x3 max pool, /2"))
-    yield _line("|", paths, _shape(first.convolution.outputs, first.output_size(size)))
+    yield _line("|", paths, _format_shape(first.convolution.outputs, first.output_size(size)))
     yield _line()
 
 
@@ -83,7 +85,7 @@ def _title(equal: list[Unit], paths: int) -> Iterator[str]:
 def _unit(net: Net, unit: Unit) -> Iterator[str]:
     is_shared = unit.shortcut_reads == "activated"
     if is_shared:
-        yield _line(_box(_words(unit.before)))
+        yield _line(_box(_format_components(unit.before)))
         yield _line()
     boxes = [list(_on_shortcut(unit)), list(_on_gate(net, unit)), list(_on_residual(unit, is_shared))]
     names = ["|", "  | g", "  | F"]
@@ -92,7 +94,7 @@ def _unit(net: Net, unit: Unit) -> Iterator[str]:
     signal = "activated x" if is_shared else "raw x" if unit.before else "x"
     others = len(boxes) - 1
     yield _paths("o", *"." * others, wire_to=others)
-    yield _paths(f"{signal} |{' ' * len(signal)} ", *"|" * others)  # the line in the middle, as texts are centred
+    yield _paths(f"{signal} |{' ' * len(signal)} ", *"|" * others)  # padded, since texts are centred
     for texts in zip_longest(*boxes):
         yield _paths(*map(_box, texts))
     yield _paths(*names)
@@ -103,12 +105,12 @@ def _unit(net: Net, unit: Unit) -> Iterator[str]:
     yield _row(_wire(others), _centred(_COLUMNS[0], "(+)"), (_COLUMNS[0] + 2, "<"), (_COLUMNS[others], "'"))
     if unit.after_addition:
         yield _line()
-        yield _line(_box(_words(unit.after_addition)))
+        yield _line(_box(_format_components(unit.after_addition)))
 
 
 def _on_shortcut(unit: Unit) -> Iterator[str]:
     if isinstance(unit.resizing, Convolution):
-        yield _conv(unit.resizing)
+        yield _format_conv(unit.resizing)
         if unit.resizing_bn:
             yield "BN"
     elif unit.resizing == "zero_pad":
@@ -119,24 +121,24 @@ def _on_shortcut(unit: Unit) -> Iterator[str]:
 
 def _on_gate(net: Net, unit: Unit) -> Iterator[str]:
     if unit.gate:
-        yield _conv(unit.gate)
+        yield _format_conv(unit.gate)
         yield f"+ b, {net.gate_bias:g} initially"
         yield "sigmoid"
 
 
 def _on_residual(unit: Unit, is_shared: bool) -> Iterator[str]:
     if unit.before and not is_shared:
-        yield _words(unit.before)
+        yield _format_components(unit.before)
     for layer in unit.weight_layers[:-1]:
-        yield _conv(layer)
+        yield _format_conv(layer)
         yield "BN, ReLU"
-    yield _conv(unit.weight_layers[-1])
+    yield _format_conv(unit.weight_layers[-1])
     if unit.last:
-        yield _words(unit.last)
+        yield _format_components(unit.last)
 
 
 def _factors(net: Net) -> str:
-    """What the paths go through before the addition, if anything."""
+    """Return the line with the factors or the dropout before the addition, or "" if the shortcut has none."""
     if net.shortcut == "exclusive_gating":
         return _paths(f" {_box('times (1 - g)')}<", "+", f">{_box('times g')} ", wire_to=2)
     if net.shortcut == "shortcut_only_gating":
@@ -149,37 +151,37 @@ def _factors(net: Net) -> str:
 
 def _end(net: Net, paths: int) -> Iterator[str]:
     if tail(net):
-        yield _line(_box(_words(tail(net))))
+        yield _line(_box(_format_components(tail(net))))
     yield _line(_box("global average pool"))
     yield _line("|", paths, str(num_features(net)))
     if net.num_classes:
         yield _line(_box(f"classifier, {net.num_classes}"))
 
 
-def _conv(layer: Convolution) -> str:
+def _format_conv(layer: Convolution) -> str:
     stride = "" if layer.stride == 1 else f", /{layer.stride}"
     return f"{layer.kernel}x{layer.kernel} conv, {layer.outputs}{stride}"
 
 
-def _words(components: Iterable[Component]) -> str:
+def _format_components(components: Iterable[Component]) -> str:
     return ", ".join({"bn": "BN", "relu": "ReLU"}[name] for name in components)
 
 
-def _shape(channels: int, size: int) -> str:
+def _format_shape(channels: int, size: int) -> str:
     return f"{channels} x {size} x {size}"
 
 
 _Piece = tuple[int, str]
-"""A text, and the column that it begins in."""
+"""Start column and text."""
 
 
 def _line(text: str = "|", paths: int = 2, shape: str = "") -> str:
-    """A line outside units."""
+    """Return a line outside units."""
     return _row(_centred(_COLUMNS[0], text), (_shape_column(paths), shape))
 
 
 def _paths(*texts: str, wire_to: int = 0) -> str:
-    """A line inside a unit, with a text centred on each path; a wire from the first path to another lies under them."""
+    """Return a line inside a unit: a text centred on each path, over a wire from the shortcut to path `wire_to`."""
     return _row(_wire(wire_to), *map(_centred, _COLUMNS, texts))
 
 
@@ -188,7 +190,7 @@ def _shape_column(paths: int) -> int:
 
 
 def _box(text: str | None) -> str:
-    return f"[ {text:^{_TEXT}} ]" if text else "|"
+    return f"[ {text:^{_BOX_TEXT_WIDTH}} ]" if text else "|"
 
 
 def _wire(path: int) -> _Piece:
@@ -200,7 +202,7 @@ def _centred(column: int, text: str) -> _Piece:
 
 
 def _row(*pieces: _Piece) -> str:
-    """Pieces of text at their columns, the later over the earlier."""
+    """Return a line with the pieces at their columns. Later pieces overwrite earlier ones."""
     characters = [" "] * 100
     for column, text in pieces:
         characters[column : column + len(text)] = text

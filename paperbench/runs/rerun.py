@@ -118,9 +118,9 @@ def _retrain(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Ite
     for line in lines:
         while trainer.iteration < line.iteration:
             trainer.step()
-        window = trainer.window_metrics()
+        window = trainer.training_metrics()
         tested = trainer.test() if line.test_error is not None else None
-        trainer.begin_window()
+        trainer.reset_training_metrics()
         yield history_line(trainer.recipe, images, line.iteration, window, tested, line.seconds)
 
 

@@ -31,11 +31,11 @@ from paperbench.runs.resume import (
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.specs.recipe import Recipe
-from paperbench.training.divergence import Origin, find_in_test, find_in_training, is_sound
+from paperbench.training.divergence import Origin, find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import BIT_EQUAL, choose_engine
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
-from paperbench.training.metrics import WindowMetrics
+from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
 
@@ -144,7 +144,7 @@ class RunSession:
         is_test_due = iteration % monitoring.test_every == 0 or iteration == self.run.recipe.iterations
         if iteration == self._last_logged or not (is_test_due or iteration % monitoring.log_every == 0):
             return
-        window, tested = self.trainer.window_metrics(), None
+        window, tested = self.trainer.training_metrics(), None
         if not math.isfinite(window.loss):
             self.divergence = self._divergence(self._find_divergence())
         elif is_test_due:
@@ -156,7 +156,7 @@ class RunSession:
         self.history.append(line)
         self.directory.append_history(line)
         self._observer.logged(line)
-        self.trainer.begin_window()
+        self.trainer.reset_training_metrics()
 
     @property
     def _last_logged(self) -> int:
@@ -195,7 +195,7 @@ class RunSession:
         self.directory.write_history(self.history)
         record = self._record("diverged" if self.divergence else "partial", checkpoint)
         self.directory.write_record(record)
-        if self.divergence or is_sound(self.trainer):  # otherwise an older one is needed to locate the divergence
+        if self.divergence or has_finite_state(self.trainer):  # otherwise an older one is needed to locate the divergence
             self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - started
@@ -266,7 +266,7 @@ class RunSession:
                 self._load(Checkpoint.from_bytes(file.read(), self.run.id).state)
             except (RunError, CheckpointError):  # try an older one
                 continue
-            if is_sound(self.trainer):
+            if has_finite_state(self.trainer):
                 return
         self.trainer.load_state_dict(self._untrained(engine="eager").state_dict())
 
@@ -332,7 +332,7 @@ def history_line(
     recipe: Recipe,
     images: int,
     iteration: int,
-    window: WindowMetrics,
+    window: TrainingMetrics,
     tested: EvaluationMetrics | None,
     seconds: float,
 ) -> HistoryLine:

@@ -1,1 +1,1 @@
-"""From a recipe to a trained net."""
+"""Training of one net by a recipe."""

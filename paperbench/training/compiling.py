@@ -1,7 +1,7 @@
-"""Compiling a net unit by unit.
+"""Compilation of nets, unit by unit.
 
-A net of 1001 layers compiled as one would take many minutes. Its units are of some six kinds, and each kind is compiled
-once; what lies between them (stem, classifier) stays as it is.
+Compiling a net of 1001 layers as a whole would take many minutes. Its units are of about six kinds, and each kind is
+compiled once. Stem and classifier are not compiled.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from paperbench.models.residual_unit import ResidualUnit
 from paperbench.training.memory import is_out_of_memory
 
 MAX_KINDS = 64
-"""Kinds of units that may be compiled for a net. It has two or three a stage; torch gives up after eight by default."""
+"""Maximum number of kinds of units per net. A net has two or three per stage; torch's default limit is eight."""
 
-_LONGEST_REASON = 200
+_MAX_REASON_LENGTH = 200
 
 
 def compile_units(module: nn.Module, backend: str = "inductor") -> None:
-    """Have the residual units compiled when they are first called.
+    """Compile the residual units of a net, each on its first call.
 
-    From then on torch takes it for an error, in this process, if it cannot compile a unit: by default it would go on
-    eagerly without saying so.
+    From then on, in this process, a unit that torch cannot compile is an error; by default torch would silently fall
+    back to eager.
 
     Args:
         module: The net, changed in place.
-        backend: torch.compile's.
+        backend: The backend of torch.compile.
     """
-    # torch counts the kinds of all nets of a process together. To forget those before would be wrong: with its code
-    # Triton unloads its kernels, which graphs that were captured with them still launch.
+    # torch counts the kinds of all nets in a process together. Resetting the count would also unload the Triton
+    # kernels of earlier nets, which their captured graphs still launch.
     config = torch._dynamo.config
     config.recompile_limit += MAX_KINDS
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, config.recompile_limit)
     config.fail_on_recompile_limit_hit = True
-    # Else Inductor chooses among kernels that round differently by timing them, in each process anew.
+    # Otherwise Inductor chooses among kernels by timing them, in each process again, and they round differently.
     options: dict[str, Any] | None = {"deterministic": True} if backend == "inductor" else None
     for unit in module.modules():
         if isinstance(unit, ResidualUnit):
@@ -48,9 +48,9 @@ def compile_units(module: nn.Module, backend: str = "inductor") -> None:
 
 
 def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[[BatchIndices], None]:
-    """The same step; if the compiler fails in it, a `RunError` says so, but a lack of memory stays one."""
+    """Wrap a step so that compiler failures raise a `RunError`. Out-of-memory errors are re-raised as such."""
 
-    def told(choices: BatchIndices) -> None:
+    def wrapped(choices: BatchIndices) -> None:
         try:
             step(choices)
         except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
@@ -62,12 +62,12 @@ def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[
                 "GPU `--engine graph`."
             ) from error
 
-    return told
+    return wrapped
 
 
 def _reason(message: str) -> str:
-    """What a compiler's message of many lines says is wrong, in one."""
+    """Return the essential line of a long compiler message, at most 200 characters."""
     first, _, rest = message.strip().partition("\n\n")
-    complaints = [line for line in rest.splitlines() if "error:" in line.lower()]  # a C++ compiler's, quoted
+    complaints = [line for line in rest.splitlines() if "error:" in line.lower()]  # of a C++ compiler
     reason = " ".join((complaints or [first])[0].split()) or "no reason given"
-    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 3] + "..."
+    return reason if len(reason) <= _MAX_REASON_LENGTH else reason[: _MAX_REASON_LENGTH - 3] + "..."

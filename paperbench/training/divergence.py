@@ -1,4 +1,4 @@
-"""Where the values of a training stop being finite: found by repeating its last iterations under observation."""
+"""The origin of a divergence, found by repeating the last iterations with checks for non-finite values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from paperbench.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Origin:
-    """The first value that was not finite.
+    """The first non-finite value of a training.
 
     Attributes:
-        iteration: Its iteration, counted from 1.
-        phase: In which part of the iteration it came up.
-        module: Name of the module whose output, statistics, gradient or parameter it stood in; "loss" for the loss.
+        iteration: The iteration, counted from 1.
+        phase: The part of the iteration.
+        module: Name of the module whose output, statistics, gradient or parameter is not finite; "loss" for the loss.
     """
 
     iteration: int
@@ -32,24 +32,24 @@ class Origin:
 
 
 @torch.no_grad()
-def is_sound(trainer: Trainer) -> bool:
-    """Whether parameters, statistics and the loss of the present window are finite."""
+def has_finite_state(trainer: Trainer) -> bool:
+    """Whether the parameters, the BN statistics and the accumulated training loss are finite."""
     values = [t.flatten() for t in (*trainer.model.parameters(), *trainer.model.buffers()) if t.is_floating_point()]
-    if not torch.cat(values).isfinite().all():  # all at once: one by one, a GPU would be waited for each time
+    if not torch.cat(values).isfinite().all():  # one check, since each one waits for the GPU
         return False
-    return trainer.is_window_empty or math.isfinite(trainer.window_metrics().loss)
+    return not trainer.has_training_metrics or math.isfinite(trainer.training_metrics().loss)
 
 
 def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], None] = no_interrupt) -> Origin | None:
-    """Step until a value is not finite.
+    """Step until a value is not finite, and return its origin.
 
     Args:
-        trainer: In a sound state that it had before; the search steps it on.
-        last: The iteration after which to give up.
-        between_steps: Called before each step; may raise to break off.
+        trainer: A trainer in an earlier, finite state. The search advances it.
+        last: The last iteration to search.
+        between_steps: Called before each step; may raise to abort the search.
 
     Returns:
-        Where it came up; None if everything stayed finite, which only arithmetic that does not repeat itself can do.
+        The origin; None if everything stayed finite, which happens only if the arithmetic is not deterministic.
     """
     model = trainer.model
     with trainer.stepping_eagerly(), _broken_outputs(model) as broken:
@@ -58,7 +58,7 @@ def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], No
             trainer.step()
             if module := next(iter(broken), None) or _owner(model.named_buffers()):
                 return Origin(trainer.iteration, "forward", module)
-            if not math.isfinite(trainer.window_metrics().loss):
+            if not math.isfinite(trainer.training_metrics().loss):
                 return Origin(trainer.iteration, "forward", "loss")
             backwards = reversed(list(model.named_parameters()))
             if module := _owner((name, p.grad) for name, p in backwards if p.grad is not None):
@@ -69,7 +69,7 @@ def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], No
 
 
 def find_in_test(trainer: Trainer, between_batches: Callable[[], None] = no_interrupt) -> Origin | None:
-    """Test the trainer's net: where its outputs stop being finite, None if they do not."""
+    """Test the trainer's net and return the origin of the first non-finite output, or None."""
     with _broken_outputs(trainer.model) as broken:
         loss = trainer.test(between_batches).loss
     if not math.isfinite(loss):
@@ -78,7 +78,7 @@ def find_in_test(trainer: Trainer, between_batches: Callable[[], None] = no_inte
 
 
 def _owner(values: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Name of the module of the first tensor with a value that is not finite."""
+    """Return the name of the module of the first tensor with a non-finite value."""
     for name, value in values:
         if value.is_floating_point() and not value.isfinite().all():
             return name.rpartition(".")[0]
@@ -87,14 +87,14 @@ def _owner(values: Iterable[tuple[str, Tensor]]) -> str | None:
 
 @contextmanager
 def _broken_outputs(model: nn.Module) -> Iterator[list[str]]:
-    """Within it, the first module in order of computation whose output is not finite goes into the list."""
+    """Inside the context, append to the list the first module, in order of execution, with a non-finite output."""
     broken: list[str] = []
 
-    def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    def check(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
         if not broken and isinstance(output, Tensor) and not torch.isfinite(output).all():
             broken.append(name)
 
-    hooks = [module.register_forward_hook(partial(look, name)) for name, module in model.named_modules() if name]
+    hooks = [module.register_forward_hook(partial(check, name)) for name, module in model.named_modules() if name]
     try:
         yield broken
     finally:

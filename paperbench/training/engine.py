@@ -1,10 +1,14 @@
-"""An engine carries out iterations; what they compute is `TrainingStep`'s, what they leave behind is the trainer's.
+"""The engines that run training steps: their protocol, the eager engine, and the choice of an engine for a run.
 
-| engine    | how                                                                                         |
-|-----------|---------------------------------------------------------------------------------------------|
-| `eager`   | one operation after another, on CPUs and GPUs; what the others are held to                  |
-| `graph`   | the same operations captured once as a CUDA graph and replayed: the same numbers bit by bit |
-| `compile` | residual units compiled, all BN groups at once; on GPUs captured like `graph`               |
+| engine    | how it runs a step                                                                           |
+|-----------|----------------------------------------------------------------------------------------------|
+| `eager`   | one operation after another, on CPUs and GPUs; the reference for the others                  |
+| `graph`   | the same operations, captured once as a CUDA graph and replayed: bit-identical to `eager`    |
+| `compile` | compiled residual units, all batch-norm groups at once; on GPUs also captured like `graph`   |
+
+An engine only decides how a step runs. `training.step.TrainingStep` defines the computation, and the trainer owns all
+state, so any engine can resume a run that another one started. `training.graph` holds the graph engine,
+`training.compiling` compiles the units.
 """
 
 from __future__ import annotations
@@ -20,20 +24,28 @@ from paperbench.errors import PaperbenchError
 
 EngineName = Literal["eager", "graph", "compile"]
 
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+
+BIT_EQUAL: frozenset[str] = frozenset({"eager", "graph"})
+"""Engines whose results are equal bit for bit."""
+
+COMPILE_MIN_ITERATIONS = 10_000
+"""Training length from which "auto" compiles on a GPU. Shorter runs do not save the minute that compiling takes."""
+
 
 class Engine(Protocol):
-    """Carries out training steps. All that the next one depends on is the trainer's: net, optimiser, window, noise."""
+    """Runs training steps. Holds no state of the training: net, optimiser, metrics and noise belong to the trainer."""
 
     def step(self, iteration: int) -> None:
-        """The iteration of that number, counted from 0. It may still be under way on the device on return."""
+        """Run one iteration, counted from 0. The device may still be working on it on return."""
 
 
 class EagerEngine:
-    """One operation after another.
+    """Runs a step one operation after another.
 
     Args:
-        step: What to do.
-        batches: Says which images are whose turn.
+        step: The step, called with the indices of its images.
+        batches: Chooses the images of each iteration.
     """
 
     def __init__(self, step: Callable[[BatchIndices], None], batches: TrainingBatches) -> None:
@@ -43,65 +55,56 @@ class EagerEngine:
         self._step(self._batches.choices(iteration))
 
 
-ENGINES: tuple[EngineName, ...] = get_args(EngineName)
-
-BIT_EQUAL: frozenset[str] = frozenset({"eager", "graph"})
-"""Engines that train the same numbers, bit for bit."""
-
-COMPILE_MIN_ITERATIONS = 10_000
-"""Iterations from which compiling, a minute or less, is expected to be won back on a GPU."""
-
-
 @dataclass(frozen=True)
 class EngineChoice:
-    """An engine, and why it was chosen."""
+    """An engine and the reason for its choice."""
 
     name: EngineName
     reason: str
 
 
 def available_engines(device: torch.device) -> dict[EngineName, str | None]:
-    """Every engine; None if it can be used on the device, else why not."""
+    """Return for every engine None if it works on the device, else the reason why it does not."""
     on_gpu = device.type == "cuda"
     return {
         "eager": None,
         "graph": None if on_gpu else "CUDA graphs need an NVIDIA GPU",
-        "compile": _no_triton() if on_gpu else _no_cpp_compiler(),
+        "compile": _why_no_triton() if on_gpu else _why_no_cpp_compiler(),
     }
 
 
 def choose_engine(wanted: str, device: torch.device, iterations: int, earlier: str | None = None) -> EngineChoice:
-    """The engine for a training.
+    """Choose the engine for a run.
 
     Args:
-        wanted: "auto" or an engine's name.
-        device: Where it trains.
-        iterations: Of the whole training; how far it goes this time does not matter, so that it stays with its engine.
-        earlier: The engine that has begun it, if it goes on.
+        wanted: "auto" or the name of an engine.
+        device: The device of the run.
+        iterations: Length of the whole training, not of the part that is left, so that a resumed run keeps its engine.
+        earlier: The engine that started the run, if it is resumed. "auto" keeps it where it is available.
 
     Raises:
-        PaperbenchError: There is no such engine, or the device cannot run it.
+        PaperbenchError: The engine is unknown or not available on the device.
     """
     available = available_engines(device)
     if wanted != "auto":
         if wanted not in ENGINES:
             raise PaperbenchError(f"Unknown engine {wanted!r}. Known: auto, {', '.join(ENGINES)}.")
-        if why := available[wanted]:
-            raise PaperbenchError(f"Engine {wanted}: {why}. Use `--engine auto`.")
-        return EngineChoice(wanted, "as asked for")
+        if why_not := available[wanted]:
+            raise PaperbenchError(f"Engine {wanted}: {why_not}. Use `--engine auto`.")
+        return EngineChoice(wanted, "as requested")
     for name in ENGINES:
         if name == earlier and available[name] is None:
-            return EngineChoice(name, "the run was begun with it")
+            return EngineChoice(name, "the run started with it")
     if device.type != "cuda":
-        return EngineChoice("eager", "the fastest on a CPU, where compiled units take longer than they save")
+        return EngineChoice("eager", "the fastest on a CPU, where compiling takes longer than it saves")
     if iterations < COMPILE_MIN_ITERATIONS:
-        return EngineChoice("graph", f"compiling does not pay below {COMPILE_MIN_ITERATIONS:,} iterations")
-    if why := available["compile"]:
-        return EngineChoice("graph", f"nothing can be compiled here: {why}")
-    return EngineChoice("compile", f"{iterations:,} iterations win back the time to compile")
+        return EngineChoice("graph", f"compiling does not pay off below {COMPILE_MIN_ITERATIONS:,} iterations")
+    if why_not := available["compile"]:
+        return EngineChoice("graph", f"compiling is not available: {why_not}")
+    return EngineChoice("compile", f"compiling pays off over {iterations:,} iterations")
 
 
-def _no_triton() -> str | None:
+def _why_no_triton() -> str | None:
     from torch.utils._triton import has_triton
 
     if not has_triton():
@@ -109,13 +112,13 @@ def _no_triton() -> str | None:
     try:
         from triton.runtime import driver
 
-        driver.active.get_current_target()  # compiles some C: needs a compiler, Python's headers, the GPU's driver
-    except Exception as error:  # whatever a machine may lack
+        driver.active.get_current_target()  # compiles C code: needs a compiler, Python's headers, the GPU driver
+    except Exception as error:  # its failures have no common type
         return f"Triton does not work here ({next(iter(str(error).splitlines()), type(error).__name__)[:200]})"
     return None
 
 
-def _no_cpp_compiler() -> str | None:
+def _why_no_cpp_compiler() -> str | None:
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 

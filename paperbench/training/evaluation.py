@@ -1,4 +1,4 @@
-"""Loss and error of a net on the test set, and the BN statistics that it is tested with."""
+"""Loss and error of a net on the test set, and re-estimation of the BN statistics used for testing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from paperbench.training.working_copy import WorkingCopy
 
 @dataclass(frozen=True)
 class EvaluationMetrics:
-    """Mean cross-entropy, and percentage of misclassified images."""
+    """Mean cross-entropy, and error in percent."""
 
     loss: float
     error: float
 
 
 def no_interrupt() -> None:
-    """What is called between batches where nothing interrupts them."""
+    """Do nothing: the default callback between batches or steps."""
 
 
 @torch.no_grad()
@@ -35,10 +35,14 @@ def evaluate(
     device: torch.device,
     between_batches: Callable[[], None] = no_interrupt,
 ) -> EvaluationMetrics:
-    """Test a net with the BN statistics that it holds; leaves it in evaluation mode.
+    """Test a net with its current BN statistics. Leaves it in evaluation mode.
 
     Args:
-        between_batches: Called before each batch; may raise to break off.
+        model: The net.
+        batches: The test set.
+        precision: As in `training.precision`.
+        device: The device of the net.
+        between_batches: Called before each batch; may raise to abort.
     """
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -63,16 +67,18 @@ def reestimate_batch_norm(
     device: torch.device,
     between_batches: Callable[[], None] = no_interrupt,
 ) -> None:
-    """Replace the moving averages of BN by plain averages over the given groups of training images.
+    """Replace BN's moving averages by plain averages over groups of training images.
 
-    Mean and (unbiased) variance of every BN layer become the averages of what it sees in each group, all groups
-    counting equally. The parameters stay as they are.
+    The running mean and (unbiased) variance of every BN layer become the averages of its batch statistics over all
+    groups, with equal weights. The parameters do not change.
 
     Args:
         model: The trained net.
-        batches: Images of shape (N, 3, H, W), N being any multiple of `group`.
-        group: Images that share BN statistics in training.
-        between_batches: Called before each batch; may raise to break off, which leaves BN in pieces.
+        batches: Images of shape (N, 3, H, W), where N is a multiple of `group`.
+        group: Images per batch-norm group.
+        precision: As in `training.precision`.
+        device: The device of the net.
+        between_batches: Called before each batch; may raise to abort, which leaves the BN statistics incomplete.
     """
     for layer in model.modules():
         if isinstance(layer, _BatchNorm):
@@ -84,12 +90,12 @@ def reestimate_batch_norm(
         with autocast(precision, device):
             copy(images)
         groups += len(images) // group
-    count_batches(model, groups)
+    set_batch_count(model, groups)
     model.eval()
 
 
-def count_batches(model: nn.Module, number: int) -> None:
-    """Set how many batches BN has seen. Nothing depends on it, but torch's state dicts have it."""
+def set_batch_count(model: nn.Module, number: int) -> None:
+    """Set BN's number of batches. Nothing here depends on it, but torch's state dicts contain it."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and layer.num_batches_tracked is not None:
             layer.num_batches_tracked.fill_(number)

@@ -1,8 +1,8 @@
-"""The whole training step as one CUDA graph.
+"""The graph engine: a whole training step captured as one CUDA graph.
 
-Launching its thousands of small kernels one by one takes a CPU longer than a GPU needs to run them. A graph is captured
-once and launched as a whole; which images are whose turn, the learning rate and the sums of the metrics are on the
-device, so that nothing but the launch is left to the host.
+The CPU takes longer to launch the thousands of small kernels of a step than the GPU to run them. A graph is captured
+once and launched as a whole. The schedule of the images, the learning rate and the sums of the metrics are on the
+device, so the host does nothing but launch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from paperbench.data.loader import BatchIndices, TrainingBatches
 from paperbench.errors import PaperbenchError
 
 Work = Callable[[], None]
-"""Operations on tensors that exist already."""
+"""Operations on existing tensors."""
 
 
 class CudaCapture:
-    """Makes replays of some work, by CUDA graphs.
+    """Captures work as a CUDA graph.
 
     Args:
         device: The GPU.
@@ -31,10 +31,12 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # one for both, as libraries keep their workspaces by stream
+        self._stream = torch.cuda.Stream(
+            device
+        )  # the same for warm-up and capture: libraries keep workspaces per stream
 
     def warm_up(self, work: Work) -> None:
-        """Do the work some times, so that libraries choose their algorithms and allocate what they keep."""
+        """Run the work a few times, so that libraries choose algorithms and allocate workspaces."""
         before = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(before)
         with torch.cuda.stream(self._stream):
@@ -43,8 +45,8 @@ class CudaCapture:
         before.wait_stream(self._stream)
 
     def record(self, work: Work) -> Work:
-        """What does the same work again, on the same memory. Recording itself changes no tensor."""
-        gc.collect()  # nothing that an earlier training left in cycles may be freed while it records
+        """Capture the work and return its replay, on the same memory. Capturing changes no tensor."""
+        gc.collect()  # reference cycles of earlier trainings must not be freed during the capture
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
             work()
@@ -53,14 +55,14 @@ class CudaCapture:
 
 
 class GraphEngine:
-    """Replays the step. It is captured by the first call, which takes as long as some steps one by one.
+    """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
     Args:
-        step: What to do.
-        batches: Says which images are whose turn.
-        iterations: How many there are in a training.
+        step: The step, called with the indices of its images.
+        batches: Chooses the images of each iteration.
+        iterations: Number of iterations of the training.
         state: All tensors that a step changes.
-        capture: How it is captured.
+        capture: The capture, a `CudaCapture`.
     """
 
     def __init__(
@@ -75,14 +77,14 @@ class GraphEngine:
         self._iterations = iterations
         self._schedule = batches.schedule(iterations)
         self._position = torch.zeros(1, dtype=torch.int64, device=batches.device)
-        self._next = 0  # where the position stands
+        self._next = 0  # value of the position on the device
         self._replay: Work | None = None
 
     def step(self, iteration: int) -> None:
         if iteration >= self._iterations:
-            raise PaperbenchError(f"There is no iteration {iteration}: the training has {self._iterations}.")
+            raise PaperbenchError(f"Iteration {iteration} does not exist: the training has {self._iterations}.")
         if self._replay is None:
-            self._replay = self._captured()
+            self._replay = self._capture_step()
         if iteration != self._next:
             self._position.fill_(iteration)
         self._replay()
@@ -93,17 +95,17 @@ class GraphEngine:
         self._step(BatchIndices(order, variant))
         self._position += 1
 
-    def _rehearsal(self) -> None:
-        """Always of the first iteration: however short a training is, it has one."""
+    def _first_iteration(self) -> None:
+        """The work of the warm-up: even the shortest training has a first iteration."""
         self._position.zero_()
         self._work()
 
-    def _captured(self) -> Work:
-        """A replay of the step. The steps that it takes to get there are undone."""
+    def _capture_step(self) -> Work:
+        """Capture the step and return its replay. The steps of the warm-up are undone."""
         tensors = [*self._state, self._position]
         before = [t.detach().clone() for t in tensors]
         with torch.random.fork_rng([self._position.device] if self._position.is_cuda else []):
-            self._capture.warm_up(self._rehearsal)
+            self._capture.warm_up(self._first_iteration)
         with torch.no_grad():
             for tensor, value in zip(tensors, before, strict=True):
                 tensor.copy_(value)

@@ -1,4 +1,4 @@
-"""How much memory a training step takes, and which errors mean that there was too little."""
+"""GPU and main memory of training: the peak memory of a step, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -17,45 +17,49 @@ from paperbench.models import ResidualNet
 from paperbench.specs.run_spec import Precision
 from paperbench.training.precision import autocast, set_arithmetic
 
-_WORDS = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
-"""What CUDA, torch on CPUs, and cuDNN or cuBLAS say where they raise a plain RuntimeError."""
+_OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+"""Parts of the messages of plain RuntimeErrors raised by CUDA, by torch on CPUs, and by cuDNN or cuBLAS."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was lacking, on a GPU or in the machine."""
+    """Whether an error means that the GPU or the machine is out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _OUT_OF_MEMORY_MESSAGES)
 
 
 def step_memory(
     net: Net, batch_size: int, precision: Precision, device: torch.device, *, grad_checkpointing: bool = False
 ) -> int:
-    """Bytes at the fullest moment of a step: parameters, gradients, momentum, images and what is kept of the forward.
+    """Return the peak memory of a training step in bytes.
+
+    Includes parameters, gradients, momentum, images and the activations kept for the backward pass.
 
     Args:
-        batch_size: Images that go through the net at once.
-        device: On "cuda" a step is made and the allocator asked. On "cpu" nothing is computed: the tensors that a step
-            would make are added up, without the workspace of its kernels.
+        net: The net.
+        batch_size: Images in one forward pass.
+        precision: As in `training.precision`.
+        device: On "cuda", runs a step and reads the peak from the allocator. On "cpu", computes nothing: adds up the
+            tensors that a step would allocate, without the workspace of its kernels.
         grad_checkpointing: Whether the net recomputes its units; see `ResidualNet.set_grad_checkpointing`.
 
     Raises:
-        torch.OutOfMemoryError: The GPU has too little.
+        torch.OutOfMemoryError: The GPU has too little memory.
     """
     if device.type == "cuda":
         set_arithmetic(precision)
         torch.cuda.empty_cache()
         before: int = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
-        _step(net, batch_size, precision, device, grad_checkpointing)
-        most: int = torch.cuda.max_memory_allocated(device)
-        return most - before
-    with FakeTensorMode(), _LiveTensors() as live:
-        _step(net, batch_size, precision, device, grad_checkpointing)
-    return int(live.most)
+        _run_step(net, batch_size, precision, device, grad_checkpointing)
+        peak: int = torch.cuda.max_memory_allocated(device)
+        return peak - before
+    with FakeTensorMode(), _MemoryCounter() as counter:
+        _run_step(net, batch_size, precision, device, grad_checkpointing)
+    return int(counter.peak)
 
 
-def _step(net: Net, batch_size: int, precision: Precision, device: torch.device, grad_checkpointing: bool) -> None:
+def _run_step(net: Net, batch_size: int, precision: Precision, device: torch.device, grad_checkpointing: bool) -> None:
     size = FAMILIES[net.family].size
     with device:
         model = ResidualNet(net)
@@ -69,32 +73,32 @@ def _step(net: Net, batch_size: int, precision: Precision, device: torch.device,
     del momentum
 
 
-class _LiveTensors(TorchDispatchMode):
-    """Adds up the memory of the tensors that exist at once.
+class _MemoryCounter(TorchDispatchMode):
+    """Tracks the memory of all live tensors.
 
     Attributes:
-        most: The largest sum so far, in bytes.
+        peak: The largest sum so far, in bytes.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.most = self._now = 0
+        self.peak = self._allocated = 0
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = function(*args, **(kwargs or {}))
         for value in tree_leaves(output):
             if isinstance(value, Tensor):
-                self._note(value.untyped_storage())
+                self._add(value.untyped_storage())
         return output
 
-    def _note(self, storage: torch.UntypedStorage) -> None:
+    def _add(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata in self._sizes:
             return
         self._sizes[storage._cdata] = storage.nbytes()
-        self._now += storage.nbytes()
-        self.most = max(self.most, self._now)
-        weakref.finalize(storage, self._forget, storage._cdata)
+        self._allocated += storage.nbytes()
+        self.peak = max(self.peak, self._allocated)
+        weakref.finalize(storage, self._remove, storage._cdata)
 
-    def _forget(self, key: int) -> None:
-        self._now -= self._sizes.pop(key)
+    def _remove(self, key: int) -> None:
+        self._allocated -= self._sizes.pop(key)

@@ -1,4 +1,4 @@
-"""Training loss and error, summed on the device and read when somebody wants to know."""
+"""Training loss and error, accumulated on the device between two history lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class WindowMetrics:
-    """Means over the training images of a window.
+class TrainingMetrics:
+    """Means over the training images since the last reset.
 
     Attributes:
         loss: Cross-entropy.
@@ -21,11 +21,11 @@ class WindowMetrics:
     error: float
 
 
-class Window:
-    """Sums over the images trained on since the window began.
+class MetricAccumulator:
+    """Sums of loss and errors over the training images since the last reset.
 
     Args:
-        device: Where they are kept.
+        device: Device of the sums.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,39 +34,39 @@ class Window:
         self._images = 0
 
     def add(self, loss: Tensor, wrong: Tensor) -> None:
-        """Take in summed loss and number of errors of some images. Work for the device alone."""
+        """Add the summed loss and the number of errors of some images. Runs on the device, so it can be captured."""
         self._loss += loss
         self._wrong += wrong
 
     def count(self, images: int) -> None:
-        """Take in how many images these were."""
+        """Add the number of these images, which the host knows."""
         self._images += images
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was no image since it began; there are no metrics then."""
+        """Whether no image was added since the last reset. `compute` is undefined then."""
         return self._images == 0
 
-    def metrics(self) -> WindowMetrics:
-        """The means so far. Waits for the device."""
-        return WindowMetrics(self._loss.item() / self._images, 100 * self._wrong.item() / self._images)
+    def compute(self) -> TrainingMetrics:
+        """Return the means since the last reset. Waits for the device."""
+        return TrainingMetrics(self._loss.item() / self._images, 100 * self._wrong.item() / self._images)
 
-    def begin(self) -> None:
-        """Forget what was summed."""
+    def reset(self) -> None:
+        """Set all sums to zero."""
         self._loss.zero_()
         self._wrong.zero_()
         self._images = 0
 
     def tensors(self) -> list[Tensor]:
-        """The sums, as the device changes them."""
+        """Return the tensors that `add` changes in place."""
         return [self._loss, self._wrong]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The sums, and the number of images."""
+        """Return the sums and the number of images."""
         return {"loss": self._loss, "wrong": self._wrong, "images": torch.tensor(self._images)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from such sums; they are copied."""
+        """Copy the sums from a state dict."""
         self._loss.copy_(state["loss"])
         self._wrong.copy_(state["wrong"])
         self._images = int(state["images"])

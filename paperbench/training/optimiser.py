@@ -1,4 +1,4 @@
-"""SGD with momentum, in the form that the recipe names."""
+"""SGD with momentum in the form of Caffe, PyTorch or Nesterov, as the recipe says."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from paperbench.specs.recipe import Recipe
 
 
 class MomentumSGD:
-    """torch's fused SGD, whose learning rate changes as the recipe's momentum form demands.
+    """torch's fused SGD, with Caffe's momentum at changes of the learning rate if the recipe asks for it.
 
-    Caffe keeps v <- m v + lr g and steps by v, torch keeps b <- m b + g and steps by lr b. With v = lr b they are one
-    while the rate stands still; when it changes, Caffe's v goes on unchanged, so b is scaled by lr_old / lr_new. At
-    iteration 400, where the rate rises tenfold, and at each drop the two forms differ for some dozen iterations.
+    Caffe keeps v <- m v + lr g and steps by v; torch keeps b <- m b + g and steps by lr b. With v = lr b the two are
+    equal while the rate is constant. When it changes, Caffe's v stays the same, so b is scaled by lr_old / lr_new. The
+    two forms differ for a few dozen iterations after iteration 400, where the rate rises tenfold, and after each drop.
 
-    All that a step reads stays in the same memory for good, the rate too, so that a step can be captured once and
-    replayed.
+    All tensors that a step reads, including the rate, stay at the same address, so that a step can be captured once
+    and replayed.
 
     Args:
-        parameters: What is trained, all of one dtype on one device.
+        parameters: The parameters, all of one dtype on one device.
         recipe: Momentum and its form, weight decay, learning rates.
 
     Attributes:
-        momentum: One buffer b a parameter, zero at first; none if the recipe has no momentum.
+        momentum: One buffer b per parameter, initially zero; empty if the recipe has no momentum.
     """
 
     def __init__(self, parameters: Iterable[Tensor], recipe: Recipe) -> None:
@@ -38,7 +38,7 @@ class MomentumSGD:
 
     @torch.no_grad()
     def set_rate(self, rate: float) -> None:
-        """Change the learning rate; nothing happens if it is the present one. Waits for no device."""
+        """Set the learning rate. Does nothing if it is unchanged, and never waits for the device."""
         if rate == self._rate:
             return
         self._rate_on_device.fill_(rate)
@@ -51,7 +51,7 @@ class MomentumSGD:
         """Update the parameters.
 
         Args:
-            gradients: One a parameter, in their order.
+            gradients: One per parameter, in the same order.
         """
         sgd(
             self._parameters,
@@ -68,13 +68,13 @@ class MomentumSGD:
 
     @torch.no_grad()
     def resume(self, iteration: int, momentum: Sequence[Tensor]) -> None:
-        """Continue after an iteration of the recipe with its momentum, which is copied.
+        """Resume after `iteration` iterations of the recipe with the given momentum, which is copied.
 
         Raises:
-            ValueError: It is the momentum of other parameters.
+            ValueError: The momentum does not fit the parameters.
         """
         if [t.shape for t in momentum] != [t.shape for t in self.momentum]:
-            raise ValueError("momentum of other parameters")
+            raise ValueError("The momentum does not fit the parameters.")
         for ours, theirs in zip(self.momentum, momentum, strict=True):
             ours.copy_(theirs)
         self._rate = self._recipe.rate_at(max(iteration - 1, 0))

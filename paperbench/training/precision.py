@@ -1,4 +1,4 @@
-"""Arithmetic of a training: what `fp32`, `tf32`, `bf16` and `bf16-fp32-stream` mean on each device."""
+"""Device and arithmetic of a training: `fp32`, `tf32`, `bf16` and `bf16-fp32-stream`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device by name; "auto" is the first GPU if torch sees one, else the CPU.
+    """Return the device by name. "auto" is the first GPU if torch sees one, else the CPU.
 
     Raises:
-        PaperbenchError: There is no such device.
+        PaperbenchError: The device does not exist.
     """
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -40,10 +40,10 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_precision(wanted: str | None, device: torch.device) -> Precision:
-    """The precision by name; None is tf32 on a GPU that has it, as public re-implementations in fact run, else fp32.
+    """Return the precision by name. None is tf32 on a GPU that has it, as in public re-implementations, else fp32.
 
     Raises:
-        PaperbenchError: The name is unknown, or the device lacks the precision.
+        PaperbenchError: The name is unknown, or the device does not have the precision.
     """
     has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if wanted is None:
@@ -56,12 +56,12 @@ def choose_precision(wanted: str | None, device: torch.device) -> Precision:
 
 
 def set_arithmetic(precision: str) -> None:
-    """Tell torch how to compute on GPUs, in this process.
+    """Set torch's arithmetic on GPUs for this process.
 
-    `tf32` concerns convolutions alone, which is what torch does unless told otherwise and so what public
-    re-implementations run; the classifier's product stays exact. Both switches are always set, through one interface,
-    as torch refuses to mix it with the older one. cuDNN may choose only among deterministic algorithms, and may not
-    choose by timing them: else a continued run would not be the uninterrupted one.
+    `tf32` applies to convolutions only, which is torch's default and so what public re-implementations use; the
+    classifier's matrix product stays in full float32. Both switches are always set, and through the same interface,
+    since torch refuses to mix it with the older one. cuDNN must use deterministic algorithms and must not choose them
+    by timing: otherwise a resumed run would differ from an uninterrupted one.
     """
     torch.backends.cudnn.conv.fp32_precision = "tf32" if precision == "tf32" else "ieee"  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = "ieee"
@@ -70,7 +70,7 @@ def set_arithmetic(precision: str) -> None:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """A context for forward passes: bfloat16 convolutions and activations under `bf16`, nothing otherwise.
+    """Return a context for forward passes: bfloat16 convolutions and activations under `bf16`, else no effect.
 
     Parameters, gradients, momentum, BN statistics and the loss stay in float32.
     """
@@ -78,24 +78,24 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 
 def has_bf16(precision: str) -> bool:
-    """Whether convolutions read and write bfloat16."""
+    """Whether convolutions compute in bfloat16."""
     return precision in ("bf16", "bf16-fp32-stream")
 
 
-class _Widened(nn.Module):
-    """The same values in float32."""
+class _ToFloat32(nn.Module):
+    """Casts to float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.float()
 
 
 def keep_stream_in_fp32(model: ResidualNet) -> None:
-    """Let the signal between the residual units be float32, and what is inside their branches bfloat16.
+    """Keep the residual stream in float32, with bfloat16 inside the residual branches.
 
-    A thousand layers add up as many rounded summands; here the sum itself is not rounded. Adding bfloat16 to float32
-    gives float32, so what has to be widened is what a convolution puts onto the stream: the stem and projections.
+    The stream sums up to a thousand rounded summands; here the sum itself is not rounded. Adding bfloat16 to float32
+    gives float32, so only the outputs of convolutions on the stream need a cast: those of the stem and of projections.
     """
-    model.stem.add_module("widened", _Widened())
+    model.stem.add_module("widened", _ToFloat32())
     for unit in model.modules():
         if isinstance(unit, ResidualUnit) and isinstance(unit.shortcut, Projection):
-            unit.shortcut.add_module("widened", _Widened())
+            unit.shortcut.add_module("widened", _ToFloat32())

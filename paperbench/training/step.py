@@ -1,4 +1,4 @@
-"""What an iteration computes. How it is carried out is the engine's business."""
+"""The computation of one training step. The engine decides how it runs; see `training.engine`."""
 
 from __future__ import annotations
 
@@ -8,51 +8,52 @@ from torch import Tensor
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
 from paperbench.specs.recipe import Recipe
-from paperbench.training.metrics import Window
+from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import autocast
 from paperbench.training.working_copy import DirectModel
 
 
 class TrainingStep:
-    """Gather, augment, forward, loss, backward, update, and sums for the metrics.
+    """Gather, augment, forward, loss, backward, update, and metrics.
 
-    The batch goes through the net in parts, whose gradients are summed. With parts of the size of a batch-norm group
-    that is what the paper's GPUs did side by side; BN's moving averages take in every group.
+    The batch goes through the net in chunks, and their gradients are summed. With chunks of one batch-norm group each,
+    this is what the paper's two GPUs did in parallel. BN's moving averages include every group.
 
     Args:
-        working: What it computes with.
-        optimiser: Of the net's parameters.
-        window: Takes in loss and errors.
-        recipe: What a step is.
-        batches: Where images come from.
-        precision: As of `training.precision`.
-        part: Images that go through the net at once.
+        working: The net or a working copy of it.
+        optimiser: The optimiser of the net's parameters.
+        metrics: Accumulates loss and errors.
+        recipe: The recipe.
+        batches: The source of the images.
+        precision: As in `training.precision`.
+        chunk_size: Images in one forward pass.
     """
 
     def __init__(
         self,
         working: DirectModel,
         optimiser: MomentumSGD,
-        window: Window,
+        metrics: MetricAccumulator,
         recipe: Recipe,
         batches: TrainingBatches,
         precision: str,
-        part: int,
+        chunk_size: int,
     ) -> None:
-        self._working, self._optimiser, self._window = working, optimiser, window
-        self._batches, self._precision, self._part = batches, precision, part
+        self._working, self._optimiser, self._metrics = working, optimiser, metrics
+        self._batches, self._precision, self._chunk_size = batches, precision, chunk_size
         self._device = batches.device
-        self._share = torch.tensor(1 / recipe.batch_size, device=self._device)  # of one image in the mean loss
+        self._loss_weight = torch.tensor(1 / recipe.batch_size, device=self._device)  # of one image in the mean loss
 
     def __call__(self, choices: BatchIndices) -> None:
-        """Train on the images that were chosen. Work for the device alone, always the same but for their values."""
+        """Train on the chosen images. Runs the same operations on the device every time, so it can be captured."""
         batch = self._batches.make(choices)
         self._working.refresh()
         sums: list[Tensor] = []
-        for images, labels in zip(batch.images.split(self._part), batch.labels.split(self._part), strict=True):
-            # Gradients start from None in each part and are added in one go: autograd would add one by one.
-            self._working.forget_gradients()
+        chunks = zip(batch.images.split(self._chunk_size), batch.labels.split(self._chunk_size), strict=True)
+        for images, labels in chunks:
+            # Gradients start from None for each chunk and are added in one call; autograd would add them one by one.
+            self._working.clear_gradients()
             self._backward(images, labels)
             gradients = self._working.gradients()
             if sums:
@@ -61,10 +62,10 @@ class TrainingStep:
         self._optimiser.step(sums)
 
     def _backward(self, images: Tensor, labels: Tensor) -> None:
-        """Gradients of the part's share in the batch's mean loss."""
+        """Compute the gradients of the chunk's share of the batch's mean loss."""
         with autocast(self._precision, self._device):
             logits = self._working.module(images).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
-        loss.backward(self._share)
-        self._working.take_in_statistics()
-        self._window.add(loss.detach(), (logits.detach().argmax(1) != labels).sum())
+        loss.backward(self._loss_weight)
+        self._working.update_moving_averages()
+        self._metrics.add(loss.detach(), (logits.detach().argmax(1) != labels).sum())

@@ -1,4 +1,4 @@
-"""One training by a recipe: net, data stream and engine, advanced an iteration at a time."""
+"""The trainer: net, data, optimiser and engine of one training, advanced one iteration at a time."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from paperbench.training.compiling import compile_units, with_clear_compile_erro
 from paperbench.training.engine import EagerEngine, Engine, EngineName
 from paperbench.training.evaluation import (
     EvaluationMetrics,
-    count_batches,
     evaluate,
     no_interrupt,
     reestimate_batch_norm,
+    set_batch_count,
 )
 from paperbench.training.graph import CudaCapture, GraphEngine
-from paperbench.training.metrics import Window, WindowMetrics
+from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import has_bf16, keep_stream_in_fp32, set_arithmetic
 from paperbench.training.step import TrainingStep
 from paperbench.training.working_copy import DirectModel, WorkingCopy
 
 NUMERICS_VERSION = 1
-"""Raised whenever a change makes the same spec and seed train different numbers. Records keep it."""
+"""Incremented by every change after which the same spec and seed give different numbers. Records contain it."""
 
 EVALUATION_BATCH = {"cpu": 100, "cuda": 2000}
-"""Test images a forward pass. They do not affect each other, so this is a matter of memory and speed only."""
+"""Test images per forward pass, by device type. Affects only memory and speed."""
 
 GROUPS_AT_ONCE = {"cpu": 1, "cuda": 16}
-"""BN groups a forward pass when their statistics are taken. Likewise."""
+"""BN groups per forward pass of the re-estimation, by device type. Affects only memory and speed."""
 
 
 @dataclass(frozen=True)
 class FinalMetrics:
-    """What a finished training is judged by.
+    """Test metrics of a finished training.
 
     Attributes:
-        reported: Test loss and error with the statistics that the recipe's `batch_norm.at_test` names.
-        moving_average: The same with the moving averages.
+        reported: With the BN statistics that the recipe's `batch_norm.at_test` names.
+        moving_average: With BN's moving averages.
     """
 
     reported: EvaluationMetrics
@@ -62,18 +62,18 @@ class Trainer:
     """Trains one net with one seed.
 
     Args:
-        net: What to train.
-        recipe: How.
-        dataset: On what.
-        seed: Of initialisation, order, augmentation and noise.
+        net: The net to train.
+        recipe: The recipe.
+        dataset: The data set.
+        seed: Seed of initialisation, order of images, augmentation and noise.
         precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
-        device: Where.
-        engine: How; the device must have it (`choice.available_engines`).
+        device: The device.
+        engine: The engine; must be available on the device (`engine.available_engines`).
 
     Attributes:
-        model: The net.
-        input_transform: What it reads of the images.
-        iteration: Iterations done so far.
+        model: The net as a module.
+        input_transform: The transform from images to the net's input.
+        iteration: Number of iterations done.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Trainer:
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
         self.iteration = 0
         set_arithmetic(precision)
-        # Noise within a net (dropout shortcuts) draws from torch's default generators; all else has its own.
+        # Only noise inside a net (dropout shortcuts) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self.initialised_model(net)
         if precision == "bf16-fp32-stream":
@@ -102,13 +102,14 @@ class Trainer:
         self._dataset = dataset
         self.input_transform = InputTransform(dataset.x_train, recipe.input)
         self._batches = self._training_batches(recipe.batch_size, "training")
-        self._optimiser, self._window = MomentumSGD(self.model.parameters(), recipe), Window(device)
-        self._engine = self._made(engine)
+        self._optimiser = MomentumSGD(self.model.parameters(), recipe)
+        self._metrics = MetricAccumulator(device)
+        self._engine = self._make_engine(engine)
         size = EVALUATION_BATCH[device.type]
         self._test = EvaluationBatches(dataset, self.input_transform, batch_size=size, device=device)
 
     def initialised_model(self, net: Net) -> ResidualNet:
-        """The untrained net, drawn on the CPU so that every device starts from the same, in the faster layout."""
+        """Return the untrained net in channels-last layout. Drawn on the CPU, so equal for all devices."""
         model = ResidualNet(net)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))
         model.init_weights(generator, fan=self.recipe.initialisation)
@@ -118,84 +119,88 @@ class Trainer:
                 layer.eps = self.recipe.batch_norm.eps
                 layer.momentum = self.recipe.batch_norm.moving_average
                 if layer.num_batches_tracked is not None:
-                    # This counter decides nothing here; on a GPU it would cost a kernel a layer and pass.
+                    # Nothing depends on this counter; on a GPU it would cost a kernel per layer and pass.
                     layer.num_batches_tracked = layer.num_batches_tracked.cpu()
         return model
 
     def step(self) -> None:
-        """One iteration. The first one may have to be compiled or captured before."""
+        """Run one iteration. The first one may compile or capture the step."""
         self._optimiser.set_rate(self.recipe.rate_at(self.iteration))
         self._engine.step(self.iteration)
-        self._window.count(self.recipe.batch_size)
+        self._metrics.count(self.recipe.batch_size)
         self.iteration += 1
 
     @contextmanager
     def stepping_eagerly(self) -> Iterator[None]:
-        """Within it, steps call the modules of `model`, hooks included, whatever the engine is."""
-        engine, self._engine = self._engine, self._made("eager")
+        """Inside the context, steps call the modules of `model` and their hooks, whatever the engine."""
+        engine, self._engine = self._engine, self._make_engine("eager")
         try:
             yield
         finally:
             self._engine = engine
 
-    def _made(self, engine: EngineName) -> Engine:
-        """An engine for this training. All of them change the same tensors in place."""
+    def _make_engine(self, engine: EngineName) -> Engine:
+        """Return an engine for this training. All engines change the same tensors in place."""
         size, group = self.recipe.batch_size, self.recipe.batch_norm.group
         if engine == "eager":
-            return EagerEngine(self._step_with(DirectModel(self.model), group), self._batches)
+            return EagerEngine(self._make_step(DirectModel(self.model), group), self._batches)
         bf16 = has_bf16(self.precision)
         if engine == "graph":
-            return self._graphed(self._step_with(WorkingCopy(self.model, bf16_weights=bf16), group))
+            return self._make_graph_engine(self._make_step(WorkingCopy(self.model, bf16_weights=bf16), group))
         working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
         compile_units(working.module)
-        step = with_clear_compile_errors(self._step_with(working, size))
-        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._graphed(step)
+        step = with_clear_compile_errors(self._make_step(working, size))
+        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step)
 
-    def _step_with(self, working: DirectModel, part: int) -> TrainingStep:
-        return TrainingStep(working, self._optimiser, self._window, self.recipe, self._batches, self.precision, part)
+    def _make_step(self, working: DirectModel, chunk_size: int) -> TrainingStep:
+        return TrainingStep(
+            working, self._optimiser, self._metrics, self.recipe, self._batches, self.precision, chunk_size
+        )
 
-    def _graphed(self, step: Callable[[BatchIndices], None]) -> Engine:
-        tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._window.tensors())
+    def _make_graph_engine(self, step: Callable[[BatchIndices], None]) -> Engine:
+        tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
         return GraphEngine(step, self._batches, self.recipe.iterations, state, CudaCapture(self.device))
 
-    def window_metrics(self) -> WindowMetrics:
-        """Training loss and error since the window began. Waits for the device."""
-        return self._window.metrics()
+    def training_metrics(self) -> TrainingMetrics:
+        """Return training loss and error since the last reset. Waits for the device."""
+        return self._metrics.compute()
 
     @property
-    def is_window_empty(self) -> bool:
-        """Whether no step was made since the window began."""
-        return self._window.is_empty
+    def has_training_metrics(self) -> bool:
+        """Whether a step was done since the last reset."""
+        return not self._metrics.is_empty
 
-    def begin_window(self) -> None:
-        """Forget the training loss and error so far."""
-        self._window.begin()
+    def reset_training_metrics(self) -> None:
+        """Start a new mean of training loss and error."""
+        self._metrics.reset()
 
     def test(self, between_batches: Callable[[], None] = no_interrupt) -> EvaluationMetrics:
-        """Test loss and error with the BN statistics that the net holds: moving averages, until it is finished.
+        """Return test loss and error with the net's current BN statistics: moving averages until `finish`.
 
         Args:
-            between_batches: Called before each batch; may raise to break off, which changes nothing.
+            between_batches: Called before each batch; may raise to abort, which changes nothing.
         """
         return evaluate(self.model, self._test, self.precision, self.device, between_batches)
 
     def finish(self, between_batches: Callable[[], None] = no_interrupt) -> FinalMetrics:
-        """Test the trained net. Leaves in it the BN statistics that the recipe reports with.
+        """Test the trained net, and leave in it the BN statistics that the recipe uses at test.
 
         Args:
-            between_batches: Called before each batch; may raise to break off, after which this trainer is of no use.
+            between_batches: Called before each batch; may raise to abort, after which the trainer cannot be used.
         """
         moving_average = self.test(between_batches)
-        self._count_batches()
+        self._set_batch_count()
         if self.recipe.batch_norm.at_test == "moving_average":
             return FinalMetrics(moving_average, moving_average)
         group = self.recipe.batch_norm.group
-        reestimate_batch_norm(self.model, self._one_pass(), group, self.precision, self.device, between_batches)
+        reestimate_batch_norm(
+            self.model, self._reestimation_batches(), group, self.precision, self.device, between_batches
+        )
         return FinalMetrics(self.test(between_batches), moving_average)
 
-    def _one_pass(self) -> Iterator[Tensor]:
-        """Augmented training images in a new order, some BN groups at once, without those that fill no group."""
+    def _reestimation_batches(self) -> Iterator[Tensor]:
+        """Yield one pass of augmented training images, several BN groups at once, without an incomplete last group."""
         stream = self._training_batches(self.recipe.batch_norm.group, "batch-norm")
         groups, at_once = stream.num_images // stream.batch_size, GROUPS_AT_ONCE[self.device.type]
         for first in range(0, groups, at_once):
@@ -216,27 +221,27 @@ class Trainer:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything needed to continue exactly, with any engine, as tensors by dotted names. They are not copied."""
-        self._count_batches()
+        """Return the state for an exact resume with any engine, as tensors by dotted names. They are not copied."""
+        self._set_batch_count()
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
             "momentum": {str(index): tensor for index, tensor in enumerate(self._optimiser.momentum)},
-            "window": self._window.state_dict(),
+            "window": self._metrics.state_dict(),
             "noise": _generator_states(self.device),
         }
         state = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
         return {"iteration": torch.tensor(self.iteration), **state}
 
-    def _count_batches(self) -> None:
-        """Let BN's counters say how often it was trained: not every engine counts."""
+    def _set_batch_count(self) -> None:
+        """Set BN's counters, which not every engine updates."""
         groups = self.recipe.batch_size // self.recipe.batch_norm.group
-        count_batches(self.model, self.iteration * groups)
+        set_batch_count(self.model, self.iteration * groups)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from a state of the same net, recipe and seed; its tensors are copied.
+        """Resume from a state of the same net, recipe and seed. Its tensors are copied.
 
         Raises:
-            KeyError, ValueError, RuntimeError: It is of another net.
+            KeyError, ValueError, RuntimeError: The state belongs to another net.
         """
         parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for name, tensor in state.items():
@@ -245,7 +250,7 @@ class Trainer:
         self.iteration = int(state["iteration"])
         self.model.load_state_dict(parts["model"])
         self._optimiser.resume(self.iteration, [parts["momentum"][str(i)] for i in range(len(parts["momentum"]))])
-        self._window.load_state_dict(parts["window"])
+        self._metrics.load_state_dict(parts["window"])
         torch.set_rng_state(parts["noise"]["cpu"])
         if self.device.type == "cuda" and "cuda" in parts["noise"]:
             torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)

@@ -1,4 +1,4 @@
-"""What a step computes with: the net itself, or a copy that shares its tensors but for what is faster otherwise."""
+"""The module that a training step runs: the net itself, or a faster working copy that shares the net's tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
 
 
 class DirectModel:
-    """The net as it is.
+    """The net itself.
 
     Attributes:
         module: The net.
@@ -23,20 +23,20 @@ class DirectModel:
         self._parameters = list(net.parameters())
 
     def refresh(self) -> None:
-        """Make ready for a step, after an update or a test."""
+        """Prepare for a step after an update of the parameters or a test."""
         if not self.module.training:
             self.module.train()
 
-    def take_in_statistics(self) -> None:
-        """Update what BN keeps of the last forward pass, unless it has done so itself."""
+    def update_moving_averages(self) -> None:
+        """Update BN's moving averages with the last forward pass, unless the forward pass did so itself."""
 
-    def forget_gradients(self) -> None:
-        """So that the next backward pass sets them rather than adds to them."""
+    def clear_gradients(self) -> None:
+        """Set all gradients to None."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def gradients(self) -> list[Tensor]:
-        """Of the last backward pass, in the order of the net's parameters and in their dtype."""
+        """Return the gradients of the last backward pass, in the order and dtype of the net's parameters."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if len(gradients) != len(self._parameters):
             raise RuntimeError("a parameter has no gradient: the net does not use it")
@@ -44,14 +44,14 @@ class DirectModel:
 
 
 class WorkingCopy(DirectModel):
-    """A copy of a net, always in training mode, whose parameters and buffers are the net's own.
+    """A copy of a net, always in training mode, that shares the net's parameters and buffers.
 
     Args:
-        net: The net. What is trained stays in it.
-        bf16_weights: Keep weights of convolutions and classifier in bfloat16 beside the net's own. Autocasting makes
-            the same numbers, but with a kernel for every weight, forward and backward.
-        batch_norm_group: Give every BN groups of so many images, rather than the whole batch.
-        groups: How many of them a training batch has; see `GroupedBatchNorm2d`.
+        net: The net. It keeps the trained values.
+        bf16_weights: Also keep the weights of convolutions and classifier in bfloat16. Autocast gives the same numbers,
+            but launches a kernel per weight, forward and backward.
+        batch_norm_group: Images per batch-norm group; None for BN over the whole batch.
+        groups: Groups per training batch; see `GroupedBatchNorm2d`.
 
     Attributes:
         module: The copy.
@@ -65,28 +65,29 @@ class WorkingCopy(DirectModel):
         batch_norm_group: int | None = None,
         groups: int | None = None,
     ) -> None:
-        # Tensors that deepcopy finds in its memory are not copied.
-        known = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
-        places = {id(parameter): index for index, parameter in enumerate(net.parameters())}
-        self._rounded: dict[int, tuple[Tensor, Tensor]] = {}  # place among the parameters: the net's own, in bfloat16
-        self._by_group: dict[int, tuple[Tensor, Tensor]] = {}  # likewise: the net's own, a copy for each group
+        # deepcopy does not copy the tensors in its memo.
+        memo = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
+        indices = {id(parameter): index for index, parameter in enumerate(net.parameters())}
+        # By index of the parameter: the net's tensor, and its bfloat16 copy or its copies per group.
+        self._rounded: dict[int, tuple[Tensor, Tensor]] = {}
+        self._by_group: dict[int, tuple[Tensor, Tensor]] = {}
         if bf16_weights:
             for layer in net.modules():
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):
                     for own in layer.parameters():
-                        known[id(own)] = rounded = nn.Parameter(own.detach().bfloat16())
-                        self._rounded[places[id(own)]] = own, rounded
-        super().__init__(copy.deepcopy(net, known).train())
+                        memo[id(own)] = rounded = nn.Parameter(own.detach().bfloat16())
+                        self._rounded[indices[id(own)]] = own, rounded
+        super().__init__(copy.deepcopy(net, memo).train())
         for parent in list(self.module.modules()):
             for name, child in parent.named_children():
                 if isinstance(child, nn.BatchNorm2d):
-                    child.num_batches_tracked = None  # a host's counter would not count on replays; the trainer does
+                    child.num_batches_tracked = None  # a counter on the host would miss replays; the trainer counts
                     if batch_norm_group is not None:
                         grouped = GroupedBatchNorm2d(child, batch_norm_group, groups)
                         setattr(parent, name, grouped)
                         for own, copies in ((child.weight, grouped.weight), (child.bias, grouped.bias)):
                             if copies is not own:
-                                self._by_group[places[id(own)]] = own, copies
+                                self._by_group[indices[id(own)]] = own, copies
         self._parameters = list(self.module.parameters())
         self._averages = MovingAverages(m for m in self.module.modules() if isinstance(m, GroupedBatchNorm2d))
 
@@ -100,7 +101,7 @@ class WorkingCopy(DirectModel):
             rows, owns = zip(*pairs, strict=True)
             torch._foreach_copy_(rows, owns)
 
-    def take_in_statistics(self) -> None:
+    def update_moving_averages(self) -> None:
         self._averages.update()
 
     @torch.no_grad()
@@ -108,14 +109,14 @@ class WorkingCopy(DirectModel):
         gradients = super().gradients()
         if self._rounded:
             widened = [torch.empty_like(own) for own, _ in self._rounded.values()]
-            torch._foreach_copy_(widened, [gradients[place] for place in self._rounded])
-            for place, gradient in zip(self._rounded, widened, strict=True):
-                gradients[place] = gradient
+            torch._foreach_copy_(widened, [gradients[index] for index in self._rounded])
+            for index, gradient in zip(self._rounded, widened, strict=True):
+                gradients[index] = gradient
         if self._by_group:
-            first, *others = zip(*(gradients[place].unbind() for place in self._by_group), strict=True)
+            first, *others = zip(*(gradients[index].unbind() for index in self._by_group), strict=True)
             sums = torch._foreach_add(first, others[0])
             for other in others[1:]:
                 torch._foreach_add_(sums, other)
-            for place, total in zip(self._by_group, sums, strict=True):
-                gradients[place] = total
+            for index, total in zip(self._by_group, sums, strict=True):
+                gradients[index] = total
         return gradients

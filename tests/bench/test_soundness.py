@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paperbench.bench.soundness import FirstSteps, Reference, find_reference, first_steps, step_error
-from paperbench.training.metrics import WindowMetrics
+from paperbench.training.metrics import TrainingMetrics
 
 FP32 = [2.0, 1.5, 1.0]
 
@@ -68,7 +68,7 @@ class Descent:
             self.model.weight.copy_(torch.tensor([[2.0, 3.0, 6.0]]))
         self.window: list[float] = []
 
-    def begin_window(self) -> None:
+    def reset_training_metrics(self) -> None:
         self.window = []
 
     def step(self) -> None:
@@ -76,8 +76,8 @@ class Descent:
             self.window.append(float(self.model.weight.double().sum()))
             self.model.weight.mul_(0.5)
 
-    def window_metrics(self) -> WindowMetrics:
-        return WindowMetrics(sum(self.window) / len(self.window), 0.0)
+    def training_metrics(self) -> TrainingMetrics:
+        return TrainingMetrics(sum(self.window) / len(self.window), 0.0)
 
 
 def test_first_steps_are_losses_of_single_steps_and_the_length_of_three_updates() -> None:

@@ -136,9 +136,9 @@ def test_losses_are_those_of_a_trainer_from_the_start() -> None:
     trainer = Trainer(net, bench_recipe(16), random_images(64, 10), 0, "fp32", CPU)
     expected = []
     for _ in range(5):
-        trainer.begin_window()
+        trainer.reset_training_metrics()
         trainer.step()
-        expected.append(trainer.window_metrics().loss)
+        expected.append(trainer.training_metrics().loss)
     assert eager.losses == tuple(expected)
 
 

@@ -14,7 +14,7 @@ from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import from_json
 
 
-def test_the_closed_list_is_the_papers_names() -> None:
+def test_registered_names_are_those_of_the_paper() -> None:
     depths = ("20", "32", "44", "56", "110", "1202", "164", "1001", "110_1layer")
     imagenet_depths = ("18", "34", "50", "101", "152", "200")
     both_units = {f"{unit}_resnet{d}" for unit in ("original", "preact") for d in (*depths, *imagenet_depths)}
@@ -41,31 +41,35 @@ def test_the_closed_list_is_the_papers_names() -> None:
         ("preact_resnet200", (3, 24, 36, 3)),
     ],
 )
-def test_units_a_stage(name: str, units: tuple[int, ...]) -> None:
+def test_units_per_stage(name: str, units: tuple[int, ...]) -> None:
     assert resolve(name).units == units
+
+
+def test_depth_in_the_name_counts_the_weight_layers() -> None:
+    for net in NETS.values():
+        assert len(net.units) == len(FAMILIES[net.family].widths)
+        assert 2 + sum(net.units) * len(FAMILIES[net.family].kernels) == net.depth
 
 
 @pytest.mark.parametrize(
     ("name", "depth", "neighbours"),
     [
         ("preact_resnet110", 109, "104 or 110"),
-        ("preact_resnet110", 3, "8"),
         ("preact_resnet110", -4, "8"),
-        ("preact_resnet164", 110 - 1, "101 or 110"),
         ("original_resnet1001", 1000, "992 or 1001"),
         ("original_resnet110_1layer", 21, "20 or 23"),
         ("preact_resnet50", 110, "101 or 152"),
         ("preact_resnet50", 18, "50"),
         ("preact_resnet18", 1000, "34"),
-        ("preact_resnet34", 20, "18 or 34"),
     ],
 )
-def test_an_illegal_depth_is_refused_with_its_neighbours(name: str, depth: int, neighbours: str) -> None:
+def test_illegal_depth_is_refused_with_its_neighbours(name: str, depth: int, neighbours: str) -> None:
     with pytest.raises(PaperbenchError, match=f"no depth {depth}.*Nearest: {neighbours}\\."):
         resolve(name, depth=depth)
 
 
-def test_110_layers_are_legal_in_three_families_and_keep_the_names_family() -> None:
+def test_changed_depth_stays_in_the_family_of_the_name() -> None:
+    """110 is legal in three families."""
     assert resolve("preact_resnet164", depth=110).family == "bottleneck"
     assert resolve("preact_resnet110_1layer").family == "one_layer"
     assert resolve("preact_resnet20", depth=110) == resolve("preact_resnet110")
@@ -80,7 +84,6 @@ def test_110_layers_are_legal_in_three_families_and_keep_the_names_family() -> N
         ("resnet110_conv_shortcut", {"shortcut": "exclusive_gating", "gate_bias": -6}, "resnet110_exclusive_gating"),
         ("resnet110_exclusive_gating", {"shortcut": "identity"}, "original_resnet110"),
         ("resnet110_conv_shortcut", {"shortcut": "identity", "placement": "preact"}, "preact_resnet110"),
-        ("original_resnet164", {"placement": "relu_only_preact"}, "resnet164_relu_only_preact"),
         ("original_resnet101", {"placement": "bn_after_addition"}, "resnet101_bn_after_addition"),
         ("preact_resnet164.cifar10", {}, "preact_resnet164"),
         ("preact_resnet164", {"stride_in": "first"}, "preact_resnet164"),
@@ -90,26 +93,26 @@ def test_110_layers_are_legal_in_three_families_and_keep_the_names_family() -> N
         ("resnet110_exclusive_gating", {"gate_bias": np.float32(-6)}, "resnet110_exclusive_gating"),
     ],
 )
-def test_equal_nets_are_equal_whatever_they_were_asked_for_by(name: str, kwargs: dict[str, Any], same: str) -> None:
+def test_equal_nets_are_equal_however_requested(name: str, kwargs: dict[str, Any], same: str) -> None:
     assert resolve(name, **kwargs) == NETS[same]
     assert resolve(name, **kwargs).canonical() == NETS[same].canonical()
 
 
 @pytest.mark.parametrize("scales", [{"shortcut_scale": 1}, {"residual_scale": 1}])
-def test_a_net_that_scales_one_path_alone_is_not_the_plain_one(scales: dict[str, Any]) -> None:
+def test_scaling_only_one_path_is_not_the_identity(scales: dict[str, Any]) -> None:
     halves = {"shortcut_scale": 0.5, "residual_scale": 0.5, **scales}
     assert resolve("resnet110_constant_scaling", **halves) != NETS["original_resnet110"]
 
 
-def test_every_combination_of_shortcut_and_placement_is_a_net_of_its_own() -> None:
+def test_every_shortcut_combines_with_every_placement() -> None:
     pairs = list(itertools.product(SHORTCUTS, PLACEMENTS))
     nets = [resolve("original_resnet110", shortcut=shortcut, placement=placement) for shortcut, placement in pairs]
     assert len(pairs) == len(set(nets)) == 30
     assert [(net.shortcut, net.placement) for net in nets] == pairs
 
 
-def test_a_digest_is_made_of_the_fields_of_a_net_that_are_set() -> None:
-    """So that a field which nets gain changes no digest of the nets before it."""
+def test_canonical_form_contains_only_set_fields() -> None:
+    """So a new field does not change the digests of existing nets."""
     plain = resolve("preact_resnet110").canonical()
     assert plain == {
         "family": "basic",
@@ -131,19 +134,18 @@ def test_a_digest_is_made_of_the_fields_of_a_net_that_are_set() -> None:
     }
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_a_net_comes_back_from_what_enters_its_digest(name: str) -> None:
-    assert from_json(Net, json.dumps(NETS[name].canonical())) == NETS[name]
+def test_nets_survive_a_round_trip_through_json() -> None:
+    for net in NETS.values():
+        assert from_json(Net, json.dumps(net.canonical())) == net
 
 
-def test_what_is_the_same_number_is_the_same_text_in_digests() -> None:
-    texts = [
-        resolve("resnet110_exclusive_gating", gate_bias=zero).canonical() for zero in (0, 0.0, -0.0, np.float32(0))
-    ]
-    assert len({canonical_json(text) for text in texts}) == 1
+def test_equal_numbers_give_the_same_digest() -> None:
+    zeros = (0, 0.0, -0.0, np.float32(0))
+    nets = [resolve("resnet110_exclusive_gating", gate_bias=zero) for zero in zeros]
+    assert len({canonical_json(net.canonical()) for net in nets}) == 1
 
 
-def test_option_a_also_widens_bottleneck_nets() -> None:
+def test_option_a_on_bottleneck_nets() -> None:
     net = resolve("preact_resnet164", shortcut_option="A")
     first, second = (next(unit for unit in units(net) if unit.stage == stage) for stage in (0, 1))
     assert (first.resizing, first.stride) == ("zero_pad", 1)
@@ -164,21 +166,18 @@ def test_tags_set_the_number_of_classes() -> None:
         ("preact_resnet11", {}, "Did you mean 'preact_resnet1"),
         ("preact_resnet110.cifar1000", {}, "has no tag 'cifar1000'. Did you mean 'cifar100'"),
         ("preact_resnet110.imagenet", {}, "has no tag 'imagenet'. Known: cifar10, cifar100"),
+        ("preact_resnet110.", {}, "has no tag ''"),
+        ("preact_resnet110.cifar10.x", {}, "has no tag 'cifar10.x'. Did you mean 'cifar10'"),
         ("preact_resnet110", {"depth": "20"}, "must be a whole number"),
-        ("preact_resnet110", {"depth": True}, "must be a whole number"),
+        ("preact_resnet110", {"depth": 6_000_002}, "Depth 6000002 of a basic net is too large: the maximum is 10,000"),
         ("preact_resnet110", {"num_classes": -1}, "must be at least 0, not -1"),
         ("preact_resnet110", {"in_chans": 0}, "must be at least 1, not 0"),
         ("preact_resnet110", {"shortcut_option": "C"}, "must be 'A' or 'B', not 'C'"),
-        ("preact_resnet110", {"depth": 6_000_002}, "No basic net has 6000002 layers here: 10,000 are the most"),
-        ("preact_resnet110.", {}, "has no tag ''"),
-        ("preact_resnet110.cifar10.x", {}, "has no tag 'cifar10.x'. Did you mean 'cifar10'"),
         ("preact_resnet110", {"placement": ["preact"]}, "must be text, not a list"),
         ("preact_resnet110", {"placement": "preactt"}, "unknown placement 'preactt'. Did you mean 'preact'"),
         ("preact_resnet110", {"shortcut": "gating"}, "unknown shortcut 'gating'. Known: constant_scaling, conv"),
-        ("resnet110_exclusive_gating", {"gate_bias": "-6"}, "must be a number, not '-6'"),
         ("resnet110_exclusive_gating", {"gate_bias": float("nan")}, "must be a finite number, not nan"),
         ("resnet110_exclusive_gating", {"gate_bias": 10**400}, "must be a number"),
-        ("resnet110_exclusive_gating", {"gate_bias": True}, "must be a number, not true"),
         ("resnet110_exclusive_gating", {"gate_init": "zero"}, "must be 'he' or 'gaussian'"),
         ("resnet110_constant_scaling", {"shortcut_scale": -0.5}, "must be at least 0, not -0.5"),
         ("resnet110_dropout_shortcut", {"inverted": 1}, "must be true or false"),
@@ -194,28 +193,23 @@ def test_bad_requests_are_refused(name: str, kwargs: dict[str, object], message:
 @pytest.mark.parametrize(
     ("name", "kwargs", "reason"),
     [
-        (
-            "original_resnet110",
-            {"gate_bias": -6},
-            "its shortcut is identity, and gate_bias is for exclusive_gating and",
-        ),
+        ("original_resnet110", {"gate_bias": -6}, "shortcut is identity, and gate_bias is for exclusive_gating and"),
         ("resnet110_exclusive_gating", {"shortcut_scale": 0.5}, "shortcut_scale is for constant_scaling"),
         ("resnet110_exclusive_gating", {"shortcut": "conv", "gate_bias": -6}, "its shortcut is conv"),
         ("resnet110_constant_scaling", {"inverted": True}, "inverted is for dropout"),
         ("resnet110_dropout_shortcut", {"shortcut_bn": True}, "shortcut_bn is for conv"),
         ("resnet110_conv_shortcut", {"shortcut_option": "A"}, "every shortcut is a convolution"),
-        ("original_resnet110", {"shortcut": "conv", "shortcut_option": "B"}, "every shortcut is a convolution"),
-        ("preact_resnet110", {"stride_in": "first"}, "only bottleneck units have a choice"),
+        ("preact_resnet110", {"stride_in": "first"}, "only bottleneck units have this choice"),
         ("original_resnet164", {"transition_shortcut": "raw"}, "units of placement original have no pre-activation"),
         ("preact_resnet164", {"placement": "original", "transition_shortcut": "raw"}, "have no pre-activation"),
     ],
 )
-def test_arguments_that_a_net_would_ignore_are_refused(name: str, kwargs: dict[str, object], reason: str) -> None:
+def test_ignored_arguments_are_refused(name: str, kwargs: dict[str, object], reason: str) -> None:
     with pytest.raises(PaperbenchError, match=f"{name} would ignore .*{reason}.*Leave it out"):
         resolve(name, **kwargs)
 
 
-def test_an_unknown_argument_is_a_type_error_too() -> None:
+def test_unknown_argument_is_also_a_type_error() -> None:
     with pytest.raises(ArgumentError, match=r"has no argument 'dept'\. Did you mean 'depth'") as caught:
         resolve("preact_resnet110", dept=20)
     assert isinstance(caught.value, TypeError)
@@ -225,31 +219,20 @@ def test_an_unknown_argument_is_a_type_error_too() -> None:
     ("changes", "message"),
     [
         ({"family": "basics"}, "unknown family 'basics'. Did you mean 'basic'"),
-        ({"placement": "preactivation"}, "unknown placement 'preactivation'. Did you mean 'preact'"),
-        ({"shortcut": "identities"}, "unknown shortcut 'identities'. Did you mean 'identity'"),
         ({"placement": None}, "placement: must be text, not nothing"),
-        ({"stride_in": None}, "stride_in: must be 'first' or 'middle', not nothing"),
         ({"depth": 110.0}, "depth: must be a whole number, not 110.0"),
-        ({"num_classes": -1}, "num_classes: must be at least 0, not -1"),
+        ({"depth": 111}, "no depth 111"),
         ({"filters": 16}, "filters: unknown key"),
         ({"shortcut_option": None}, "A net with shortcut identity needs shortcut_option"),
-        ({"shortcut_option": "C"}, "shortcut_option: must be 'A' or 'B', not 'C'"),
         ({"shortcut": "conv"}, "A net with shortcut conv has no shortcut_option"),
-        ({"stride_in": "middle"}, "A net would ignore stride_in: only bottleneck units have a choice"),
+        ({"stride_in": "middle"}, "A net would ignore stride_in: only bottleneck units"),
         ({"placement": "original", "transition_shortcut": "raw"}, "A net would ignore transition_shortcut"),
-        ({"depth": 111}, "no depth 111"),
         ({"gate_bias": -6.0}, "A net with shortcut identity has no gate_bias"),
         ({"shortcut": "dropout"}, "A net with shortcut dropout needs inverted"),
     ],
 )
-def test_a_net_cannot_be_made_of_values_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
-    """As they come from an edited record."""
+def test_inconsistent_values_make_no_net(changes: dict[str, Any], message: str) -> None:
+    """As in an edited record."""
     values: dict[str, Any] = {**resolve("preact_resnet110").canonical(), **changes}
     with pytest.raises(PaperbenchError, match=message):
         from_json(Net, json.dumps(values))
-
-
-def test_every_depth_in_the_list_belongs_to_its_family() -> None:
-    for net in NETS.values():
-        assert len(net.units) == len(FAMILIES[net.family].widths)
-        assert 2 + sum(net.units) * len(FAMILIES[net.family].kernels) == net.depth

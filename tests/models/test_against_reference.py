@@ -1,4 +1,4 @@
-"""Outputs, gradients and averages of the package's nets against independent implementations, in float64."""
+"""Outputs, gradients and BN statistics of the nets compared with independent implementations, in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net, res
 from paperbench.models import ResidualNet
 from tests.reference import Parameters, forward, units_of_stages
 
-# Two units a stage, so that each has one that keeps dimensions, or the smallest net that there is.
+# Two units per stage, so that each stage has a unit that keeps dimensions, or the smallest net of the family.
 SMALL = {"basic": 14, "bottleneck": 20, "one_layer": 8, "imagenet_basic": 18, "imagenet_bottleneck": 50}
 OF_FAMILY = {
     "basic": "original_resnet110",
@@ -26,18 +26,22 @@ OF_FAMILY = {
 GATED = ("exclusive_gating", "shortcut_only_gating")
 
 
+def case(name: str, kwargs: dict[str, Any], *, full: bool) -> Any:
+    return pytest.param(name, kwargs, id=f"{name}-{kwargs}", marks=pytest.mark.full if full else ())
+
+
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
 def images_for(net: Net) -> Tensor:
-    """Two images: not square, and of an odd side where the net allows, so that no mix-up of positions can hide."""
+    """Two images, not square and with an odd side where possible, so that mixed-up positions show."""
     height, width = (64, 48) if FAMILIES[net.family].pools_early else (13, 10)
     return torch.randn(2, net.in_chans, height, width, dtype=torch.float64, generator=generator(2))
 
 
 def randomised(net: Net, *, seed: int = 1) -> ResidualNet:
-    """A net in float64 with scales, shifts, biases and averages away from their first values: mistakes could hide."""
+    """A net in float64 with random scales, shifts, biases and BN statistics, since initial values can hide errors."""
     model, source = ResidualNet(net), generator(seed)
     model.init_weights(generator(seed))
     for module in model.modules():
@@ -53,7 +57,7 @@ def randomised(net: Net, *, seed: int = 1) -> ResidualNet:
 
 
 class ReadState(dict[str, Tensor]):
-    """A copy of a state that notes which of its tensors were asked for."""
+    """A copy of a state dict that records the unread tensors."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__({k: v.detach().clone().requires_grad_(v.requires_grad) for k, v in state.items()})
@@ -89,31 +93,34 @@ def small(name: str, **kwargs: Any) -> Net:
     return resolve(name, depth=SMALL[NETS[name].family], **kwargs)
 
 
-# Names that are one net at the same depth are computed once.
+# Names that give the same net at the small depth are tested once.
 SMALL_NETS = {small(name): name for name in reversed(list(NETS))}
+SLOW_NAMES = ("original_resnet50", "resnet101_bn_after_addition")
 
 
-@pytest.mark.parametrize("net", SMALL_NETS, ids=SMALL_NETS.values())
+@pytest.mark.parametrize(
+    "net",
+    [pytest.param(n, id=i, marks=pytest.mark.full if i in SLOW_NAMES else ()) for n, i in SMALL_NETS.items()],
+)
 def test_every_name_at_a_small_depth(net: Net) -> None:
     assert_equals_reference(randomised(net), images_for(net))
 
 
-def combinations() -> Iterator[tuple[str, dict[str, Any]]]:
-    """All shortcuts in all placements, with what else may be chosen there."""
+def combinations() -> Iterator[Any]:
+    """All shortcuts in all placements, with the options of each. Most combinations of options run with --full."""
     for family, name in OF_FAMILY.items():
         for shortcut in SHORTCUTS:
             for placement in PLACEMENTS:
                 both = {"shortcut": shortcut, "placement": placement}
-                yield name, both
+                is_slow = shortcut not in ("identity", "exclusive_gating")
+                yield case(name, both, full=is_slow and family != "basic")
                 if family != "bottleneck" and shortcut != "conv":
-                    yield name, {**both, "shortcut_option": "B"}
+                    yield case(name, {**both, "shortcut_option": "B"}, full=is_slow)
                 if family != "one_layer" and "preact" in placement:
-                    yield name, {**both, "transition_shortcut": "raw"}
+                    yield case(name, {**both, "transition_shortcut": "raw"}, full=is_slow)
 
 
-@pytest.mark.parametrize(
-    ("name", "kwargs"), [pytest.param(n, k, id="-".join([n, *k.values()])) for n, k in combinations()]
-)
+@pytest.mark.parametrize(("name", "kwargs"), list(combinations()))
 def test_shortcuts_in_placements(name: str, kwargs: dict[str, Any]) -> None:
     net = small(name, **kwargs)
     assert_equals_reference(randomised(net), images_for(net))
@@ -133,8 +140,8 @@ LARGE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), LARGE, ids=[f"{n}-{k}" for n, k in LARGE])
-def test_outputs_of_nets_for_large_images(name: str, kwargs: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("50")) for n, k in LARGE])
+def test_outputs_of_imagenet_nets(name: str, kwargs: dict[str, Any]) -> None:
     """Without gradients, which take most of the time in these nets."""
     net = small(name, **kwargs)
     model, images = randomised(net).eval(), images_for(net)
@@ -168,7 +175,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), ARGUMENTS, ids=[f"{n}-{k}" for n, k in ARGUMENTS])
+@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n == "original_resnet18") for n, k in ARGUMENTS])
 def test_arguments(name: str, kwargs: dict[str, Any]) -> None:
     net = small(name, **kwargs)
     assert_equals_reference(randomised(net), images_for(net))
@@ -176,8 +183,8 @@ def test_arguments(name: str, kwargs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("shortcut", GATED)
 @pytest.mark.parametrize("kwargs", [{}, {"gate_bias": 0.0}, {"gate_bias": -3.0}, {"gate_init": "gaussian"}])
-def test_gates_before_training(shortcut: str, kwargs: dict[str, Any]) -> None:
-    """Freshly initialised: the other tests move gate biases away from where they begin."""
+def test_initial_gates(shortcut: str, kwargs: dict[str, Any]) -> None:
+    """With initial values; the other tests randomise the gate biases."""
     net = small("original_resnet110", shortcut=shortcut, **kwargs)
     model = ResidualNet(net)
     model.init_weights(generator(4))
@@ -192,9 +199,16 @@ def test_gates_before_training(shortcut: str, kwargs: dict[str, Any]) -> None:
     assert_equals_reference(model.double(), images_for(net))
 
 
-@pytest.mark.parametrize("name", [name for name, net in NETS.items() if net.depth <= 200])
-def test_names_and_shapes_of_all_parameters_at_full_depth(name: str) -> None:
-    """All zeros: the reference finds every parameter it asks for, they fit together, and none is left over."""
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if net.depth in (18, 20, 50, 110, 164) else pytest.mark.full)
+        for name, net in NETS.items()
+        if net.depth <= 200
+    ],
+)
+def test_parameter_names_and_shapes_at_full_depth(name: str) -> None:
+    """The reference finds all its parameters, with fitting shapes, and reads all that exist."""
     with torch.device("meta"):
         model = ResidualNet(resolve(name))
     state = ReadState({key: torch.zeros_like(value, device="cpu") for key, value in model.state_dict().items()})
@@ -227,7 +241,9 @@ def name_in_torchvision(key: str) -> str:
     return key if key.startswith("fc") else key.replace("conv.", "conv1.").replace("bn.", "bn1.")
 
 
-@pytest.mark.parametrize("depth", [18, 34, 50, 101])
+@pytest.mark.parametrize(
+    "depth", [18, 50, pytest.param(34, marks=pytest.mark.full), pytest.param(101, marks=pytest.mark.full)]
+)
 def test_original_nets_equal_torchvisions(depth: int) -> None:
     """Torchvision has the stride of a bottleneck unit in the 3x3 convolution."""
     kwargs = {"stride_in": "middle"} if depth >= 50 else {}
@@ -237,7 +253,7 @@ def test_original_nets_equal_torchvisions(depth: int) -> None:
     theirs.load_state_dict({name_in_torchvision(k): v.clone() for k, v in model.state_dict().items()}, assign=True)
     images = images_for(model.net)
     with torch.no_grad():
-        for training in (True, False):  # the second with the averages that the first has moved
+        for training in (True, False):  # the second pass uses the moving averages of the first
             model.train(training)
             theirs.train(training)
             torch.testing.assert_close(model(images), theirs(images), rtol=1e-9, atol=1e-9)
@@ -247,23 +263,23 @@ def test_original_nets_equal_torchvisions(depth: int) -> None:
 
 
 def asymmetric_after_addition(net: Net, state: dict[str, Tensor], images: Tensor, *, training: bool) -> Tensor:
-    """Fig. 5(b): the activation f behind an addition acts on what the next residual function reads, not its shortcut.
+    """Fig. 5(b): the activation f after an addition affects only the next residual function, not its shortcut.
 
-    The f at the end of one unit is the "pre-activation" of the next one in `state`, that of the last unit the tail's.
+    In `state`, the f of one unit is the "preactivation" of the next unit; the f of the last unit is the tail.
     """
     p, units = Parameters(state, training), units_of_stages(net.family, net.depth)
     names = [f"stages.{stage}.{u}" for stage, n in enumerate(units) for u in range(n)]
     f_of = [*(f"{name}.preactivation.bn" for name in names), "tail.bn"]
 
     x = p.conv("stem.conv", images, 3, 16)
-    x = activated = F.relu(p.bn(f_of[0], x))  # conv1's own f is symmetric: it stands before the split
+    x = activated = F.relu(p.bn(f_of[0], x))  # the f of conv1 is symmetric: it comes before the split
     for name, f in zip(names, f_of[1:], strict=True):
         stage, u = map(int, name.split(".")[1:])
         width, stride = 16 * 2**stage, 2 if stage > 0 and u == 0 else 1
         y = p.conv(f"{name}.residual.conv1", activated, 1, width, stride)
         y = p.conv(f"{name}.residual.conv2", F.relu(p.bn(f"{name}.residual.bn1", y)), 3, width)
         y = p.conv(f"{name}.residual.conv3", F.relu(p.bn(f"{name}.residual.bn2", y)), 1, 4 * width)
-        if u == 0:  # a projection: both paths of such a unit begin with what f gives
+        if u == 0:  # a projection: both paths of such a unit begin with f
             x = p.conv(f"{name}.shortcut.conv", activated, 1, 4 * width, stride)
         x = x + y
         activated = F.relu(p.bn(f, x))
@@ -271,7 +287,7 @@ def asymmetric_after_addition(net: Net, state: dict[str, Tensor], images: Tensor
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_asymmetric_activation_after_the_addition_is_pre_activation_of_the_next_unit(training: bool) -> None:
+def test_preactivation_equals_asymmetric_after_add_activation(training: bool) -> None:
     net = resolve("preact_resnet164", depth=29)
     model, images = randomised(net).train(training), images_for(net)
     state = ReadState(model.state_dict())
@@ -280,7 +296,7 @@ def test_asymmetric_activation_after_the_addition_is_pre_activation_of_the_next_
     torch.testing.assert_close(model(images), expected, rtol=1e-9, atol=1e-9)
 
 
-class TestDropoutInTraining:
+class TestDropoutShortcut:
     DRAWS = 400
 
     @pytest.fixture(params=[False, True], ids=["not inverted", "inverted"])
@@ -289,7 +305,7 @@ class TestDropoutInTraining:
 
     @pytest.fixture
     def unit(self, inverted: bool) -> nn.Module:
-        """A unit of the original placement whose residual function is zero: relu(h(x)) is what comes out."""
+        """A unit of the original placement with residual function zero, so its output is relu(h(x))."""
         model = ResidualNet(resolve("resnet110_dropout_shortcut", depth=14, inverted=inverted))
         unit = model.get_submodule("stages.0.1")
         nn.init.zeros_(unit.get_parameter("residual.bn2.weight"))
@@ -298,10 +314,10 @@ class TestDropoutInTraining:
 
     @pytest.fixture
     def x(self) -> Tensor:
-        """Positive, so that the ReLU behind the addition passes it."""
+        """Positive, so that the ReLU after the addition does not change it."""
         return 0.5 + torch.rand(2, 16, 8, 8, generator=generator(5))
 
-    def test_what_is_kept_passes_unscaled_or_doubled(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
+    def test_kept_values_are_unscaled_or_doubled(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
         torch.manual_seed(6)
         x.requires_grad_()
         out = unit(x)
@@ -309,23 +325,23 @@ class TestDropoutInTraining:
         assert set(factors.unique().tolist()) == {0.0, 2.0 if inverted else 1.0}
         out.sum().backward()
         assert x.grad is not None
-        assert torch.equal(x.grad, factors)  # the same elements are dropped on the way back
+        assert torch.equal(x.grad, factors)  # the backward pass drops the same elements
         assert not torch.equal(unit(x) > 0, factors > 0)
 
-    def test_about_half_is_dropped_element_by_element(self, unit: nn.Module, x: Tensor) -> None:
+    def test_half_of_the_elements_are_dropped_independently(self, unit: nn.Module, x: Tensor) -> None:
         torch.manual_seed(7)
         kept = torch.stack([unit(x).detach() > 0 for _ in range(self.DRAWS)]).double()
         assert abs(kept.mean().item() - 0.5) < 5 * 0.5 / math.sqrt(kept.numel())
-        for axes in ((2,), (3, 4), (2, 3, 4)):  # no whole channels, maps or images
+        for axes in ((2,), (3, 4), (2, 3, 4)):  # not whole channels, maps or images
             share = kept.mean(axes)
             n = kept.numel() / share.numel()
             assert share.std().item() == pytest.approx(0.5 / math.sqrt(n), rel=0.1), axes
 
-    def test_mean_of_draws_is_what_evaluation_computes(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
+    def test_evaluation_computes_the_mean_of_training(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
         torch.manual_seed(8)
         mean = torch.stack([unit(x).detach() for _ in range(self.DRAWS)]).double().mean(0)
         expected = x.double() * (1.0 if inverted else 0.5)
-        # Six standard errors: one of 2048 elements is outside four or five of them now and then.
+        # Six standard errors, since there are 2048 elements.
         assert (mean / expected - 1).abs().max().item() < 6 / math.sqrt(self.DRAWS)
         assert mean.sum().item() == pytest.approx(expected.sum().item(), rel=5 / math.sqrt(self.DRAWS * x.numel()))
         torch.testing.assert_close(unit.eval()(x).double(), expected)

@@ -1,7 +1,7 @@
-"""The graph of every kind of net, unit by unit, read off a trace and compared with tables written from the paper.
+"""The units of traced nets compared with tables written from the paper's figures.
 
-Nothing here relies on the names or classes of the package's own modules: additions are found in the trace, and both
-operands are followed back to the addition before. What both paths have in common stands before the split.
+Independent of the package's module names and classes: the tests find the additions in a torch.fx trace and follow both
+operands back to the previous addition. The common part of both paths is the part before the split.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
 
 @dataclass(frozen=True)
 class Path:
-    """What stands on a path from one node to another.
+    """The components on a path from one node to another.
 
     Attributes:
-        words: One word a component, in the order of the data: "3x3" and "1x1/2" are convolutions, with their stride.
-        nodes: As many nodes.
-        gate: The convolution whose sigmoid the path is multiplied by.
+        words: One word per component, in data order. "3x3" and "1x1/2" are convolutions; "/2" is the stride.
+        nodes: The nodes of these components.
+        gate: The convolution whose sigmoid multiplies the path.
     """
 
     words: tuple[str, ...] = ()
@@ -52,14 +52,14 @@ class Path:
 
 @dataclass(frozen=True)
 class Unit:
-    """A residual unit as the trace has it.
+    """A residual unit in the trace.
 
     Attributes:
-        shared: What stands before the split: behind the addition before this one, or behind the images.
-        residual, shortcut: The two paths from the split to the addition.
+        shared: Components between the previous addition (or the images) and the split.
+        residual, shortcut: Components of the two paths from the split to the addition.
         widths: Output channels of the weight layers.
-        stride: From the images to this unit's output.
-        gate: The convolution of the gate, as a word; it reads what the shortcut reads.
+        stride: Total stride from the images to the unit's output.
+        gate: The convolution of the gate, which reads the same signal as the shortcut.
     """
 
     shared: str
@@ -71,7 +71,7 @@ class Unit:
 
 
 class Graph:
-    """The units of a net, and what stands behind the last addition."""
+    """The units of a net, and its tail after the last addition."""
 
     def __init__(self, model: nn.Module) -> None:
         graph = fx.symbolic_trace(model).graph
@@ -128,13 +128,13 @@ class Graph:
         return module
 
     def origin(self, node: fx.Node) -> fx.Node:
-        """The node whose values these are: the first one behind it that does something."""
+        """The node that produced these values, skipping identities and casts."""
         while (node.op == "call_module" or node.target == "to") and not self.word(node):
             node = node.all_input_nodes[0]
         return node
 
     def path(self, start: fx.Node, end: fx.Node) -> Path:
-        """From one node, left out, to another one, followed backwards."""
+        """The path from `start` (exclusive) to `end`, followed backwards."""
         path = Path()
         while end is not start:
             assert end.op != "placeholder", f"a path leads past {start}"
@@ -143,7 +143,7 @@ class Graph:
         return path
 
     def step(self, node: fx.Node) -> tuple[fx.Node, Path]:
-        """Where a node has its data from, and what it is."""
+        """The input of a node, and the path that the node adds."""
         if node.target in PRODUCTS:
             return self.product(node)
         if node.target is operator.sub:
@@ -156,7 +156,7 @@ class Graph:
     def word(self, node: fx.Node) -> str:
         if node.op == "call_module":
             return self.module_word(self.modules[str(node.target)])
-        if node.target == "to":  # precision alone
+        if node.target == "to":  # a cast
             return ""
         if node.target is operator.getitem:
             whole, every_second = slice(None), slice(None, None, 2)
@@ -196,7 +196,7 @@ class Graph:
         return words[type(module)]
 
     def product(self, node: fx.Node) -> tuple[fx.Node, Path]:
-        """A factor: a number, or g(x)."""
+        """A multiplication by a number or by g(x)."""
         factors = [factor for factor in node.args if not isinstance(factor, fx.Node)]
         if factors:
             (before,) = node.all_input_nodes
@@ -209,7 +209,7 @@ class Graph:
         return before, Path(("*g",), (node,), gate.all_input_nodes[0])
 
     def difference(self, node: fx.Node) -> tuple[fx.Node, Path]:
-        """The factor 1 - g(x), written h - g(x) h."""
+        """A multiplication by 1 - g(x), computed as h - g(x) h."""
         before, taken = node.args
         assert isinstance(taken, fx.Node)
         assert taken.target in PRODUCTS
@@ -228,15 +228,15 @@ def graph_of(name: str, **kwargs: Any) -> Graph:
         return Graph(ResidualNet(resolve(name, **kwargs)))
 
 
-# Weight layers of one unit (W - BN - ReLU - W, with one W less or more), with the stride where it changes the map.
+# Weight layers of one unit (W - BN - ReLU - W, or with one or three W), at stride 1 and at stride 2.
 WEIGHTS = {
     "basic": ("3x3 bn relu 3x3", "3x3/2 bn relu 3x3"),
     "bottleneck": ("1x1 bn relu 3x3 bn relu 1x1", "1x1/2 bn relu 3x3 bn relu 1x1"),
     "one_layer": ("3x3", "3x3/2"),
     "imagenet_bottleneck": ("1x1 bn relu 3x3 bn relu 1x1", "1x1/2 bn relu 3x3 bn relu 1x1"),
 }
-# Fig. 4: what stands before the split (behind the addition of the unit before) and on the residual path,
-# in units that keep dimensions and in those that change them.
+# Fig. 4: components between the previous addition and the split, and on the residual path, in units that keep
+# dimensions and in units that change them.
 KEEPS = {
     "original": ("relu", "{W} bn"),
     "bn_after_addition": ("bn relu", "{W}"),
@@ -245,7 +245,7 @@ KEEPS = {
     "preact": ("", "bn relu {W}"),
 }
 CHANGES = {**KEEPS, "relu_only_preact": ("relu", "{W} bn"), "preact": ("bn relu", "{W}")}
-# The first unit has the same before it in all five cases; with full pre-activation that is the Appendix's
+# All five placements have the same components before the first unit; for full pre-activation, see the Appendix:
 # "right after conv1 (...) and before splitting into two paths".
 STEM = {
     "basic": "3x3 bn relu",
@@ -253,7 +253,7 @@ STEM = {
     "one_layer": "3x3 bn relu",
     "imagenet_bottleneck": "7x7/2 bn relu max3x3/2",
 }
-# Behind the last addition: f of Eq. (2), or with pre-activation the Appendix's "extra activation".
+# After the last addition: f of Eq. (2), or for pre-activation the "extra activation" of the Appendix.
 TAIL = {
     "original": "relu mean fc",
     "bn_after_addition": "bn relu mean fc",
@@ -287,7 +287,7 @@ WIDTH_AND_STRIDE = {
 def expected_units(
     family: str, placement: str, changes: Mapping[str, tuple[str, str]] = CHANGES, raw: bool = False
 ) -> list[Unit]:
-    """The net with identity shortcuts, from the tables above."""
+    """The units of a net with identity shortcuts, from the tables above."""
     units = []
     for stage, (width, stride) in enumerate(WIDTH_AND_STRIDE[family]):
         widths = {"basic": (width, width), "one_layer": (width,)}.get(family, (width, width, 4 * width))
@@ -309,7 +309,7 @@ def expected_units(
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("family", FULL_DEPTH)
-def test_units_of_the_five_placements(family: str, placement: str) -> None:
+def test_placements_of_figure_4(family: str, placement: str) -> None:
     graph = graph_of(FULL_DEPTH[family], placement=placement)
     expected = expected_units(family, placement)
     for index, (unit, right) in enumerate(zip(graph.units, expected, strict=True)):
@@ -319,14 +319,14 @@ def test_units_of_the_five_placements(family: str, placement: str) -> None:
 
 @pytest.mark.parametrize("placement", ["relu_only_preact", "preact"])
 @pytest.mark.parametrize("family", FULL_DEPTH)
-def test_shortcuts_that_change_dimensions_may_read_the_raw_signal(family: str, placement: str) -> None:
+def test_transition_shortcuts_can_read_the_raw_signal(family: str, placement: str) -> None:
     graph = graph_of(FULL_DEPTH[family], placement=placement, transition_shortcut="raw")
     assert graph.units == expected_units(family, placement, changes=KEEPS)
 
 
 @pytest.mark.parametrize("placement", ["original", "preact"])
 @pytest.mark.parametrize("family", ["bottleneck", "imagenet_bottleneck"])
-def test_the_stride_may_be_in_the_middle(family: str, placement: str) -> None:
+def test_stride_in_the_middle(family: str, placement: str) -> None:
     graph = graph_of(FULL_DEPTH[family], placement=placement, stride_in="middle")
     strided = [unit for unit in graph.units if "/2" in unit.residual]
     weights = "1x1 bn relu 3x3/2 bn relu 1x1"
@@ -336,8 +336,8 @@ def test_the_stride_may_be_in_the_middle(family: str, placement: str) -> None:
     }
 
 
-# Fig. 2, in units of the original placement: the residual path, the shortcut where dimensions are kept, where the map
-# is halved ("A" is the identity of option A), and the gate in both.
+# Fig. 2 in the original placement: the residual path, the shortcut at stride 1 and at stride 2 (with option A), and
+# the gates of both.
 A = "every/2 zeros+{extra}"
 FIGURE_2: dict[str, tuple[str, str, str, tuple[str | None, str | None]]] = {
     "identity": ("{W} bn", "", A, (None, None)),
@@ -350,7 +350,7 @@ FIGURE_2: dict[str, tuple[str, str, str, tuple[str | None, str | None]]] = {
 
 
 @pytest.mark.parametrize("shortcut", FIGURE_2)
-def test_units_of_the_six_shortcuts(shortcut: str) -> None:
+def test_shortcuts_of_figure_2(shortcut: str) -> None:
     graph = graph_of("original_resnet110", shortcut=shortcut)
     residual, kept, halved, gates = FIGURE_2[shortcut]
     for index, unit in enumerate(graph.units):
@@ -376,15 +376,15 @@ def test_units_of_the_six_shortcuts(shortcut: str) -> None:
         ("resnet110_dropout_shortcut", {"inverted": True}, "dropout0.5", "bn"),
     ],
 )
-def test_factors_of_the_two_paths(name: str, kwargs: dict[str, Any], shortcut: str, residual: str) -> None:
+def test_scales_and_dropout_of_the_two_paths(name: str, kwargs: dict[str, Any], shortcut: str, residual: str) -> None:
     for unit in graph_of(name, **kwargs).units:
         assert unit.shortcut.endswith(shortcut)
         assert unit.residual.endswith(residual)
 
 
 @pytest.mark.parametrize("shortcut", ["exclusive_gating", "shortcut_only_gating"])
-def test_gates_of_units_with_pre_activation_read_what_the_shortcut_reads(shortcut: str) -> None:
-    """That they do is checked while the graph is read; here is what the shortcut reads."""
+def test_gates_of_preactivation_units_read_the_shortcut_input(shortcut: str) -> None:
+    """`Graph.unit` asserts that gate and shortcut read the same signal; this test asserts which one."""
     graph = graph_of("preact_resnet110", shortcut=shortcut)
     for index, unit in enumerate(graph.units):
         halves = index in (18, 36)
@@ -397,10 +397,11 @@ def test_gates_of_units_with_pre_activation_read_what_the_shortcut_reads(shortcu
     ("name", "units_by_stride"),
     [
         ("original_resnet110", {1: 18, 2: 18, 4: 18}),  # 54 units
-        ("preact_resnet1001", {1: 111, 2: 111, 4: 111}),  # 333 units
+        pytest.param("preact_resnet1001", {1: 111, 2: 111, 4: 111}, marks=pytest.mark.full),  # 333 units
         ("original_resnet110_1layer", {1: 36, 2: 36, 4: 36}),  # 108 units
         ("preact_resnet152", {4: 3, 8: 8, 16: 36, 32: 3}),
-        ("preact_resnet200", {4: 3, 8: 24, 16: 36, 32: 3}),  # 16 more on the map of 224 / 8 = 28 pixels
+        # 16 more than ResNet-152 on the map of 224 / 8 = 28 pixels
+        pytest.param("preact_resnet200", {4: 3, 8: 24, 16: 36, 32: 3}, marks=pytest.mark.full),
     ],
 )
 def test_numbers_of_units(name: str, units_by_stride: dict[int, int]) -> None:
@@ -408,8 +409,8 @@ def test_numbers_of_units(name: str, units_by_stride: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("family", FULL_DEPTH)
-def test_placements_only_reorder_the_same_components(family: str) -> None:
-    """Sec. 4: the same components in all five cases. The shortcuts, whose BN may differ, are left out."""
+def test_placements_reorder_the_same_components(family: str) -> None:
+    """Sec. 4: the same components in all five cases, without the shortcuts, whose BN may differ."""
     components = []
     for placement in PLACEMENTS:
         graph = graph_of(FULL_DEPTH[family], placement=placement)

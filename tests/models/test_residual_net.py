@@ -15,12 +15,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from paperbench.architecture import macs, parameters
-from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, resolve
+from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net, resolve
 from paperbench.models import ResidualNet
 from tests.helpers import ROOT
 
-# Counts published for these nets (osmr/imgclsmob: 164 and 1001; timm and torchvision: ImageNet; v1: 0.27M to 19.4M), or
-# counted by hand from the paper's description.
+# Published counts (osmr/imgclsmob: 164 and 1001; timm and torchvision: ImageNet; v1: 0.27M to 19.4M), or counted from
+# the description in the paper.
 PARAMETERS = {
     ("original_resnet20", 10): 269_722,
     ("original_resnet56", 10): 853_018,
@@ -63,19 +63,30 @@ COUNTS = [
     ("original_resnet152", None, None, 155),
     ("preact_resnet200", None, None, 203),
 ]
-"""Weights of convolutions, parameters of BN, and convolutions."""
-MEGA_MACS = [
+"""Weights of convolutions, parameters of BN, and number of convolutions."""
+MILLION_MACS = [
     ("original_resnet110", {}, 252.9),
     ("original_resnet164", {}, 244.5),
     ("preact_resnet164", {}, 244.5),
     ("preact_resnet164", {"stride_in": "middle"}, 247.6),
     ("original_resnet1001", {}, 1487.8),
 ]
+SMALL = {"basic": 14, "bottleneck": 20, "one_layer": 8, "imagenet_basic": 18, "imagenet_bottleneck": 50}
+SMALL_NETS = {resolve(name, depth=SMALL[NETS[name].family]): name for name in reversed(list(NETS))}
+
+
+def mark_deep(name: str, *values: object) -> object:
+    """A parameter set that runs with --full if building the net takes long; preact_resnet1001 is always tested."""
+    is_slow = NETS[name].depth > 1000 and name != "preact_resnet1001"
+    return pytest.param(name, *values, marks=pytest.mark.full if is_slow else ())
+
+
+ALL_NAMES = [mark_deep(name) for name in NETS]
 
 
 @cache
 def build(name: str, **kwargs: object) -> ResidualNet:
-    """A net without memory for its values, shared by the tests: none of them may change it."""
+    """A net on the meta device, shared by the tests, which must not change it."""
     with torch.device("meta"):
         return ResidualNet(resolve(name, **kwargs))
 
@@ -85,11 +96,25 @@ def count(model: nn.Module, kind: type[nn.Module] = nn.Module) -> int:
 
 
 @pytest.mark.parametrize(("name", "classes"), PARAMETERS)
-def test_parameter_counts(name: str, classes: int) -> None:
-    assert count(build(name, num_classes=classes)) == PARAMETERS[name, classes]
+def test_published_parameter_counts(name: str, classes: int) -> None:
+    assert parameters(resolve(name, num_classes=classes)) == PARAMETERS[name, classes]
 
 
-@pytest.mark.parametrize(("name", "weights", "bn_parameters", "layers"), COUNTS)
+@pytest.mark.parametrize("name", ALL_NAMES)
+def test_modules_have_the_depth_and_parameters_of_the_catalogue(name: str) -> None:
+    """All units have the same numbers of BN and ReLU layers, in different order (Sec. 4). Only gates have a bias."""
+    model = build(name)
+    assert count(model) == parameters(NETS[name])
+    modules = dict(model.named_modules())
+    kinds = Counter(type(m) for path, m in modules.items() if "shortcut" not in path and "gate" not in path)
+    assert kinds[nn.Conv2d] + kinds[nn.Linear] == NETS[name].depth
+    assert kinds[nn.BatchNorm2d] == kinds[nn.ReLU] == NETS[name].depth - 1
+    for path, module in modules.items():
+        if isinstance(module, nn.Conv2d):
+            assert (module.bias is not None) == path.endswith("gate"), path
+
+
+@pytest.mark.parametrize(("name", "weights", "bn_parameters", "layers"), [mark_deep(*counts) for counts in COUNTS])
 def test_counts_of_layers(name: str, weights: int | None, bn_parameters: int | None, layers: int | None) -> None:
     convolutions = [module for module in build(name).modules() if isinstance(module, nn.Conv2d)]
     assert weights in (None, count(build(name), nn.Conv2d))
@@ -98,22 +123,10 @@ def test_counts_of_layers(name: str, weights: int | None, bn_parameters: int | N
 
 
 @pytest.mark.parametrize(("name", "expected"), [("original_resnet110", 1_730_714), ("preact_resnet110", 1_730_522)])
-def test_option_b_on_basic_units_adds_two_projections(name: str, expected: int) -> None:
+def test_option_b_adds_two_projections_to_basic_nets(name: str, expected: int) -> None:
     model = build(name, shortcut_option="B")
     assert count(model) == expected
     assert sum(isinstance(m, nn.Conv2d) for m in model.modules()) == 111
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_the_main_path_has_as_many_layers_as_the_name_says_and_only_gates_have_biases(name: str) -> None:
-    """All these units consist of the same components, only the orders differ (Sec. 4): as many BN and ReLU layers."""
-    modules = dict(build(name).named_modules())
-    kinds = Counter(type(m) for path, m in modules.items() if "shortcut" not in path and "gate" not in path)
-    assert kinds[nn.Conv2d] + kinds[nn.Linear] == NETS[name].depth
-    assert kinds[nn.BatchNorm2d] == kinds[nn.ReLU] == NETS[name].depth - 1
-    for path, module in modules.items():
-        if isinstance(module, nn.Conv2d):
-            assert (module.bias is not None) == path.endswith("gate"), path
 
 
 def test_initial_values() -> None:
@@ -123,9 +136,9 @@ def test_initial_values() -> None:
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * module.kernel_size[0] ** 2
             expected, n = math.sqrt(2 / fan_out), module.weight.numel()
-            # the standard error of a standard deviation is about expected / sqrt(2 n); five of them
+            # Five standard errors of a standard deviation, each about expected / sqrt(2 n).
             assert abs(module.weight.std().item() - expected) < 5 * expected / math.sqrt(2 * n), path
-            if n > 1000:  # a uniform distribution of that deviation would end at 1.73 of it
+            if n > 1000:  # the maximum of a uniform distribution would be 1.73 standard deviations
                 assert module.weight.abs().max().item() > 2.5 * expected, path
         if isinstance(module, nn.BatchNorm2d):
             assert (module.weight == 1).all()
@@ -141,7 +154,7 @@ def test_fan_in_initialisation() -> None:
     assert widening.weight.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.05)
 
 
-def test_initialisation_follows_its_generator_alone() -> None:
+def test_initialisation_depends_only_on_its_generator() -> None:
     model = ResidualNet(resolve("preact_resnet20"))
     model.init_weights(torch.Generator().manual_seed(5))
     first = {k: v.clone() for k, v in model.state_dict().items()}
@@ -152,8 +165,8 @@ def test_initialisation_follows_its_generator_alone() -> None:
     assert not torch.equal(model.stem.conv.weight, first["stem.conv.weight"])
 
 
-def test_initialisation_is_complete_after_memory_that_was_never_written() -> None:
-    """As when a net is built on the meta device and then given memory."""
+def test_initialisation_overwrites_all_values() -> None:
+    """As after building a net on the meta device and allocating memory."""
     model = copy.deepcopy(build("resnet110_exclusive_gating", depth=8)).to_empty(device="cpu")
     with torch.no_grad():
         for tensor in itertools.chain(model.parameters(), model.buffers()):
@@ -165,38 +178,36 @@ def test_initialisation_is_complete_after_memory_that_was_never_written() -> Non
         assert torch.equal(value, expected), name
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_parameters_and_operations_counted_without_torch_are_those_of_the_module(name: str) -> None:
-    assert parameters(NETS[name]) == count(build(name))
-    small = {"basic": 14, "bottleneck": 20, "one_layer": 8}.get(NETS[name].family)
-    if small or NETS[name].depth < 60:
-        model = build(name, depth=small or NETS[name].depth)
-        assert 2 * macs(model.net) == counted_operations(model)
-
-
-def counted_operations(model: ResidualNet) -> int:
-    """Multiplications and additions of the convolutions and the classifier, as torch counts them."""
-    size = FAMILIES[model.net.family].size
+def assert_costs_equal_the_module(net: Net) -> None:
+    """Compare with the module's parameters and the operations that torch counts on it."""
+    with torch.device("meta"):
+        model = ResidualNet(net)
+    assert parameters(net) == count(model)
+    size = FAMILIES[net.family].size
     with FlopCounterMode(display=False) as counter:
-        model(torch.empty(2, 3, size, size, device="meta"))
-    return counter.get_total_flops() // 2
+        model(torch.empty(1, 3, size, size, device="meta"))
+    assert 2 * macs(net) == counter.get_total_flops()
 
 
+@pytest.mark.parametrize("net", SMALL_NETS, ids=SMALL_NETS.values())
+def test_costs_equal_the_module(net: Net) -> None:
+    assert_costs_equal_the_module(net)
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"), [("original_resnet110", 8), pytest.param("original_resnet164", 20, marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize(("shortcut", "placement"), list(itertools.product(SHORTCUTS, PLACEMENTS)))
-def test_counts_of_every_combination(shortcut: str, placement: str) -> None:
-    for name in ("original_resnet110", "original_resnet164"):
-        kwargs = {"shortcut": shortcut, "placement": placement, "depth": 20}
-        model = build(name, **kwargs)
-        assert parameters(model.net) == count(model)
-        assert 2 * macs(model.net) == counted_operations(model)
+def test_costs_of_every_shortcut_and_placement(shortcut: str, placement: str, name: str, depth: int) -> None:
+    assert_costs_equal_the_module(resolve(name, shortcut=shortcut, placement=placement, depth=depth))
 
 
-@pytest.mark.parametrize(("name", "arguments", "millions"), MEGA_MACS)
-def test_multiply_accumulate_operations(name: str, arguments: dict[str, str], millions: float) -> None:
+@pytest.mark.parametrize(("name", "arguments", "millions"), MILLION_MACS)
+def test_published_multiply_accumulates(name: str, arguments: dict[str, str], millions: float) -> None:
     assert macs(resolve(name, **arguments)) / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-def test_resnet200_has_16_more_units_than_resnet152_and_all_on_28_pixels() -> None:
+def test_resnet200_adds_16_units_to_resnet152_on_28_pixels() -> None:
     """Footnote 3 of the paper."""
     more = [a - b for a, b in zip(NETS["preact_resnet200"].units, NETS["preact_resnet152"].units, strict=True)]
     assert more == [0, 16, 0, 0]
@@ -205,7 +216,7 @@ def test_resnet200_has_16_more_units_than_resnet152_and_all_on_28_pixels() -> No
 
 
 @pytest.mark.parametrize("shortcut", SHORTCUTS)
-def test_gates_and_factors_also_work_in_half_precision(shortcut: str) -> None:
+def test_shortcuts_work_in_bfloat16(shortcut: str) -> None:
     model = ResidualNet(resolve("original_resnet110", depth=8, shortcut=shortcut)).to(torch.bfloat16)
     output = model(torch.randn(4, 3, 32, 32, dtype=torch.bfloat16))
     assert output.dtype == torch.bfloat16
@@ -213,10 +224,10 @@ def test_gates_and_factors_also_work_in_half_precision(shortcut: str) -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.bfloat16 for p in model.parameters())
 
 
-def test_an_all_but_open_shortcut_is_not_rounded_away_in_bfloat16() -> None:
-    """1 - sigmoid(-6) = 0.9975 lies between 0.9961 and 1, which are neighbours in bfloat16.
+def test_bfloat16_does_not_round_the_gate_factor() -> None:
+    """1 - sigmoid(-6) = 0.9975 is between 0.9961 and 1, which are neighbours in bfloat16.
 
-    What leaves the unit is rounded too, but one value up and the other down: on average the factor must come out.
+    The unit's output is rounded too, but up or down per value, so the mean keeps the factor.
     """
     model = ResidualNet(resolve("resnet110_shortcut_only_gating", depth=8, gate_init="gaussian"))
     addition = model.stages[0][0].addition
@@ -244,18 +255,18 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in other units elsewhere")
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes only on Linux")
 @pytest.mark.parametrize("name", ["preact_resnet1001", "original_resnet1202"])
-def test_a_thousand_layers_train_a_step_of_8_images_in_less_than_4_gb(name: str, full: bool) -> None:
-    if name == "original_resnet1202" and not full:
-        pytest.skip("--full: the less memory of the two")
+def test_deepest_nets_train_8_images_in_4_gb(name: str) -> None:
     command = [sys.executable, "-c", TRAIN_A_STEP, name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 < 4e9
 
 
-@pytest.mark.parametrize("name", ["preact_resnet1001", "original_resnet1202"])
-def test_a_thousand_layers_survive_copying_and_pickling(name: str) -> None:
+@pytest.mark.parametrize("name", [mark_deep("preact_resnet1001"), mark_deep("original_resnet1202")])
+def test_deepest_nets_can_be_copied_and_pickled(name: str) -> None:
+    """Without exceeding Python's recursion limit."""
     model = build(name)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert twin.net == model.net

@@ -22,7 +22,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
 from paperbench.specs.recipe import Drops, Monitoring, WarmUp
 from paperbench.training.engine import EagerEngine
-from paperbench.training.metrics import Window
+from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
@@ -154,7 +154,7 @@ def test_overflowing_run_ends_as_diverged(hot: PlannedRun, tmp_path: Path) -> No
     trainer.step()
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     trainer.step()
-    assert math.isnan(trainer.window_metrics().loss)
+    assert math.isnan(trainer.training_metrics().loss)
     assert log.record.divergence
     assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
     _, again = train(hot, tmp_path)
@@ -232,14 +232,14 @@ def test_divergence_that_does_not_repeat_is_not_located(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Caused by faulty hardware or nondeterministic arithmetic."""
-    add = Window.add
+    add = MetricAccumulator.add
     calls = []
 
-    def once(self: Window, loss: Tensor, wrong: Tensor) -> None:
+    def once(self: MetricAccumulator, loss: Tensor, wrong: Tensor) -> None:
         calls.append(1)
         add(self, loss + math.inf if len(calls) == 10 else loss, wrong)  # two groups an iteration
 
-    monkeypatch.setattr(Window, "add", once)
+    monkeypatch.setattr(MetricAccumulator, "add", once)
     _, log = train(run, tmp_path)
     assert log.record.divergence == Divergence(5, 0.1, None, None)
 

@@ -80,8 +80,8 @@ def test_history_line_averages_since_previous_line(run: PlannedRun, uninterrupte
         steps = []
         while trainer.iteration < line.iteration:
             trainer.step()
-            steps.append(trainer.window_metrics())
-            trainer.begin_window()
+            steps.append(trainer.training_metrics())
+            trainer.reset_training_metrics()
         assert line.train_loss == pytest.approx(fmean(step.loss for step in steps))
         assert line.train_error == pytest.approx(fmean(step.error for step in steps))
         if line.test_error is not None:

@@ -8,5 +8,5 @@ from tests.helpers import random_dataset
 
 @pytest.fixture(scope="session")
 def tiny_dataset() -> ImageDataset:
-    """100 + 40 random images of 16x16 pixels: nets pool over whatever is left."""
+    """100 + 40 random images of 16x16 pixels."""
     return random_dataset(16)

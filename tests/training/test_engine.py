@@ -5,38 +5,44 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._inductor.exc import InvalidCxxCompiler
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
+from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
+from paperbench.training import engine
+from paperbench.training.engine import COMPILE_MIN_ITERATIONS, available_engines, choose_engine
 from paperbench.training.trainer import Trainer
 from tests.data.test_loader import crops_of, torchvision_batch
 from tests.reference import forward
-from tests.training.trainings import window_of
+from tests.training.trainings import take_metrics
 
-CPU = torch.device("cpu")
-STEPS = 200
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.fixture
 def recipe(paper_recipe: Recipe) -> Recipe:
-    """The paper's recipe on batches of 16 in two groups of 8, with warm-up and a drop within 200 iterations."""
+    """The paper's recipe with batches of 16 in two groups of 8, and warm-up and a drop within 80 iterations."""
     return replace(
         paper_recipe,
         batch_size=16,
-        iterations=STEPS,
+        iterations=80,
         warm_up=WarmUp(0.01, 20),
-        drops=Drops((150,), 0.1),
+        drops=Drops((60,), 0.1),
         batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"),
     )
 
 
-def test_200_steps_equal_a_plain_loop(recipe: Recipe, small_dataset: ImageDataset, full: bool) -> None:
-    """A loop as one would write it by hand: torchvision's augmentation, plain functions, torch's plain SGD."""
+@pytest.mark.parametrize(("depth", "steps"), [(8, 80), pytest.param(20, 200, marks=pytest.mark.full)])
+def test_training_equals_a_plain_loop(recipe: Recipe, small_dataset: ImageDataset, depth: int, steps: int) -> None:
+    """The loop uses torchvision's augmentation, the reference net and torch's SGD class."""
+    drop = steps * 3 // 4
+    recipe = replace(recipe, iterations=steps, drops=Drops((drop,), 0.1))
     trainer = Trainer(
-        resolve("original_resnet20", depth=20 if full else 8),
+        resolve("original_resnet20", depth=depth),
         recipe,
         small_dataset,
         seed=4,
@@ -45,13 +51,13 @@ def test_200_steps_equal_a_plain_loop(recipe: Recipe, small_dataset: ImageDatase
     )
     state = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
     trainable = [state[k].requires_grad_() for k, _ in trainer.model.named_parameters()]
-    # Fused as in the engine: torch's other forms round differently, and such differences grow fast at these rates.
+    # Fused as in the engine: torch's other implementations round differently, and the differences grow fast.
     sgd = torch.optim.SGD(trainable, lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
     loader = training_batches(recipe, small_dataset, seed=4)
 
-    for iteration in range(STEPS):
-        rate = 0.01 if iteration < 20 else 0.1 if iteration < 150 else 0.1 * 0.1
-        if rate != sgd.param_groups[0]["lr"]:  # Caffe's momentum: the velocity, lr * buffer, goes on
+    for iteration in range(steps):
+        rate = 0.01 if iteration < 20 else 0.1 if iteration < drop else 0.1 * 0.1
+        if rate != sgd.param_groups[0]["lr"]:  # Caffe's momentum: the velocity, lr * buffer, stays the same
             for parameter in trainable:
                 sgd.state[parameter]["momentum_buffer"] *= sgd.param_groups[0]["lr"] / rate
             sgd.param_groups[0]["lr"] = rate
@@ -77,10 +83,10 @@ def training_batches(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Tr
 
 
 @pytest.mark.parametrize("group", [8, 16])
-def test_the_gradient_is_the_mean_over_the_batch_with_statistics_of_each_group(
+def test_gradient_is_the_mean_over_groups_with_separate_batch_norm(
     recipe: Recipe, small_dataset: ImageDataset, group: int
 ) -> None:
-    """Replicas, each with its own part and its own batch norm, as on the paper's two GPUs."""
+    """Compared with one replica per group, as on the paper's two GPUs."""
     plain = {"warm_up": None, "learning_rate": 1.0, "momentum": 0.0, "weight_decay": 0.0}
     once = replace(recipe, batch_norm=BatchNormSettings(group, 1e-5, 0.1, "reestimated"), **plain)
     trainer = Trainer(resolve("preact_resnet20", depth=8), once, small_dataset, 0, "fp32", CPU)
@@ -99,7 +105,7 @@ def test_the_gradient_is_the_mean_over_the_batch_with_statistics_of_each_group(
         assert error < 1e-4, key
 
 
-def test_metrics_are_means_over_the_window(recipe: Recipe, small_dataset: ImageDataset) -> None:
+def test_training_metrics_are_means_since_the_reset(recipe: Recipe, small_dataset: ImageDataset) -> None:
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", CPU)
     loader = training_batches(recipe, small_dataset)
     losses, wrong = [], []
@@ -114,8 +120,8 @@ def test_metrics_are_means_over_the_window(recipe: Recipe, small_dataset: ImageD
             wrong.append((logits.argmax(1) != batch.labels[half]).sum().item())
         trainer.step()
         if iteration == 2:
-            first = window_of(trainer)
-    second = trainer.window_metrics()
+            first = take_metrics(trainer)
+    second = trainer.training_metrics()
     assert first.loss == pytest.approx(sum(losses[:6]) / 6, rel=1e-5)
     assert first.error == pytest.approx(100 * sum(wrong[:6]) / 48)
     assert second.loss == pytest.approx(sum(losses[6:]) / 2, rel=1e-5)
@@ -127,12 +133,12 @@ def losses(net: str, recipe: Recipe, dataset: ImageDataset, precision: str, devi
     found = []
     for _ in range(steps):
         trainer.step()
-        found.append(window_of(trainer).loss)
+        found.append(take_metrics(trainer).loss)
     assert {t.dtype for t in trainer.model.state_dict().values() if t.is_floating_point()} == {torch.float32}
     return found
 
 
-def test_bf16_follows_fp32_at_first(recipe: Recipe, small_dataset: ImageDataset) -> None:
+def test_bf16_losses_are_close_to_fp32_losses(recipe: Recipe, small_dataset: ImageDataset) -> None:
     fp32, bf16 = (losses("preact_resnet20", recipe, small_dataset, p, "cpu", 20) for p in ("fp32", "bf16"))
     assert bf16 == pytest.approx(fp32, rel=0.05)
     assert bf16 != fp32
@@ -142,15 +148,77 @@ def test_bf16_follows_fp32_at_first(recipe: Recipe, small_dataset: ImageDataset)
 @pytest.mark.parametrize(
     ("precision", "early", "late"), [("fp32", 1e-4, 3e-3), ("tf32", 1e-3, 5e-3), ("bf16", 5e-3, 8e-3)]
 )
-def test_cuda_follows_the_cpu(
+def test_cuda_losses_are_close_to_cpu_losses(
     recipe: Recipe, small_dataset: ImageDataset, precision: str, early: float, late: float
 ) -> None:
-    """Over the end of the warm-up, where forgotten momentum would show as a difference of 1e-2 at the sixth step.
+    """Includes the end of the warm-up, where wrong momentum would change the sixth loss by 1e-2.
 
-    Bounds are some ten times what layout or emulated TF32 alone change on a CPU; later steps only measure chaos.
+    The bounds are about ten times the effect of layout or emulated TF32 on a CPU. Later losses diverge chaotically.
     """
     short = replace(recipe, warm_up=WarmUp(0.01, 3))
     cpu = losses("preact_resnet20", short, small_dataset, "fp32", "cpu", 6)
     cuda = losses("preact_resnet20", short, small_dataset, precision, "cuda", 6)
     assert cuda[:4] == pytest.approx(cpu[:4], rel=early)
     assert cuda[4:] == pytest.approx(cpu[4:], rel=late)
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_why_no_triton", lambda: None)
+
+
+def test_cpu_trains_eagerly_whatever_the_length() -> None:
+    assert available_engines(CPU)["eager"] is None
+    assert choose_engine("auto", CPU, 64_000).name == "eager"
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize(
+    ("iterations", "name"), [(80, "graph"), (COMPILE_MIN_ITERATIONS - 1, "graph"), (COMPILE_MIN_ITERATIONS, "compile")]
+)
+def test_gpu_compiles_long_trainings(iterations: int, name: str) -> None:
+    assert choose_engine("auto", CUDA, iterations).name == name
+
+
+def test_gpu_without_triton_uses_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_why_no_triton", lambda: "Triton is missing")
+    choice = choose_engine("auto", CUDA, 64_000)
+    assert (choice.name, choice.reason) == ("graph", "compiling is not available: Triton is missing")
+
+
+@pytest.mark.usefixtures("triton")
+def test_resumed_run_keeps_its_engine_if_available() -> None:
+    assert choose_engine("auto", CUDA, 64_000, earlier="eager").name == "eager"
+    assert choose_engine("auto", CPU, 64_000, earlier="graph").name == "eager"
+    assert choose_engine("graph", CUDA, 64_000, earlier="eager").name == "graph"
+    assert choose_engine("auto", CUDA, 64_000, earlier="engine of a later version").name == "compile"
+
+
+def test_unknown_and_unavailable_engines_are_refused() -> None:
+    with pytest.raises(PaperbenchError, match="Known: auto, eager, graph, compile"):
+        choose_engine("jit", CPU, 80)
+    with pytest.raises(PaperbenchError, match=r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"):
+        choose_engine("graph", CPU, 80)
+
+
+def test_triton_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton")
+
+    class Driver:
+        def get_current_target(self) -> None:
+            raise RuntimeError("Failed to find C compiler.\nSet CC.")
+
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    monkeypatch.setattr(triton.runtime, "driver", type("Config", (), {"active": Driver()}))
+    assert available_engines(CUDA)["compile"] == "Triton does not work here (Failed to find C compiler.)"
+
+
+@pytest.mark.parametrize("error", [InvalidCxxCompiler(), PermissionError(13, "Permission denied")])
+def test_compiling_on_a_cpu_needs_a_cpp_compiler(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    import torch._inductor.cpp_builder as builder
+
+    def find_none() -> str:
+        raise error
+
+    monkeypatch.setattr(builder, "get_cpp_compiler", find_none)
+    assert "C++ compiler" in (available_engines(CPU)["compile"] or "")

@@ -14,7 +14,7 @@ from paperbench.training.evaluation import evaluate, reestimate_batch_norm
 CPU = torch.device("cpu")
 
 
-def test_error_and_loss_against_numpy_and_nothing_changes(small_dataset: ImageDataset) -> None:
+def test_evaluate_equals_numpy_and_changes_nothing(small_dataset: ImageDataset) -> None:
     model = ResidualNet(resolve("preact_resnet20", depth=8)).to(memory_format=torch.channels_last)
     transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
     batches = EvaluationBatches(small_dataset, transform, batch_size=13, device=CPU)
@@ -31,13 +31,13 @@ def test_error_and_loss_against_numpy_and_nothing_changes(small_dataset: ImageDa
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
 def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> None:
-    """A stack of two BN layers, so that the second sees what the first makes of batch statistics."""
+    """With two BN layers, so that the second reads the output of the first in training mode."""
     torch.manual_seed(0)
     groups = [torch.randn(6, 3, 4, 4) * (i + 1) + i for i in range(5)]
     stack = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2))
     for layer in (stack[0], stack[2]):
         layer.running_mean.fill_(7)
-        layer.running_var.fill_(torch.inf)  # as after a training that nearly diverged
+        layer.running_var.fill_(torch.inf)  # as after near-divergence
     before = [p.detach().clone() for p in stack.parameters()]
     reestimate_batch_norm(stack, torch.cat(groups).split(6 * at_once), 6, "fp32", CPU)
     assert all(map(torch.equal, stack.parameters(), before))

@@ -1,6 +1,6 @@
-"""The graph engine against the eager one, bit for bit: on the CPU with a tape for a CUDA graph, on a GPU with one.
+"""The graph engine compared with the eager one, bit for bit.
 
-`python -m pytest -m gpu` runs the latter.
+On a CPU, a tape replaces the CUDA graph (`tests/training/tape.py`). `python -m pytest -m gpu` runs the tests on a GPU.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training import trainer as trainer_module
 from paperbench.training.engine import EngineName
-from paperbench.training.metrics import WindowMetrics
+from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 from tests.training.tape import Tape
-from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, through_a_file, window_of
+from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, take_metrics, through_a_file
 
 CPU = torch.device("cpu")
-STEPS = 200
-FEW = 24
+STEPS = 24
 NOISY = "resnet110_dropout_shortcut"
 
 
 @pytest.fixture
 def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
-    """What stands in for CUDA graphs, in the order of the captures."""
+    """Replace CUDA graphs by tapes; the list has one per capture."""
     made: list[Tape] = []
 
     def capture(_: torch.device) -> Tape:
@@ -54,7 +53,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def recipe(paper_recipe: Recipe) -> Recipe:
-    return recipe_of(paper_recipe, FEW)
+    return recipe_of(paper_recipe, STEPS)
 
 
 @pytest.fixture
@@ -64,38 +63,45 @@ def runs(recipe: Recipe, tiny_dataset: ImageDataset, device: torch.device) -> Ru
 
 @pytest.fixture
 def noisy(runs: Runs) -> Runs:
-    """Of a net that draws random numbers in every step."""
+    """Trainings of a net that draws random numbers in every step."""
     return replace(runs, net=NOISY)
 
 
-def windows_and_states(trainer: Trainer) -> tuple[list[WindowMetrics], list[dict[str, Tensor]]]:
-    """Metrics of windows of 1, 8, 8... iterations; states at their ends, before the first iteration and at the end."""
-    windows, states = [], [state_of(trainer)]
+def metrics_and_states(trainer: Trainer) -> tuple[list[TrainingMetrics], list[dict[str, Tensor]]]:
+    """Metrics over 1, 8, 8, ... iterations; the states after each of them, before the first and after the last."""
+    metrics, states = [], [state_of(trainer)]
     while trainer.iteration < trainer.recipe.iterations:
         trainer.step()
         if trainer.iteration % 8 == 1:
-            windows.append(window_of(trainer))
+            metrics.append(take_metrics(trainer))
             states.append(state_of(trainer))
-    return windows, [*states, state_of(trainer)]
+    return metrics, [*states, state_of(trainer)]
 
 
 def assert_graph_equals_eager(runs: Runs) -> None:
-    windows, states = windows_and_states(runs.new("eager"))
-    their_windows, their_states = windows_and_states(runs.new("graph"))
-    assert their_windows == windows
-    for mine, theirs in zip(states, their_states, strict=True):
-        assert differences(theirs, mine) == [], mine["iteration"]
+    metrics, states = metrics_and_states(runs.new("eager"))
+    graph_metrics, graph_states = metrics_and_states(runs.new("graph"))
+    assert graph_metrics == metrics
+    for eager_state, graph_state in zip(states, graph_states, strict=True):
+        assert differences(graph_state, eager_state) == [], eager_state["iteration"]
     assert all(value.isfinite().all() for value in states[-1].values() if isinstance(value, Tensor))
     assert bool(runs.recipe.momentum) == any(key.startswith("momentum.") for key in states[-1])
 
 
-def test_200_steps_are_the_eager_ones(paper_recipe: Recipe, tiny_dataset: ImageDataset, device: torch.device) -> None:
-    assert_graph_equals_eager(Runs(recipe_of(paper_recipe, STEPS), tiny_dataset, device))
+@pytest.mark.full
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("tf32", marks=pytest.mark.gpu)])
+def test_200_steps_equal_eager_ones(
+    paper_recipe: Recipe, tiny_dataset: ImageDataset, device: torch.device, precision: str
+) -> None:
+    if precision == "tf32" and device == CPU:
+        pytest.skip("CPUs have no tf32")
+    assert_graph_equals_eager(Runs(recipe_of(paper_recipe, 200), tiny_dataset, device, precision=precision))
 
 
 @pytest.mark.parametrize(
     ("net", "precision", "changes"),
     [
+        ("preact_resnet20", "fp32", {}),
         ("original_resnet20", "bf16", {"momentum_form": "pytorch"}),
         (NOISY, "fp32", {"momentum_form": "nesterov"}),
         (NOISY, "bf16-fp32-stream", {}),
@@ -104,15 +110,8 @@ def test_200_steps_are_the_eager_ones(paper_recipe: Recipe, tiny_dataset: ImageD
         ("resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
     ],
 )
-def test_other_nets_too(runs: Runs, net: str, precision: str, changes: dict[str, Any]) -> None:
+def test_steps_equal_eager_ones(runs: Runs, net: str, precision: str, changes: dict[str, Any]) -> None:
     assert_graph_equals_eager(replace(runs, net=net, precision=precision, recipe=replace(runs.recipe, **changes)))
-
-
-@pytest.mark.gpu
-def test_200_steps_in_tf32(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> None:
-    assert_graph_equals_eager(
-        Runs(recipe_of(paper_recipe, STEPS), tiny_dataset, torch.device("cuda"), precision="tf32")
-    )
 
 
 @pytest.mark.parametrize(
@@ -123,22 +122,22 @@ def test_200_steps_in_tf32(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> 
         ("fp32", "graph", "eager"),
     ],
 )
-def test_an_engine_goes_on_where_another_stopped(
+def test_any_engine_resumes_another(
     noisy: Runs, precision: str, first: EngineName, second: EngineName, full: bool
 ) -> None:
-    """Stops lie before and on changes of the rate, and where a batch goes over the end of an epoch (17)."""
+    """Stops before and at changes of the rate, and inside a batch that spans two epochs (17)."""
     noisy = replace(noisy, precision=precision)
     states = noisy.eager_states()
     for stop in (1, 17, 18) if full or noisy.device.type == "cuda" else (17,):
         saved = through_a_file(advance(noisy.new(first), stop))
         torch.manual_seed(99)  # another process would start from other generators
-        again = noisy.new(second)
-        again.load_state_dict(saved)
-        assert differences(state_of(advance(again, stop + 5)), states[stop + 5]) == [], stop
+        resumed = noisy.new(second)
+        resumed.load_state_dict(saved)
+        assert differences(state_of(advance(resumed, stop + 5)), states[stop + 5]) == [], stop
 
 
-def test_a_captured_training_goes_where_a_state_leads_it(noisy: Runs) -> None:
-    """Back and forth, and to where it stands anyway; what is loaded is not written to."""
+def test_captured_training_can_load_any_state(noisy: Runs) -> None:
+    """Earlier, later and current states. Training does not write to the loaded tensors."""
     expected = noisy.eager_states()
     trainer = noisy.new("graph")
     saved = {}
@@ -153,19 +152,19 @@ def test_a_captured_training_goes_where_a_state_leads_it(noisy: Runs) -> None:
     assert differences(state_of(advance(trainer, 5)), expected[5]) == []
 
 
-def test_looking_at_the_net_between_replays_disturbs_nothing(noisy: Runs) -> None:
+def test_testing_between_replays_changes_nothing(noisy: Runs) -> None:
     eager, trainer = noisy.new("eager"), noisy.new("graph")
     for iteration in range(1, 7):
-        torch.manual_seed(iteration)  # of both: they draw from one generator
+        torch.manual_seed(iteration)  # both trainers use the same generator
         eager.step()
         torch.manual_seed(iteration)
         trainer.step()
         assert trainer.test() == eager.test()
-        assert trainer.window_metrics() == eager.window_metrics()
+        assert trainer.training_metrics() == eager.training_metrics()
     assert differences(state_of(trainer), state_of(eager)) == []
 
 
-def test_a_finished_net_is_the_eager_one_and_going_back_from_there_disturbs_nothing(runs: Runs) -> None:
+def test_finish_equals_eager_and_training_can_go_back(runs: Runs) -> None:
     expected = runs.eager_states()[9]
     eager, trainer = (advance(runs.new(engine), 6) for engine in ("eager", "graph"))
     state = state_of(trainer)
@@ -175,8 +174,8 @@ def test_a_finished_net_is_the_eager_one_and_going_back_from_there_disturbs_noth
     assert differences(state_of(advance(trainer, 9)), expected) == []
 
 
-def test_steps_may_be_made_eagerly_in_between(noisy: Runs) -> None:
-    """As the search for values that are not finite does."""
+def test_eager_steps_between_replays(noisy: Runs) -> None:
+    """As in the search for the origin of a divergence."""
     expected = noisy.eager_states()
     trainer = advance(noisy.new("graph"), 3)
     with trainer.stepping_eagerly():
@@ -197,7 +196,7 @@ def test_two_trainings_side_by_side(runs: Runs) -> None:
 
 @pytest.fixture
 def idle(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Captures as usual, but with replays that do nothing."""
+    """Capture as usual, with replays that do nothing."""
     make = trainer_module.CudaCapture
 
     class Idle:
@@ -214,7 +213,7 @@ def idle(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("start", [0, 5])
 @pytest.mark.usefixtures("idle")
-def test_capturing_trains_nothing(noisy: Runs, start: int) -> None:
+def test_capture_does_not_train(noisy: Runs, start: int) -> None:
     saved = state_of(advance(noisy.new("eager"), start))
     trainer = noisy.new("graph")
     trainer.load_state_dict(saved)
@@ -225,7 +224,7 @@ def test_capturing_trains_nothing(noisy: Runs, start: int) -> None:
 
 
 class _Operations(TorchDispatchMode):
-    """Names of what is asked of a device."""
+    """Records the names of operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,12 +236,12 @@ class _Operations(TorchDispatchMode):
 
 
 @pytest.mark.usefixtures("idle")
-def test_a_step_asks_the_device_for_the_replay_alone_unless_the_rate_changes(runs: Runs) -> None:
+def test_host_launches_only_the_replay_unless_the_rate_changes(runs: Runs) -> None:
     """The rate rises after iteration 2 and drops after 18."""
     trainer = runs.new("graph")
     trainer.step()
     operations = {}
-    for iteration in range(1, FEW):
+    for iteration in range(1, STEPS):
         with _Operations() as seen:
             trainer.step()
         if seen.names:
@@ -250,25 +249,25 @@ def test_a_step_asks_the_device_for_the_replay_alone_unless_the_rate_changes(run
     assert operations == {2: ["fill_", "_foreach_mul_"], 18: ["fill_", "_foreach_mul_"]}
 
 
-def test_a_training_of_one_iteration(runs: Runs) -> None:
-    """Shorter than the warm-up of a capture."""
+def test_training_of_one_iteration(runs: Runs) -> None:
+    """Shorter than the warm-up of the capture."""
     single = replace(runs, recipe=replace(runs.recipe, iterations=1, warm_up=None, drops=Drops((), 0.1)))
     assert differences(state_of(advance(single.new("graph"), 1)), single.eager_states()[1]) == []
 
 
-def test_after_the_last_iteration_there_is_none(runs: Runs) -> None:
-    trainer = advance(runs.new("graph"), FEW)
+def test_step_after_the_last_iteration_is_refused(runs: Runs) -> None:
+    trainer = advance(runs.new("graph"), STEPS)
     before = state_of(trainer)
-    with pytest.raises(PaperbenchError, match=f"the training has {FEW}"):
+    with pytest.raises(PaperbenchError, match=f"the training has {STEPS}"):
         trainer.step()
     assert differences(state_of(trainer), before) == []
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_what_is_replayed_stays_where_it_is(
+def test_replayed_tensors_are_never_replaced(
     recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape], precision: str
 ) -> None:
-    """A graph knows addresses: a tensor that is replaced rather than written to would be trained no more."""
+    """A graph stores addresses, so it would no longer train a tensor that was replaced."""
     trainer = advance(Runs(recipe, tiny_dataset, CPU, precision=precision).new("graph"), 2)
 
     def moved() -> list[str]:
@@ -287,7 +286,7 @@ def test_what_is_replayed_stays_where_it_is(
     assert moved() == []
     trainer.finish()
     assert moved() == []
-    trainer.begin_window()
+    trainer.reset_training_metrics()
     trainer.load_state_dict(state)
     assert moved() == []
     with trainer.stepping_eagerly():
@@ -295,8 +294,8 @@ def test_what_is_replayed_stays_where_it_is(
     assert moved() == []
 
 
-def test_counters_on_the_host_take_no_part(recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape]) -> None:
-    """On a GPU they would be counted once, at the capture."""
+def test_host_counters_are_not_captured(recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape]) -> None:
+    """A graph would count them only once, at the capture."""
     trainer = advance(Runs(recipe, tiny_dataset, CPU).new("graph"), 2)
     layers = [m for m in trainer.model.modules() if isinstance(m, _BatchNorm)]
     assert layers
@@ -308,13 +307,13 @@ def test_counters_on_the_host_take_no_part(recipe: Recipe, tiny_dataset: ImageDa
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_no_step_waits_for_the_gpu(paper_recipe: Recipe, tiny_dataset: ImageDataset, precision: str) -> None:
-    """Over both changes of the rate and an epoch's end."""
-    runs = Runs(recipe_of(paper_recipe, FEW), tiny_dataset, torch.device("cuda"), precision=precision)
+    """Includes both changes of the rate and the end of an epoch."""
+    runs = Runs(recipe_of(paper_recipe, STEPS), tiny_dataset, torch.device("cuda"), precision=precision)
     trainer = advance(runs.new("graph"), 1)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for _ in range(FEW - 1):
+        for _ in range(STEPS - 1):
             trainer.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert trainer.iteration == FEW
+    assert trainer.iteration == STEPS

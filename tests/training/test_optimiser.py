@@ -39,7 +39,7 @@ def trained(recipe: Recipe) -> torch.Tensor:
 
 
 def by_formula(recipe: Recipe) -> torch.Tensor:
-    """The three forms as their frameworks document them."""
+    """The three forms of momentum as their frameworks document them."""
     w, v = start(), torch.zeros(50, dtype=torch.float64)
     for iteration, gradient in enumerate(gradients()):
         rate, decayed = recipe.rate_at(iteration), gradient + 1e-4 * w
@@ -57,6 +57,6 @@ def by_formula(recipe: Recipe) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", ["caffe", "pytorch", "nesterov"])
-def test_each_form_is_its_frameworks_formula_across_warm_up_and_drops(recipe: Recipe, form: Any) -> None:
+def test_momentum_equals_the_formula_of_its_framework(recipe: Recipe, form: Any) -> None:
     changed = replace(recipe, momentum_form=form)
     torch.testing.assert_close(trained(changed), by_formula(changed), rtol=1e-12, atol=1e-12)

@@ -18,7 +18,7 @@ from paperbench.training.trainer import Trainer
 CPU = torch.device("cpu")
 
 
-def test_defaults_on_the_cpu() -> None:
+def test_default_precision_on_a_cpu() -> None:
     assert choose_precision(None, CPU) == "fp32"
     assert choose_precision("bf16", CPU) == "bf16"
 
@@ -27,7 +27,7 @@ def test_defaults_on_the_cpu() -> None:
     ("wanted", "message"),
     [("tf32", "Use fp32 or bf16"), ("fp16", "Known: fp32, tf32, bf16"), ("half", "Known: fp32, tf32, bf16")],
 )
-def test_precisions_that_a_cpu_lacks_are_refused(wanted: str, message: str) -> None:
+def test_unavailable_precisions_are_refused(wanted: str, message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
         choose_precision(wanted, CPU)
 
@@ -38,22 +38,22 @@ def test_unknown_devices_are_refused(wanted: str, message: str) -> None:
         choose_device(wanted)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_refused() -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_cuda_without_a_gpu_is_refused() -> None:
     with pytest.raises(PaperbenchError, match=r"sees no GPU here. Use `--device cpu`"):
         choose_device("cuda")
     assert choose_device("auto") == CPU
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_missing_gpu_index_is_refused() -> None:
     with pytest.raises(PaperbenchError, match="the GPUs here are cuda:0 to"):
         choose_device("cuda:99")
     assert choose_device("auto").type == "cuda"
 
 
 @pytest.mark.gpu
-def test_tf32_concerns_convolutions_and_no_matrix_product() -> None:
+def test_tf32_affects_only_convolutions() -> None:
     layout = torch.channels_last
     images = torch.randn(64, 64, 32, 32, device="cuda").contiguous(memory_format=layout)
     weight = torch.randn(64, 64, 3, 3, device="cuda").contiguous(memory_format=layout)
@@ -82,7 +82,7 @@ def recipe(paper_recipe: Recipe) -> Recipe:
 
 
 def stream(model: ResidualNet, images: torch.Tensor, precision: str) -> dict[str, torch.Tensor]:
-    """What enters and leaves the units, and what the last convolution of each branch gives."""
+    """Outputs of stem, tail, units and convolutions by name."""
     seen: dict[str, torch.Tensor] = {}
     hooks = []
     for name, module in model.named_modules():
@@ -105,7 +105,7 @@ def stream(model: ResidualNet, images: torch.Tensor, precision: str) -> dict[str
         ("resnet110_exclusive_gating", {"depth": 8}),
     ],
 )
-def test_the_stream_is_float32_and_the_branches_are_bfloat16(
+def test_stream_is_float32_and_branches_are_bfloat16(
     recipe: Recipe, small_dataset: ImageDataset, name: str, arguments: dict[str, object], placement: str
 ) -> None:
     net = resolve(name, **arguments, placement=placement)
@@ -117,8 +117,8 @@ def test_the_stream_is_float32_and_the_branches_are_bfloat16(
     assert {v.dtype for v in stream(plain.model, images, "bf16").values()} == {torch.bfloat16}
 
 
-def test_what_is_added_up_on_a_float32_stream_is_not_rounded(recipe: Recipe, small_dataset: ImageDataset) -> None:
-    """x + F, in float64 from what the unit reads and what its branch gives, is what it passes on, but for one ulp."""
+def test_sums_on_the_float32_stream_are_not_rounded_to_bfloat16(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    """A unit's output equals x + F, computed in float64, up to float32 rounding."""
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     errors = {}
     for precision in ("bf16", "bf16-fp32-stream"):
@@ -130,7 +130,7 @@ def test_what_is_added_up_on_a_float32_stream_is_not_rounded(recipe: Recipe, sma
     assert errors["bf16"] > 1e-3
 
 
-def test_gradients_reach_the_parameters_in_float32(recipe: Recipe, small_dataset: ImageDataset) -> None:
+def test_gradients_are_float32(recipe: Recipe, small_dataset: ImageDataset) -> None:
     gradients = {}
     for precision in ("fp32", "bf16-fp32-stream"):
         trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, CPU)

@@ -34,8 +34,8 @@ def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
     return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
 
 
-def test_a_continued_training_is_the_uninterrupted_one(recipe: Recipe, small_dataset: ImageDataset) -> None:
-    """Stops lie on and beside the end of the warm-up, the drop and the first epoch (iteration 6.25)."""
+def test_resumed_training_equals_the_uninterrupted_one(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    """Stops at and next to the end of the warm-up, the drop and the end of the first epoch (iteration 6.25)."""
     whole = advance(new(recipe, small_dataset), 24)
     part = new(recipe, small_dataset)
     for stop in (1, 4, 7, 8, 12, 13, 20, 24):
@@ -45,11 +45,11 @@ def test_a_continued_training_is_the_uninterrupted_one(recipe: Recipe, small_dat
         part.load_state_dict(saved)
 
     assert differences(state_of(part), state_of(whole)) == []
-    assert part.window_metrics() == whole.window_metrics()
+    assert part.training_metrics() == whole.training_metrics()
     assert part.finish() == whole.finish()
 
 
-def test_the_seed_decides_everything_random(recipe: Recipe, small_dataset: ImageDataset) -> None:
+def test_seed_determines_all_randomness(recipe: Recipe, small_dataset: ImageDataset) -> None:
     first, same, other = (state_of(advance(new(recipe, small_dataset, seed), 3)) for seed in (0, 0, 1))
     assert differences(first, same) == []
     assert {"noise.cpu", "window.loss"} <= {*differences(first, other)}
@@ -58,7 +58,7 @@ def test_the_seed_decides_everything_random(recipe: Recipe, small_dataset: Image
 
 
 @pytest.mark.parametrize("at_test", ["reestimated", "moving_average"])
-def test_finish_reports_with_the_statistics_of_the_recipe_and_the_moving_average_beside_them(
+def test_finish_uses_the_batch_norm_statistics_of_the_recipe(
     recipe: Recipe, small_dataset: ImageDataset, at_test: Any
 ) -> None:
     settings = replace(recipe.batch_norm, at_test=at_test)
@@ -70,9 +70,7 @@ def test_finish_reports_with_the_statistics_of_the_recipe_and_the_moving_average
     assert (final.reported == before) is (at_test == "moving_average")
 
 
-def test_the_reported_statistics_are_averages_over_the_training_set_in_groups_of_training(
-    recipe: Recipe, small_dataset: ImageDataset
-) -> None:
+def test_reestimated_statistics_average_over_the_training_set(recipe: Recipe, small_dataset: ImageDataset) -> None:
     trainer = advance(new(recipe, small_dataset), 3)
     twin = ResidualNet(trainer.model.net)
     twin.load_state_dict(trainer.model.state_dict())
@@ -82,10 +80,10 @@ def test_the_reported_statistics_are_averages_over_the_training_set_in_groups_of
     )
     layers = [m for m in twin.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     for layer in layers:
-        layer.momentum = 1.0  # the newest statistics alone
+        layer.momentum = 1.0  # so the running statistics are those of the last batch
     sums = [torch.zeros(2, layer.num_features, dtype=torch.float64) for layer in layers]
     with torch.no_grad():
-        for index in range(12):  # 100 images are 12 groups of 8, and 4 left out
+        for index in range(12):  # 100 images: 12 groups of 8; the last 4 are not used
             twin.train()(stream.batch(index).images)
             for layer, total in zip(layers, sums, strict=True):
                 total += torch.stack((layer.running_mean, layer.running_var)).double()
@@ -97,7 +95,7 @@ def test_the_reported_statistics_are_averages_over_the_training_set_in_groups_of
         torch.testing.assert_close(layer.running_var, expected[1], rtol=1e-4, atol=1e-5)
 
 
-def test_fewer_images_than_a_batch_norm_group_are_refused(recipe: Recipe, small_dataset: ImageDataset) -> None:
+def test_fewer_images_than_a_group_are_refused(recipe: Recipe, small_dataset: ImageDataset) -> None:
     few = replace(small_dataset, x_train=small_dataset.x_train[:7], y_train=small_dataset.y_train[:7])
     with pytest.raises(PaperbenchError, match="has 7 training images; batch norm needs groups of 8"):
         new(recipe, few)
@@ -120,7 +118,7 @@ def test_initialisation_and_input_follow_the_recipe(recipe: Recipe, small_datase
     assert 0.9 < torch.cat(seen).std().item() < 1.1  # pixels/255 of random bytes have a deviation of 0.29
 
 
-def test_the_arithmetic_is_set_before_training(recipe: Recipe, small_dataset: ImageDataset) -> None:
+def test_trainer_sets_the_arithmetic(recipe: Recipe, small_dataset: ImageDataset) -> None:
     torch.backends.cudnn.deterministic = False
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     new(recipe, small_dataset)
@@ -131,9 +129,7 @@ def test_the_arithmetic_is_set_before_training(recipe: Recipe, small_dataset: Im
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_a_training_on_cuda_continues_from_its_checkpoint(
-    recipe: Recipe, small_dataset: ImageDataset, precision: str
-) -> None:
+def test_training_on_cuda_resumes_bit_for_bit(recipe: Recipe, small_dataset: ImageDataset, precision: str) -> None:
     cuda = torch.device("cuda")
     first, second = (
         Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, cuda) for _ in range(2)

@@ -1,4 +1,4 @@
-"""Small trainings that differ in the engine alone, and their states."""
+"""Small trainings that differ only in the engine, and their states."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.engine import EngineName
-from paperbench.training.metrics import WindowMetrics
+from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
 
 def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:
-    """Six images in two groups of three: the 100 images end inside a batch. The rate changes twice."""
+    """Batches of six in two groups of three, so that epochs of 100 images end inside a batch, and two rate changes."""
     return replace(
         paper_recipe,
         batch_size=6,
@@ -31,7 +31,7 @@ def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:
 
 @dataclass
 class Runs:
-    """Makes trainers that differ in the engine alone."""
+    """Makes trainers that differ only in the engine."""
 
     recipe: Recipe
     dataset: ImageDataset
@@ -45,7 +45,7 @@ class Runs:
         return Trainer(net, self.recipe, self.dataset, 3, self.precision, self.device, engine)
 
     def eager_states(self) -> list[dict[str, Tensor]]:
-        """The states of an eager training, from before the first iteration to after the last."""
+        """The states of an eager training before the first iteration and after each iteration."""
         trainer = self.new("eager")
         states = [state_of(trainer)]
         for _ in range(self.recipe.iterations):
@@ -61,22 +61,23 @@ def advance(trainer: Trainer, iteration: int) -> Trainer:
 
 
 def state_of(trainer: Trainer) -> dict[str, Tensor]:
-    """A copy of all that a training is, by name."""
+    """A copy of the trainer's state."""
     return {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
 
 
 def differences(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:
-    """Names of the tensors that are not the same, bit for bit."""
+    """Names of the tensors that are not equal bit for bit."""
     assert ours.keys() == theirs.keys()
     return [n for n, ours in ours.items() if ours.dtype != theirs[n].dtype or not torch.equal(ours, theirs[n])]
 
 
-def window_of(trainer: Trainer) -> WindowMetrics:
-    """The metrics of the window, which then begins anew."""
-    metrics = trainer.window_metrics()
-    trainer.begin_window()
+def take_metrics(trainer: Trainer) -> TrainingMetrics:
+    """The training metrics, which are then reset."""
+    metrics = trainer.training_metrics()
+    trainer.reset_training_metrics()
     return metrics
 
 
 def through_a_file(trainer: Trainer) -> dict[str, Tensor]:
+    """The state after writing and reading it."""
     return read_tensor_file(tensor_file_bytes(trainer.state_dict(), {}))[0]
