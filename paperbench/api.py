@@ -37,8 +37,8 @@ from paperbench.report.report import Report
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
-from paperbench.specs.locate import spec_root
-from paperbench.specs.table import Cell, Table, table_ids
+from paperbench.specs.cell import Cell
+from paperbench.specs.table import Table, find_spec_root, table_ids
 from paperbench.specs.table import load_table as read_table
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
     Raises:
         PaperbenchError: There is no such table, or one of its files is not as it should be.
     """
-    folder = spec_root(Path(root) if root is not None else None)
+    folder = find_spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, folder), folder)
 
 

@@ -1,4 +1,4 @@
-"""Types declared once: what files are checked against, and what their JSON schemas are generated from."""
+"""Dataclasses that validate files strictly and generate their JSON schemas."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from paperbench.errors import PaperbenchError, nearest
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
-"""Keys and indices that lead to a value."""
+"""Keys and indices from the root to a value."""
 
 _TEXT, _ID = r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$", r"^[a-z0-9_]+$"
 
 Text = Annotated[str, StringConstraints(pattern=_TEXT)]
-"""Text that a terminal can print: no control characters but tab and newline."""
+"""Text without control characters other than tab and newline."""
 
 Id = Annotated[str, StringConstraints(pattern=_ID)]
-"""A name that can stand in file names, shell patterns and `row/column`."""
+"""A name that is safe in file names, shell patterns and `row/column`."""
 
 Count = Annotated[int, pydantic.Field(ge=1)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
@@ -36,18 +36,18 @@ _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, pydantic.Field))
 def typed(kind: type[T]) -> type[T]:
-    """Make a class a frozen dataclass that refuses unknown keys, wrong types, NaN and infinity."""
+    """Turn a class into a frozen dataclass that refuses unknown keys, wrong types, NaN and infinity."""
     config = ConfigDict(extra="forbid", defer_build=True, **_STRICT)
     return cast(type[T], pydantic.dataclasses.dataclass(frozen=True, config=config)(kind))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One way in which a value does not fit its type.
+    """One reason why a value does not fit its type.
 
     Attributes:
-        path: Where the value stands.
-        message: What is wrong there: "must be a whole number, not 'x'."
+        path: Path to the offending value.
+        message: For example "must be a whole number, not 'x'."
     """
 
     path: KeyPath
@@ -59,50 +59,55 @@ class Problem:
 
 
 class TypedError(PaperbenchError, ValueError):
-    """A value that does not fit its type."""
+    """A value does not fit its type."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
 
 
-def check(problems: Iterable[Problem]) -> None:
-    """What a typed class calls in `__post_init__` with what is wrong with its fields taken together.
+def raise_problems(problems: Iterable[Problem]) -> None:
+    """Raise an error for the problems, if any. Typed classes call it in `__post_init__`.
 
     Raises:
-        TypedError: There is a problem.
+        TypedError: `problems` is not empty.
     """
     found = list(problems)
     if found:
         raise TypedError(found)
 
 
-def unknown(what: str, words: Iterable[tuple[KeyPath, str]], known: Iterable[str]) -> Iterator[Problem]:
-    """Problems of words, given with their paths, that are not among the known ones."""
-    legal = list(known)
+def unknown_words(noun: str, words: Iterable[tuple[KeyPath, str]], known: Iterable[str]) -> Iterator[Problem]:
+    """Yield a problem with a suggestion for every word that is not known.
+
+    Args:
+        noun: What the words name, such as "recipe".
+        words: Words with their paths.
+    """
+    known = list(known)
     for path, word in words:
-        if word not in legal:
-            yield Problem(path, f"unknown {what} {word!r}. {nearest(word, legal)}")
+        if word not in known:
+            yield Problem(path, f"unknown {noun} {word!r}. {nearest(word, known)}")
 
 
-def one_of(what: str, known: Iterable[str]) -> AfterValidator:
-    """For `Annotated[str, ...]`: the text must be one of some words."""
+def one_of(noun: str, known: Iterable[str]) -> AfterValidator:
+    """Return a validator for `Annotated[str, ...]` that accepts only known words."""
 
     def check_word(word: str) -> str:
-        check(unknown(what, [((), word)], known))
+        raise_problems(unknown_words(noun, [((), word)], known))
         return word
 
     return AfterValidator(check_word)
 
 
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-"""What reads, writes and describes values of a typed class; building one takes far longer than using it."""
+"""Pydantic's adapter of a type, cached because building one is slow."""
 
 _strict_adapter: Callable[[Any], TypeAdapter[Any]] = cache(lambda kind: TypeAdapter(kind, config=_STRICT))
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """The value that a JSON text holds.
+    """Parse JSON into a typed value.
 
     Raises:
         TypedError: The text is not JSON, or does not fit the type.
@@ -117,8 +122,8 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     return value
 
 
-def strict_value(kind: Any, value: Any) -> Any:
-    """A value of a type that is no typed class, such as a number within bounds.
+def validate(kind: Any, value: Any) -> Any:
+    """Return a value validated against a type that is not a typed class, such as a number within bounds.
 
     Raises:
         TypedError: The value does not fit the type.
@@ -130,25 +135,25 @@ def strict_value(kind: Any, value: Any) -> Any:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """The JSON text of a typed value: `from_json` of it is equal."""
+    """Return a typed value as JSON, the inverse of `from_json`."""
     return adapter(type(value)).dump_json(value, indent=indent).decode()
 
 
-def set_values(value: Any) -> dict[str, Any]:
-    """The fields of a typed value that are set, as JSON values: those that are None are left out.
+def dump_set_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a typed value that are not None, as JSON values.
 
-    What enters a digest is made of these, so that a field which a type gains changes no digest until it is set.
+    Digests are computed from these, so that a new optional field changes no digest until it is set.
     """
     values: dict[str, Any] = adapter(type(value)).dump_python(value, mode="json", exclude_none=True)
     return values
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a type (draft 2020-12)."""
+    """Return the JSON Schema of a type (draft 2020-12)."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **adapter(kind).json_schema()}
 
 
-_WANTED = {
+_EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "a finite number",
@@ -165,20 +170,25 @@ _WANTED = {
     "less_than_equal": "at most {le}",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
-"""What pydantic would have taken, in the words of a sentence that begins with "must be"."""
+"""Descriptions of valid values by pydantic's error type, to follow "must be"."""
+
+_BOUNDS = {"greater_than": "", "greater_than_equal": "of ", "less_than": "", "less_than_equal": "of "}
+
+_EXPECTED_PATTERNS = {
+    _TEXT: "text without control characters",
+    _ID: "made of lowercase letters, digits and underscores",
+}
 
 _MAX_PROBLEMS = 20
-"""So many are explained: a damaged file can have as many as it has keys."""
-
-_WANTED_PATTERNS = {_TEXT: "text without control characters", _ID: "made of small letters, digits and underscores"}
+"""Problems listed per error; a damaged file can have one per key."""
 
 
 def _problems(error: ValidationError, kind: Any, data: Any) -> Iterator[Problem]:
-    alternatives: dict[KeyPath, tuple[list[str], Any]] = {}  # members of a union each say what they would have taken
+    alternatives: dict[KeyPath, tuple[list[tuple[str, str]], Any]] = {}  # each member of a union has its own error
     errors = error.errors(include_url=False)
     for found in errors[:_MAX_PROBLEMS]:
         cause, path = found["type"], _path_in(data, found["loc"])
-        context = {key: _plain(value) for key, value in found.get("ctx", {}).items()}
+        context = {key: _without_fraction(value) for key, value in found.get("ctx", {}).items()}
         match cause:
             case "unexpected_keyword_argument":
                 keys = [field.name for of in _classes_at(kind, path[:-1]) for field in dataclasses.fields(of)]
@@ -192,28 +202,38 @@ def _problems(error: ValidationError, kind: Any, data: Any) -> Iterator[Problem]
             case "too_short" | "string_too_short" if context["min_length"] == 1:
                 yield Problem(path, "must not be empty.")
             case "too_long":
-                most, there_are = context["max_length"], context["actual_length"]
-                yield Problem(path, f"must have at most {most} entries, not {there_are}.")
+                maximum, actual = context["max_length"], context["actual_length"]
+                yield Problem(path, f"must have at most {maximum} entries, not {actual}.")
             case _:
-                wanted = _WANTED_PATTERNS.get(context.get("pattern", "")) or _WANTED.get(cause, "")
+                expected = _EXPECTED_PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(cause, "")
                 options, _ = alternatives.setdefault(path, ([], found["input"]))
-                options.append(wanted.format(**context) or f"right ({found['msg']})")
+                options.append((cause, expected.format(**context) or f"valid ({found['msg']})"))
     if len(errors) > _MAX_PROBLEMS:
         yield Problem((), f"has {len(errors):,} problems; these are the first {_MAX_PROBLEMS}.")
     for path, (options, value) in alternatives.items():
-        remedy = " Put it in quotes." if options == ["text"] and isinstance(value, (bool, int, float)) else ""
-        yield Problem(path, f"must be {' or '.join(dict.fromkeys(options))}, not {_shown(value)}.{remedy}")
+        yield Problem(path, _describe_mismatch(options, value))
 
 
-def _plain(bound: Any) -> Any:
-    """100.0 as 100."""
+def _describe_mismatch(options: list[tuple[str, str]], value: Any) -> str:
+    """Return the message for a value that fits none of the options, given as pydantic's error type and description."""
+    if len(options) > 1:
+        options = [(cause, f"a number {_BOUNDS[cause]}{text}" if cause in _BOUNDS else text) for cause, text in options]
+    expected = ", or ".join(dict.fromkeys(text for _, text in options))
+    if value is None:
+        return f"must be {expected}; it is empty."
+    remedy = " Put it in quotes." if expected == "text" and isinstance(value, (bool, int, float)) else ""
+    return f"must be {expected}, not {_format_value(value)}.{remedy}"
+
+
+def _without_fraction(bound: Any) -> Any:
+    """Return 100.0 as 100."""
     return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     match value:
-        case None | bool():
-            return "nothing" if value is None else str(value).lower()
+        case bool():
+            return str(value).lower()
         case dict() | list():
             return "a mapping" if isinstance(value, dict) else "a list"
     text = repr(value)
@@ -221,18 +241,18 @@ def _shown(value: Any) -> str:
 
 
 def _path_in(data: Any, location: KeyPath) -> KeyPath:
-    """Where a location leads in the data; pydantic puts the names of union members into it too."""
+    """Return pydantic's location without the names of union members, which are not keys of the data."""
     path: list[str | int] = []
     for part in location:
-        known: Any = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
-        if part in known:
+        keys: Any = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+        if part in keys:
             data = data[part]
             path.append(part)
     return tuple(path)
 
 
 def _classes_at(kind: Any, path: KeyPath) -> Iterator[Any]:
-    """The typed classes that a value can be of where a path leads from a value of a type."""
+    """Yield the typed classes that the value at a path may have, starting from a type."""
     if dataclasses.is_dataclass(kind):
         fields = get_type_hints(kind)
         if not path:

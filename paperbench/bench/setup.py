@@ -16,9 +16,8 @@ from paperbench.catalogue import FAMILIES, Net, resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import code_facts, environment_facts
-from paperbench.specs.locate import spec_root
 from paperbench.specs.recipe import Recipe
-from paperbench.specs.table import load_table
+from paperbench.specs.table import find_spec_root, load_table
 from paperbench.training.trainer import Trainer
 
 SIDE, BANDS = 32, 2
@@ -69,7 +68,7 @@ def bench_recipe(batch_size: int) -> Recipe:
     """
     if batch_size < 2:
         raise PaperbenchError(f"Batch norm needs at least 2 images per batch, not {batch_size}.")
-    table = load_table("table2", spec_root())
+    table = load_table("table2", find_spec_root())
     recipe = table.recipe_in(table.profiles.named("paper"))
     group = recipe.batch_norm.group if batch_size % recipe.batch_norm.group == 0 else batch_size
     settings = replace(recipe.batch_norm, group=group)

@@ -14,7 +14,7 @@ from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.placements import PLACEMENTS
 from paperbench.catalogue.shortcuts import SHORTCUTS
 from paperbench.errors import ArgumentError, PaperbenchError, nearest
-from paperbench.typed import Count, TypedError, one_of, set_values, strict_value, typed
+from paperbench.typed import Count, TypedError, dump_set_fields, one_of, typed, validate
 
 
 @typed
@@ -76,7 +76,7 @@ class Net:
 
     def canonical(self) -> dict[str, Any]:
         """Return the fields that are not None, as JSON values, for specs and digests."""
-        return set_values(self)
+        return dump_set_fields(self)
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def checked(owner: str, key: str, value: Any) -> Any:
     if key not in _TYPES:
         raise ArgumentError(f"{owner} has no argument {key!r}. {nearest(key, ARGUMENTS)}")
     try:
-        plain = strict_value(_TYPES[key], value.item() if hasattr(value, "item") else value)  # NumPy scalars
+        plain = validate(_TYPES[key], value.item() if hasattr(value, "item") else value)  # NumPy scalars
     except TypedError as error:
         raise PaperbenchError(f"{key} of {owner}: {error}") from error
     return plain + 0.0 if isinstance(plain, float) else plain  # turns -0.0 into 0.0, which JSON would write differently

@@ -16,10 +16,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     from tabulate import tabulate
 
-    from paperbench.specs.locate import spec_root
-    from paperbench.specs.table import load_experiment, load_profiles, table_ids
+    from paperbench.specs.table import find_spec_root, load_experiment, load_profiles, table_ids
 
-    root = spec_root(args.tables)
+    root = find_spec_root(args.tables)
     tables = [load_experiment(table, root) for table in table_ids(root)]
     rows = [(t.table, sum(len(r.cells) for r in t.rows if not r.on_request), t.seeds, t.title) for t in tables]
     print(tabulate(rows, ["table", "cells", "seeds", "title"]))

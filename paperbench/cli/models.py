@@ -106,11 +106,10 @@ def _table(names: Iterable[str], chosen_root: Path | None) -> str:
 
     from paperbench.architecture import macs, parameters
     from paperbench.catalogue import FAMILIES, PLACEMENTS, resolve
-    from paperbench.specs.locate import spec_root
-    from paperbench.specs.table import load_table, table_ids
+    from paperbench.specs.table import find_spec_root, load_table, table_ids
 
     tables: dict[str, dict[str, None]] = {}
-    root = spec_root(chosen_root)
+    root = find_spec_root(chosen_root)
     for table_id in table_ids(root):
         for cell in load_table(table_id, root).all_cells:
             tables.setdefault(cell.settings[0].reference.name, {})[table_id.removeprefix("table")] = None

@@ -10,8 +10,8 @@ from paperbench.cli.arguments import Subparsers, add_results, add_table, add_tab
 from paperbench.errors import PaperbenchError, nearest
 
 if TYPE_CHECKING:
+    from paperbench.specs.cell import Cell
     from paperbench.specs.experiment import Setting
-    from paperbench.specs.table import Cell
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -41,11 +41,10 @@ def add_parser(subparsers: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     from paperbench.runs.external import ExternalResult, write_external
     from paperbench.runs.hashed import SCHEMA
-    from paperbench.specs.locate import spec_root
-    from paperbench.specs.table import load_table
+    from paperbench.specs.table import find_spec_root, load_table
     from paperbench.typed import TypedError, from_json
 
-    table = load_table(args.table, spec_root(args.tables))
+    table = load_table(args.table, find_spec_root(args.tables))
     cell = table.cell(args.cell)
     setting = _setting(cell, args.setting)
     values = {

@@ -17,8 +17,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.report.published import describe
-    from paperbench.specs.locate import spec_root
-    from paperbench.specs.table import load_table
+    from paperbench.specs.table import find_spec_root, load_table
 
-    print(describe(load_table(args.table, spec_root(args.tables)), args.profile))
+    print(describe(load_table(args.table, find_spec_root(args.tables)), args.profile))
     return 0

@@ -1,1 +1,1 @@
-"""Published numbers and ours. Never imports torch."""
+"""Comparison of our results with the published ones. Never imports torch."""

@@ -1,4 +1,4 @@
-"""Where our runs differ from what the authors did, read off the records."""
+"""Deviations of our runs from the authors' experiment, read from the records."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 from paperbench.catalogue import DATASETS, Net
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.record import DataFacts, Record
+from paperbench.specs.cell import Cell
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import Recipe, format_value
-from paperbench.specs.table import Cell, Table
+from paperbench.specs.table import Table
 
 _Difference = tuple[str, str, str]
-"""Topic, the paper's way and ours."""
+"""Topic, the paper's choice, our choice."""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """One difference.
+    """One deviation.
 
     Attributes:
-        topic: What differs.
-        paper: What the authors did; empty where the sources do not say.
-        ours: What our runs did.
-        cells: Ids of the cells whose shown runs did; all of them where this is empty.
+        paper: The authors' choice; empty if the sources do not give it.
+        ours: Our runs' choice.
+        cells: Ids of the cells with it; empty if it concerns all cells with runs.
     """
 
     topic: str
@@ -34,8 +34,8 @@ class Deviation:
     cells: tuple[str, ...] = ()
 
 
-def deviations(table: Table, profile: Profile, compared: Iterable[CellComparison]) -> list[Deviation]:
-    """Those of the runs that are shown for any cell, each once."""
+def find_deviations(table: Table, profile: Profile, compared: Iterable[CellComparison]) -> list[Deviation]:
+    """Return the deviations of the shown runs of all cells, each once."""
     paper = table.profiles.named("paper")
     found: dict[_Difference, dict[str, None]] = {}
     cells_with_runs = 0
@@ -59,11 +59,11 @@ def deviations(table: Table, profile: Profile, compared: Iterable[CellComparison
 
 
 def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe, dataset: str) -> Iterable[_Difference]:
-    """What a run did otherwise than the authors.
+    """Yield the deviations of a run.
 
     Args:
-        data: What is known of its pixels, be it from another record.
-        recipe: What the record was trained by.
+        data: The facts known about its pixels, possibly from another record.
+        recipe: The run's recipe.
         printed: The same recipe in the paper's profile.
     """
     authors, precision = printed.authors, record.spec.precision
@@ -76,42 +76,42 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
     if group != authors.images_per_gpu:
         yield "batch-norm statistics in training", f"over {authors.images_per_gpu} images", f"over {group}"
     if record.is_mixed:
-        yield "versions", "", "runs continued by other numerics or another torch"
+        yield "versions", "", "runs that mix numerics or torch versions"
 
 
-_OPEN_IN_NETS = {
-    "gate_init": "initial weights of gates",
+_UNSPECIFIED_IN_NETS = {
+    "gate_init": "gate weight initialisation",
     "shortcut_bn": "BN on convolution shortcuts",
-    "inverted": "dropout scaled in training (inverted)",
-    "shortcut_option": "option of shortcuts that change dimensions",
-    "stride_in": "convolution with the stride in bottleneck units",
+    "inverted": "inverted dropout (scaled in training)",
+    "shortcut_option": "shortcut option where dimensions change",
+    "stride_in": "strided convolution in bottleneck units",
 }
 
 
 def _of_net(net: Net) -> Iterable[_Difference]:
-    """What the paper leaves open about a net."""
-    for name, title in _OPEN_IN_NETS.items():
+    """Yield our choices about a net that the paper does not specify."""
+    for name, title in _UNSPECIFIED_IN_NETS.items():
         value = getattr(net, name)
         if value is not None and (name != "stride_in" or "bottleneck" in net.family):
             yield title, "", format_value(value)
         elif name == "shortcut_bn" and net.shortcut == "conv":
-            yield title, "", "as projections of the placement"
+            yield title, "", "as the placement's projections"
 
 
 def _by_profile(cell: Cell, paper: Profile, profile: Profile, recipe: Recipe, printed: Recipe) -> Iterable[_Difference]:
-    """What a reduced profile changes; its data are listed with the records."""
+    """Yield the changes of a reduced profile, except data, which `_of_record` covers."""
     depth, reduced = cell.net_in(paper).depth, cell.net_in(profile).depth
     if depth != reduced:
         yield "depth", str(depth), str(reduced)
     theirs, ours = (dict(_flat(one.defining_values())) for one in (printed, recipe))
     for name in dict.fromkeys([*theirs, *ours]):
         values = format_value(theirs.get(name)), format_value(ours.get(name))
-        if values[0] != values[1] and name != "batch_norm.group":  # listed with what the authors did
+        if values[0] != values[1] and name != "batch_norm.group":  # in _of_record
             yield _title(name), *values
 
 
 def _flat(values: dict[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
-    """Values by dotted names."""
+    """Yield values with their dotted names."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{key}.")
@@ -120,5 +120,5 @@ def _flat(values: dict[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _title(name: str) -> str:
-    """A recipe's dotted name in words."""
+    """Return a recipe's dotted name in words."""
     return name.replace("_", " ").replace(".", ", ")

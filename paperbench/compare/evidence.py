@@ -1,8 +1,8 @@
-"""The runs of each net of a table, in groups that may be pooled, and what had to be left out.
+"""The runs of each net of a table, grouped by what may be pooled, and the runs that were not used.
 
-A run belongs to a net if it trained that net by the cell's recipe in the profile asked for. Runs on other pixels, in
-other precision or of another numerics version are never pooled, nor are those that mix versions, nor results from
-elsewhere with ours: each such group stands for itself.
+A run belongs to a net if it trained that net with the cell's recipe in the given profile. Runs are pooled only if they
+share pixels, precision and numerics version. Runs that mix versions are a group of their own, and so are the external
+results of each source.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any, get_args
 
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
+from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Setting
 from paperbench.specs.run_spec import Precision, canonical_json
-from paperbench.specs.table import Cell, Table
+from paperbench.specs.table import Table
 
 _PRECISIONS = get_args(Precision)
 _MAX_CHANGES_LISTED = 4
@@ -27,11 +28,11 @@ _MAX_CHANGES_LISTED = 4
 
 @dataclass(frozen=True)
 class Run:
-    """One training, ours or from elsewhere.
+    """One run of ours, or one external result.
 
     Attributes:
-        error: Test error in percent; infinite if it diverged, None while it is in progress.
-        record: None of a result from elsewhere.
+        error: Test error in percent; infinite if the run diverged, None if it has not ended.
+        record: None for an external result.
     """
 
     seed: int
@@ -40,16 +41,18 @@ class Run:
 
 
 def errors_of(runs: Iterable[Run]) -> list[float]:
-    """Test errors in percent of the runs that have ended; infinite where one diverged."""
+    """Return the test errors in percent of the runs that have ended; infinite for diverged runs."""
     return [run.error for run in runs if run.error is not None]
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What runs must share to be pooled.
+    """The conditions that runs must share to be pooled.
 
     Attributes:
-        source: Who reported the results, if they are not ours; data, precision and numerics are then unknown.
+        data, precision, numerics: Unknown (None or empty) for external results.
+        is_mixed: Whether the runs mix numerics or torch versions.
+        source: Source of external results, or None for our runs.
     """
 
     data: DataFacts | None
@@ -66,7 +69,7 @@ class Conditions:
 
     @property
     def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
-        """How far from the paper: mixed, from elsewhere, on other pixels; and then in less precision, by older code."""
+        """Sort key of the distance to the paper: mixed, external, other pixels; then lower precision, older code."""
         has_other_pixels = self.data is not None and not self.data.canonical
         rank = _PRECISIONS.index(self.precision) if self.precision else len(_PRECISIONS)
         newest = self.numerics[-1] if self.numerics else 0
@@ -75,7 +78,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one net that may be pooled, by seed."""
+    """Runs of one net that may be pooled, in the order of their seeds."""
 
     runs: tuple[Run, ...]
     conditions: Conditions
@@ -84,15 +87,15 @@ class Group:
     def ended(self) -> list[Run]:
         return [run for run in self.runs if run.error is not None]
 
-    def first(self, number: int) -> list[Run]:
-        """Those of the first runs that have ended.
+    def first(self, n: int) -> list[Run]:
+        """Return those of the first n runs that have ended.
 
-        Our own first runs are those with the seeds from 0 on: a choice among seeds would be one among results. Results
-        from elsewhere have what seeds they have, so the lowest.
+        Our first n runs have the seeds 0 to n - 1, because choosing seeds would mean choosing results. External
+        results can have any seeds; their first n have the lowest.
         """
         if self.conditions.source is not None:
-            return self.ended[:number]
-        return [run for run in self.ended if run.seed < number]
+            return self.ended[:n]
+        return [run for run in self.ended if run.seed < n]
 
     @property
     def records(self) -> list[Record]:
@@ -104,45 +107,45 @@ class Group:
 
     @property
     def median(self) -> float | None:
-        """Median test error in percent, None without a run that has ended."""
+        """Median test error in percent, or None if no run has ended."""
         return statistics.median(self.errors) if self.errors else None
 
     @property
     def farthest(self) -> int:
-        """Iterations of the run that came farthest."""
+        """Iteration of the run that got farthest."""
         return max((record.iteration for record in self.records), default=0)
 
     def progress(self, planned: int) -> str:
-        """How many of the planned runs have ended, and which is missing."""
+        """Return how many of the planned runs have ended and, if later seeds have, which seed is missing."""
         done = self.first(planned)
-        text = f"{len(done)} of {planned} runs"
+        text = f"{len(done)} of {planned}"
         if self.conditions.source is not None:
             return text
         missing = next((seed for seed in range(planned) if seed not in {run.seed for run in done}), planned)
         if missing < planned and any(run.seed > missing for run in self.ended):
-            text += f" (seeds 0 to {planned - 1} count, and that of seed {missing} is missing)"
+            text += f" (seeds 0-{planned - 1} count; seed {missing} is missing)"
         return text
 
     def distance(self, planned: int) -> tuple[Any, ...]:
-        """How far from what the cell asks for: first by what the runs are, then by how many of them there are.
+        """Return a sort key: kind of runs first, then completeness, then precision and code version.
 
-        So complete runs in less precision come before a first one in more.
+        A complete group in lower precision comes before an incomplete one in higher precision.
         """
-        is_unusual, less_precise = self.conditions.distance
-        return is_unusual, not self.errors, len(self.first(planned)) < planned, less_precise
+        kind, precision = self.conditions.distance
+        return kind, not self.errors, len(self.first(planned)) < planned, precision
 
 
 class Evidence:
     """The runs for the nets of a table in one profile.
 
     Args:
-        planned: Runs per net, fixed beforehand.
-        records: Any; those of other experiments are ignored.
-        externals: Results from elsewhere; they count in the paper's profile only.
-        other_tables: Called only if there are runs of this table's nets that fit none of its cells.
+        planned: Planned runs per net.
+        records: Records of any experiments; only those of this table are used.
+        externals: External results; used only in the paper's profile.
+        other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
 
     Attributes:
-        left_out: What was meant for this table and could not be used, one sentence each.
+        left_out: A sentence for each run or result that seems meant for this table but was not used.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class Evidence:
         self.profile = table.profiles.named(profile_name)
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
-        self._facts: dict[str, DataFacts] = {}  # equal fingerprints are equal pixels: verified for one run, for all
+        self._facts: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
         for record in self._without_duplicates(records):
             if record.data.canonical or record.data.fingerprint not in self._facts:
@@ -172,7 +175,7 @@ class Evidence:
         self._explain_unused_externals()
 
     def groups(self, cell: Cell, setting: Setting) -> list[Group]:
-        """The groups of a net of a cell, nearest to the paper first."""
+        """Return the groups of a net of a cell, closest to the paper first."""
         pooled: dict[Conditions, list[Run]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
         for record in self._ours.get(experiment.key, ()) if experiment else ():
@@ -186,13 +189,13 @@ class Evidence:
         groups = [Group(tuple(sorted(runs, key=lambda r: r.seed)), c) for c, runs in pooled.items()]
         return sorted(groups, key=lambda g: g.distance(self.planned))
 
-    def trains(self, cell: Cell, setting: Setting) -> str | None:
-        """What a net of a cell is trained as, in this profile: equal for equal trainings; None if it is not in it."""
+    def training_key(self, cell: Cell, setting: Setting) -> str | None:
+        """Return a key that is equal for equal trainings in this profile, or None if the cell is not in it."""
         experiment = self._experiments.get((cell.id, setting.label))
         return experiment.key + cell.dataset_in(self.profile) if experiment else None
 
     def _without_duplicates(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Each run once; a run of which there are two different records not at all, as either may be the wrong one."""
+        """Yield each run once. Skip runs with differing records, because any of them may be wrong."""
         by_run: dict[str, list[Record]] = defaultdict(list)
         for record in records:
             if record not in by_run[record.run]:
@@ -207,7 +210,7 @@ class Evidence:
                 )
 
     def _explain_unused_records(self, other_tables: Callable[[], Iterable[Table]]) -> None:
-        """Name the runs of this table's nets that were trained as no experiment says today."""
+        """Report runs of this table's nets that match no current experiment."""
         known = {experiment.key for experiment in self._experiments.values()}
         odd = {key: self._of_same_net(records[0]) for key, records in self._ours.items() if key not in known}
         if not any(odd.values()):
@@ -218,22 +221,22 @@ class Evidence:
                 continue
             then = _trained_as(self._ours[key][0])
             differences = [(list(_differences(then, e.trained_as)), e.cell) for e in candidates]
-            changes, nearest = min(differences, key=lambda found: len(found[0]))
+            changes, closest = min(differences, key=lambda found: len(found[0]))
             listed = changes[:_MAX_CHANGES_LISTED] + ["..."] * (len(changes) > _MAX_CHANGES_LISTED)
             self.left_out += [
-                f"run {record.run} (seed {record.seed} of {record.net}) belongs to no current experiment; the nearest "
-                f"is {nearest}, but {'; '.join(listed)}."
+                f"run {record.run} (seed {record.seed} of {record.net}) matches no current experiment; the closest is "
+                f"{closest}, but {'; '.join(listed)}."
                 for record in self._ours[key]
             ]
 
     def _of_same_net(self, record: Record) -> list[_Experiment]:
-        """The experiments with a record's model or, if it was called otherwise when it was written, with its net."""
+        """Return the experiments with a record's model name or, if the model has been renamed, with its net."""
         experiments, net = self._experiments.values(), canonical_json(record.spec.net)
         same_model = [e for e in experiments if _model(e.name) == _model(record.net)]
         return same_model or [e for e in experiments if canonical_json(e.trained_as["net"]) == net]
 
     def _explain_unused_externals(self) -> None:
-        """Name the results from elsewhere that were entered for a cell whose experiment has changed since."""
+        """Report external results for cells whose experiment has changed since they were recorded."""
         if not self._external:
             return
         digests = {
@@ -246,14 +249,15 @@ class Evidence:
             if result.table == self.table.id and not is_current:
                 setting = f" ({result.setting})" if result.setting else ""
                 self.left_out.append(
-                    f"the result of seed {result.seed} from {result.source!r} was entered for {result.cell}{setting}, "
-                    "whose experiment has changed since. Enter it again (`paperbench record`) if it still holds."
+                    f"the external result of seed {result.seed} from {result.source!r} was recorded for {result.cell}"
+                    f"{setting}, whose experiment has changed since. Record it again (`paperbench record`) if it is "
+                    "still valid."
                 )
 
 
 @dataclass(frozen=True)
 class _Experiment:
-    """What a net of a cell is trained as, in a profile; `name` as one would ask timm for it."""
+    """The training of one net of a cell in a profile; `name` is its timm name."""
 
     cell: str
     setting: str
@@ -266,7 +270,7 @@ class _Experiment:
 
 
 def _experiments(table: Table, profile_name: str) -> Iterator[_Experiment]:
-    """Every net of a table that can be trained in a profile."""
+    """Yield the trainings of all nets of a table that a profile includes."""
     profile = table.profiles.named(profile_name)
     recipes: dict[str, dict[str, Any]] = {}
     for cell in table.all_cells:
@@ -280,7 +284,7 @@ def _experiments(table: Table, profile_name: str) -> Iterator[_Experiment]:
 
 
 def _model(name: str) -> str:
-    """A net's name without tag and arguments."""
+    """Return a net's name without tag and arguments."""
     return name.partition("(")[0].partition(".")[0]
 
 
@@ -289,7 +293,7 @@ def _trained_as(record: Record) -> dict[str, Any]:
 
 
 def _error(record: Record, cell: Cell) -> float | None:
-    """The run's error that belongs in the cell: top-1, on whole images. Nothing else has been measured yet."""
+    """Return the run's error if the cell shows top-1 errors on whole images, the only kind that runs measure."""
     if record.status == "diverged":
         return math.inf
     is_measured = cell.column.metric == "top1" and cell.row.evaluation is None
@@ -297,11 +301,11 @@ def _error(record: Record, cell: Cell) -> float | None:
 
 
 def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
-    """What changed between two plain values, one text for each."""
+    """Yield a text for each difference between two JSON values."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*then, *now]):
             yield from _differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
-    elif _short(then) != _short(now):  # as they enter a digest, where 128 and 128.0 are two
+    elif _short(then) != _short(now):  # 128 and 128.0 differ in a digest
         yield f"{path} was {_short(then)} and is {_short(now)}"
 
 

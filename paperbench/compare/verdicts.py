@@ -1,9 +1,9 @@
-"""Whether a published result holds: one verdict a cell.
+"""Whether a published result is reproduced: one verdict per cell.
 
-reproduced      our median is within the tolerance of the published one, or fails as the published one did
-worse, better   it is beyond the tolerance, on the side of the higher or of the lower errors
-underpowered    too few runs, or too much noise, to say either
-not comparable  our runs are not of the paper's experiment
+reproduced      our median is within the tolerance of the published one, or fails as published
+worse, better   our median is beyond the tolerance, with a higher or a lower error
+underpowered    too few runs or too much noise for a verdict
+not comparable  our runs are not the paper's experiment
 not run         no run has ended
 """
 
@@ -16,26 +16,26 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from paperbench.compare.evidence import Evidence, Group, Run, errors_of
-from paperbench.compare.failing import MIN_RUNS, Failing, failing, fails, median_fails
+from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, is_failure, median_fails
 from paperbench.compare.statistics import (
-    FIRST_LOOK,
-    LOOKS,
+    ANALYSES,
+    FIRST_ALPHA,
     Interval,
     Noise,
-    beyond_tolerance_p,
     decide,
+    estimate_noise,
     median_interval,
-    noise,
+    p_beyond_tolerance,
 )
+from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Setting
-from paperbench.specs.table import Cell
 
 Verdict = Literal["reproduced", "worse", "better", "underpowered", "not comparable", "not run"]
 
 
 @dataclass(frozen=True)
-class Look:
-    """One look at a group; see `LOOKS` for its number and level."""
+class Analysis:
+    """One of the two planned analyses of a group; see `ANALYSES` for number and level."""
 
     number: int
     runs: tuple[Run, ...]
@@ -47,258 +47,253 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A verdict with what it rests on.
+class Assessment:
+    """A verdict and the statistics behind it.
 
     Attributes:
-        reason: Empty where the interval says all.
-        look: The look that decided, or the last.
-        interval: Of the difference of medians, in percentage points.
-        noise: Of a single run.
-        shift: Our median minus the published number, if the two differ significantly within the tolerance.
-        p_value: Of the hypothesis that the difference is within the tolerance, at the level of the first look.
-        failing: Of the runs that it is about.
-        rests_on_rule: Whether it follows from runs that failed or did not, and from no interval.
+        reason: Empty if the interval is enough.
+        analysis: The analysis that decided, or else the last one.
+        interval: Confidence interval of the difference of medians, in percentage points.
+        noise: Spread of a single run.
+        shift: Our median minus the published number, if they differ significantly but within the tolerance.
+        p_value: P-value of the null hypothesis that the difference is within the tolerance, scaled to the level of
+            the first analysis.
+        failures: Failed runs among those that the verdict is about.
+        is_by_failures: Whether the verdict follows from the number of failed runs and not from an interval.
     """
 
     verdict: Verdict
     reason: str = ""
-    look: Look | None = None
+    analysis: Analysis | None = None
     interval: Interval | None = None
     noise: Noise | None = None
     shift: float | None = None
     p_value: float | None = None
-    failing: Failing | None = None
-    rests_on_rule: bool = False
+    failures: FailureCount | None = None
+    is_by_failures: bool = False
 
     @property
-    def is_sure_by_rule(self) -> bool:
+    def is_certain_by_failures(self) -> bool:
         """Whether it needs no p-value: the median fails where the paper's did not, or no run fails where it did."""
-        is_unanimous = self.failing is not None and self.failing.is_unanimous
-        return self.rests_on_rule and (self.verdict == "worse" or is_unanimous)
+        is_unanimous = self.failures is not None and self.failures.is_unanimous
+        return self.is_by_failures and (self.verdict == "worse" or is_unanimous)
 
 
 @dataclass(frozen=True)
 class NetComparison:
-    """One net of a cell, judged.
+    """One net of a cell with its assessment.
 
     Attributes:
-        shown: The group nearest to the paper, if there is any run.
-        others: The other groups, nearest first.
+        shown: The group closest to the paper, or None without runs.
+        others: The other groups, closest first.
     """
 
     setting: Setting
     shown: Group | None
     others: tuple[Group, ...]
-    judgement: Judgement
+    assessment: Assessment
     planned: int
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that the verdict is about: those of the look or, before one, those of the planned that have ended.
-
-        If only others have ended, these.
-        """
-        if self.judgement.look:
-            return self.judgement.look.runs
+        """The runs that count: those of the analysis, else the planned runs that have ended, else all that have."""
+        if self.assessment.analysis:
+            return self.assessment.analysis.runs
         if self.shown is None:
             return ()
         return tuple(self.shown.first(self.planned)) or tuple(self.shown.ended)
 
     @property
     def errors(self) -> list[float]:
-        """Test errors in percent of the runs that count, infinite where one diverged."""
+        """Test errors in percent of the runs that count; infinite for diverged runs."""
         return errors_of(self.counted)
 
     @property
     def median(self) -> float | None:
-        """Median of `errors`; None without any."""
+        """Median of `errors`, or None if it is empty."""
         return statistics.median(self.errors) if self.errors else None
 
 
 @dataclass(frozen=True)
 class CellComparison:
-    """One cell, judged.
+    """One cell with its assessment.
 
     Attributes:
-        nets: One, or each of a sweep.
-        planned: Runs fixed beforehand.
-        is_reduced: Whether the profile changes what is trained.
-        dataset: Key of the data set that its nets are trained on in the profile.
+        nets: One net, or all nets of a sweep.
+        planned: Planned runs per net.
+        is_reduced: Whether the profile changes the experiment.
+        dataset: Key of the data set that its nets train on in the profile.
     """
 
     cell: Cell
     nets: tuple[NetComparison, ...]
-    judgement: Judgement
+    assessment: Assessment
     planned: int
     is_reduced: bool
     dataset: str
 
     @property
     def verdict(self) -> Verdict:
-        return self.judgement.verdict
+        return self.assessment.verdict
 
     @property
-    def asks_for_reproduction(self) -> bool:
-        """Whether the paper prints a result, and it is run without being named or has been run."""
+    def must_reproduce(self) -> bool:
+        """Whether `--require reproduced` covers the cell: its result is printed, and it runs by default or has runs."""
         has_begun = any(net.shown for net in self.nets)
         return self.cell.expected.value != "unprinted" and (has_begun or not self.cell.row.on_request)
 
     @property
     def reason(self) -> str:
-        return self.judgement.reason
+        return self.assessment.reason
 
     @property
     def shown(self) -> Group | None:
-        """The group nearest to the paper of a cell with one net; of a sweep that of its first."""
+        """The group closest to the paper of the only net, or of a sweep's first net."""
         return self.nets[0].shown
 
     @property
-    def failing(self) -> Failing:
-        """Of the runs that count, over all nets of a sweep."""
-        return failing([error for net in self.nets for error in net.errors], self.dataset)
+    def failures(self) -> FailureCount:
+        """Failed runs among those that count, over all nets of a sweep."""
+        return count_failures([error for net in self.nets for error in net.errors], self.dataset)
 
     @property
     def difference(self) -> float | None:
-        """Our median minus the published number in percentage points; None without either, or of a reduced net."""
+        """Our median minus the published number in percentage points, or None if they cannot be compared."""
         median = self.nets[0].median
         if self.is_reduced or median is None or self.cell.number is None or len(self.nets) > 1:
             return None
         return round(median - self.cell.number, 9)
 
 
-def judge_cell(cell: Cell, evidence: Evidence) -> CellComparison:
-    """Judge a cell by the runs of its nets."""
+def assess_cell(cell: Cell, evidence: Evidence) -> CellComparison:
+    """Assess a cell by the runs of its nets."""
     nets = []
     for setting in cell.settings:
         groups = evidence.groups(cell, setting)
         shown = groups[0] if groups else None
-        judgement = _judge_net(cell, shown, evidence.profile_name, evidence.planned)
-        nets.append(NetComparison(setting, shown, tuple(groups[1:]), judgement, evidence.planned))
-    judgement = nets[0].judgement if len(nets) == 1 else _judge_sweep(nets)
+        assessment = _assess_net(cell, shown, evidence.profile_name, evidence.planned)
+        nets.append(NetComparison(setting, shown, tuple(groups[1:]), assessment, evidence.planned))
+    assessment = nets[0].assessment if len(nets) == 1 else _assess_sweep(nets)
     is_reduced, dataset = evidence.profile_name != "paper", evidence.profile.dataset or cell.dataset
-    return CellComparison(cell, tuple(nets), judgement, evidence.planned, is_reduced, dataset)
+    return CellComparison(cell, tuple(nets), assessment, evidence.planned, is_reduced, dataset)
 
 
-def _judge_net(cell: Cell, group: Group | None, profile: str, planned: int) -> Judgement:
+def _assess_net(cell: Cell, group: Group | None, profile: str, planned: int) -> Assessment:
     if group is None:
-        return Judgement("not run")
+        return Assessment("not run")
     if not group.ended:
         if any(record.status == "partial" for record in group.records):
-            return Judgement("not run", f"the farthest run is at iteration {group.farthest:,}")
-        return Judgement("not run", "its runs hold no error of this kind")
+            return Assessment("not run", f"unfinished; the farthest run is at iteration {group.farthest:,}")
+        return Assessment("not run", "its runs did not measure this error")
     obstacle = _obstacle(cell, group, profile)
     if obstacle:
-        return Judgement("not comparable", obstacle)
-    looks = [Look(number, tuple(group.first(number * planned)), level) for number, level in LOOKS]
-    judged = [_judge_look(cell, look) for look in looks if len(look.runs) == look.number * planned]
-    if not judged:
-        return _judge_early(cell, group, planned)
-    decided = next((j for j in judged if j.verdict != "underpowered"), judged[-1])
-    can_be_extended = 2 * planned >= MIN_RUNS or decided.interval is not None
-    if decided.verdict == "underpowered" and len(judged) == 1 and can_be_extended:
-        extension = f"extend it to {2 * planned} runs"
-        if len(group.ended) > planned:
-            extension += f": {len(group.ended)} have ended, which change nothing yet"
-        return replace(decided, reason=f"{decided.reason}; {extension}")
-    return decided
+        return Assessment("not comparable", obstacle)
+    analyses = [Analysis(number, tuple(group.first(number * planned)), level) for number, level in ANALYSES]
+    found = [_analyse(cell, analysis) for analysis in analyses if len(analysis.runs) == analysis.number * planned]
+    if not found:
+        return _assess_incomplete(cell, group, planned)
+    decisive = next((one for one in found if one.verdict != "underpowered"), found[-1])
+    can_be_extended = 2 * planned >= MIN_RUNS or decisive.interval is not None
+    if decisive.verdict == "underpowered" and len(found) == 1 and can_be_extended:
+        ended = f" ({len(group.ended)} have ended)" if len(group.ended) > planned else ""
+        return replace(decisive, reason=f"{decisive.reason}; extend to {2 * planned} runs{ended}")
+    return decisive
 
 
 def _obstacle(cell: Cell, group: Group, profile: str) -> str:
-    """Why a group cannot be compared with the published number; empty if it can."""
+    """Return why a group cannot be compared with the published number, or an empty text."""
     if profile != "paper":
         return f"profile {profile} is not the paper's experiment"
     if group.conditions.is_mixed:
-        return "its runs were continued by other numerics or another torch"
+        return "its runs mix numerics or torch versions"
     if group.conditions.data is not None and not group.conditions.data.canonical:
-        return f"{group.conditions.data.name} does not have the pixels of the paper's data"
+        return f"{group.conditions.data.name} does not have the paper's pixels"
     if cell.expected.value == "unprinted":
-        return "the paper prints no number for it"
+        return "the paper prints no number"
     return ""
 
 
-def _judge_early(cell: Cell, group: Group, planned: int) -> Judgement:
-    """Before all planned runs have ended: only what the missing ones cannot change any more."""
+def _assess_incomplete(cell: Cell, group: Group, planned: int) -> Assessment:
+    """Return a verdict only if the remaining planned runs cannot change it."""
     errors = errors_of(group.first(planned))
     does_fail = median_fails(errors, planned, cell.dataset)
     if does_fail or (does_fail is False and cell.number is None):
-        return _by_rule(cell, does_fail, failing(errors, cell.dataset), None)
-    return Judgement("underpowered", group.progress(planned))
+        return _assess_failures(cell, does_fail, count_failures(errors, cell.dataset), None)
+    return Assessment("underpowered", f"too few runs: {group.progress(planned)}")
 
 
-def _by_rule(cell: Cell, does_fail: bool, counted: Failing, look: Look | None) -> Judgement:
-    """A verdict on failing alone."""
-    was_to_fail = cell.expected.value == "fail"
-    verdict: Verdict = "better" if not does_fail else "reproduced" if was_to_fail else "worse"
-    reason = str(counted) + ("" if counted.is_unanimous else ": unstable")
-    reason += "" if look else "; the runs to come cannot change that"
-    return Judgement(verdict, reason, look, failing=counted, rests_on_rule=True)
+def _assess_failures(cell: Cell, does_fail: bool, count: FailureCount, analysis: Analysis | None) -> Assessment:
+    """Return the verdict that follows from whether the median fails."""
+    should_fail = cell.expected.value == "fail"
+    verdict: Verdict = "better" if not does_fail else "reproduced" if should_fail else "worse"
+    reason = str(count) + ("" if count.is_unanimous else ": unstable")
+    reason += "" if analysis else "; the remaining runs cannot change it"
+    return Assessment(verdict, reason, analysis, failures=count, is_by_failures=True)
 
 
-def _judge_look(cell: Cell, look: Look) -> Judgement:
-    counted = failing(look.errors, cell.dataset)
-    does_fail = median_fails(look.errors, len(look.errors), cell.dataset)
+def _analyse(cell: Cell, analysis: Analysis) -> Assessment:
+    count = count_failures(analysis.errors, cell.dataset)
+    does_fail = median_fails(analysis.errors, len(analysis.errors), cell.dataset)
     published = cell.number
     if does_fail or (does_fail is False and published is None):
-        return _by_rule(cell, does_fail, counted, look)
-    if published is None or fails(statistics.median(look.errors), cell.dataset):
-        reason = f"{counted}; it takes {MIN_RUNS} runs to say that a net fails, or does not"
-        return Judgement("underpowered", reason, look, failing=counted)
-    if any(map(math.isinf, look.errors)):
-        return Judgement("underpowered", f"unstable: {counted}", look, failing=counted)
+        return _assess_failures(cell, does_fail, count, analysis)
+    if published is None or is_failure(statistics.median(analysis.errors), cell.dataset):
+        return Assessment("underpowered", f"too few runs: {count}, minimum {MIN_RUNS}", analysis, failures=count)
+    if any(map(math.isinf, analysis.errors)):
+        return Assessment("underpowered", f"unstable: {count}", analysis, failures=count)
     resolution = 10.0**-cell.defaults.decimals
-    spread = noise(look.errors, cell.expected.std, cell.published_runs, resolution)
-    if spread is None:
-        reason = "no spread is published, and it takes three runs to estimate ours"
-        return Judgement("underpowered", reason, look, failing=counted)
-    interval = median_interval(look.errors, published, cell.published_runs, spread, look.level)
+    noise = estimate_noise(analysis.errors, cell.expected.std, cell.published_runs, resolution)
+    if noise is None:
+        reason = "too few runs: 3 are needed without a published std"
+        return Assessment("underpowered", reason, analysis, failures=count)
+    interval = median_interval(analysis.errors, published, cell.published_runs, noise, analysis.level)
     verdict = decide(interval, cell.tolerance)
     reasons = []
-    if spread.rests_on == "published":
-        reasons.append("rests on the published standard deviation")
-    if counted.failed:
-        reasons.append(f"unstable: {counted}")
+    if noise.rests_on == "published":
+        reasons.append("noise is the published standard deviation")
+    if count.failed:
+        reasons.append(f"unstable: {count}")
     if verdict == "underpowered":
-        reasons.append(f"the interval {format_interval(interval)} reaches across the tolerance of {cell.tolerance:g}")
+        reasons.append("too much noise")
     is_shifted = verdict == "reproduced" and (interval.low > 0 or interval.high < 0)
-    return Judgement(
+    return Assessment(
         verdict,
         "; ".join(reasons),
-        look,
+        analysis,
         interval,
-        spread,
+        noise,
         shift=interval.difference if is_shifted else None,
-        p_value=min(1.0, beyond_tolerance_p(interval, cell.tolerance) * FIRST_LOOK / look.level),
-        failing=counted,
+        p_value=min(1.0, p_beyond_tolerance(interval, cell.tolerance) * FIRST_ALPHA / analysis.level),
+        failures=count,
     )
 
 
 def format_interval(interval: Interval) -> str:
-    """As `[-0.12, +0.34]`, in percentage points."""
+    """Return an interval as `[-0.12, +0.34]`."""
     return f"[{interval.low:+.2f}, {interval.high:+.2f}]"
 
 
-def _judge_sweep(nets: Sequence[NetComparison]) -> Judgement:
-    """A sweep holds if every net fails; one that surely does not fail is enough against it."""
+def _assess_sweep(nets: Sequence[NetComparison]) -> Assessment:
+    """Return the verdict of a sweep: reproduced if every net fails, better if one certainly does not."""
     better, excluded, reproduced = (
-        [net.judgement for net in nets if net.judgement.verdict == verdict]
+        [net.assessment for net in nets if net.assessment.verdict == verdict]
         for verdict in ("better", "not comparable", "reproduced")
     )
     if better:
-        reason = _by_setting(net for net in nets if net.judgement.verdict == "better")
-        surest = min((j.failing for j in better if j.failing), key=lambda f: f.failed / f.runs)
-        return Judgement("better", reason, failing=surest, rests_on_rule=True)
-    if all(net.judgement.verdict == "not run" for net in nets):
-        return Judgement("not run", next((net.judgement.reason for net in nets if net.judgement.reason), ""))
+        reason = _reasons_by_setting(net for net in nets if net.assessment.verdict == "better")
+        clearest = min((a.failures for a in better if a.failures), key=lambda count: count.failed / count.runs)
+        return Assessment("better", reason, failures=clearest, is_by_failures=True)
+    if all(net.assessment.verdict == "not run" for net in nets):
+        return Assessment("not run", next((net.assessment.reason for net in nets if net.assessment.reason), ""))
     if excluded:
-        return Judgement("not comparable", excluded[0].reason)
+        return Assessment("not comparable", excluded[0].reason)
     if len(reproduced) == len(nets):
-        counts = [j.failing for j in reproduced if j.failing]
-        total = Failing(sum(f.failed for f in counts), sum(f.runs for f in counts))
-        return Judgement("reproduced", f"{total}, in {len(nets)} settings", failing=total, rests_on_rule=True)
-    lacking = _by_setting(net for net in nets if net.judgement.verdict != "reproduced")
-    return Judgement("underpowered", lacking, rests_on_rule=True)
+        counts = [a.failures for a in reproduced if a.failures]
+        total = FailureCount(sum(c.failed for c in counts), sum(c.runs for c in counts))
+        return Assessment("reproduced", f"{total}, in {len(nets)} settings", failures=total, is_by_failures=True)
+    missing = _reasons_by_setting(net for net in nets if net.assessment.verdict != "reproduced")
+    return Assessment("underpowered", missing, is_by_failures=True)
 
 
-def _by_setting(nets: Iterable[NetComparison]) -> str:
-    return "; ".join(f"{net.setting.label}: {net.judgement.reason or net.judgement.verdict}" for net in nets)
+def _reasons_by_setting(nets: Iterable[NetComparison]) -> str:
+    return "; ".join(f"{net.setting.label}: {net.assessment.reason or net.assessment.verdict}" for net in nets)

@@ -11,8 +11,8 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.data.npz import load_npz
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.specs.yaml_file import bind, load
-from paperbench.typed import Problem, Text, check, typed
+from paperbench.specs.yaml_file import read_yaml
+from paperbench.typed import Problem, Text, raise_problems, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_FOLDER = Path("data")
@@ -29,7 +29,7 @@ class DataDescription:
     def __post_init__(self) -> None:
         if self.canonical:
             message = "cannot be declared true; only the original files are canonical, known by their md5."
-            check([Problem(("canonical",), message)])
+            raise_problems([Problem(("canonical",), message)])
 
 
 def data_directory(chosen: Path | None = None) -> Path:
@@ -81,5 +81,5 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
 
 
 def _described(file: Path) -> tuple[str, str]:
-    described = bind(load(file), DataDescription)
+    described = read_yaml(file).parse(DataDescription)
     return described.name, described.origin

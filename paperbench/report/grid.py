@@ -10,9 +10,10 @@ from itertools import zip_longest
 
 from tabulate import tabulate
 
+from paperbench.specs.cell import Cell
 from paperbench.specs.expected import LiteratureRow
 from paperbench.specs.experiment import Column, Row
-from paperbench.specs.table import Cell, Table
+from paperbench.specs.table import Table
 
 WIDTH = 120
 """Of a terminal, in characters."""

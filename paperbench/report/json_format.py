@@ -20,12 +20,12 @@ from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Conditions, Group, Run
-from paperbench.compare.failing import Failing, failing
+from paperbench.compare.failures import FailureCount, count_failures
 from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.runs.record import Status
+from paperbench.specs.cell import Cell
 from paperbench.specs.expected import ExpectedCell, Percent, Source
 from paperbench.specs.experiment import Evaluation
-from paperbench.specs.table import Cell
 from paperbench.typed import to_json, typed
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class NetFacts:
     verdict: Verdict
     reason: str
     look: Look | None
-    failing: Failing | None
+    failing: FailureCount | None
     shown: GroupFacts | None
     others: tuple[GroupFacts, ...]
 
@@ -170,7 +170,7 @@ class CellFacts:
     reason: str
     differs: bool
     look: Look | None
-    failing: Failing | None
+    failing: FailureCount | None
     shift: float | None
     difference: Annotated[float | None, _INFINITE_IS_NULL]
     interval: IntervalFacts | None
@@ -273,10 +273,10 @@ def _take(kind: type[T], *sources: object, **given: object) -> T:
 
 
 def _cell(compared: CellComparison, differs: bool) -> CellFacts:
-    cell, judgement = compared.cell, compared.judgement
+    cell, assessment = compared.cell, compared.assessment
     return _take(
         CellFacts,
-        judgement,
+        assessment,
         cell,
         cell.row,
         row=cell.row.title,
@@ -284,11 +284,11 @@ def _cell(compared: CellComparison, differs: bool) -> CellFacts:
         metric=cell.column.metric,
         published=_published(cell),
         differs=differs,
-        look=judgement.look.number if judgement.look else None,
-        failing=compared.failing if compared.failing.runs else None,
+        look=assessment.analysis.number if assessment.analysis else None,
+        failing=compared.failures if compared.failures.runs else None,
         difference=compared.difference,
-        interval=_take(IntervalFacts, judgement.interval) if judgement.interval else None,
-        noise=_take(NoiseFacts, judgement.noise) if judgement.noise else None,
+        interval=_take(IntervalFacts, assessment.interval) if assessment.interval else None,
+        noise=_take(NoiseFacts, assessment.noise) if assessment.noise else None,
         nets=tuple(_net(net, cell) for net in compared.nets),
     )
 
@@ -307,11 +307,11 @@ def _published(cell: Cell) -> ExpectedCell:
 def _net(net: NetComparison, cell: Cell) -> NetFacts:
     return _take(
         NetFacts,
-        net.judgement,
+        net.assessment,
         setting=net.setting.label,
         net=str(net.setting.reference),
-        look=net.judgement.look.number if net.judgement.look else None,
-        failing=failing(net.errors, cell.dataset) if net.errors else None,
+        look=net.assessment.analysis.number if net.assessment.analysis else None,
+        failing=count_failures(net.errors, cell.dataset) if net.errors else None,
         shown=_group(net.shown, net.median, net.counted) if net.shown else None,
         others=tuple(_group(group, group.median, ()) for group in net.others),
     )

@@ -87,7 +87,7 @@ def _add_cell(case: ElementTree.Element, report: CellReport, requirement: Requir
     notes = list(dict.fromkeys(filter(None, (compared.reason, *report.notes))))
     if verdict == "reproduced":
         outcome = "passed"
-    elif report.differs or (requirement == "reproduced" and compared.asks_for_reproduction):
+    elif report.differs or (requirement == "reproduced" and compared.must_reproduce):
         outcome = "failure"
     elif compared.cell.row.on_request and not any(net.shown for net in compared.nets):
         notes.append("run on request only")
@@ -98,7 +98,7 @@ def _add_cell(case: ElementTree.Element, report: CellReport, requirement: Requir
 
 
 def _properties(report: CellReport) -> Iterator[tuple[str, object]]:
-    compared, judgement = report.compared, report.compared.judgement
+    compared, assessment = report.compared, report.compared.assessment
     yield "verdict", compared.verdict
     yield "published", compared.cell.expected.value
     net = compared.nets[0]
@@ -106,15 +106,15 @@ def _properties(report: CellReport) -> Iterator[tuple[str, object]]:
         if net.median is not None:
             yield "median", percent(net.median)
         yield "n", len(net.errors)
-    if compared.failing.runs:
-        yield "failed", f"{compared.failing.failed} of {compared.failing.runs}"
-    if judgement.interval is not None:
-        yield "difference", judgement.interval.difference
-        yield "interval", f"{judgement.interval.low} {judgement.interval.high}"
-        yield "level", judgement.interval.level
+    if compared.failures.runs:
+        yield "failed", f"{compared.failures.failed} of {compared.failures.runs}"
+    if assessment.interval is not None:
+        yield "difference", assessment.interval.difference
+        yield "interval", f"{assessment.interval.low} {assessment.interval.high}"
+        yield "level", assessment.interval.level
         yield "tolerance", compared.cell.tolerance
-    if judgement.p_value is not None:
-        yield "p_value", judgement.p_value
+    if assessment.p_value is not None:
+        yield "p_value", assessment.p_value
 
 
 def _details(report: CellReport, notes: Iterable[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Group, Run
-from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, Interval
+from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
 from paperbench.report.grid import Beside, Grid, Marked, paper_grid
 from paperbench.specs.experiment import Column
@@ -84,7 +84,7 @@ class CellReport:
         """What stands beside the published number."""
         compared = self.compared
         if len(compared.nets) > 1:
-            return str(compared.failing) if compared.failing.runs else NOTHING
+            return str(compared.failures) if compared.failures.runs else NOTHING
         (net,) = compared.nets
         if net.median is None:
             is_running = net.shown is not None and any(record.status == "partial" for record in net.shown.records)
@@ -97,7 +97,7 @@ class CellReport:
     @property
     def difference(self) -> str:
         """Our median minus the published number, with its interval; empty if it was not tested."""
-        interval = self.compared.judgement.interval
+        interval = self.compared.assessment.interval
         if interval is None:
             return ""
         bounds = format_interval(interval)
@@ -106,14 +106,14 @@ class CellReport:
     @cached_property
     def notes(self) -> list[str]:
         """What a reader must know about the verdict."""
-        compared, judgement = self.compared, self.compared.judgement
+        compared, assessment = self.compared, self.compared.assessment
         notes = []
-        if judgement.shift is not None:
-            notes.append(f"shifted by {judgement.shift:+.2f}, within the tolerance")
+        if assessment.shift is not None:
+            notes.append(f"shifted by {assessment.shift:+.2f}, within the tolerance")
         if compared.reason and (compared.verdict != "not run" or self.ours == NOTHING):
             notes.append(compared.reason)
         if compared.verdict in ("worse", "better") and not self.differs:
-            if judgement.p_value is not None:
+            if assessment.p_value is not None:
                 notes.append("beyond the tolerance, but not after Holm's correction over the cells compared")
             else:
                 notes.append("the runs disagree, so this does not count as a difference")
@@ -213,10 +213,10 @@ class Report:
             yield f"Our runs (data, precision, numerics version): {'; '.join(conditions)}."
         tested = comparison.tested
         if tested:
-            is_extended = any(c.judgement.look and c.judgement.look.number == 2 for c in tested)
-            extension = f" ({SECOND_LOOK:g} after the extension)" if is_extended else ""
+            is_extended = any(c.assessment.analysis and c.assessment.analysis.number == 2 for c in tested)
+            extension = f" ({SECOND_ALPHA:g} after the extension)" if is_extended else ""
             yield (
-                f"Verdicts: two one-sided tests at alpha = {FIRST_LOOK:g}{extension} of the difference of medians "
+                f"Verdicts: two one-sided tests at alpha = {FIRST_ALPHA:g}{extension} of the difference of medians "
                 f"against the tolerance. {comparison.expected_false_alarms:.2g} false alarms would be expected in "
                 f"{count(len(tested), 'tested cell')} if every true difference were exactly the tolerance."
             )
@@ -301,7 +301,7 @@ def _result(comparison: Comparison) -> Iterator[str]:
     """Which cells differ from the paper, if any was judged."""
     if comparison.tested:
         basis = "After Holm's correction over the cells compared"
-    elif any(c.judgement.rests_on_rule for c in comparison.cells):
+    elif any(c.assessment.is_by_failures for c in comparison.cells):
         basis = "By the rule for failing nets"
     else:
         return

@@ -8,14 +8,14 @@ from typing import Literal
 
 from paperbench.catalogue import DATASETS
 from paperbench.compare.comparison import Comparison
-from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, binomial_standard_error
+from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, binomial_standard_error
 from paperbench.errors import PaperbenchError
 from paperbench.report.grid import Grid, as_markdown, as_text, paragraph
 from paperbench.report.report import NOTHING, NetReport, Report, count, format_interval, method, percent
 from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
-from paperbench.specs.table import Cell
+from paperbench.specs.cell import Cell
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def _cells(report: Report, style: _Style) -> Iterator[str]:
         width = len(headers) if report.has_verdicts else headers.index("interval")
         alignment = ("left", "left", "right", "right", "right", "right")
         yield style.table(Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width]))
-        if any(c.compared.judgement.interval for c in report.cells):
+        if any(c.compared.assessment.interval for c in report.cells):
             yield style.paragraph(
-                f"interval: confidence interval of the difference of medians, in points ({1 - 2 * FIRST_LOOK:.0%}; "
-                f"{1 - 2 * SECOND_LOOK:.0%} after the extension). std: standard deviation of a single run, in points; "
+                f"interval: confidence interval of the difference of medians, in points ({1 - 2 * FIRST_ALPHA:.0%}; "
+                f"{1 - 2 * SECOND_ALPHA:.0%} after the extension). std: standard deviation of a single run, in points; "
                 "in parentheses the weight of the published one in the pooled variance. tol.: tolerance, in points."
             )
         yield from map(style.paragraph, _test_set_noise(report.comparison))
@@ -117,12 +117,12 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
 
 
 def _cell_row(report: NetReport, cell: Cell) -> tuple[str, ...]:
-    net, judgement = report.net, report.net.judgement
+    net, assessment = report.net, report.net.assessment
     std = NOTHING
-    if judgement.noise:
-        share = judgement.noise.published_weight
-        std = f"{judgement.noise.std:.2f}" + (f" ({share:.0%})" if share else "")
-    interval = format_interval(judgement.interval) if judgement.interval else NOTHING
+    if assessment.noise:
+        share = assessment.noise.published_weight
+        std = f"{assessment.noise.std:.2f}" + (f" ({share:.0%})" if share else "")
+    interval = format_interval(assessment.interval) if assessment.interval else NOTHING
     tolerance = f"{cell.tolerance:g}" if cell.number is not None else NOTHING
     median = percent(net.median) if net.median is not None else NOTHING
     return report.name, report.errors, median, interval, std, tolerance
@@ -139,7 +139,7 @@ def _claims(report: Report, style: _Style) -> Iterator[str]:
         return
     yield style.paragraph(
         f"{report.claims} Judged on our runs alone, each at its own level, with no correction across claims. In "
-        f"brackets: {1 - 2 * FIRST_LOOK:.0%} confidence intervals."
+        f"brackets: {1 - 2 * FIRST_ALPHA:.0%} confidence intervals."
     )
     profile, claims = report.comparison.profile, report.comparison.claims
     if not report.has_verdicts:

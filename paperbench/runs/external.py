@@ -17,7 +17,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.files import format_read_error, list_directory, write_atomically
 from paperbench.runs.hashed import HashedJson, RecordError
 from paperbench.runs.record import Percent
-from paperbench.typed import Problem, Text, check, typed
+from paperbench.typed import Problem, Text, raise_problems, typed
 
 _DIRECTORY = "external"
 _REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."
@@ -49,7 +49,7 @@ class ExternalResult(HashedJson):
         source = self.source
         if source != source.strip() or "\t" in source or len(source.splitlines()) != 1:
             message = f"must be one line of text without leading or trailing spaces, not {source!r}."
-            check([Problem(("source",), message)])
+            raise_problems([Problem(("source",), message)])
 
     @property
     def file_name(self) -> str:

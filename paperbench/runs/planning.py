@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
+from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision, RunSpec
-from paperbench.specs.table import Cell, Table
+from paperbench.specs.table import Table
 from paperbench.typed import from_json
 
 

@@ -1,16 +1,16 @@
-"""A statement of the paper about several cells of a table, as data."""
+"""Claims of the paper about the cells of a table, as data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Literal
 
-from paperbench.typed import Count, Id, Positive, Problem, Text, check, typed
+from paperbench.typed import Count, Id, Positive, Problem, Text, raise_problems, typed
 
 Kind = Literal["lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early"]
 Measure = Literal["test_error", "train_loss", "train_error"]
 
-_TAKES = {
+_REQUIRED = {
     "lower": {"cells", "measure"},
     "close": {"cells", "measure", "within"},
     "diverges": {"cells"},
@@ -19,34 +19,35 @@ _TAKES = {
     "higher_loss_lower_error": {"cells"},
     "early": {"cells", "measure", "iteration"},
 }
-_MAY_TAKE = {"lower": {"by"}}
+_OPTIONAL = {"lower": {"by"}}
 
 
 @typed
 class Claim:
-    """One claim; what `cells` and `pairs` mean depends on its kind.
+    """One claim. The meaning of `cells` and `pairs` depends on its kind.
 
-    Cells are `row/column` of the same table. In claims of kind "lower" all but the first may be of a literature row,
-    whose number is then taken as exact.
+    Cells are `row/column` of the same table. In "lower" claims all cells but the first may be in a literature row,
+    whose number is then treated as exact.
 
     Attributes:
         says: The claim in a sentence.
         section: Where the paper makes it.
         kind:
-            "lower": the first cell is lower than each other.
-            "close": the first cell is within `within` of each other.
+            "lower": the first cell is lower than each other cell.
+            "close": the first cell is within `within` of each other cell.
             "diverges": every cell fails.
             "converges": no cell fails.
-            "largest_gain": the first pair's second cell is lower than its first by more than in each other pair.
+            "largest_gain": the drop from first to second cell is larger in the first pair than in each other pair.
             "higher_loss_lower_error": the first cell ends with a higher training loss and a lower test error than the
                 second.
-            "early": the first cell is lower than each other after `iteration` iterations, ended or not.
-        cells, pairs: Which cells it is about.
-        measure: What of them is compared: the final test error (in percent), or loss or error (in percent) over the
-            images trained on last.
-        within: In the unit of `measure`.
-        by: Likewise: how much lower at least, where the paper's words are strong; any difference otherwise.
-        note: How the sentence was turned into a test, where that was a choice.
+            "early": the first cell is lower than each other cell after `iteration` iterations, whether the runs have
+                ended or not.
+        cells, pairs: The cells that the claim compares.
+        measure: The quantity compared: final test error (percent), or training loss or error (percent) over the most
+            recent iterations.
+        within: Margin in the unit of `measure`.
+        by: Minimum difference in the unit of `measure`, where the paper's wording is strong; default: any difference.
+        note: How the sentence was turned into a test, if that was a choice.
     """
 
     id: Id
@@ -62,28 +63,31 @@ class Claim:
     note: Text | None = None
 
     def __post_init__(self) -> None:
-        check(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
-        takes = _TAKES[self.kind]
+        required = _REQUIRED[self.kind]
         for name in ("cells", "pairs", "measure", "within", "by", "iteration"):
             is_given = bool(getattr(self, name))
-            if is_given and name not in takes | _MAY_TAKE.get(self.kind, set()):
-                yield Problem((name,), f"a claim of kind {self.kind} has no use for it.")
-            if not is_given and name in takes:
+            if is_given and name not in required | _OPTIONAL.get(self.kind, set()):
+                yield Problem((name,), f"is not used by claims of kind {self.kind}.")
+            if not is_given and name in required:
                 yield Problem(("kind",), f"a claim of kind {self.kind} needs {name}.")
-        if "cells" in takes and self.cells:
-            fewest = 1 if self.kind in ("diverges", "converges") else 2
-            if len(self.cells) < fewest or (self.kind == "higher_loss_lower_error" and len(self.cells) > 2):
-                yield Problem(("cells",), f"a claim of kind {self.kind} is not about {len(self.cells)} cells.")
+        if "cells" in required and self.cells:
+            minimum = 1 if self.kind in ("diverges", "converges") else 2
+            maximum = 2 if self.kind == "higher_loss_lower_error" else len(self.cells)
+            if not minimum <= len(self.cells) <= maximum:
+                bounds = f"exactly {minimum}" if maximum == minimum else f"at least {minimum}"
+                message = f"a claim of kind {self.kind} needs {bounds} cells, not {len(self.cells)}."
+                yield Problem(("cells",), message)
             if len(set(self.cells)) < len(self.cells):
-                yield Problem(("cells",), "a cell stands twice.")
+                yield Problem(("cells",), "lists a cell twice.")
         if self.pairs and (len(self.pairs) < 2 or any(len(pair) != 2 for pair in self.pairs)):
-            yield Problem(("pairs",), "a largest gain needs two or more pairs of two cells.")
+            yield Problem(("pairs",), "a claim of kind largest_gain needs at least 2 pairs of 2 cells.")
         if self.kind == "early" and self.measure == "test_error":
-            yield Problem(("measure",), "must be train_loss or train_error: a prefix of a run has no test error.")
+            yield Problem(("measure",), "must be train_loss or train_error: runs have no test error before they end.")
 
     @property
     def all_cells(self) -> tuple[str, ...]:
-        """Every cell that the claim is about, once."""
+        """Every cell of the claim, once."""
         return tuple(dict.fromkeys((*self.cells, *(cell for pair in self.pairs for cell in pair))))

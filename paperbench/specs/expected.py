@@ -1,4 +1,4 @@
-"""What the paper prints in the cells of a table, what it says about them, and what others say."""
+"""The published results of a table, the paper's claims about them, and results of others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paperbench.specs.claim import Claim
-from paperbench.typed import Count, Id, Positive, Problem, Text, check, typed
+from paperbench.typed import Count, Id, Positive, Problem, Text, raise_problems, typed
 
 Statistic = Literal["median", "single"]
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -17,7 +17,7 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 
 @typed
 class Source:
-    """Where the numbers were read."""
+    """The paper and table that the numbers were read from."""
 
     paper: Text
     arxiv: Text
@@ -26,13 +26,13 @@ class Source:
 
 @typed
 class Defaults:
-    """What holds for every cell that does not say otherwise.
+    """Values for the cells that do not override them.
 
     Attributes:
-        statistic: What of several runs is printed.
-        n: Number of those runs.
+        statistic: The statistic over runs that is printed.
+        n: Number of runs behind it.
         tolerance: Percentage points within which two medians count as the same; set before the first run.
-        decimals: Of the printed errors.
+        decimals: Decimals of the printed errors.
     """
 
     statistic: Statistic
@@ -41,12 +41,12 @@ class Defaults:
     decimals: Annotated[int, Field(ge=0, le=10)] = 2
 
     def __post_init__(self) -> None:
-        check(_number_of_runs(self.statistic, self.n))
+        raise_problems(_run_count_problems(self.statistic, self.n))
 
 
-def _number_of_runs(statistic: Statistic | None, n: int | None) -> Iterator[Problem]:
+def _run_count_problems(statistic: Statistic | None, n: int | None) -> Iterator[Problem]:
     if statistic == "single" and n not in (None, 1):
-        yield Problem(("n",), f"a single run is not {n} runs.")
+        yield Problem(("n",), f"must be 1 for a single run, not {n}.")
 
 
 @typed
@@ -55,15 +55,15 @@ class ExpectedCell:
 
     Attributes:
         value: Test error in percent, "fail" (above 20 %, caption of Table 1), or "unprinted" for nets that the paper
-            trained, or says something about, without a number.
-        same_as: "table/row/column" of the cell that prints the same result; what is known of it stands there only.
+            mentions without a number.
+        same_as: "table/row/column" of the cell that prints the same result. Only that cell describes the result.
         mean, std: Published mean and standard deviation over runs, in percent and percentage points.
-        std_source: Where the standard deviation stands.
-        statistic, n, tolerance: As in `Defaults`, where this cell differs.
-        mark: The mark that the paper sets beside the number, explained in the table's footnotes.
+        std_source: Source of the standard deviation.
+        statistic, n, tolerance: Override `Defaults` for this cell.
+        mark: The mark beside the number, explained in the table's footnotes.
         params: Number of parameters as printed, such as "1.7M".
-        source: Where the number stands, if not in the table itself.
-        note: What a reader must know beside the number.
+        source: Source of the number, if it is not the table itself.
+        note: Anything a reader must know about the number.
     """
 
     value: Percent | Literal["fail", "unprinted"] | None = None
@@ -80,35 +80,35 @@ class ExpectedCell:
     note: Text | None = None
 
     def __post_init__(self) -> None:
-        check(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
         if (self.value is None) == (self.same_as is None):
-            yield Problem(("value",), "a cell needs a value, or same_as with the cell that has it; not both.")
+            yield Problem(("value",), "a cell needs either value or same_as.")
         if (self.std is None) != (self.std_source is None):
             given = "std" if self.std is not None else "std_source"
-            yield Problem((given,), "std and std_source need each other.")
+            yield Problem((given,), "std and std_source must be given together.")
         if not isinstance(self.value, float):
             for name in self._given("mean", "std", "tolerance"):
-                yield Problem((name,), "is for cells with a number.")
+                yield Problem((name,), "is only for cells with a number.")
         if self.same_as is not None:
             if self.same_as.count("/") != 2 or not all(self.same_as.split("/")):
                 yield Problem(("same_as",), "must be table/row/column, such as table2/original/resnet110.")
             for name in self._given("statistic", "n", "source"):
-                yield Problem((name,), f"stands with the number, in {self.same_as}.")
-        yield from _number_of_runs(self.statistic, self.n)
+                yield Problem((name,), f"belongs with the number, in {self.same_as}.")
+        yield from _run_count_problems(self.statistic, self.n)
 
     def _given(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
 
     def with_number_of(self, other: ExpectedCell) -> ExpectedCell:
-        """The other cell's result, with what this cell says beside it."""
+        """Return the other cell's result with this cell's mark, parameters and note."""
         own = {name: getattr(self, name) for name in self._given("mark", "params", "note")}
         return replace(other, **{"mark": None, "params": None, **own}, same_as=None)
 
 
 def _with_value(cell: Any) -> Any:
-    """A cell may be written as its value alone."""
+    """Accept a cell that is written as its value alone."""
     return cell if isinstance(cell, (dict, ExpectedCell)) else {"value": cell}
 
 
@@ -119,12 +119,12 @@ WrittenCell = Annotated[
 
 @typed
 class LiteratureRow:
-    """A row with numbers of others, which the paper prints for comparison. It is never run.
+    """A row of others' results, printed for comparison and never run.
 
     Attributes:
         cells: Test errors in percent by column id.
-        place: Whether it stands above or below the rows of the experiment.
-        source: Where else the numbers can be found, or what they are.
+        place: Whether it is printed above or below the rows of the experiment.
+        source: Source of the numbers.
     """
 
     id: Id
@@ -139,7 +139,7 @@ class LiteratureRow:
 
 @typed
 class Disputed:
-    """Something that circulates about a cell, or about the whole table, and what the paper has instead."""
+    """A wrong statement in circulation about a cell or the whole table, and the paper's statement."""
 
     circulates: Text
     paper: Text
@@ -148,7 +148,7 @@ class Disputed:
 
 @typed
 class Peer:
-    """What a public re-implementation got."""
+    """The result of a public re-implementation."""
 
     cell: Text
     value: Percent
@@ -158,10 +158,11 @@ class Peer:
 
 @typed
 class Expected:
-    """The file expected/<table>.yaml; `cells` is by row id, then column id.
+    """The file expected/<table>.yaml.
 
     Attributes:
-        footnotes: What the marks beside numbers mean.
+        cells: Published results by row id, then column id.
+        footnotes: Explanations of the marks beside numbers.
     """
 
     schema: Literal[1]
@@ -176,17 +177,13 @@ class Expected:
     peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
-        check([*repeated("claims", self.claims), *repeated("literature", self.literature)])
+        raise_problems([*duplicate_ids("claims", self.claims), *duplicate_ids("literature", self.literature)])
 
 
-def repeated(name: str, items: Sequence[Any]) -> Iterator[Problem]:
-    """Problems of items that have the id of an earlier one.
-
-    Args:
-        name: Of the field that lists them.
-    """
+def duplicate_ids(field_name: str, items: Sequence[Any]) -> Iterator[Problem]:
+    """Yield a problem for every item with the id of an earlier item."""
     seen = set()
     for i, item in enumerate(items):
         if item.id in seen:
-            yield Problem((name, i, "id"), f"another of the {name} is called {item.id!r} too.")
+            yield Problem((field_name, i, "id"), f"duplicate id {item.id!r}.")
         seen.add(item.id)

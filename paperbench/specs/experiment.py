@@ -1,4 +1,4 @@
-"""What to run for one table of the paper: rows, columns, and the nets in each cell."""
+"""The experiment behind one table of the paper: rows, columns, and the nets of each cell."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import BeforeValidator, Field
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
-from paperbench.specs.expected import repeated
+from paperbench.specs.expected import duplicate_ids
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Id, KeyPath, Problem, Text, check, one_of, typed, unknown
+from paperbench.typed import Count, Id, KeyPath, Problem, Text, one_of, raise_problems, typed, unknown_words
 
 
 @dataclass(frozen=True)
 class NetReference:
-    """A net: a name of the catalogue, with arguments if need be."""
+    """A net's name in the catalogue, with optional arguments."""
 
     model: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class NetReference:
     def __post_init__(self) -> None:
         for key in ("num_classes", "in_chans"):
             if key in self.kwargs:
-                raise PaperbenchError(f"{key} follows from the data set; leave it out.")
+                raise PaperbenchError(f"{key} follows from the data set; remove it.")
         resolve(self.model, **self.kwargs)
 
     def __str__(self) -> str:
@@ -35,21 +35,21 @@ class NetReference:
 
     @property
     def name(self) -> str:
-        """The net's name without a tag."""
+        """The net's name without its tag."""
         return self.model.partition(".")[0]
 
     @property
     def image_size(self) -> int:
-        """Side of the images that it is made for, in pixels."""
+        """Side of the images that the net expects, in pixels."""
         return FAMILIES[NETS[self.name].family].size
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the nets of a cell; most cells have just one.
+    """One net of a cell. Most cells have a single one.
 
     Attributes:
-        label: What sets it apart from the cell's others, such as "gate_bias=-3"; empty if there are none.
+        label: The value of the swept argument, such as "gate_bias=-3"; empty in a cell with a single net.
     """
 
     label: str
@@ -58,10 +58,10 @@ class Setting:
 
 @typed
 class CellNets:
-    """What a cell trains: a net, or one for each value of an argument if the paper gives one result for them all.
+    """The net of a cell, or a sweep over one argument for which the paper gives a single result.
 
     Attributes:
-        sweep: The argument, with its values.
+        sweep: The argument and its values.
     """
 
     model: Text
@@ -69,19 +69,19 @@ class CellNets:
     sweep: Mapping[str, Annotated[tuple[Any, ...], Field(strict=False)]] | None = None
 
     def __post_init__(self) -> None:
-        check(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
         if self.sweep is not None and len(self.sweep) != 1:
-            yield Problem(("sweep",), "a sweep is over one argument.")
+            yield Problem(("sweep",), "must have exactly one argument.")
             return
         for argument, values in (self.sweep or {}).items():
             if argument in self.kwargs:
-                yield Problem(("sweep", argument), "is among kwargs too.")
+                yield Problem(("sweep", argument), "is also in kwargs.")
             if argument == "depth":
-                yield Problem(("sweep",), "profiles choose the depth of every net; make a cell for each depth.")
+                yield Problem(("sweep",), "depth cannot be swept, because profiles set it; add a cell per depth.")
             if len(values) < 2 or any(values.count(value) > 1 for value in values):
-                yield Problem(("sweep", argument), "needs two values or more, each different.")
+                yield Problem(("sweep", argument), "needs at least two different values, without duplicates.")
         try:
             _ = self.settings
         except PaperbenchError as error:
@@ -89,7 +89,7 @@ class CellNets:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The nets, in the order of the sweep."""
+        """The nets in the order of the sweep."""
         if not self.sweep:
             return (Setting("", NetReference(self.model, self.kwargs)),)
         ((argument, values),) = self.sweep.items()
@@ -100,7 +100,7 @@ class CellNets:
 
 
 def _with_model(nets: Any) -> Any:
-    """A cell may be written as the name of its net alone."""
+    """Accept a cell that is written as its net's name alone."""
     return nets if isinstance(nets, (dict, CellNets)) else {"model": nets}
 
 
@@ -113,9 +113,9 @@ DatasetName = Annotated[str, one_of("data set", DATASETS)]
 
 @typed
 class Evaluation:
-    """How a trained net is tested: on one central crop of an image whose shorter side was brought to `scale`.
+    """Testing on one central crop of an image whose shorter side is resized to `scale`; both in pixels.
 
-    No part of a run: one training can be tested in several ways. Both are in pixels.
+    It is not part of a run, because one trained net can be tested in several ways.
     """
 
     crop: Count
@@ -123,7 +123,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.crop > self.scale:
-            raise ValueError(f"a crop of {self.crop} pixels does not fit an image of {self.scale}.")
+            raise ValueError(f"the crop ({self.crop} pixels) must not exceed the scale ({self.scale} pixels).")
 
     def __str__(self) -> str:
         return f"{self.crop}x{self.crop} crop of a shorter side of {self.scale}"
@@ -137,8 +137,8 @@ class Column:
     """A column of results.
 
     Attributes:
-        metric: Which error of a run stands in it.
-        dataset: What its nets train on, in tables where that is the same down a column.
+        metric: The error that the column shows.
+        dataset: Key of the data set that its nets train on, if the rows do not give it.
     """
 
     id: Id
@@ -152,12 +152,12 @@ class Row:
     """A row of the table.
 
     Attributes:
-        figure: The paper's figure that draws the unit.
-        labels: The paper's further columns: heading to text.
-        dataset: What its nets train on, unless the column says so.
-        recipe: Name of a recipe, if it is not the table's.
-        evaluation: How its nets are tested; None: on the whole image.
-        on_request: Whether it is run only if it is named: too costly, or no part of the printed table.
+        figure: The paper's figure of the unit.
+        labels: Further columns of the paper, from heading to text.
+        dataset: Key of the data set that its nets train on, if the columns do not give it.
+        recipe: Name of its recipe, if it is not the table's.
+        evaluation: How its nets are tested; None means on whole images.
+        on_request: Whether it runs only if its row is named, because it is costly or not in the printed table.
     """
 
     id: Id
@@ -177,10 +177,10 @@ class Experiment:
 
     Attributes:
         recipe: Name of a file in experiments/recipes/.
-        seeds: Runs per cell, fixed before the first; one extension to twice as many is allowed.
-        case: What the paper calls the things in the rows.
-        labels: Headings of the paper's further columns, with where they stand beside the results.
-        precision: What runs are trained in unless the user chooses; None leaves it to the device.
+        seeds: Runs per cell, fixed before the first run; one extension to twice as many is allowed.
+        case: Heading of the row titles.
+        labels: Headings of the paper's further columns, with their position relative to the results.
+        precision: Default precision of the runs; None means the device's default.
     """
 
     schema: Literal[1]
@@ -195,39 +195,39 @@ class Experiment:
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        check(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
-        yield from repeated("columns", self.columns)
-        yield from repeated("rows", self.rows)
+        yield from duplicate_ids("columns", self.columns)
+        yield from duplicate_ids("rows", self.rows)
         for label in self.labels:
             if not any(label in row.labels for row in self.rows):
                 yield Problem(("labels", label), "no row has this label.")
         columns = {column.id: column for column in self.columns}
         for i, row in enumerate(self.rows):
-            place = "rows", i
-            yield from unknown("label", (((*place, "labels", label), label) for label in row.labels), self.labels)
-            yield from unknown("column", (((*place, "cells", column), column) for column in row.cells), columns)
+            path = "rows", i
+            yield from unknown_words("label", (((*path, "labels", label), label) for label in row.labels), self.labels)
+            yield from unknown_words("column", (((*path, "cells", column), column) for column in row.cells), columns)
             for name in [name for name in row.cells if name in columns]:
-                cell, dataset = (*place, "cells", name), columns[name].dataset
+                cell, dataset = (*path, "cells", name), columns[name].dataset
                 if row.dataset is None and dataset is None:
-                    yield Problem(cell, "the data set must be given by the row or the column; neither does.")
+                    yield Problem(cell, "needs a data set: give it in the row or in the column.")
                 elif row.dataset is not None and dataset is not None:
-                    yield Problem(cell, "the data set must be given by the row or the column; both do.")
+                    yield Problem(cell, "has two data sets: remove that of the row or of the column.")
                 else:
-                    yield from _misfits(cell, row.cells[name], row.dataset or dataset or "")
+                    yield from _net_problems(cell, row.cells[name], row.dataset or dataset or "")
 
 
-def _misfits(place: KeyPath, nets: CellNets, dataset: str) -> Iterator[Problem]:
-    """Problems of nets that are not for the images of their data set."""
+def _net_problems(path: KeyPath, nets: CellNets, dataset: str) -> Iterator[Problem]:
+    """Check that nets fit the images of their data set."""
     reference, info = nets.settings[0].reference, DATASETS[dataset]
     name, _, tag = reference.model.partition(".")
     if reference.image_size != info.size:
         message = (
-            f"{name} is a net for images of {reference.image_size}x{reference.image_size} pixels, and {info.title} has "
-            f"{info.size}x{info.size}. Take a net of that size (`paperbench models`), or another data set."
+            f"{name} expects images of {reference.image_size}x{reference.image_size} pixels, but {info.title} has "
+            f"{info.size}x{info.size}. Choose another net (`paperbench models` lists them) or data set."
         )
-        yield Problem(place, message)
+        yield Problem(path, message)
     elif tag and tag != dataset:
-        message = f"{reference.model} is tagged for {tag}, and the data set is {dataset}. Drop the tag."
-        yield Problem(place, message)
+        message = f"{reference.model} is tagged for {tag}, but the data set is {dataset}. Remove the tag."
+        yield Problem(path, message)

@@ -1,4 +1,4 @@
-"""Profiles: the paper's experiment exactly, or a reduced one that the user asks for by name."""
+"""Profiles: the paper's exact experiment, or a reduced one."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Annotated, Any, Literal
 from paperbench.catalogue import FAMILIES
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Problem, Text, check, one_of, typed
+from paperbench.typed import Count, Id, Problem, Text, one_of, raise_problems, typed
 
 
 @typed
 class Profile:
-    """What a profile changes in every run of a table.
+    """Changes to every run of a table.
 
-    Only the one named `paper`, which changes nothing, can earn a verdict about the paper.
+    Only the profile `paper`, which changes nothing, can earn a verdict about the paper.
 
     Attributes:
-        title: One line for lists and tables.
-        depth: Depth of every net of a family.
-        dataset: What every run trains on.
-        recipe: Keys laid over every recipe.
-        seeds: Seeds per cell unless the user says otherwise.
+        title: One-line description.
+        depth: Depth of all nets of a family, by family.
+        dataset: Data set of every run.
+        recipe: Values merged into every recipe.
+        seeds: Default number of seeds per cell.
     """
 
     title: Text
@@ -33,7 +33,7 @@ class Profile:
     seeds: Count | None = None
 
     def __post_init__(self) -> None:
-        check(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
         for family, depth in self.depth.items():
@@ -53,13 +53,13 @@ class Profiles:
     def __post_init__(self) -> None:
         paper = self.profiles.get("paper")
         if paper is None or paper != Profile(paper.title):
-            check([Problem(("profiles", "paper"), "there must be a profile `paper`, and it must change nothing.")])
+            raise_problems([Problem(("profiles", "paper"), "the profile `paper` must exist and change nothing.")])
 
     def named(self, name: str) -> Profile:
-        """The profile of a name.
+        """Return the profile with a name.
 
         Raises:
-            PaperbenchError: There is none.
+            PaperbenchError: The profile does not exist.
         """
         if name not in self.profiles:
             raise PaperbenchError(f"Unknown profile {name!r}. {nearest(name, self.profiles)}")

@@ -1,4 +1,4 @@
-"""How a net is trained: every value, none implied but the absence of a warm-up."""
+"""Training recipes. Every value is explicit, except that a missing warm-up means none."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Positive, Problem, Text, check, set_values, typed
+from paperbench.typed import Count, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -23,14 +24,14 @@ class WarmUp:
 
 @typed
 class Drops:
-    """Iterations, counted from 0, from which the learning rate is multiplied by `factor` once more."""
+    """Iterations, counted from 0, at which the learning rate is multiplied by `factor`."""
 
     at: tuple[Annotated[int, Field(ge=0)], ...]
     factor: Share
 
     def __post_init__(self) -> None:
         if list(self.at) != sorted(set(self.at)):
-            check([Problem(("at",), "must rise from drop to drop.")])
+            raise_problems([Problem(("at",), "must be in increasing order.")])
 
 
 @typed
@@ -38,11 +39,11 @@ class BatchNormSettings:
     """Batch normalisation in training and testing.
 
     Attributes:
-        group: Images that share training statistics; the paper's two GPUs saw 64 each of a batch of 128.
+        group: Images per group of training statistics; each of the paper's two GPUs saw 64 of a batch of 128.
         eps: Added to variances.
         moving_average: Weight of the newest statistics in the moving average.
-        at_test: Which statistics the reported error uses. "reestimated": averaged anew over the training set once
-            training has ended, as the authors describe for v1; "moving_average": those gathered along the way.
+        at_test: The statistics behind the reported error. "reestimated": averaged over the training set after the
+            last iteration, as the authors describe for v1. "moving_average": those collected in training.
     """
 
     group: Annotated[int, Field(ge=2)]
@@ -53,16 +54,16 @@ class BatchNormSettings:
 
 @typed
 class Augmentation:
-    """Random crop after zero padding of `padding` pixels a side; mirrored with probability 0.5 if `flip`.
+    """Random crop after zero padding of `padding` pixels per side; mirrored with probability 0.5 if `flip`.
 
-    The rest is for large images, which are brought to one size first. This version cannot train on them yet.
+    The other values are for large images, which this version cannot train on yet.
 
     Attributes:
-        shorter_side: Least and greatest length of the shorter side, in pixels, drawn anew for each image.
-        crop: Side of the square that is cut out, in pixels.
-        area: Least and greatest share of the image that a crop covers.
-        aspect_ratio: Least and greatest ratio of a crop's sides.
-        jitter: Greatest change of brightness, contrast and saturation.
+        shorter_side: Minimum and maximum length of the shorter side after resizing, in pixels, drawn per image.
+        crop: Side of the square crop, in pixels.
+        area: Minimum and maximum share of the image that a crop covers.
+        aspect_ratio: Minimum and maximum ratio of a crop's sides.
+        jitter: Maximum change of brightness, contrast and saturation.
         lighting: Standard deviation of the noise along the principal components of the colours.
     """
 
@@ -76,38 +77,34 @@ class Augmentation:
     lighting: Positive | None = None
 
     def __post_init__(self) -> None:
-        check(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
         for name in ("shorter_side", "area", "aspect_ratio"):
             bounds = getattr(self, name)
             if bounds is not None and bounds[0] > bounds[1]:
-                yield Problem((name,), "must have the lesser number first.")
+                yield Problem((name,), "must have the smaller number first.")
         if self.shorter_side and self.area:
-            yield Problem(
-                ("area",), "a crop is of a fixed size (shorter_side) or of a share of the image (area), not both."
-            )
+            yield Problem(("area",), "cannot be combined with shorter_side; remove one of them.")
         if (self.shorter_side or self.area) and self.crop is None:
-            yield Problem(("crop",), "large images need a crop.")
+            yield Problem(("crop",), "is required with shorter_side or area.")
         if self.shorter_side and self.crop and self.crop > self.shorter_side[0]:
-            yield Problem(("crop",), f"a crop of {self.crop} does not fit a shorter side of {self.shorter_side[0]}.")
+            yield Problem(("crop",), f"must be at most {self.shorter_side[0]}, the minimum of shorter_side.")
         if self.padding and self.is_for_large_images:
-            yield Problem(("padding",), "padding is for small images that are not resized; write 0 here.")
+            yield Problem(("padding",), "must be 0 for images that are resized or recoloured.")
 
     @property
     def is_for_large_images(self) -> bool:
         """Whether images are resized or recoloured."""
-        return bool(set(set_values(self)) - {"padding", "flip"})
+        return bool(set(dump_set_fields(self)) - {"padding", "flip"})
 
 
 @typed
 class Authors:
-    """What those whose numbers are published trained with.
+    """The authors' setup behind the published numbers.
 
     Attributes:
-        framework: Its name.
         images_per_gpu: Images that shared batch-norm statistics.
-        precision: Arithmetic.
     """
 
     framework: Text
@@ -117,10 +114,10 @@ class Authors:
 
 @typed
 class Monitoring:
-    """How often a run is looked at, in iterations. No value here changes what is trained, so digests leave it out.
+    """Intervals between log lines, tests and checkpoints, in iterations. They do not affect training or digests.
 
     Attributes:
-        checkpoint_share: Share of the time that checkpoints may take; one that would come too soon is left out.
+        checkpoint_share: Maximum share of the time spent on checkpoints; those that would exceed it are skipped.
     """
 
     log_every: Count
@@ -131,22 +128,22 @@ class Monitoring:
 
 @typed
 class Recipe:
-    """One training recipe. Iterations drive everything; epochs only name passes over the training set.
+    """A training recipe.
 
     Attributes:
-        recipe: Its name, that of the file.
-        source: Where its values come from.
-        batch_size: Images an iteration.
+        recipe: Its name, which is the file name.
+        source: Sources of its values.
+        batch_size: Images per iteration.
         iterations: Length of the training.
         learning_rate: Rate after the warm-up and before the first drop.
-        momentum_form: "caffe": v <- m v + lr g, w <- w - v, as the paper's framework does. "pytorch": v <- m v + g,
+        momentum_form: "caffe": v <- m v + lr g, w <- w - v, as in the paper's framework. "pytorch": v <- m v + g,
             w <- w - lr v. "nesterov": PyTorch's Nesterov form. The first two differ when the rate changes.
-        weight_decay: On every parameter, BN's and biases included.
-        initialisation: Whether He's normal counts a filter's outputs or inputs.
+        weight_decay: Applied to every parameter, including BN's and biases.
+        initialisation: Whether He's normal initialisation uses a filter's fan-out or fan-in.
         input: "per_pixel_mean": pixels/255 minus the mean image of the training set (v1, Sec. 4.2).
-            "channel_mean_std": each channel brought to mean 0 and standard deviation 1 over the training set.
-        authors: What the published numbers were computed with.
-        silent: Names of values, dotted within groups, that the sources do not give and that are therefore ours.
+            "channel_mean_std": each channel normalised to mean 0 and standard deviation 1 over the training set.
+        authors: The authors' setup behind the published numbers.
+        silent: Dotted names of values that the sources do not give, so that they are our choice.
     """
 
     schema: Literal[1]
@@ -169,44 +166,50 @@ class Recipe:
     silent: tuple[Text, ...]
 
     def __post_init__(self) -> None:
-        check(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[Problem]:
         for i, name in enumerate(self.silent):
             try:
                 _ = self.value_of(name)
             except KeyError:
-                yield Problem(("silent", i), f"a recipe has no value {name!r}.")
+                yield Problem(("silent", i), f"unknown recipe value {name!r}. {nearest(name, self._value_names())}")
         if self.momentum_form == "nesterov" and not self.momentum:
-            yield Problem(("momentum",), "nesterov needs a momentum above 0.")
+            yield Problem(("momentum",), "must be above 0 with nesterov.")
         if self.batch_size % self.batch_norm.group:
-            yield Problem(("batch_norm", "group"), f"must divide batch_size, which is {self.batch_size}.")
+            yield Problem(("batch_norm", "group"), f"must divide batch_size ({self.batch_size}).")
         if self.drops.at and self.drops.at[-1] >= self.iterations:
-            last = self.drops.at[-1]
-            yield Problem(("drops", "at"), f"the drop at {last} comes after the last of {self.iterations} iterations.")
+            message = f"the drop at {self.drops.at[-1]} is not before the end at {self.iterations} iterations."
+            yield Problem(("drops", "at"), message)
         if self.drops.at and self.warm_up and self.drops.at[0] < self.warm_up.iterations:
-            message = f"the first drop must not come before the warm-up ends, at {self.warm_up.iterations}."
+            message = f"the first drop is before the end of the warm-up at {self.warm_up.iterations}."
             yield Problem(("drops", "at"), message)
 
+    def _value_names(self) -> Iterator[str]:
+        for name, value in self.defining_values().items():
+            yield name
+            if isinstance(value, dict):
+                yield from (f"{name}.{key}" for key in value)
+
     def rate_at(self, iteration: int) -> float:
-        """Learning rate of an iteration, counted from 0."""
+        """Return the learning rate of an iteration, counted from 0."""
         if self.warm_up and iteration < self.warm_up.iterations:
             return self.warm_up.learning_rate
         drops = sum(iteration >= start for start in self.drops.at)
         return float(self.learning_rate * self.drops.factor**drops)
 
     def defining_values(self) -> dict[str, Any]:
-        """What enters a digest, as JSON values: all that is set but names, sources and monitoring."""
-        values = set_values(self)
+        """Return the values that enter a digest, as JSON values: those that are set and affect training."""
+        values = dump_set_fields(self)
         for key in ("schema", "recipe", "source", "monitoring", "authors", "silent"):
             del values[key]
         return values
 
     def value_of(self, name: str) -> Any:
-        """A defining value by its dotted name.
+        """Return a defining value by its dotted name.
 
         Raises:
-            KeyError: There is no such value.
+            KeyError: The recipe has no such value.
         """
         value: Any = self.defining_values()
         for part in name.split("."):
@@ -217,7 +220,7 @@ class Recipe:
 
 
 def format_value(value: Any) -> str:
-    """A recipe's value as text."""
+    """Return a recipe's value as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):

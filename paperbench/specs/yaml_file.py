@@ -1,7 +1,7 @@
-"""YAML files as plain data in which every value keeps its line.
+"""YAML files as plain data in which every value knows its line.
 
-Values are read by the core schema of YAML 1.2, so that `010` is ten, `1:30` and `no` are text and `1e-4` is a number.
-What could be misread is refused: a key that is given twice, anchors, tags, and characters that no terminal prints.
+Values follow the core schema of YAML 1.2: `010` is ten, `1:30` and `no` are text, and `1e-4` is a number. Duplicate
+keys, anchors, aliases, tags and unprintable characters are refused.
 """
 
 from __future__ import annotations
@@ -32,44 +32,55 @@ _CORE_SCHEMA: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
     "inf or nan": (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
 }
-"""Which unquoted texts are values of another type, and their values."""
+"""The tags of unquoted scalars that are not text: pattern and conversion."""
 
 
 class SpecError(PaperbenchError):
-    """A YAML file that does not say what it should: one line `file:line: message` for each problem."""
+    """Problems in a YAML file, one line `file:line: message` each."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML file holds: a tree of nodes that know their file and line."""
+    """The contents of a YAML file: a tree of nodes with their file and line."""
 
     root: yaml.MappingNode
 
     @property
     def data(self) -> dict[str, Any]:
-        """The whole of it, as JSON has values."""
-        return {key.value: _plain(value) for key, value in self.root.value}
+        """The contents as JSON values."""
+        return {key.value: _to_json_value(value) for key, value in self.root.value}
 
     def position(self, *path: str | int) -> tuple[str, int]:
-        """File and line of a value, or of what surrounds it if there is no such value."""
-        at: yaml.Node = self.root
-        children = _children(at)
+        """Return file and line of a value, or of its nearest enclosing value that exists."""
+        node: yaml.Node = self.root
+        children = _children(node)
         for part in path:
             if part not in children:
                 break
-            at, value = children[part]
+            node, value = children[part]
             children = _children(value)
-        return at.start_mark.name, at.start_mark.line + 1
+        return node.start_mark.name, node.start_mark.line + 1
 
     def error(self, problems: Iterable[Problem]) -> SpecError:
-        """What to raise for problems of its values: a line for each, in the order of the file."""
+        """Return an error that lists problems in the order of the file."""
         placed = sorted((*self.position(*problem.path), str(problem)) for problem in problems)
         return SpecError("\n".join(f"{path}:{line}: {message}" for path, line, message in placed))
 
-    def overlaid(self, changes: Document, path: KeyPath) -> Document:
-        """This document with a mapping from another one laid over it: its keys replaced, in mappings within too.
+    def parse(self, kind: type[T]) -> T:
+        """Return the contents as a typed class.
 
-        What is left out by null stays left out where the change is a mapping: a recipe without warm-up gets none.
+        Raises:
+            SpecError: The contents do not fit the type.
+        """
+        try:
+            return from_json(kind, json.dumps(self.data))
+        except TypedError as error:
+            raise self.error(error.problems) from error
+
+    def with_changes(self, changes: Document, path: KeyPath) -> Document:
+        """Return this document with the mapping at a path of another document merged in, nested mappings included.
+
+        A mapping does not replace null: a recipe with `warm_up: null` gets no warm-up from a profile.
         """
         patch: Any = changes.root
         for part in path:
@@ -77,16 +88,16 @@ class Document:
         return Document(_merged(self.root, patch))
 
 
-def load(path: Path) -> Document:
-    """Parse a file that holds a mapping.
+def read_yaml(path: Path) -> Document:
+    """Read a YAML file that contains a mapping.
 
     Raises:
-        SpecError: The file is missing, no UTF-8, no YAML, or no mapping, or uses what is refused here.
+        SpecError: The file cannot be read, is not valid YAML, is not a mapping, or contains something refused here.
     """
     try:
         text = read_at_most(path, _MAX_BYTES).decode()
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}.") from error
+        raise SpecError(f"{path}: cannot read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{path}: is not UTF-8 text (byte {error.start}).") from error
     try:
@@ -100,38 +111,26 @@ def load(path: Path) -> Document:
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(f"{path}:{line}: not valid YAML: {error.reason}.") from error
-    except (ValueError, OverflowError, RecursionError) as error:  # of impossible characters, versions and nesting
+    except (ValueError, OverflowError, RecursionError) as error:  # impossible characters, versions or nesting
         raise SpecError(f"{path}:{loader.line + 1}: not valid YAML: {error}.") from error
     if not isinstance(root, yaml.MappingNode):
         raise SpecError(f"{path}:1: must be a mapping of keys to values.")
     return Document(root)
 
 
-def bind(document: Document, kind: type[T]) -> T:
-    """The value of a document as a typed class.
-
-    Raises:
-        SpecError: The document does not fit; every problem has a line.
-    """
-    try:
-        return from_json(kind, json.dumps(document.data))
-    except TypedError as error:
-        raise document.error(error.problems) from error
-
-
 class _Loader(yaml.SafeLoader):
-    """In Python, as libyaml crashes on deep nesting."""
+    """PyYAML's loader in Python, because libyaml crashes on deep nesting."""
 
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  (in the place of those of YAML 1.1)
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  (replaces YAML 1.1's)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise _error(event, "anchors (`&`) and aliases (`*`) are not read here; write the value out.")
+            raise _error(event, "anchors (`&`) and aliases (`*`) are not supported; write the value out.")
         if event.tag is not None:
-            raise _error(event, f"the tag {event.tag} means nothing here; leave it out.")
+            raise _error(event, f"tags are not supported; remove {event.tag}.")
         if isinstance(event, yaml.ScalarEvent) and (found := UNPRINTABLE.search(event.value)):
-            raise _error(event, f"holds {found.group()!r}, which cannot be printed; leave it out.")
+            raise _error(event, f"contains the unprintable character {found.group()!r}; remove it.")
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -142,7 +141,7 @@ class _Loader(yaml.SafeLoader):
                 remedy = f"; quote {key.value!r}" if isinstance(key, yaml.ScalarNode) else ""
                 raise _error(key, f"keys must be text{remedy}.")
             if key.value in first:
-                raise _error(key, f"the key {key.value!r} stands twice (first in line {first[key.value]}).")
+                raise _error(key, f"duplicate key {key.value!r} (first on line {first[key.value]}).")
             first[key.value] = key.start_mark.line + 1
         return node
 
@@ -151,22 +150,22 @@ for _tag, (_pattern, _) in _CORE_SCHEMA.items():
     _Loader.add_implicit_resolver(_tag, re.compile(rf"({_pattern})\Z"), None)
 
 
-def _error(at: Any, message: str) -> SpecError:
-    return SpecError(f"{at.start_mark.name}:{at.start_mark.line + 1}: {message}")
+def _error(node: Any, message: str) -> SpecError:
+    return SpecError(f"{node.start_mark.name}:{node.start_mark.line + 1}: {message}")
 
 
 def _children(node: yaml.Node) -> dict[str | int, tuple[yaml.Node, yaml.Node]]:
-    """What is in a node, by key or index: the node where it begins, and its value."""
+    """Return the children by key or index: the node at which each begins, and its value."""
     if isinstance(node, yaml.MappingNode):
         return {key.value: (key, value) for key, value in node.value}
     return {i: (item, item) for i, item in enumerate(node.value)} if isinstance(node, yaml.SequenceNode) else {}
 
 
-def _plain(node: yaml.Node) -> Any:
+def _to_json_value(node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
-        return {key.value: _plain(value) for key, value in node.value}
+        return {key.value: _to_json_value(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item) for item in node.value]
+        return [_to_json_value(item) for item in node.value]
     return _CORE_SCHEMA[node.tag][1](node.value) if node.tag in _CORE_SCHEMA else node.value
 
 

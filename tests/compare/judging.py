@@ -1,4 +1,4 @@
-"""What the tests of the judging share: records as runs leave them, and what a verdict should be, computed anew."""
+"""Helpers of the comparison tests: records of runs, and independently computed expectations."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.planning import run_spec
 from paperbench.runs.record import DataFacts, Record, Result
+from paperbench.specs.cell import Cell
 from paperbench.specs.claim import Claim
 from paperbench.specs.experiment import Setting
 from paperbench.specs.run_spec import RunSpec
-from paperbench.specs.table import Cell, Table, load_table
+from paperbench.specs.table import Table, load_table
 from tests.helpers import ROOT, a_record, a_session
 
 ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
 COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
 
 FIRST, SECOND = 0.05, 0.01
-"""The levels of both looks, typed again."""
+"""The levels of both analyses."""
 
 
 @functools.cache
@@ -58,13 +59,13 @@ def record(
     net: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Record:
-    """The record of a run that a cell needs.
+    """Return the record of a run of a cell.
 
     Args:
-        error: Infinite of a run that diverged, None of one in progress.
-        iteration: How far a run came that did not finish.
-        recipe, net: Values of the spec to change.
-        changes: Of the record.
+        error: Infinite for a diverged run, None for an unfinished one.
+        iteration: Last iteration of a run that did not finish.
+        recipe, net: Changes to the spec.
+        changes: Changes to the record.
     """
     spec, name = _spec_of(table.id, cell, setting, profile, precision, data.fingerprint)
     changed = {key: value for key, value in {**spec.recipe, **(recipe or {})}.items() if value is not None}
@@ -89,7 +90,7 @@ def record(
 def _spec_of(
     table_id: str, cell_id: str, label: str | None, profile_name: str, precision: Any, fingerprint: str
 ) -> tuple[RunSpec, str]:
-    """The spec of the runs that a cell needs, and what one would ask timm for."""
+    """Return the spec of a cell's runs, and the net's timm name."""
     table = a_table(table_id)
     profile, cell = table.profiles.named(profile_name), table.cell(cell_id)
     recipe, setting = table.recipe_in(profile, cell.recipe), setting_of(cell, label)
@@ -98,24 +99,24 @@ def _spec_of(
 
 
 def result(error: float) -> Result:
-    """The moving-average error is 1 higher and the best one 2 lower, so that to mistake one for another shows."""
+    """The errors differ, so that confusing them fails a test."""
     return Result(error, 0.3, min(100.0, error + 1), 0.4, max(0.0, error - 2))
 
 
 def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any) -> list[Record]:
-    """Runs with the seeds from 0."""
+    """Return runs with seeds from 0."""
     return [record(table, cell, error, seed=seed, **how) for seed, error in enumerate(errors)]
 
 
 def mixed(run: Record, **newer: Any) -> Record:
-    """The run as one that other code continued, by default of the next numerics version."""
+    """Return the run as if other code had resumed it, by default with the next numerics version."""
     return replace(run, sessions=(a_session(5), a_session(run.iteration, **(newer or {"numerics": 2}))))
 
 
 def external(
     table: Table, cell: str, error: float | None, *, seed: int = 0, source: str = "a paper", setting: str | None = None
 ) -> ExternalResult:
-    """A result from elsewhere; it diverged if there is no error."""
+    """Return an external result; it diverged if `error` is None."""
     its_cell = table.cell(cell)
     its_setting = setting_of(its_cell, setting)
     digest = table.experiment_digest(its_cell, its_setting)
@@ -125,20 +126,20 @@ def external(
 def compared(
     table: Table, *runs: Record, profile: str = "paper", cells: str = "*", on_request: bool = False, **how: Any
 ) -> Comparison:
-    """All cells that are run by default, or those that match a pattern."""
+    """Compare the cells that match a pattern."""
     # through JSON, as records come from a store
     read = (Record.from_json(run.to_json()) for run in runs)
     return compare(table, table.cells(cells, on_request=on_request), profile, read, **how)
 
 
 def judged(table: Table, cell: str, *runs: Record, **how: Any) -> CellComparison:
-    """One cell."""
+    """Compare one cell."""
     (found,) = compared(table, *runs, cells=cell, **how).cells
     return found
 
 
 def judge(table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None) -> CellComparison:
-    """One cell by the errors of runs with the seeds from 0."""
+    """Compare one cell, given the errors of runs with seeds from 0."""
     return judged(table, cell, *records(table, cell, errors), seeds=seeds)
 
 
@@ -162,7 +163,7 @@ def with_expected(table: Table, cell: str, **changes: Any) -> Table:
 
 @dataclass
 class Histories:
-    """Stands for the histories of runs: a mean for each run and measure, and what was asked for."""
+    """Fake histories: a mean per run and measure. Records what is asked for."""
 
     means: dict[tuple[str, str], float] = field(default_factory=dict)
     asked: list[tuple[str, str, int, int]] = field(default_factory=list)
@@ -193,7 +194,7 @@ def the_claim(
     histories: Callable[..., float | None] | None = None,
     **how: Any,
 ) -> ClaimVerdict:
-    """The verdict on the only claim of a table, some of whose cells may be run only on request."""
+    """Return the verdict on the only claim of a table."""
     cells = table.cells(on_request=True)
     comparison = compare(table, cells, profile, runs, training_mean=histories, seeds=seeds, **how)
     (verdict,) = comparison.claims
@@ -201,19 +202,19 @@ def the_claim(
 
 
 def p_text(p: float) -> str:
-    """As findings print it."""
+    """Format a p-value as findings do."""
     if p > 0.999:
         return "p>0.999"
     return f"p={p:.3f}" if p >= 0.001 else f"p={p:.1e}" if p >= 1e-9 else "p<1e-9"
 
 
 def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
-    """Of the hypothesis that the mean of a is not below that of b."""
+    """One-sided p-value for the alternative that the mean of a is less than that of b."""
     return float(stats.ttest_ind(a, b, equal_var=False, alternative="less").pvalue)
 
 
 def welch_text(a: Sequence[float], b: Sequence[float], digits: int = 2) -> str:
-    """The difference of means with the interval of two one-sided tests at 5 %, as findings print them."""
+    """Format the difference of means with its 90 % interval as findings do."""
     low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.9)
     return interval_text(float(np.mean(a) - np.mean(b)), low, high, digits)
 
@@ -227,7 +228,7 @@ def interval_text(estimate: float, low: float, high: float, digits: int = 2) -> 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the interval of a cell should be."""
+    """The expected interval of a cell."""
 
     difference: float
     low: float
@@ -245,7 +246,7 @@ def expectation(
     tolerance: float = 0.5,
     resolution: float = 0.01,
 ) -> Expectation:
-    """Two one-sided t-tests on the difference of medians, by the rules that paperbench.compare.statistics states."""
+    """Two one-sided t-tests on the difference of medians, as paperbench.compare.statistics documents them."""
     n = len(errors)
     if n == 1:
         assert std is not None

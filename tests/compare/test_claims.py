@@ -1,4 +1,4 @@
-"""The paper's claims, judged among our own runs: against scipy's tests, and Satterthwaite's formula written out."""
+"""Verdicts on claims, against scipy's tests and Satterthwaite's formula."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WILD = [6.0, 9.5, 6.2, 9.1, 6.1]
 LOSS_LOW = [0.021, 0.024, 0.020, 0.022, 0.023]
 LOSS_HIGH = [0.031, 0.036, 0.033, 0.030, 0.034]
 
-MISSING = "(seeds 0 to 4 count, and that of seed 4 is missing)"
+MISSING = "(seeds 0-4 count; seed 4 is missing)"
 IN_FP32, IN_TF32 = "CIFAR-10, fp32, numerics 1", "CIFAR-10, tf32, numerics 1"
 BASIS = f"5 runs per net, {IN_FP32}"
 Errors = Mapping[str, Sequence[float | None]]
@@ -107,9 +107,9 @@ def test_lower_is_welchs_test(one: list[float], other: list[float], by: float | 
     verdict = lower({A: one, B: other}, by=by)
     assert (verdict.standing, verdict.level, verdict.basis) == (standing, 0.05, BASIS)
     assert verdict.test == ("Welch's test" if by is None else f"Welch's test, by {by:g} points")
-    # the difference is given as it is, not less the margin
+    # the finding gives the difference itself, not minus the margin
     assert verdict.findings == (f"{A} - {B} = {welch_text(one, other)} points in test error, {p_found(p)}",)
-    assert verdict.reason == ("the difference is not clear of the noise" if standing == "undecided" else "")
+    assert verdict.reason == ("too much noise" if standing == "undecided" else "")
 
 
 @pytest.mark.parametrize(
@@ -122,27 +122,27 @@ def test_lower_is_welchs_test(one: list[float], other: list[float], by: float | 
         ([HIGH, moved(LOW, 0.5)], 1.0, "contradicted"),
     ],
 )
-def test_lower_than_several_takes_every_one(others: list[list[float]], by: float | None, standing: str) -> None:
+def test_lower_must_hold_for_every_other_cell(others: list[list[float]], by: float | None, standing: str) -> None:
     verdict = lower({A: LOW, B: others[0], C: others[1]}, by=by)
     assert verdict.standing == standing
     against = standing == "contradicted"
     for name, other, finding in zip((B, C), others, verdict.findings, strict=True):
         p = welch_p(moved(LOW, by or 0), other)
-        told = f"{p_text(1 - p)} against it" if against else p_text(p)
-        assert finding == f"{A} - {name} = {welch_text(LOW, other)} points in test error, {told}"
+        ending = f"{p_text(1 - p)} against it" if against else p_text(p)
+        assert finding == f"{A} - {name} = {welch_text(LOW, other)} points in test error, {ending}"
 
 
 @pytest.mark.parametrize(
     ("table", "cells", "guessing"),
     [(TABLE2, (A, B), 90.0), (TABLE3, ("cifar100_resnet164/preact", "cifar100_resnet164/original"), 99.0)],
 )
-def test_a_diverged_run_counts_as_guessing(table: Table, cells: tuple[str, str], guessing: float) -> None:
+def test_diverged_run_counts_as_guessing(table: Table, cells: tuple[str, str], guessing: float) -> None:
     verdict = lower({cells[0]: LOW, cells[1]: [math.inf, 6.5, math.inf, 8.1, 6.6]}, table)
     assert verdict.findings[0].endswith(p_text(welch_p(LOW, [guessing, 6.5, guessing, 8.1, 6.6])))
     assert lower({cells[0]: [math.inf] * 5, cells[1]: [math.inf] * 5}, table).standing == "undecided"
 
 
-# How many runs, and the second look
+# Number of runs, and the second analysis
 
 
 TEN_LOW = [*LOW, *LOW]
@@ -153,36 +153,36 @@ TEN_CLEAR = [*TEN_AT_FIVE_PERCENT[:5], *HIGH]
 @pytest.mark.parametrize(
     ("errors", "seeds", "reason"),
     [
-        ({A: LOW, B: HIGH[:4]}, None, f"{B}: 4 of 5 runs have ended"),
-        ({A: [None] * 5, B: HIGH}, None, f"{A}: 0 of 5 runs have ended"),
-        ({A: LOW, B: HIGH}, 1, "the test needs two runs per cell, and 1 is planned"),
-        ({A: [*LOW[:4], None, 6.4], B: HIGH}, None, f"{A}: 4 of 5 runs {MISSING} have ended"),
+        ({A: LOW, B: HIGH[:4]}, None, f"{B}: too few runs: 4 of 5"),
+        ({A: [None] * 5, B: HIGH}, None, f"{A}: too few runs: 0 of 5"),
+        ({A: LOW, B: HIGH}, 1, "too few runs: 1 planned, minimum 2"),
+        ({A: [*LOW[:4], None, 6.4], B: HIGH}, None, f"{A}: too few runs: 4 of 5 {MISSING}"),
     ],
 )
-def test_all_planned_runs_of_every_cell_are_waited_for(errors: Errors, seeds: int | None, reason: str) -> None:
+def test_claim_waits_for_all_planned_runs(errors: Errors, seeds: int | None, reason: str) -> None:
     verdict = lower(errors, seeds=seeds)
     assert (verdict.standing, verdict.reason, verdict.findings) == ("undecided", reason, ())
 
 
-def test_a_cell_without_any_run_leaves_a_claim_not_run() -> None:
+def test_claim_is_not_run_if_a_cell_has_no_runs() -> None:
     verdict = lower({A: LOW, B: [], C: []})
-    assert (verdict.standing, verdict.reason) == ("not run", f"no run of our own of {B}, {C}")
+    assert (verdict.standing, verdict.reason) == ("not run", f"no runs of our own: {B}, {C}")
 
 
 @pytest.mark.parametrize(
     ("errors", "further"),
     [
-        ({A: LOW, B: HIGH}, {A: [9.9] * 5, B: [1.0] * 5}),  # decided at the first look
+        ({A: LOW, B: HIGH}, {A: [9.9] * 5, B: [1.0] * 5}),  # decided at the first analysis
         ({A: MIDDLE, B: moved(MIDDLE, 0.06)}, {A: [5.0] * 5, B: [9.0] * 4}),
-        ({A: TEN_LOW, B: TEN_AT_FIVE_PERCENT}, {A: [5.0] * 10, B: [9.0] * 10}),  # beyond the second look
+        ({A: TEN_LOW, B: TEN_AT_FIVE_PERCENT}, {A: [5.0] * 10, B: [9.0] * 10}),  # beyond the second analysis
     ],
 )
-def test_runs_that_no_look_is_about_change_nothing(errors: Errors, further: Errors) -> None:
+def test_runs_outside_the_two_analyses_change_nothing(errors: Errors, further: Errors) -> None:
     assert lower({cell: [*found, *further[cell]] for cell, found in errors.items()}) == lower(errors)
 
 
 @pytest.mark.parametrize(("other", "standing"), [(TEN_AT_FIVE_PERCENT, "undecided"), (TEN_CLEAR, "supported")])
-def test_ten_runs_decide_if_five_did_not_at_the_stricter_level(other: list[float], standing: str) -> None:
+def test_second_analysis_uses_the_stricter_level(other: list[float], standing: str) -> None:
     assert lower({A: LOW, B: other[:5]}).standing == "undecided"
     p = welch_p(TEN_LOW, other)
     assert p < 0.05
@@ -196,12 +196,12 @@ def test_ten_runs_decide_if_five_did_not_at_the_stricter_level(other: list[float
 # Close
 
 
-def equivalence_p(one: Sequence[float], other: Sequence[float], margin: float) -> float:
+def p_equivalent(one: Sequence[float], other: Sequence[float], margin: float) -> float:
     """The greater p-value of two one-sided tests, each by scipy on shifted samples."""
     return max(welch_p(one, moved(other, margin)), welch_p(moved(other, -margin), one))
 
 
-def beyond_p(one: Sequence[float], other: Sequence[float], margin: float) -> float:
+def p_beyond(one: Sequence[float], other: Sequence[float], margin: float) -> float:
     """The greatest probability, within the margin, of a difference as large on either side."""
     found = stats.ttest_ind(one, other, equal_var=False)
     size = abs(float(np.mean(one) - np.mean(other)))
@@ -229,17 +229,17 @@ ONE_TAIL = moved_to(moved(MIDDLE, 0.02), MIDDLE, 0.04)
     ],
 )
 def test_close_is_two_one_sided_tests(one: list[float], other: list[float], within: float, standing: str) -> None:
-    p, beyond = equivalence_p(one, other, within), beyond_p(one, other, within)
+    p, beyond = p_equivalent(one, other, within), p_beyond(one, other, within)
     assert standing == ("supported" if p <= 0.05 else "contradicted" if beyond <= 0.05 else "undecided")
     verdict = the_claim(with_claim(TABLE2, "close", A, B, within=within), *runs_of(TABLE2, {A: one, B: other}))
-    told = f"{p_text(beyond)} against it" if standing == "contradicted" else p_text(p)
+    ending = f"{p_text(beyond)} against it" if standing == "contradicted" else p_text(p)
     assert verdict.standing == standing
-    assert verdict.findings == (f"{A} - {B} = {welch_text(one, other)} points in test error, {told}",)
-    assert verdict.test == f"two one-sided Welch tests, within {within:g} points"
+    assert verdict.findings == (f"{A} - {B} = {welch_text(one, other)} points in test error, {ending}",)
+    assert verdict.test == f"two one-sided Welch tests (TOST), within {within:g} points"
 
 
 @pytest.mark.parametrize(("last", "standing"), [(HIGH, "contradicted"), (LOW, "supported")])
-def test_close_to_several_takes_all(last: list[float], standing: str) -> None:
+def test_close_must_hold_for_every_other_cell(last: list[float], standing: str) -> None:
     table = with_claim(TABLE2, "close", A, B, C, within=0.5)
     verdict = the_claim(table, *runs_of(TABLE2, {A: LOW, B: LOW, C: last}))
     assert (verdict.standing, len(verdict.findings)) == (standing, 2)
@@ -272,7 +272,7 @@ NEARLY_LOW, SPREAD = [6.5, 6.4, 6.6, 6.9, 6.2], [5.0, 7.0, 6.0, 6.5, 5.5]
         ((C, A), (A, B), {C: moved(HIGH, -0.9), A: LOW, B: SPREAD}, (1, -2, 1), "undecided"),  # or counts twice
     ],
 )
-def test_the_largest_gain_is_a_difference_of_differences(
+def test_largest_gain_is_a_difference_of_differences(
     pair: tuple[str, str], other: tuple[str, str], errors: Errors, weights: tuple[int, ...], standing: str
 ) -> None:
     text, p = satterthwaite([(w, errors[cell]) for w, cell in zip(weights, errors, strict=True) if w])  # type: ignore[misc]
@@ -283,7 +283,7 @@ def test_the_largest_gain_is_a_difference_of_differences(
     assert verdict.test == "Welch's test on differences of differences"
 
 
-def test_the_largest_gain_is_larger_than_every_other() -> None:
+def test_largest_gain_must_exceed_every_other() -> None:
     errors = {C: HIGH, A: LOW, B: MIDDLE, D: moved(HIGH, 2)}
     claim = with_claim(TABLE2, "largest_gain", pairs=((C, A), (C, B), (D, A)))
     verdict = the_claim(claim, *runs_of(TABLE2, errors))
@@ -315,7 +315,7 @@ def with_means(errors: Errors, means: Means, **how: Any) -> tuple[list[Record], 
         ("train_error", LOW, HIGH, 2, " points in training error"),
     ],
 )
-def test_a_training_measure_is_that_of_the_last_64th_of_the_schedule(
+def test_training_measure_is_the_mean_of_the_last_64th(
     measure: str, low: list[float], high: list[float], digits: int, unit: str
 ) -> None:
     runs, histories = with_means({A: LOW, B: LOW}, {(A, measure): low, (B, measure): high})
@@ -328,18 +328,18 @@ def test_a_training_measure_is_that_of_the_last_64th_of_the_schedule(
 @pytest.mark.parametrize(
     ("kind", "margin", "standing", "test"),
     [
-        ("close", {"within": 0.02}, "supported", "two one-sided Welch tests, within 0.02"),
+        ("close", {"within": 0.02}, "supported", "two one-sided Welch tests (TOST), within 0.02"),
         ("lower", {"by": 0.02}, "contradicted", "Welch's test, by 0.02"),
     ],
 )
-def test_a_margin_on_training_loss_has_no_unit(kind: str, margin: dict[str, float], standing: str, test: str) -> None:
+def test_margin_on_training_loss_has_no_unit(kind: str, margin: dict[str, float], standing: str, test: str) -> None:
     runs, histories = with_means({A: LOW, B: LOW}, {(A, "train_loss"): LOSS_LOW, (B, "train_loss"): LOSS_HIGH})
     claim = with_claim(TABLE2, kind, A, B, measure="train_loss", **margin)
     verdict = the_claim(claim, *runs, histories=histories)
     assert (verdict.standing, verdict.test) == (standing, test)
 
 
-def test_the_window_is_a_64th_of_each_recipes_own_schedule() -> None:
+def test_window_is_a_64th_of_each_recipes_schedule() -> None:
     cells = ("preact_resnet1001_batch64/cifar10", "preact_resnet1001/cifar10")
     histories, runs = Histories(), []
     for cell, values in zip(cells, (LOSS_LOW, LOSS_HIGH), strict=True):
@@ -353,7 +353,7 @@ def test_the_window_is_a_64th_of_each_recipes_own_schedule() -> None:
     ("measure", "low", "high", "guessing"),
     [("train_loss", LOSS_LOW, LOSS_HIGH, math.log(10)), ("train_error", LOW, HIGH, 90.0)],
 )
-def test_a_run_that_diverged_in_or_before_the_window_counts_as_guessing(
+def test_run_that_diverged_by_the_window_counts_as_guessing(
     measure: str, low: list[float], high: list[float], guessing: float
 ) -> None:
     """The last run of B diverged before the window; the mean of the first is not finite."""
@@ -373,7 +373,7 @@ def test_a_run_that_diverged_in_or_before_the_window_counts_as_guessing(
         ((LOSS_HIGH, LOSS_LOW), (LOW, moved_to(LOW, MIDDLE, 0.97)), "undecided"),  # against it at half the level only
     ],
 )
-def test_higher_loss_and_lower_error_takes_both(losses: Any, errors: Any, standing: str) -> None:
+def test_higher_loss_and_lower_error_must_both_hold(losses: Any, errors: Any, standing: str) -> None:
     runs, histories = with_means(
         {A: errors[0], B: errors[1]}, {(A, "train_loss"): losses[0], (B, "train_loss"): losses[1]}
     )
@@ -408,8 +408,8 @@ def early(measure: str = "train_loss") -> Table:
         ({A: [None] * 5, B: [math.inf] * 5}, 8_000),  # what diverged later counts as it was
     ],
 )
-def test_early_claims_are_judged_on_prefixes(errors: Errors, reached: int) -> None:
-    """By the mean over a 64th of the whole schedule, not of the prefix."""
+def test_early_claim_needs_only_its_iteration(errors: Errors, reached: int) -> None:
+    """The window is 1/64 of the whole schedule."""
     runs, histories = with_means(errors, LOSSES, iteration=reached)
     verdict = the_claim(early(), *runs, histories=histories)
     assert (verdict.standing, verdict.test) == ("supported", "Welch's test at iteration 8,000")
@@ -434,7 +434,7 @@ def test_prefixes_that_are_too_short_are_waited_for(of_b: list[tuple[int, int]],
     assert histories.asked == []
 
 
-def test_a_run_that_diverged_before_an_early_iteration_guesses_from_there_on() -> None:
+def test_run_that_diverged_before_an_early_iteration_counts_as_guessing() -> None:
     runs, histories = with_means({A: [None] * 5}, {(A, "train_error"): LOW}, iteration=8_000)
     gone = [record(TABLE2, B, math.inf, seed=seed, iteration=1_000) for seed in range(5)]
     verdict = the_claim(early(measure="train_error"), *runs, *gone, histories=histories)
@@ -445,19 +445,19 @@ def test_a_run_that_diverged_before_an_early_iteration_guesses_from_there_on() -
 
 
 @pytest.mark.parametrize("has_histories", [True, False])
-def test_a_history_that_lacks_the_iteration_leaves_it_undecided(has_histories: bool) -> None:
+def test_history_without_the_iteration_leaves_a_claim_undecided(has_histories: bool) -> None:
     runs, histories = with_means({A: LOW, B: HIGH}, {(A, "train_loss"): LOSS_LOW})
     verdict = the_claim(early(), *runs, histories=histories if has_histories else None)
     lacking = runs[5 if has_histories else 0].run
     assert verdict.standing == "undecided"
-    assert verdict.reason == f"the history of run {lacking} has no training loss at iteration 8,000"
+    assert verdict.reason == f"run {lacking} has no training loss at iteration 8,000"
 
 
-def test_an_iteration_beyond_the_profiles_last_is_never_reached() -> None:
+def test_iteration_beyond_the_end_of_a_profile() -> None:
     runs = runs_of(TABLE2, {A: LOW, B: HIGH}, profile="smoke")
     verdict = the_claim(early(), *runs, profile="smoke", seeds=5)
     assert verdict.standing == "undecided"
-    assert verdict.reason == "in this profile runs end at iteration 80, before 8,000"
+    assert verdict.reason == "runs of this profile end at iteration 80, before 8,000"
 
 
 # Failing
@@ -476,14 +476,14 @@ OPPOSITE = {"supported": "contradicted", "contradicted": "supported", "undecided
         (BAD, 5, "supported", "5 of 5 failed", ""),
         ([math.inf] * 3, 5, "supported", "3 of 3 failed", ""),
         ([30.0, 12.0, 12.0, math.inf, 12.0], 5, "contradicted", "2 of 5 failed", ""),
-        ([30.0, 12.0, 30.0], 5, "undecided", "2 of 3 failed", "3 of 5 runs"),
-        ([None], 5, "undecided", "0 of 0 failed", "0 of 5 runs; it takes 3 to say that a net fails"),
-        ([30.0, 12.0, 30.0, 30.0], 2, "supported", "3 of 4 failed", ""),  # at the second look
+        ([30.0, 12.0, 30.0], 5, "undecided", "2 of 3 failed", "too few runs: 3 of 5"),
+        ([None], 5, "undecided", "0 of 0 failed", "too few runs: 0 of 5, minimum 3"),
+        ([30.0, 12.0, 30.0, 30.0], 2, "supported", "3 of 4 failed", ""),  # at the second analysis
         ([12.0] * 4, 2, "contradicted", "0 of 4 failed", ""),
     ],
 )
 @pytest.mark.parametrize("kind", ["diverges", "converges"])
-def test_a_net_diverges_as_its_median_fails_and_converges_otherwise(
+def test_net_diverges_if_its_median_fails(
     kind: str, errors: list[float | None], seeds: int, diverges: str, finding: str, reason: str
 ) -> None:
     verdict = the_claim(with_claim(TABLE1, kind, PLAIN), *records(TABLE1, PLAIN, errors), seeds=seeds)
@@ -502,16 +502,14 @@ def test_a_net_diverges_as_its_median_fails_and_converges_otherwise(
         ([], [], "not run", "not run"),
     ],
 )
-def test_several_nets_fail_if_every_one_does(
-    plain: list[float], unscaled: list[float], diverge: str, converge: str
-) -> None:
+def test_several_nets_must_all_fail(plain: list[float], unscaled: list[float], diverge: str, converge: str) -> None:
     runs = runs_of(TABLE1, {PLAIN: plain, UNSCALED: unscaled})
     for kind, standing in (("diverges", diverge), ("converges", converge)):
         verdict = the_claim(with_claim(TABLE1, kind, PLAIN, UNSCALED), *runs)
         assert verdict.standing == standing
         assert len(verdict.findings) == bool(plain) + bool(unscaled)
         if standing == "undecided" and not plain:
-            assert verdict.reason == f"no run of our own of {PLAIN}"
+            assert verdict.reason == f"no runs of our own: {PLAIN}"
 
 
 def test_every_setting_of_a_sweep_must_diverge() -> None:
@@ -526,7 +524,7 @@ def test_every_setting_of_a_sweep_must_diverge() -> None:
     converging = {LABELS[4]: records(TABLE1, SWEEP, GOOD, setting=LABELS[4])}
     assert verdict(**converging).standing == verdict(**converging, **{LABELS[2]: []}).standing == "contradicted"
     lacking = verdict(**{LABELS[2]: []})
-    assert (lacking.standing, lacking.reason) == ("undecided", f"no run of our own of {SWEEP} (gate_bias=-2)")
+    assert (lacking.standing, lacking.reason) == ("undecided", f"no runs of our own: {SWEEP} (gate_bias=-2)")
 
 
 @pytest.mark.parametrize(
@@ -537,7 +535,7 @@ def test_every_setting_of_a_sweep_must_diverge() -> None:
         ([(PLAIN, BAD[:1], {}), (PLAIN, GOOD, TF32)], "contradicted", IN_TF32),
     ],
 )
-def test_each_net_fails_by_its_own_runs_nearest_to_the_paper(runs: Any, standing: str, basis: str) -> None:
+def test_each_net_fails_by_its_group_closest_to_the_paper(runs: Any, standing: str, basis: str) -> None:
     found = [run for cell, errors, how in runs for run in records(TABLE1, cell, errors, **how)]
     verdict = the_claim(with_claim(TABLE1, "diverges", PLAIN, UNSCALED), *found)
     assert (verdict.standing, verdict.basis) == (standing, basis)
@@ -550,9 +548,7 @@ def test_each_net_fails_by_its_own_runs_nearest_to_the_paper(runs: Any, standing
         (TABLE3, HUNDRED, "paper", "CIFAR-100"),
     ],
 )
-def test_on_other_images_than_cifar10_only_a_diverged_net_has_failed(
-    table: Table, cell: str, profile: str, title: str
-) -> None:
+def test_outside_cifar10_only_diverged_nets_fail(table: Table, cell: str, profile: str, title: str) -> None:
     def verdict(errors: list[float]) -> ClaimVerdict:
         runs = records(table, cell, errors, profile=profile)
         return the_claim(with_claim(table, "diverges", cell), *runs, profile=profile, seeds=5)
@@ -560,7 +556,7 @@ def test_on_other_images_than_cifar10_only_a_diverged_net_has_failed(
     for error in (90.0, 6.0):
         found = verdict([error] * 5)
         assert (found.standing, found.findings) == ("undecided", (f"{cell}: 0 of 5 failed",))
-        assert found.reason == f"the paper does not say above which error a net has failed on {title}"
+        assert found.reason == f"the paper does not define failing on {title}"
     diverged = verdict([math.inf, 25.0, math.inf, math.inf])
     assert diverged.standing == "supported"
     assert diverged.basis.endswith(", profile smoke") == (profile == "smoke")
@@ -575,7 +571,7 @@ BETTER = [5.0, 5.1, 5.2, 5.1, 5.0]
 
 
 @pytest.mark.parametrize("shift", [0.0, -1.0, 1.0])
-def test_a_published_number_is_taken_as_exact(shift: float) -> None:
+def test_published_number_is_treated_as_exact(shift: float) -> None:
     errors = moved([7.5, 7.4, 7.9, 7.6, 7.55], shift)
     verdict = the_claim(AGAINST_HIGHWAY, *records(TABLE4, OURS, errors))
     p = float(stats.ttest_1samp(errors, 7.72, alternative="less").pvalue)
@@ -583,22 +579,22 @@ def test_a_published_number_is_taken_as_exact(shift: float) -> None:
     text = interval_text(float(np.mean(errors)) - 7.72, low - 7.72, high - 7.72)
     assert verdict.findings == (f"{OURS} - {HIGHWAY} = {text} points in test error, {p_found(p)}",)
     assert verdict.standing == standing_of(p) == {-1: "supported", 0: "undecided", 1: "contradicted"}[shift]
-    assert verdict.basis == f"{BASIS}, and published numbers taken as exact"
+    assert verdict.basis == f"{BASIS}, published numbers treated as exact"
 
 
-def test_a_published_number_is_compared_with_runs_on_original_pixels_only() -> None:
+def test_published_number_needs_runs_on_original_pixels() -> None:
     copies = records(TABLE4, OURS, BETTER, data=COPY)
     verdict = the_claim(AGAINST_HIGHWAY, *copies)
     assert verdict.standing == "not run"
-    assert verdict.reason == "published numbers can be compared with runs on the original pixels only"
+    assert verdict.reason == "no runs on the original pixels to compare with published numbers"
     verdict = the_claim(AGAINST_HIGHWAY, *copies, *records(TABLE4, OURS, BETTER[:2]))
-    assert (verdict.standing, verdict.reason) == ("undecided", f"{OURS}: 2 of 5 runs have ended")
+    assert (verdict.standing, verdict.reason) == ("undecided", f"{OURS}: too few runs: 2 of 5")
     faster = records(TABLE4, OURS, BETTER, precision="bf16")
     assert the_claim(AGAINST_HIGHWAY, *copies, *faster).standing == "supported"
 
 
 @pytest.mark.parametrize("profile", ["smoke", "shallow"])
-def test_a_published_number_says_nothing_in_a_reduced_profile(profile: str) -> None:
+def test_published_number_is_not_compared_in_reduced_profiles(profile: str) -> None:
     runs = records(TABLE4, OURS, BETTER, profile=profile)
     verdict = the_claim(AGAINST_HIGHWAY, *runs, profile=profile, seeds=5)
     assert (verdict.standing, verdict.findings) == ("undecided", ())
@@ -620,22 +616,22 @@ PAIRS = ((DEEP, "cifar10_resnet1001/original"), (LESS, "cifar10_resnet164/origin
         with_claim(TABLE3, "largest_gain", pairs=PAIRS),
     ],
 )
-def test_two_cells_that_are_one_training_are_not_compared(claim: Table, profile: str) -> None:
+def test_cells_with_the_same_training_are_not_compared(claim: Table, profile: str) -> None:
     for runs in ([], records(TABLE3, DEEP, LOW, profile=profile)):
         verdict = the_claim(claim, *runs, profile=profile)
         assert verdict.standing == "undecided"
-        assert verdict.reason == f"in profile {profile} {DEEP} and {LESS} are one training"
+        assert verdict.reason == f"in profile {profile}, {DEEP} and {LESS} train the same"
     assert the_claim(claim).standing == "not run"
 
 
-def test_nets_that_are_one_training_can_fail_together() -> None:
+def test_cells_with_the_same_training_can_fail_together() -> None:
     claim = with_claim(TABLE3, "diverges", DEEP, LESS)
     verdict = the_claim(claim, *records(TABLE3, DEEP, [math.inf] * 3, profile="smoke"), profile="smoke", seeds=3)
     assert (verdict.standing, len(verdict.findings)) == ("supported", 2)
 
 
 @pytest.mark.parametrize("profile", ["paper", "shallow", "smoke"])
-def test_recipe_and_data_make_two_trainings_of_one_net(profile: str) -> None:
+def test_recipe_and_data_distinguish_trainings(profile: str) -> None:
     without = "cifar10_resnet164_no_warm_up/preact"
     runs = runs_of(TABLE3, {LESS: LOW, without: HIGH}, profile=profile)
     verdict = the_claim(with_claim(TABLE3, "lower", LESS, without), *runs, profile=profile, seeds=5)
@@ -654,7 +650,7 @@ A_BELOW_B = with_claim(TABLE2, "lower", A, B)
 def test_runs_of_different_conditions_are_not_compared(how: dict[str, Any]) -> None:
     verdict = the_claim(A_BELOW_B, *records(TABLE2, A, LOW), *records(TABLE2, B, HIGH, **how))
     assert verdict.standing == "not run"
-    assert verdict.reason == "its cells have no data, precision and numerics in common"
+    assert verdict.reason == "its cells share no data, precision and numerics"
 
 
 RIGHT: Errors = {A: LOW, B: HIGH}
@@ -675,7 +671,7 @@ COPIES, BF16_COPIES = {"data": COPY}, {"data": COPY, "precision": "bf16", "numer
         ([(WRONG, MIXED), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
     ],
 )
-def test_a_claim_is_judged_in_the_nearest_complete_conditions_and_says_in_which(
+def test_claim_uses_the_closest_complete_conditions(
     runs: list[tuple[Errors, dict[str, Any]]], standing: str, basis: str
 ) -> None:
     found = [run for errors, how in runs for run in runs_of(TABLE2, errors, **how)]
@@ -683,16 +679,16 @@ def test_a_claim_is_judged_in_the_nearest_complete_conditions_and_says_in_which(
     assert (verdict.standing, verdict.basis) == (standing, f"5 runs per net, {basis}")
 
 
-def test_of_incomplete_conditions_the_nearest_tells_what_is_lacking() -> None:
+def test_reason_names_what_the_closest_incomplete_conditions_lack() -> None:
     runs = [*runs_of(TABLE2, {A: LOW, B: HIGH[:4]}, data=COPY), *runs_of(TABLE2, {A: LOW[:1], B: LOW[:2]})]
-    assert the_claim(A_BELOW_B, *runs).reason == f"{A}: 1 of 5 runs have ended"
+    assert the_claim(A_BELOW_B, *runs).reason == f"{A}: too few runs: 1 of 5"
 
 
-def test_results_from_elsewhere_are_never_part_of_a_claim() -> None:
+def test_claims_ignore_external_results() -> None:
     entered = [external(TABLE2, cell, e, seed=i) for cell, es in ((A, LOW), (B, HIGH)) for i, e in enumerate(es)]
     for of_a, lacking in (([], f"{A}, {B}"), (LOW, B)):
         verdict = the_claim(A_BELOW_B, *records(TABLE2, A, of_a), externals=entered)
-        assert (verdict.standing, verdict.reason) == ("not run", f"no run of our own of {lacking}")
+        assert (verdict.standing, verdict.reason) == ("not run", f"no runs of our own: {lacking}")
     both = the_claim(A_BELOW_B, *runs_of(TABLE2, {A: HIGH, B: LOW}), externals=entered)
     assert both.standing == "contradicted"
     diverged = [external(TABLE1, PLAIN, None, seed=seed) for seed in range(5)]
@@ -700,12 +696,12 @@ def test_results_from_elsewhere_are_never_part_of_a_claim() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "claims"), [("preact_resnet164", 1), ("preact_resnet1001/*", 0)])
-def test_claims_about_published_numbers_are_judged_if_all_other_cells_are_compared(pattern: str, claims: int) -> None:
+def test_claim_needs_only_its_own_cells_selected(pattern: str, claims: int) -> None:
     comparison = compared(AGAINST_HIGHWAY, cells=pattern)
     assert (len(comparison.claims), comparison.claims_left_out) == (claims, 1 - claims)
 
 
-def test_published_results_of_table_2_support_all_that_the_paper_says_of_them() -> None:
+def test_published_results_of_table2_support_all_claims() -> None:
     """Runs that scatter by 0.05 around the printed medians, and losses as in Fig. 6."""
     histories, runs = Histories(), []
     for cell in TABLE2.cells():

@@ -1,4 +1,4 @@
-"""Where runs differ from the authors', each only where it applies."""
+"""Deviations of our runs from the authors' experiment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SILENT = {
     "batch norm, moving average": "0.1",
     "batch norm, at test": "reestimated",
 }
-SHORTCUTS = "option of shortcuts that change dimensions"
-STRIDE = "convolution with the stride in bottleneck units"
-OTHER_CODE = "runs continued by other numerics or another torch"
+SHORTCUTS = "shortcut option where dimensions change"
+STRIDE = "strided convolution in bottleneck units"
+OTHER_CODE = "runs that mix numerics or torch versions"
 OPEN = {**SILENT, SHORTCUTS: "A"}
-"""What the paper leaves open about recipe and net."""
+"""Our choices that the paper does not specify."""
 
 
 def found(*runs: Record, table: Table = TABLE2, **how: Any) -> dict[str, Deviation]:
@@ -36,11 +36,11 @@ def found(*runs: Record, table: Table = TABLE2, **how: Any) -> dict[str, Deviati
     return {d.topic: d for d in listed}
 
 
-def test_without_runs_of_our_own_nothing_differs() -> None:
+def test_no_deviations_without_our_own_runs() -> None:
     assert compared(TABLE2).deviations == compared(TABLE2, externals=[external(TABLE2, PREACT, 6.4)]).deviations == ()
 
 
-def test_the_papers_recipe_in_single_precision_differs_by_framework_and_in_what_the_paper_leaves_open() -> None:
+def test_paper_profile_deviates_by_framework_and_unspecified_choices() -> None:
     topics = found(record(TABLE2, PREACT, 6.4))
     assert topics.pop("framework") == Deviation("framework", "Caffe", "PyTorch 2.15.0")
     assert {topic: d.ours.replace("_", " ") for topic, d in topics.items()} == OPEN
@@ -59,15 +59,13 @@ def test_the_papers_recipe_in_single_precision_differs_by_framework_and_in_what_
         ([mixed(record(TABLE2, PREACT, 6.4), numerics=2)], [("versions", "", OTHER_CODE)]),
     ],
 )
-def test_what_else_the_runs_shown_did_otherwise_is_listed(
-    runs: list[Record], further: list[tuple[str, str, str]]
-) -> None:
+def test_further_deviations_of_the_shown_runs(runs: list[Record], further: list[tuple[str, str, str]]) -> None:
     topics = found(*runs)
     assert set(topics) == {"framework", *OPEN, *(topic for topic, *_ in further)}
     assert [topics[topic] for topic, *_ in further] == [Deviation(*one) for one in further]
 
 
-def test_a_reduced_profile_is_listed_with_all_that_it_changes() -> None:
+def test_changes_of_a_reduced_profile() -> None:
     digits = DataFacts("digits", "scikit-learn", False, "d" * 64)
     topics = found(record(TABLE2, PREACT, 9.0, profile="smoke", data=digits), profile="smoke")
     assert {t: (d.paper, d.ours) for t, d in topics.items() if t not in OPEN} == {
@@ -88,12 +86,12 @@ def test_a_reduced_profile_is_listed_with_all_that_it_changes() -> None:
 @pytest.mark.parametrize(
     ("cell", "has_warm_up"), [("cifar10_resnet164/preact", True), ("cifar10_resnet164_no_warm_up/preact", False)]
 )
-def test_a_recipe_without_warm_up_has_none_in_a_reduced_profile_either(cell: str, has_warm_up: bool) -> None:
+def test_recipe_without_warm_up_has_none_in_a_reduced_profile(cell: str, has_warm_up: bool) -> None:
     topics = found(record(TABLE3, cell, 9.0, profile="smoke"), table=TABLE3, profile="smoke", cells=cell)
     assert [topic for topic in topics if topic.startswith("warm up")] == ["warm up, iterations"] * has_warm_up
 
 
-def test_what_the_paper_leaves_open_about_a_net_is_listed_for_the_nets_that_have_it() -> None:
+def test_unspecified_choices_about_nets() -> None:
     runs = [record(TABLE1, cell.id, 9.0, setting=cell.settings[0].label) for cell in TABLE1.cells()]
     listed = [d for d in compared(TABLE1, *runs).deviations if not d.paper and d.topic not in SILENT]
     rows = {cell.row.id for cell in TABLE1.cells()}
@@ -101,9 +99,9 @@ def test_what_the_paper_leaves_open_about_a_net_is_listed_for_the_nets_that_have
     assert len(gates) == 5
     assert {d.topic: (d.ours, {cell.partition("/")[0] for cell in d.cells}) for d in listed} == {
         SHORTCUTS: ("A", rows - {"conv_shortcut"}),
-        "initial weights of gates": ("he", gates),
-        "BN on convolution shortcuts": ("as projections of the placement", {"conv_shortcut"}),
-        "dropout scaled in training (inverted)": ("no", {"dropout_shortcut"}),
+        "gate weight initialisation": ("he", gates),
+        "BN on convolution shortcuts": ("as the placement's projections", {"conv_shortcut"}),
+        "inverted dropout (scaled in training)": ("no", {"dropout_shortcut"}),
     }
 
 
@@ -124,7 +122,7 @@ ALL: tuple[str, ...] = ()
         (TABLE4, "momentum form", {DAGGER: {}, NO_DAGGER: {}}, {"caffe": (NO_DAGGER,)}),
     ],
 )
-def test_a_difference_is_listed_with_its_cells_unless_these_are_all_that_have_runs(
+def test_deviation_lists_its_cells_unless_it_concerns_all(
     table: Table, topic: str, runs: dict[str, dict[str, Any]], cells: dict[str, tuple[str, ...]]
 ) -> None:
     found = [record(table, cell, 6.4, **how) for cell, how in runs.items()]
@@ -133,7 +131,7 @@ def test_a_difference_is_listed_with_its_cells_unless_these_are_all_that_have_ru
     assert {d.ours: d.cells for d in listed if d.topic == topic} == cells
 
 
-def test_every_framework_and_version_is_listed_with_its_cells() -> None:
+def test_framework_versions_are_listed_with_their_cells() -> None:
     runs = [record(TABLE4, DAGGER, 4.6), *records(TABLE4, NO_DAGGER, [4.9, 4.8])]
     newer = replace(runs[2], sessions=(a_session(runs[2].iteration, torch="2.16.1"),))
     listed = [d for d in compared(TABLE4, *runs[:2], newer).deviations if d.topic == "framework"]
@@ -144,7 +142,7 @@ def test_every_framework_and_version_is_listed_with_its_cells() -> None:
     }
 
 
-def test_every_setting_of_a_sweep_is_looked_at() -> None:
+def test_deviations_cover_every_setting_of_a_sweep() -> None:
     cell = "exclusive_gating_0_to_5/resnet110"
     runs = [record(TABLE1, cell, 90.0, setting=setting) for setting in ("gate_bias=0", "gate_bias=-5")]
     odd = record(TABLE1, cell, 90.0, setting="gate_bias=-3", precision="bf16")

@@ -1,4 +1,4 @@
-"""Which runs count for a cell, which of them are pooled, which are shown, and what is named as left out."""
+"""Which runs belong to a cell, which are pooled or shown, and which are reported as left out."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def left_out(*runs: Record, table: Table = TABLE2, **how: Any) -> tuple[str, ...
     return compared(table, *runs, **how).left_out
 
 
-# Which runs
+# Runs of a cell
 
 
-def test_runs_are_in_order_of_their_seeds_and_those_in_progress_have_no_error() -> None:
+def test_runs_are_in_order_of_seeds() -> None:
     errors = {3: 9.0, 0: 6.0, 2: math.inf, 1: None}
     runs = [record(TABLE2, PREACT, error, seed=seed, iteration=5_000) for seed, error in errors.items()]
     group = judged(TABLE2, PREACT, *runs).shown
@@ -76,7 +76,7 @@ def test_profiles_are_never_mixed(profile: str) -> None:
     ],
 )
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_a_result_serves_every_cell_that_prints_its_number_and_no_other(
+def test_result_belongs_to_every_cell_with_its_number(
     table: str, cell: str, there: str, cells: list[str], is_ours: bool
 ) -> None:
     runs = [record(a_table(table), cell, 6.6)] if is_ours else []
@@ -86,17 +86,17 @@ def test_a_result_serves_every_cell_that_prints_its_number_and_no_other(
     assert (found, comparison.left_out) == (cells, ())
 
 
-# What is pooled
+# Pooling
 
 
-def test_engine_machine_and_code_are_no_reason_to_keep_runs_apart() -> None:
+def test_engine_machine_and_code_do_not_separate_runs() -> None:
     run, other = records(TABLE2, PREACT, [6.4, 6.5], precision="tf32", numerics=3)
     elsewhere = {"engine": "compile", "commit": "abc", "source": "1" * 16, "numerics": 3, "device": "a GPU"}
     other = replace(other, sessions=(a_session(other.iteration, **elsewhere),))
     assert shown(run, other) == ([6.4, 6.5], [])
 
 
-def test_pixels_verified_in_one_run_are_verified_in_all_with_the_same_fingerprint() -> None:
+def test_pixels_verified_in_one_run_are_verified_in_all() -> None:
     runs = records(TABLE2, PREACT, [6.37] * 5, data=UNVERIFIED)
     assert judged(TABLE2, PREACT, *runs).verdict == "not comparable"
     elsewhere = record(TABLE1, "plain/resnet110", 90.0)
@@ -107,7 +107,7 @@ def test_pixels_verified_in_one_run_are_verified_in_all_with_the_same_fingerprin
         assert cell.shown.conditions.data == ORIGINAL
 
 
-def test_one_fingerprint_under_two_names_is_one_data_set() -> None:
+def test_data_sets_with_equal_fingerprints_are_equal() -> None:
     names = [DataFacts(name, "", False, COPY.fingerprint) for name in ("one", "another")]
     runs = [record(TABLE2, PREACT, 6.4 + i, seed=i, data=facts) for i, facts in enumerate(names)]
     assert shown(*runs) == ([6.4, 7.4], [])
@@ -127,8 +127,8 @@ NEAREST_FIRST: list[tuple[Record | ExternalResult, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("nearer", "farther"), list(itertools.combinations(NEAREST_FIRST, 2)))
-def test_runs_of_different_conditions_are_not_pooled_and_the_nearest_to_the_paper_is_shown(
+@pytest.mark.parametrize(("nearer", "farther"), list(itertools.pairwise(NEAREST_FIRST)))
+def test_group_closest_to_the_paper_is_shown(
     nearer: tuple[Record | ExternalResult, str], farther: tuple[Record | ExternalResult, str]
 ) -> None:
     both = (farther[0], nearer[0])
@@ -137,7 +137,7 @@ def test_runs_of_different_conditions_are_not_pooled_and_the_nearest_to_the_pape
     assert [str(group.conditions) for group in (cell.shown, *others(cell)) if group] == [nearer[1], farther[1]]
 
 
-# What is shown
+# Shown
 
 
 FEW, ENOUGH = [6.4, 6.5], [6.6, 6.7, 6.8, 6.9, 7.0]
@@ -158,7 +158,7 @@ def later_records(errors: Sequence[float | None], **how: Any) -> list[Record]:
         (FEW, 0, 3, False),
     ],
 )
-def test_all_planned_runs_come_before_fewer_in_more_precision(
+def test_complete_runs_come_before_fewer_in_higher_precision(
     near: list[float], first_seed: int, planned: int | None, is_shown: bool
 ) -> None:
     runs = [record(TABLE2, PREACT, e, seed=first_seed + i, precision="fp32") for i, e in enumerate(near)]
@@ -166,7 +166,7 @@ def test_all_planned_runs_come_before_fewer_in_more_precision(
     assert shown(*runs, seeds=planned) == ((near, [ENOUGH]) if is_shown else (ENOUGH, [near]))
 
 
-def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> None:
+def test_complete_runs_do_not_come_before_fewer_closer_ones() -> None:
     few = records(TABLE2, PREACT, FEW)
     entered = [external(TABLE2, PREACT, error, seed=seed) for seed, error in enumerate(ENOUGH)]
     assert shown(*few, *records(TABLE2, PREACT, ENOUGH, data=COPY)) == (FEW, [ENOUGH])
@@ -175,10 +175,10 @@ def test_all_planned_runs_do_not_come_before_fewer_of_what_the_paper_did() -> No
     assert shown(*records(TABLE2, PREACT, FEW, data=COPY), externals=entered) == (FEW, [ENOUGH])
 
 
-# Results from elsewhere
+# External results
 
 
-def test_results_from_elsewhere_are_a_group_of_their_own_for_each_source() -> None:
+def test_external_results_are_one_group_per_source() -> None:
     entered = [
         external(TABLE2, PREACT, 6.0),
         external(TABLE2, PREACT, None, seed=1),
@@ -189,13 +189,13 @@ def test_results_from_elsewhere_are_a_group_of_their_own_for_each_source() -> No
     assert cell.difference == pytest.approx(6.0 - 6.37)
 
 
-def test_results_from_elsewhere_say_nothing_in_a_reduced_profile() -> None:
+def test_external_results_do_not_count_in_reduced_profiles() -> None:
     comparison = compared(TABLE2, profile="shallow", externals=[external(TABLE2, PREACT, 6.0)])
     assert {c.shown for c in comparison.cells} == {None}
     assert comparison.left_out == ()
 
 
-def test_a_result_from_elsewhere_is_of_one_setting_and_one_crop() -> None:
+def test_external_result_has_one_setting_and_crop() -> None:
     cell = judged(TABLE1, SWEEP, externals=[external(TABLE1, SWEEP, 50.0, setting="gate_bias=-2")])
     assert [bool(net.shown) for net in cell.nets] == [False, False, True, False, False, False]
     entered = [external(TABLE5, "original_resnet152/top1", 21.0)]
@@ -218,28 +218,26 @@ CHANGED = {"experiment": "0" * 64}
         (TABLE2, external(TABLE1, "plain/resnet110", 50.0), ""),  # of another table
     ],
 )
-def test_a_result_entered_for_an_experiment_that_changed_since_is_named_and_not_used(
-    table: Table, result: ExternalResult, cell: str
-) -> None:
+def test_external_result_of_a_changed_experiment_is_reported(table: Table, result: ExternalResult, cell: str) -> None:
     comparison = compared(table, externals=[result])
     assert not any(net.shown for c in comparison.cells for net in c.nets)
     message = (
-        f"the result of seed 4 from 'a blog' was entered for {cell}, whose experiment has changed since. Enter it "
-        "again (`paperbench record`) if it still holds."
+        f"the external result of seed 4 from 'a blog' was recorded for {cell}, whose experiment has changed since. "
+        "Record it again (`paperbench record`) if it is still valid."
     )
     assert comparison.left_out == ((message,) if cell else ())
 
 
-# What is left out
+# Left out
 
 
-def test_a_run_that_is_there_twice_counts_once() -> None:
+def test_duplicate_record_counts_once() -> None:
     run = record(TABLE2, PREACT, 6.4)
     assert shown(run, run, run) == ([6.4], [])
     assert left_out(run, run) == ()
 
 
-def test_a_run_that_is_there_with_different_contents_is_named_and_not_averaged_in() -> None:
+def test_conflicting_records_are_reported_and_not_used() -> None:
     runs = records(TABLE2, PREACT, [6.4, 6.5, 6.6])
     other, third = replace(runs[1], result=result(7.0)), replace(runs[1], test_every=41)
     assert shown(*runs, other) == ([6.4, 6.6], [])
@@ -259,7 +257,7 @@ NOW_WARMED_UP = 'recipe.warm_up was absent and is {"iterations":400,"learning_ra
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told"),
+    ("recipe", "changes"),
     [
         ({**TO_256, "momentum_form": "pytorch"}, f'{FROM_256}; recipe.momentum_form was "pytorch" and is "caffe"'),
         ({"drops": {"at": [1, 2], "factor": 0.1}}, "recipe.drops.at was [1,2] and is [32000,48000]"),
@@ -267,12 +265,12 @@ NOW_WARMED_UP = 'recipe.warm_up was absent and is {"iterations":400,"learning_ra
         (dict.fromkeys("abcdef", 1), "; ".join(f"recipe.{key} was 1 and is absent" for key in "abcd") + "; ..."),
     ],
 )
-def test_a_run_of_no_experiment_is_named_with_what_changed(recipe: dict[str, Any], told: str) -> None:
+def test_run_of_an_outdated_experiment_is_reported_with_changes(recipe: dict[str, Any], changes: str) -> None:
     run = record(TABLE2, PREACT, 6.4, seed=2, recipe=recipe)
     comparison = compared(TABLE2, run)
     assert {c.verdict for c in comparison.cells} == {"not run"}
     assert comparison.left_out == (
-        f"run {run.run} (seed 2 of {run.net}) belongs to no current experiment; the nearest is {PREACT}, but {told}.",
+        f"run {run.run} (seed 2 of {run.net}) matches no current experiment; the closest is {PREACT}, but {changes}.",
     )
 
 
@@ -282,7 +280,7 @@ OLD_GATING = record(TABLE1, GATING, 9.8, recipe=TO_256)
 
 
 @pytest.mark.parametrize(
-    ("run", "nearest", "told"),
+    ("run", "nearest", "changes"),
     [
         # of the experiments of its model that with the fewest changes
         (record(TABLE1, GATING, 9.8, net={"young": 1}), GATING, "net.young was 1 and is absent"),
@@ -292,14 +290,14 @@ OLD_GATING = record(TABLE1, GATING, 9.8, recipe=TO_256)
         (replace(OLD_GATING, net="a name of long ago"), GATING, FROM_256),
     ],
 )
-def test_the_nearest_experiment_of_the_same_net_is_named(run: Record, nearest: str, told: str) -> None:
+def test_closest_experiment_of_the_same_net_is_reported(run: Record, nearest: str, changes: str) -> None:
     (message,) = left_out(run, table=TABLE3 if nearest == WITHOUT_WARM_UP else TABLE1)
-    assert message.endswith(f"; the nearest is {nearest}, but {told}.")
+    assert message.endswith(f"; the closest is {nearest}, but {changes}.")
 
 
-def test_each_run_of_no_experiment_is_named() -> None:
+def test_every_outdated_run_is_reported() -> None:
     runs = records(TABLE2, PREACT, [6.4, 6.5], recipe=TO_256)
-    assert [told.split()[1] for told in left_out(*runs)] == [run.run for run in runs]
+    assert [changes.split()[1] for changes in left_out(*runs)] == [run.run for run in runs]
 
 
 def no_tables() -> list[Table]:
@@ -322,7 +320,7 @@ def no_tables() -> list[Table]:
         ([record(TABLE2, PREACT, 6.4, recipe=TO_256)], "paper", lambda: [TABLE1, TABLE3], 1),
     ],
 )
-def test_runs_of_other_tables_and_profiles_are_not_named(
+def test_runs_of_other_tables_and_profiles_are_not_reported(
     runs: list[Record], profile: str, other_tables: Callable[[], list[Table]], number: int
 ) -> None:
     assert len(left_out(*runs, profile=profile, other_tables=other_tables)) == number

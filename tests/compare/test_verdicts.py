@@ -1,4 +1,4 @@
-"""The verdict on a cell, with the numbers it rests on computed anew by scipy."""
+"""Verdicts on cells, with their numbers recomputed by scipy."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ WIDE = np.array([-0.45, 0.2, 0.0, -0.2, 0.45])
 
 LOUD = np.array([-0.9, 1.1, 0.0, -0.5, 0.7])
 
-UNCHANGEABLE = "; the runs to come cannot change that"
-TOO_FEW = "; it takes 3 runs to say that a net fails, or does not"
+UNCHANGEABLE = "; the remaining runs cannot change it"
 
 
 def around(median: float, deviations: Sequence[float] = tuple(QUIET)) -> list[float]:
@@ -55,12 +54,12 @@ def around(median: float, deviations: Sequence[float] = tuple(QUIET)) -> list[fl
 
 
 def check_numbers(cell: CellComparison, expected: Expectation) -> None:
-    interval = cell.judgement.interval
+    interval = cell.assessment.interval
     assert interval
     assert interval.difference == pytest.approx(expected.difference, abs=1e-8)
     assert interval.low == pytest.approx(expected.low, abs=1e-8)
     assert interval.high == pytest.approx(expected.high, abs=1e-8)
-    assert cell.judgement.p_value == pytest.approx(expected.p_value, rel=1e-6, abs=1e-12)
+    assert cell.assessment.p_value == pytest.approx(expected.p_value, rel=1e-6, abs=1e-12)
 
 
 # Numbers
@@ -83,13 +82,15 @@ def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> N
     cell, expected = judge(TABLE2, PREACT, errors), expectation(errors, PREACT_NUMBER)
     check_numbers(cell, expected)
     assert cell.difference == pytest.approx(shift)
-    assert cell.judgement.shift == (pytest.approx(shift) if is_shifted else None)
-    assert not cell.judgement.rests_on_rule
+    assert cell.assessment.shift == (pytest.approx(shift) if is_shifted else None)
+    assert not cell.assessment.is_by_failures
     text = f"[{expected.low:+.2f}, {expected.high:+.2f}]"
-    across = f"the interval {text} reaches across the tolerance of 0.5; extend it to 10 runs"
-    assert (cell.verdict, cell.reason) == (verdict, across if verdict == "underpowered" else "")
-    assert cell.judgement.interval
-    assert format_interval(cell.judgement.interval) == text
+    assert (cell.verdict, cell.reason) == (
+        verdict,
+        "too much noise; extend to 10 runs" if verdict == "underpowered" else "",
+    )
+    assert cell.assessment.interval
+    assert format_interval(cell.assessment.interval) == text
 
 
 @pytest.mark.parametrize(
@@ -100,13 +101,13 @@ def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> N
         (6.88, "worse"),
     ],
 )
-def test_identical_runs_are_as_noisy_as_rounding_is(error: float, verdict: str) -> None:
+def test_identical_runs_have_the_noise_of_rounding(error: float, verdict: str) -> None:
     cell = judge(TABLE2, PREACT, [error] * 5)
     assert cell.verdict == verdict
     check_numbers(cell, expectation([error] * 5, PREACT_NUMBER, resolution=0.01))
 
 
-def test_rounding_is_that_of_the_tables_decimals() -> None:
+def test_rounding_follows_the_decimals_of_the_table() -> None:
     cells = tuple(replace(c, defaults=replace(c.defaults, decimals=1)) for c in TABLE2.all_cells)
     quiet, loud = [6.36, 6.37, 6.38, 6.37, 6.37], around(PREACT_NUMBER)
     for errors, resolution in ((quiet, 0.1), (loud, 0.0)):
@@ -114,7 +115,7 @@ def test_rounding_is_that_of_the_tables_decimals() -> None:
         check_numbers(cell, expectation(errors, PREACT_NUMBER, resolution=resolution))
 
 
-def test_the_tolerance_is_the_cells_own() -> None:
+def test_tolerance_of_the_cell_is_used() -> None:
     errors = around(12.35 + 0.7)
     assert judge(TABLE1, "constant_scaling/resnet110", errors).verdict == "reproduced"  # 1.0 here
     table = with_expected(TABLE1, "constant_scaling/resnet110", tolerance=0.5)
@@ -127,7 +128,7 @@ def test_the_interval_counts_the_published_runs() -> None:
     check_numbers(judge(table, PREACT, errors), expectation(errors, PREACT_NUMBER, published_runs=1))
 
 
-def test_of_an_even_number_of_runs_the_middle_two_make_the_median() -> None:
+def test_median_of_an_even_number_of_runs() -> None:
     errors = [6.30, 7.5, 6.36, 6.40]
     cell = judge(TABLE2, PREACT, errors, seeds=4)
     assert cell.difference == pytest.approx((6.36 + 6.40) / 2 - PREACT_NUMBER)
@@ -149,7 +150,7 @@ def test_of_an_even_number_of_runs_the_middle_two_make_the_median() -> None:
         ("original/resnet164", LOUD, 5, 0.05, ("ours", 0, 4)),  # which borrows no spread from another cell
     ],
 )
-def test_a_published_spread_is_pooled_with_ours_and_its_weight_stated(
+def test_published_std_is_pooled_with_ours(
     cell_id: str, deviations: Sequence[float], seeds: int, level: float, expected: tuple[str, float, float]
 ) -> None:
     published = float(TABLE2.cell(cell_id).number or 0)
@@ -157,48 +158,46 @@ def test_a_published_spread_is_pooled_with_ours_and_its_weight_stated(
     cell = judge(TABLE2, cell_id, errors, seeds=seeds)
     std = BASELINE_STD if cell_id == BASELINE else None
     check_numbers(cell, expectation(errors, published, std=std, level=level))
-    noise = cell.judgement.noise
+    noise = cell.assessment.noise
     assert noise
     assert (noise.rests_on, pytest.approx(noise.published_weight), noise.degrees) == expected
-    assert ("rests on the published standard deviation" in cell.reason) == (noise.rests_on == "published")
+    assert ("noise is the published standard deviation" in cell.reason) == (noise.rests_on == "published")
 
 
-# How many runs
+# Number of runs
 
 
-MISSING = "(seeds 0 to 4 count, and that of seed {} is missing)"
+MISSING = "(seeds 0-4 count; seed {} is missing)"
 
 
 @pytest.mark.parametrize(
     ("ended", "under_way", "reason"),
     [
-        ([0, 1, 2, 3], [], "4 of 5 runs"),
-        ([0, 1, 2, 3, 7], [4], f"4 of 5 runs {MISSING.format(4)}"),
-        ([0, 2, 5, 6, 7], [], f"2 of 5 runs {MISSING.format(1)}"),
-        ([7], [0], f"0 of 5 runs {MISSING.format(0)}"),
+        ([0, 1, 2, 3], [], "4 of 5"),
+        ([0, 1, 2, 3, 7], [4], f"4 of 5 {MISSING.format(4)}"),
+        ([0, 2, 5, 6, 7], [], f"2 of 5 {MISSING.format(1)}"),
+        ([7], [0], f"0 of 5 {MISSING.format(0)}"),
     ],
 )
 @pytest.mark.parametrize("cell", [PREACT, BASELINE])
-def test_before_all_planned_runs_have_ended_a_number_is_not_judged(
-    cell: str, ended: list[int], under_way: list[int], reason: str
-) -> None:
+def test_incomplete_runs_are_underpowered(cell: str, ended: list[int], under_way: list[int], reason: str) -> None:
     runs = [record(TABLE2, cell, 9.5, seed=seed) for seed in ended]
     found = judged(TABLE2, cell, *runs, *(record(TABLE2, cell, None, seed=seed) for seed in under_way))
-    assert (found.verdict, found.reason, found.judgement.interval) == ("underpowered", reason, None)
+    assert (found.verdict, found.reason, found.assessment.interval) == ("underpowered", f"too few runs: {reason}", None)
 
 
-def test_no_seed_is_called_missing_when_all_planned_runs_are_there() -> None:
+def test_no_seed_is_missing_if_all_planned_runs_ended() -> None:
     runs = [record(TABLE1, FAILS, 12.0, seed=seed) for seed in (0, 1, 5)]
     (plain,) = [claim for claim in compared(TABLE1, *runs, seeds=2).claims if claim.claim.id == "plain_fails"]
-    assert plain.reason == "plain/resnet110: 2 of 2 runs; it takes 3 to say that a net fails"
+    assert plain.reason == "plain/resnet110: too few runs: 2 of 2, minimum 3"
 
 
 @pytest.mark.parametrize("runs", [6, 9])
-def test_runs_between_the_looks_change_nothing(runs: int) -> None:
+def test_runs_between_the_analyses_change_nothing(runs: int) -> None:
     first = around(PREACT_NUMBER + 0.5)
     alone, cell = judge(TABLE2, PREACT, first), judge(TABLE2, PREACT, [*first, *[PREACT_NUMBER] * (runs - 5)])
-    assert cell.reason == f"{alone.reason}: {runs} have ended, which change nothing yet"
-    assert replace(cell.judgement, reason=alone.reason) == alone.judgement
+    assert cell.reason == f"{alone.reason} ({runs} have ended)"
+    assert replace(cell.assessment, reason=alone.reason) == alone.assessment
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ def test_runs_between_the_looks_change_nothing(runs: int) -> None:
         (0.5, QUIET, "underpowered"),
     ],
 )
-def test_ten_runs_decide_if_five_did_not_at_the_stricter_level(shift: float, then: np.ndarray, verdict: str) -> None:
+def test_second_analysis_uses_the_stricter_level(shift: float, then: np.ndarray, verdict: str) -> None:
     errors = [*around(PREACT_NUMBER + shift, WIDE), *around(PREACT_NUMBER + shift, then)]
     assert judge(TABLE2, PREACT, errors[:5]).verdict == "underpowered"
     cell = judge(TABLE2, PREACT, errors)
@@ -221,18 +220,17 @@ def test_ten_runs_decide_if_five_did_not_at_the_stricter_level(shift: float, the
     check_numbers(cell, expectation(errors, PREACT_NUMBER, level=SECOND))
     at_five = expectation(errors, PREACT_NUMBER, level=0.05)
     assert (at_five.high < 0.5 or at_five.low > 0.5 or at_five.high < -0.5) == (shift != 0.5)
-    assert cell.judgement.look
-    assert (cell.judgement.look.number, len(cell.judgement.look.runs)) == (2, 10)
+    assert cell.assessment.analysis
+    assert (cell.assessment.analysis.number, len(cell.assessment.analysis.runs)) == (2, 10)
 
 
 @pytest.mark.parametrize("errors", [around(PREACT_NUMBER), around(PREACT_NUMBER, [*WIDE, *WIDE])])
-def test_runs_after_a_decision_or_beyond_the_extension_change_nothing(errors: list[float]) -> None:
-    assert judge(TABLE2, PREACT, [*errors, *[9.5] * 5]).judgement == judge(TABLE2, PREACT, errors).judgement
+def test_runs_beyond_a_decision_or_the_extension_change_nothing(errors: list[float]) -> None:
+    assert judge(TABLE2, PREACT, [*errors, *[9.5] * 5]).assessment == judge(TABLE2, PREACT, errors).assessment
 
 
-ON_PUBLISHED = "rests on the published standard deviation"
-NO_SPREAD = "no spread is published, and it takes three runs to estimate ours"
-ACROSS = "; the interval [+0.04, +0.96] reaches across the tolerance of 0.5; extend it to 2 runs"
+ON_PUBLISHED = "noise is the published standard deviation"
+NO_STD = "too few runs: 3 are needed without a published std"
 
 
 @pytest.mark.parametrize(
@@ -240,19 +238,19 @@ ACROSS = "; the interval [+0.04, +0.96] reaches across the tolerance of 0.5; ext
     [
         (PREACT, around(6.37, [-0.02, 0.0, 0.03]), 3, "reproduced", ""),
         (PREACT, around(6.37) * 2, 10, "reproduced", ""),
-        (PREACT, [6.37], 1, "underpowered", NO_SPREAD),
-        (PREACT, [6.37] * 2, 2, "underpowered", f"{NO_SPREAD}; extend it to 4 runs"),
+        (PREACT, [6.37], 1, "underpowered", NO_STD),
+        (PREACT, [6.37] * 2, 2, "underpowered", f"{NO_STD}; extend to 4 runs"),
         (BASELINE, [6.61], 1, "reproduced", ON_PUBLISHED),
         (BASELINE, [8.11], 1, "worse", ON_PUBLISHED),
-        (BASELINE, [7.11], 1, "underpowered", ON_PUBLISHED + ACROSS),
+        (BASELINE, [7.11], 1, "underpowered", ON_PUBLISHED + "; too much noise; extend to 2 runs"),
     ],
 )
-def test_another_number_of_runs_can_be_fixed(
+def test_another_number_of_runs_can_be_planned(
     cell_id: str, errors: list[float], seeds: int, verdict: str, reason: str
 ) -> None:
     cell = judge(TABLE2, cell_id, errors, seeds=seeds)
     assert (cell.verdict, cell.reason, cell.planned) == (verdict, reason, seeds)
-    if cell.judgement.interval:  # at 5 %: it is the first look
+    if cell.assessment.interval:  # at 5 %, as in the first analysis
         assert cell.cell.number
         check_numbers(cell, expectation(errors, cell.cell.number, std=BASELINE_STD if cell_id == BASELINE else None))
 
@@ -269,7 +267,7 @@ TEN = [*around(PREACT_NUMBER, WIDE), *around(PREACT_NUMBER)]
         (dict(enumerate([*around(PREACT_NUMBER + 0.1), *[90.0] * 15])), ORIGINAL, range(5)),
         (dict(enumerate([*TEN, *[90.0] * 10])), ORIGINAL, range(10)),
         (dict(enumerate(TEN[:9])), ORIGINAL, range(5)),
-        # before a look those of the planned that have ended, or else any
+        # before an analysis the planned runs that have ended, or else any
         ({0: 6.4, 1: None, 3: 6.6, 7: 9.9}, ORIGINAL, [0, 3]),
         ({1: None, 7: 9.9}, ORIGINAL, [7]),
         ({0: None}, ORIGINAL, []),
@@ -277,7 +275,7 @@ TEN = [*around(PREACT_NUMBER, WIDE), *around(PREACT_NUMBER)]
         (dict(enumerate(TEN)), COPY, range(5)),
     ],
 )
-def test_the_median_is_that_of_the_runs_that_count(
+def test_median_is_of_the_runs_that_count(
     errors: dict[int, float | None], data: DataFacts, counted: Sequence[int]
 ) -> None:
     cell = judged(TABLE2, PREACT, *(record(TABLE2, PREACT, e, seed=seed, data=data) for seed, e in errors.items()))
@@ -288,7 +286,7 @@ def test_the_median_is_that_of_the_runs_that_count(
     assert net.errors == [errors[seed] for seed in counted]
     assert net.median == (np.median(net.errors) if counted else None)
     assert cell.difference == (pytest.approx(np.median(net.errors) - PREACT_NUMBER) if counted else None)
-    assert cell.failing.runs == len(counted)
+    assert cell.failures.runs == len(counted)
 
 
 # One result in several tables
@@ -298,41 +296,41 @@ def test_the_median_is_that_of_the_runs_that_count(
     ("table", "cell_id"),
     [(TABLE1, "original/resnet110"), (TABLE3, "cifar10_resnet110/original"), (TABLE4, "resnet110/cifar10")],
 )
-def test_a_result_referred_to_from_another_table_has_the_same_numbers_there(table: Table, cell_id: str) -> None:
+def test_same_result_has_the_same_verdict_in_every_table(table: Table, cell_id: str) -> None:
     runs = records(TABLE2, BASELINE, around(BASELINE_NUMBER + 0.1))
     there = judged(table, cell_id, *runs)
     assert there.verdict == "reproduced"
-    assert there.judgement == judged(TABLE2, BASELINE, *runs).judgement
+    assert there.assessment == judged(TABLE2, BASELINE, *runs).assessment
 
 
 # Failing
 
 
 @pytest.mark.parametrize(
-    ("errors", "seeds", "verdict", "reason", "is_sure"),
+    ("errors", "seeds", "verdict", "reason", "is_certain"),
     [
-        ([90.0] * 2, 5, "underpowered", "2 of 5 runs", False),
+        ([90.0] * 2, 5, "underpowered", "too few runs: 2 of 5", False),
         ([30.0] * 3, 5, "reproduced", f"3 of 3 failed{UNCHANGEABLE}", True),
         ([math.inf] * 5, 5, "reproduced", "5 of 5 failed", True),
         ([30.0, 12.0, math.inf, 12.5, 30.0], 5, "reproduced", "3 of 5 failed: unstable", False),
         ([30.0, 12.0, math.inf, 30.0], 5, "reproduced", f"3 of 4 failed: unstable{UNCHANGEABLE}", False),
-        ([30.0, 12.0, 30.0], 5, "underpowered", "3 of 5 runs", False),
+        ([30.0, 12.0, 30.0], 5, "underpowered", "too few runs: 3 of 5", False),
         ([30.0, 12.0, math.inf, 12.5, 13.0], 5, "better", "2 of 5 failed: unstable", False),
         ([20.0] * 5, 5, "better", "0 of 5 failed", True),
         ([6.0, 6.0, 40.0, 40.0], 4, "reproduced", "2 of 4 failed: unstable", False),  # median 23
         ([6.0] * 3, 4, "better", f"0 of 3 failed{UNCHANGEABLE}", True),
-        ([90.0], 1, "underpowered", f"1 of 1 failed{TOO_FEW}", False),
-        ([math.inf] * 2, 2, "underpowered", f"2 of 2 failed{TOO_FEW}; extend it to 4 runs", False),
+        ([90.0], 1, "underpowered", "too few runs: 1 of 1 failed, minimum 3", False),
+        ([math.inf] * 2, 2, "underpowered", "too few runs: 2 of 2 failed, minimum 3; extend to 4 runs", False),
         ([90.0] * 4, 2, "reproduced", "4 of 4 failed", True),
     ],
 )
-def test_a_net_that_failed_in_the_paper_is_judged_by_how_many_runs_fail(
-    errors: list[float], seeds: int, verdict: str, reason: str, is_sure: bool
+def test_net_that_failed_in_the_paper(
+    errors: list[float], seeds: int, verdict: str, reason: str, is_certain: bool
 ) -> None:
     cell = judge(TABLE1, FAILS, errors, seeds=seeds)
-    assert (cell.verdict, cell.reason, cell.judgement.is_sure_by_rule) == (verdict, reason, is_sure)
-    assert cell.judgement.rests_on_rule == (verdict != "underpowered")
-    assert (cell.judgement.p_value, cell.judgement.interval, cell.difference) == (None, None, None)
+    assert (cell.verdict, cell.reason, cell.assessment.is_certain_by_failures) == (verdict, reason, is_certain)
+    assert cell.assessment.is_by_failures == (verdict != "underpowered")
+    assert (cell.assessment.p_value, cell.assessment.interval, cell.difference) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -341,31 +339,31 @@ def test_a_net_that_failed_in_the_paper_is_judged_by_how_many_runs_fail(
         ([90.0, math.inf, 21.0, 90.0, 88.0], 5, "worse", "5 of 5 failed"),
         ([6.6, math.inf, math.inf, 6.7, math.inf], 5, "worse", "3 of 5 failed: unstable"),
         ([90.0, 6.6, 90.0, 90.0], 5, "worse", f"3 of 4 failed: unstable{UNCHANGEABLE}"),
-        ([6.61] * 3, 5, "underpowered", "3 of 5 runs"),  # that they do not fail says nothing about the number
-        ([6.6, math.inf, 6.5, 6.7, math.inf], 5, "underpowered", "unstable: 2 of 5 failed; extend it to 10 runs"),
-        ([90.0], 1, "underpowered", f"1 of 1 failed{TOO_FEW}"),
-        ([90.0] * 2, 2, "underpowered", f"2 of 2 failed{TOO_FEW}; extend it to 4 runs"),
+        ([6.61] * 3, 5, "underpowered", "too few runs: 3 of 5"),  # that they do not fail says nothing about the number
+        ([6.6, math.inf, 6.5, 6.7, math.inf], 5, "underpowered", "unstable: 2 of 5 failed; extend to 10 runs"),
+        ([90.0], 1, "underpowered", "too few runs: 1 of 1 failed, minimum 3"),
+        ([90.0] * 2, 2, "underpowered", "too few runs: 2 of 2 failed, minimum 3; extend to 4 runs"),
     ],
 )
 def test_failing_where_the_paper_did_not_is_worse(errors: list[float], seeds: int, verdict: str, reason: str) -> None:
     cell = judge(TABLE2, BASELINE, errors, seeds=seeds)
-    assert (cell.verdict, cell.reason, cell.judgement.interval) == (verdict, reason, None)
-    assert cell.judgement.rests_on_rule == cell.judgement.is_sure_by_rule == (verdict == "worse")
+    assert (cell.verdict, cell.reason, cell.assessment.interval) == (verdict, reason, None)
+    assert cell.assessment.is_by_failures == cell.assessment.is_certain_by_failures == (verdict == "worse")
 
 
-def test_how_many_failed_is_said_beside_an_interval_too() -> None:
+def test_failed_runs_are_mentioned_beside_an_interval() -> None:
     errors = [6.6, 25.0, 6.5, 6.7, 6.6]
     cell = judge(TABLE2, BASELINE, errors)
     assert cell.verdict == "underpowered"
-    assert cell.reason.startswith("unstable: 1 of 5 failed; the interval")
-    assert str(cell.judgement.failing) == "1 of 5 failed"
+    assert cell.reason.startswith("unstable: 1 of 5 failed; too much noise")
+    assert str(cell.assessment.failures) == "1 of 5 failed"
     check_numbers(cell, expectation(errors, BASELINE_NUMBER, std=BASELINE_STD))
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(CIFAR100_NUMBER + 0.1, "reproduced"), (80.0, "worse")])
 def test_cifar100_errors_above_20_percent_do_not_fail(median: float, verdict: str) -> None:
     cell = judge(TABLE3, CIFAR100, around(median))
-    assert (cell.verdict, cell.reason, cell.judgement.rests_on_rule) == (verdict, "", False)
+    assert (cell.verdict, cell.reason, cell.assessment.is_by_failures) == (verdict, "", False)
     check_numbers(cell, expectation(around(median), CIFAR100_NUMBER))
 
 
@@ -391,12 +389,16 @@ def settings(errors: list[float | None], **others: list[float | None]) -> dict[s
         (settings([90.0] * 5, b3=[12.0] * 5), "better", "gate_bias=-3: 0 of 5 failed"),
         (settings([], b3=[12.0] * 3), "better", f"gate_bias=-3: 0 of 3 failed{UNCHANGEABLE}"),
         (settings([90.0] * 5, b5=[]), "underpowered", "gate_bias=-5: not run"),
-        (settings([90.0] * 5, b5=[None]), "underpowered", "gate_bias=-5: the farthest run is at iteration 1,000"),
-        (settings([90.0] * 5, b5=[90.0, 12.0, 90.0]), "underpowered", "gate_bias=-5: 3 of 5 runs"),
+        (
+            settings([90.0] * 5, b5=[None]),
+            "underpowered",
+            "gate_bias=-5: unfinished; the farthest run is at iteration 1,000",
+        ),
+        (settings([90.0] * 5, b5=[90.0, 12.0, 90.0]), "underpowered", "gate_bias=-5: too few runs: 3 of 5"),
         (settings([]), "not run", ""),
     ],
 )
-def test_a_sweep_is_reproduced_if_every_setting_fails(
+def test_sweep_is_reproduced_if_every_setting_fails(
     errors: dict[str, list[float | None]], verdict: str, reason: str
 ) -> None:
     cell = sweep(errors)
@@ -404,12 +406,12 @@ def test_a_sweep_is_reproduced_if_every_setting_fails(
     assert (cell.verdict, cell.reason, cell.difference) == (verdict, reason, None)
 
 
-def test_failed_runs_are_counted_over_all_settings_that_count() -> None:
+def test_failed_runs_are_counted_over_all_settings() -> None:
     cell = sweep(settings([90.0, 12.0], b1=[90.0] * 5 + [12.0] * 2, b2=[None]))
-    assert str(cell.failing) == "9 of 13 failed"
+    assert str(cell.failures) == "9 of 13 failed"
 
 
-def test_a_sweep_on_other_pixels_is_not_comparable() -> None:
+def test_sweep_on_other_pixels_is_not_comparable() -> None:
     runs = [r for label in SETTINGS[:-1] for r in records(TABLE1, SWEEP, [90.0] * 5, setting=label)]
     elsewhere = records(TABLE1, SWEEP, [90.0] * 5, setting=SETTINGS[-1], data=COPY)
     cell = judged(TABLE1, SWEEP, *runs, *elsewhere)
@@ -417,7 +419,7 @@ def test_a_sweep_on_other_pixels_is_not_comparable() -> None:
     assert COPY.name in cell.reason
 
 
-# What is not comparable, and not run
+# Not comparable, and not run
 
 
 @pytest.mark.parametrize("profile", ["smoke", "shallow"])
@@ -426,37 +428,37 @@ def test_reduced_profiles_are_never_reproduced(profile: str, table: Table, cell_
     runs = records(table, cell_id, [error] * 5, profile=profile)
     cell = judged(table, cell_id, *runs, profile=profile, seeds=5)
     assert (cell.verdict, cell.reason) == ("not comparable", f"profile {profile} is not the paper's experiment")
-    assert (cell.difference, cell.judgement.interval) == (None, None)
+    assert (cell.difference, cell.assessment.interval) == (None, None)
 
 
-OTHER_CODE = "its runs were continued by other numerics or another torch"
+OTHER_CODE = "its runs mix numerics or torch versions"
 
 
 @pytest.mark.parametrize(
     ("table", "cell_id", "error", "how", "newer", "reason"),
     [
-        (TABLE2, PREACT, 6.37, {"data": COPY}, None, f"{COPY.name} does not have the pixels of the paper's data"),
-        (TABLE1, FAILS, math.inf, {"data": COPY}, None, f"{COPY.name} does not have the pixels of the paper's data"),
+        (TABLE2, PREACT, 6.37, {"data": COPY}, None, f"{COPY.name} does not have the paper's pixels"),
+        (TABLE1, FAILS, math.inf, {"data": COPY}, None, f"{COPY.name} does not have the paper's pixels"),
         (TABLE2, PREACT, 6.37, {}, {"torch": "3.0.0"}, OTHER_CODE),
-        (TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.46, {}, None, "the paper prints no number for it"),
+        (TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.46, {}, None, "the paper prints no number"),
     ],
 )
-def test_what_is_not_comparable(
+def test_not_comparable(
     table: Table, cell_id: str, error: float, how: dict[str, Any], newer: dict[str, Any] | None, reason: str
 ) -> None:
     runs = records(table, cell_id, [error] * 5, **how)
     cell = judged(table, cell_id, *(mixed(run, **newer) if newer else run for run in runs))
-    assert (cell.verdict, cell.reason, cell.judgement.interval) == ("not comparable", reason, None)
+    assert (cell.verdict, cell.reason, cell.assessment.interval) == ("not comparable", reason, None)
     published = cell.cell.number  # a difference is given all the same, with no offset
     assert cell.difference == (None if published is None else pytest.approx(error - published))
 
 
-def test_without_an_ended_run_a_cell_is_not_run() -> None:
+def test_cell_without_an_ended_run_is_not_run() -> None:
     cell = judged(TABLE2, PREACT)
     assert (cell.verdict, cell.reason, cell.shown) == ("not run", "", None)
     runs = [record(TABLE2, PREACT, None, seed=seed, iteration=i) for seed, i in enumerate((8_000, 31_999, 400))]
     begun = judged(TABLE2, PREACT, *runs)
-    assert (begun.verdict, begun.reason) == ("not run", "the farthest run is at iteration 31,999")
+    assert (begun.verdict, begun.reason) == ("not run", "unfinished; the farthest run is at iteration 31,999")
     for one in (cell, begun):
         assert (one.nets[0].counted, one.nets[0].errors, one.nets[0].median, one.difference) == ((), [], None, None)
 
@@ -469,37 +471,37 @@ def test_without_an_ended_run_a_cell_is_not_run() -> None:
         mixed(record(TABLE2, PREACT, None, iteration=60)),
     ],
 )
-def test_what_has_not_ended_is_not_run_and_not_incomparable(run: Any) -> None:
+def test_unfinished_runs_are_not_run_rather_than_not_comparable(run: Any) -> None:
     cell = judged(TABLE2, PREACT, run, profile=run.spec.profile)
-    assert (cell.verdict, cell.reason) == ("not run", "the farthest run is at iteration 60")
+    assert (cell.verdict, cell.reason) == ("not run", "unfinished; the farthest run is at iteration 60")
 
 
 @pytest.mark.parametrize("column", ["top1", "top5"])
 @pytest.mark.parametrize(
     ("errors", "verdict", "reason", "counted"),
     [
-        ([21.3] * 3, "not run", "its runs hold no error of this kind", []),
+        ([21.3] * 3, "not run", "its runs did not measure this error", []),
         ([math.inf] * 3, "worse", "3 of 3 failed", [math.inf] * 3),  # which it has by every crop and metric
-        ([math.inf, 21.3, 21.4], "underpowered", "1 of 3 runs", [math.inf]),
+        ([math.inf, 21.3, 21.4], "underpowered", "too few runs: 1 of 3", [math.inf]),
     ],
 )
-def test_a_run_has_no_error_of_another_crop_or_metric_unless_it_diverged(
+def test_run_has_no_error_of_another_crop_or_metric(
     column: str, errors: list[float], verdict: str, reason: str, counted: list[float]
 ) -> None:
     cell = judge(TABLE5, f"original_resnet152/{column}", errors, seeds=3)
     assert (cell.verdict, cell.reason, cell.nets[0].errors) == (verdict, reason, counted)
 
 
-def test_a_top_5_error_on_whole_images_is_none_that_a_run_holds() -> None:
+def test_run_has_no_top5_error() -> None:
     cells = tuple(replace(c, column=replace(c.column, metric="top5")) for c in TABLE2.all_cells)
     cell = judge(replace(TABLE2, all_cells=cells), PREACT, [PREACT_NUMBER] * 5)
-    assert (cell.verdict, cell.reason) == ("not run", "its runs hold no error of this kind")
+    assert (cell.verdict, cell.reason) == ("not run", "its runs did not measure this error")
 
 
-# Results from elsewhere
+# External results
 
 
-def test_of_results_from_elsewhere_the_lowest_seeds_are_judged_whichever_they_are() -> None:
+def test_external_results_count_from_the_lowest_seed() -> None:
     errors, seeds = around(PREACT_NUMBER + 0.9), (3, 11, 20, 31, 44)
     entered = [external(TABLE2, PREACT, e, seed=s) for s, e in zip(seeds, errors, strict=True)]
     later = [external(TABLE2, PREACT, 90.0, seed=s) for s in (50, 51, 52)]
@@ -509,11 +511,11 @@ def test_of_results_from_elsewhere_the_lowest_seeds_are_judged_whichever_they_ar
     assert cell.shown
     assert str(cell.shown.conditions) == "external: a paper"
     four = judged(TABLE2, PREACT, externals=entered[:4])
-    assert (four.verdict, four.reason) == ("underpowered", "4 of 5 runs")
+    assert (four.verdict, four.reason) == ("underpowered", "too few runs: 4 of 5")
 
 
 @pytest.mark.parametrize(("column", "published", "tolerance"), [("top1", 21.3, 0.5), ("top5", 5.5, 0.3)])
-def test_a_result_of_another_crop_can_come_from_elsewhere(column: str, published: float, tolerance: float) -> None:
+def test_external_result_can_have_another_crop(column: str, published: float, tolerance: float) -> None:
     errors = [published + d for d in (-0.02, 0.0, 0.03)]
     entered = [external(TABLE5, f"original_resnet152/{column}", e, seed=i) for i, e in enumerate(errors)]
     cell = judged(TABLE5, f"original_resnet152/{column}", externals=entered)

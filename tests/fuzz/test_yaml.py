@@ -11,11 +11,11 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Experiment
 from paperbench.specs.profile import Profiles
 from paperbench.specs.table import load_profiles, load_table
-from paperbench.specs.yaml_file import SpecError, bind, load
+from paperbench.specs.yaml_file import SpecError, read_yaml
 from tests.fuzz.strategies import damaged, is_refused, times_examples
 from tests.helpers import ROOT, copy_of_specs
 
-FILES = {  # with the table that reads them: sweeps, references, rows of others, footnotes, crops
+FILES = {  # and the table that loads them; together: sweeps, references, literature, footnotes, crops
     "experiments/profiles.yaml": "table2",
     "experiments/recipes/cifar.yaml": "table2",
     "experiments/table1.yaml": "table1",
@@ -54,7 +54,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @st.composite
 def rearranged(draw: st.DrawFn, original: bytes) -> bytes:
-    """Lines exchanged, repeated, removed or indented, and values replaced by tokens."""
+    """Swap, repeat, remove or indent lines, and replace values with tokens."""
     lines = original.splitlines(keepends=True)
     for _ in range(draw(st.integers(1, 3))):
         one, other = draw(st.integers(0, len(lines) - 1)), draw(st.integers(0, len(lines) - 1))
@@ -73,8 +73,8 @@ def rearranged(draw: st.DrawFn, original: bytes) -> bytes:
     return b"".join(lines)
 
 
-def use(root: Path, name: str = "table2") -> None:
-    """Read all and ask for what a run asks."""
+def load_everything(root: Path, name: str = "table2") -> None:
+    """Load everything that a run needs."""
     load_profiles(root)
     table = load_table(name, root)
     for profile in table.profiles.profiles.values():
@@ -92,11 +92,11 @@ def use(root: Path, name: str = "table2") -> None:
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data())
-def test_a_damaged_table_is_read_or_refused(root: Path, name: str, data: st.DataObject) -> None:
+def test_damaged_table_is_loaded_or_refused(root: Path, name: str, data: st.DataObject) -> None:
     original = (ROOT / name).read_bytes()
     try:
         (root / name).write_bytes(data.draw(damaged(original, TOKENS) | rearranged(original)))
-        is_refused(PaperbenchError, use, root, FILES[name])
+        is_refused(PaperbenchError, load_everything, root, FILES[name])
     finally:
         (root / name).write_bytes(original)
 
@@ -104,7 +104,7 @@ def test_a_damaged_table_is_read_or_refused(root: Path, name: str, data: st.Data
 @pytest.mark.parametrize("kind", [Experiment, Profiles])
 @times_examples(1)
 @given(content=st.text().map(str.encode) | st.lists(st.sampled_from(TOKENS), max_size=8).map(b"".join) | st.binary())
-def test_any_text_is_bound_or_refused(tmp_path_factory: pytest.TempPathFactory, kind: Any, content: bytes) -> None:
+def test_any_text_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, kind: Any, content: bytes) -> None:
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_bytes(content)
-    is_refused(SpecError, lambda: bind(load(file), kind))
+    is_refused(SpecError, lambda: read_yaml(file).parse(kind))

@@ -296,6 +296,6 @@ def test_it_says_which_version_and_format_it_is(numbers: Comparison) -> None:
 def test_a_number_that_json_has_not_is_an_error_and_not_written(table2: Table) -> None:
     comparison = compared(table2, cells="preact/resnet110")
     (cell,) = comparison.cells
-    broken = replace(cell, judgement=replace(cell.judgement, shift=math.nan))
+    broken = replace(cell, assessment=replace(cell.assessment, shift=math.nan))
     with pytest.raises(ValueError, match="finite"):
         document(replace(comparison, cells=(broken,)))

@@ -191,7 +191,7 @@ def test_characters_that_xml_cannot_hold_are_replaced_and_all_others_kept(table2
     nasty = "".join(map(chr, range(32))) + "\x7f\ud800\udfff\ufffe\uffff <&>\"' ]]> é † 中 \U0001f600"
     comparison = compared(table2)
     first, *others = comparison.cells
-    edited = replace(first, judgement=replace(first.judgement, reason=nasty))
+    edited = replace(first, assessment=replace(first.assessment, reason=nasty))
     told = message(cases(replace(comparison, cells=(edited, *others)))[first.cell.id]).removeprefix("not run: ")
     assert told.replace("\ufffd", "") == "\t\n\r\x7f <&>\"' ]]> é † 中 \U0001f600"
     assert told.count("\ufffd") == 29 + 4  # control characters but three, two surrogates, two that are no characters

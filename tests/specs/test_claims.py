@@ -1,24 +1,21 @@
-"""The claims: those of paper.md 4.3 are there, about cells that there are; a broken one is refused at its line."""
+"""Claims: keys by kind, wrong values, and the claims of the paper."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from paperbench.specs.table import Table, load_table
-from tests.helpers import edit, line_of
-from tests.specs.conftest import Problems
+from paperbench.specs.table import Table
+from tests.specs.small_specs import ONE_EXPECTED, SmallSpecs
 
-FILE = "expected/table3.yaml"
-PLACE = "claims:\n  # One a row"
-A, B, C = "cifar10_resnet110/preact", "cifar10_resnet110/original", "cifar10_resnet164/preact"
-GIVEN = {
-    "cells": f"[{A}, {B}]",
-    "pairs": f"[[{B}, {A}], [{B}, {C}]]",
+A, B, C = "preact/basic", "original/basic", "preact/deep"
+VALUES: dict[str, Any] = {
+    "cells": [A, B],
+    "pairs": [[B, A], [B, C]],
     "measure": "train_loss",
-    "within": "0.5",
-    "iteration": "8000",
+    "within": 0.5,
+    "iteration": 8000,
 }
 KEYS = {
     "lower": ("cells", "measure"),
@@ -30,110 +27,65 @@ KEYS = {
 }
 
 
-def claim_of(kind: str, /, **changes: str) -> dict[str, str]:
-    given = {key: GIVEN[key] for key in KEYS[kind]}
-    return {"id": "mine", "says": "it is so", "section": "Sec. 9", "kind": kind, **given, **changes}
+def set_claim(specs: SmallSpecs, kind: str, **changes: Any) -> None:
+    """Replace the claims of table `one` by one of a kind, without the keys whose change is None."""
+    values = {**{key: VALUES[key] for key in KEYS[kind]}, **changes}
+    claim = {"id": "mine", "says": "It is so", "section": "Sec. 9", "kind": kind}
+    specs.set(ONE_EXPECTED, ("claims",), [{**claim, **{k: v for k, v in values.items() if v is not None}}])
 
 
-def written(claim: dict[str, str]) -> tuple[str, str]:
-    """The claim as the first of Table 3's, each key in a line of its own."""
-    lines = "\n    ".join(f"{key}: {value}" for key, value in claim.items())
-    return PLACE, f"claims:\n  - {lines}\n  # One a row"
-
-
-def line_of_key(specs: Path, claim: dict[str, str], key: str) -> int:
-    return line_of(specs / FILE, "id: mine") + list(claim).index(key)
+def messages(specs: SmallSpecs) -> list[str]:
+    return [message for _, _, message in specs.complaints()]
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_a_claim_of_each_kind_is_read(specs: Path, kind: str) -> None:
-    edit(specs / FILE, *written(claim_of(kind)))
-    claim = load_table("table3", specs).expected.claims[0]
-    assert (claim.id, claim.kind) == ("mine", kind)
+def test_claim_needs_exactly_the_keys_of_its_kind(specs: SmallSpecs, kind: str) -> None:
+    set_claim(specs, kind)
+    (claim,) = specs.load().expected.claims
     assert claim.all_cells == ((B, A, C) if kind == "largest_gain" else (A, B))
-
-
-@pytest.mark.parametrize("kind", KEYS)
-def test_a_claim_has_all_keys_of_its_kind(problems: Problems, specs: Path, kind: str) -> None:
-    claim = {key: value for key, value in claim_of(kind).items() if key not in KEYS[kind]}
-    line = {message: line for line, message in problems("table3", FILE, written(claim))}
-    assert set(line) == {f"claims[0].kind: a claim of kind {kind} needs {key}." for key in KEYS[kind]}
-    assert set(line.values()) == {line_of_key(specs, claim, "kind")}
-
-
-@pytest.mark.parametrize("kind", KEYS)
-def test_a_claim_has_no_keys_of_other_kinds(problems: Problems, specs: Path, kind: str) -> None:
-    others = {key: value for key, value in GIVEN.items() if key not in KEYS[kind]}
-    claim = claim_of(kind, **others)
-    found = [problem for problem in problems("table3", FILE, written(claim)) if "no use for it" in problem[1]]
-    assert found == [
-        (line_of_key(specs, claim, key), f"claims[0].{key}: a claim of kind {kind} has no use for it.")
-        for key in others
-    ]
+    set_claim(specs, kind, **dict.fromkeys(KEYS[kind]))
+    assert messages(specs) == [f"claims[0].kind: a claim of kind {kind} needs {key}." for key in sorted(KEYS[kind])]
+    others = {key: value for key, value in VALUES.items() if key not in KEYS[kind]}
+    set_claim(specs, kind, **others)
+    found = messages(specs)
+    assert {f"claims[0].{key}: is not used by claims of kind {kind}." for key in others} <= set(found)
 
 
 @pytest.mark.parametrize(
     ("kind", "key", "value", "message"),
     [
         ("lower", "measure", "test_eror", "must be 'test_error', 'train_loss' or 'train_error', not 'test_eror'."),
-        ("lower", "cells", f"[{A}]", "a claim of kind lower is not about 1 cells."),
-        ("lower", "cells", f"[{A}, {B}, {A}]", "a cell stands twice."),
-        (
-            "lower",
-            "cells",
-            f"[cifar10_resnet11/preact, {B}]",
-            f"unknown cell 'cifar10_resnet11/preact'. Did you mean '{A}'?",
-        ),
-        ("close", "cells", f"[{B}, cifar10_resnet110/preac]", "unknown cell 'cifar10_resnet110/preac'. Did you mean"),
-        ("diverges", "cells", "[original/resnet110]", "unknown cell 'original/resnet110'. "),
-        ("close", "within", "0", "must be above 0, not 0."),
-        ("early", "iteration", "0", "must be at least 1, not 0."),
-        ("early", "measure", "test_error", "must be train_loss or train_error: a prefix of a run has no test error."),
-        ("higher_loss_lower_error", "cells", f"[{A}, {B}, {C}]", "is not about 3 cells."),
-        ("largest_gain", "pairs", f"[[{B}, {A}]]", "a largest gain needs two or more pairs of two cells."),
-        ("largest_gain", "pairs", f"[[{B}, {A}], [{B}, {A}, {C}]]", "a largest gain needs two or more pairs of two"),
-        ("largest_gain", "pairs", f"[{B}, {A}]", "must be a list, not "),
-        ("largest_gain", "pairs", f"[[{B}, {A}], [{B}, nowhere]]", "unknown cell 'nowhere'. Known: cifar100_"),
+        ("lower", "cells", [A], "a claim of kind lower needs at least 2 cells, not 1."),
+        ("lower", "cells", [A, B, A], "lists a cell twice."),
+        ("lower", "cells", ["preact/bsic", B], f"unknown cell 'preact/bsic'. Did you mean '{A}'?"),
+        ("close", "cells", [B, "preact/bsic"], "unknown cell 'preact/bsic'."),
+        ("close", "within", 0, "must be above 0, not 0."),
+        ("early", "iteration", 0, "must be at least 1, not 0."),
+        ("early", "measure", "test_error", "must be train_loss or train_error: runs have no test error before they"),
+        ("higher_loss_lower_error", "cells", [A, B, C], "needs exactly 2 cells, not 3."),
+        ("largest_gain", "pairs", [[B, A]], "a claim of kind largest_gain needs at least 2 pairs of 2 cells."),
+        ("largest_gain", "pairs", [[B, A], [B, A, C]], "needs at least 2 pairs of 2 cells."),
+        ("largest_gain", "pairs", [B, A], "must be a list, not "),
+        ("largest_gain", "pairs", [[B, A], [B, "nowhere"]], "unknown cell 'nowhere'. Known: gating/basic, "),
+        ("lower", "cells", [A, "gating/basic"], "gating/basic is a sweep over several nets"),
     ],
 )
-def test_a_value_that_makes_no_claim_is_refused(
-    problems: Problems, specs: Path, kind: str, key: str, value: str, message: str
-) -> None:
-    claim = claim_of(kind, **{key: value})
-    line, told = problems("table3", FILE, written(claim))[0]
-    assert line == line_of_key(specs, claim, key)
-    assert message in told
+def test_wrong_claim_is_refused(specs: SmallSpecs, kind: str, key: str, value: Any, message: str) -> None:
+    set_claim(specs, kind, **{key: value})
+    assert any(found.startswith(f"claims[0].{key}") and message in found for found in messages(specs))
 
 
-OF_TABLE4 = "expected/table4.yaml", "    cells: [preact_resnet1001_batch64/cifar10, preact_resnet1001/cifar10]"
+def test_failing_can_be_claimed_of_a_sweep(specs: SmallSpecs) -> None:
+    set_claim(specs, "diverges", cells=["gating/basic"])
+    assert specs.load().expected.claims[0].cells == ("gating/basic",)
 
 
-@pytest.mark.parametrize(
-    ("cells", "measure"),
-    [
-        ("[elu/cifar10, preact_resnet1001/cifar10]", "test_error"),
-        ("[preact_resnet1001/cifar10, elu/cifar10]", "train_loss"),
-        ("[preact_resnet1001/cifar10, elu/cifar11]", "test_error"),
-    ],
-)
-def test_only_the_test_errors_of_others_can_be_beaten(problems: Problems, cells: str, measure: str) -> None:
-    name, old = OF_TABLE4
-    edits = [(old, f"    cells: {cells}"), ("    measure: test_error", f"    measure: {measure}")]
-    ((_, message),) = problems("table4", name, *edits)
-    assert "unknown cell 'elu/cifar1" in message
-
-
-def test_a_claim_may_be_about_the_number_of_others(specs: Path) -> None:
-    name, old = OF_TABLE4
-    edit(specs / name, old, "    cells: [preact_resnet1001/cifar10, elu/cifar10]")
-    assert load_table("table4", specs).expected.claims[0].cells == ("preact_resnet1001/cifar10", "elu/cifar10")
-
-
-def test_only_a_failure_can_be_claimed_of_several_nets_at_once(problems: Problems) -> None:
-    old = "    cells: [exclusive_gating_6/resnet110, exclusive_gating_7/resnet110]"
-    new = "    cells: [exclusive_gating_6/resnet110, exclusive_gating_0_to_5/resnet110]"
-    ((_, message),) = problems("table1", "expected/table1.yaml", (old, new))
-    assert message.endswith("exclusive_gating_0_to_5/resnet110 stands for several nets.")
+def test_only_test_errors_can_be_compared_with_literature(specs: SmallSpecs) -> None:
+    set_claim(specs, "lower", cells=[A, "nin/basic"], measure="test_error")
+    assert specs.load().expected.claims[0].cells == (A, "nin/basic")
+    for cells, measure in ((["nin/basic", A], "test_error"), ([A, "nin/basic"], "train_loss")):
+        set_claim(specs, "lower", cells=cells, measure=measure)
+        assert ["unknown cell 'nin/basic'" in message for message in messages(specs)] == [True]
 
 
 CLAIMS = {  # by kind
@@ -198,14 +150,14 @@ CLAIMS = {  # by kind
 
 
 @pytest.mark.parametrize("table", CLAIMS)
-def test_every_claim_of_the_paper_is_there_and_of_the_right_kind(tables: dict[str, Table], table: str) -> None:
+def test_claims_of_the_paper_by_kind(tables: dict[str, Table], table: str) -> None:
     found = sorted((claim.kind, claim.id) for claim in tables[table].expected.claims)
     assert found == sorted((kind, claim) for kind, claims in CLAIMS[table].items() for claim in claims.split())
 
 
 @pytest.mark.parametrize("table", CLAIMS)
-def test_the_papers_own_numbers_bear_out_its_claims(tables: dict[str, Table], table: str) -> None:
-    """A claim that its own table contradicts has its cells in the wrong order, or is about the wrong ones."""
+def test_published_numbers_support_the_claims(tables: dict[str, Table], table: str) -> None:
+    """Otherwise a claim would name the wrong cells, or in the wrong order."""
     expected = tables[table].expected
     numbers = {cell.id: cell.number for cell in tables[table].all_cells}
     numbers |= {f"{row.id}/{column}": number for row in expected.literature for column, number in row.cells.items()}
@@ -236,21 +188,21 @@ def test_the_papers_own_numbers_bear_out_its_claims(tables: dict[str, Table], ta
     ],
 )
 def test_no_claim_is_about_an_order_within_the_noise(tables: dict[str, Table], table: str, cells: set[str]) -> None:
-    """12.22 < 12.35 < 12.86 and 5.91 < 5.93 are orders that the paper prints and does not speak of."""
+    """12.22 < 12.35 < 12.86 and 5.91 < 5.93 are printed, but the text does not mention these orders."""
     for claim in tables[table].expected.claims:
         if claim.kind == "lower" and claim.cells[0] in cells:
             assert not cells & set(claim.cells[1:]), claim.id
 
 
-def test_early_claims_are_about_the_time_before_the_first_drop_of_the_rate(tables: dict[str, Table]) -> None:
+def test_early_claims_are_before_the_first_drop(tables: dict[str, Table]) -> None:
     for table in tables.values():
         first_drop = table.recipe_in(table.profiles.named("paper")).drops.at[0]
         iterations = [claim.iteration for claim in table.expected.claims if claim.kind == "early"]
         assert all(iteration is not None and iteration < first_drop for iteration in iterations)
 
 
-def test_claims_compare_runs_of_one_data_set_and_for_losses_of_one_recipe(tables: dict[str, Table]) -> None:
-    """But for the two that are about another recipe."""
+def test_claims_compare_cells_of_one_data_set_and_recipe(tables: dict[str, Table]) -> None:
+    """Except for the two claims about recipes."""
     of_recipes = {"warm_up_not_necessary", "batch_64_slightly_better"}
     for table in tables.values():
         cells = {cell.id: cell for cell in table.all_cells}

@@ -1,4 +1,4 @@
-"""Which net, data set and recipe stand behind each cell, and whether the net has as many parameters as is printed."""
+"""The net, data set and recipe of each cell, and the printed parameter counts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 
 from paperbench import architecture
 from paperbench.catalogue import Net
-from paperbench.specs.table import Cell, Table
+from paperbench.specs.cell import Cell
+from paperbench.specs.table import Table
 
-TABLE1 = {  # what differs from the ResNet-110 of original units, net by net
+TABLE1 = {  # differences from the original ResNet-110, net by net
     "original": [{}],
     "plain": [{"shortcut": "constant_scaling", "shortcut_scale": 0.0, "residual_scale": 1.0}],
     "constant_scaling_unscaled": [{"shortcut": "constant_scaling", "shortcut_scale": 0.5, "residual_scale": 1.0}],
@@ -76,7 +77,7 @@ def nets(table: Table, cell: Cell) -> list[Net]:
 
 
 @pytest.mark.parametrize("row", TABLE1)
-def test_a_row_of_table1_differs_from_the_original_by_its_shortcut_alone(tables: dict[str, Table], row: str) -> None:
+def test_rows_of_table1_differ_only_by_shortcut(tables: dict[str, Table], row: str) -> None:
     table = tables["table1"]
     found = nets(table, table.cell(f"{row}/resnet110"))
     plain = {"shortcut": "identity", **dict.fromkeys(OF_SHORTCUTS[1:])}
@@ -93,15 +94,13 @@ def test_a_row_of_table1_differs_from_the_original_by_its_shortcut_alone(tables:
         )
 
 
-def test_no_row_of_table1_is_left_out(tables: dict[str, Table]) -> None:
+def test_table1_is_complete(tables: dict[str, Table]) -> None:
     assert [row.id for row in tables["table1"].experiment.rows] == list(TABLE1)
     assert {(cell.dataset, cell.recipe) for cell in tables["table1"].all_cells} == {("cifar10", "cifar")}
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_each_cell_of_tables_3_and_4_trains_the_net_that_its_row_and_column_name(
-    tables: dict[str, Table], name: str
-) -> None:
+def test_nets_of_tables_3_and_4(tables: dict[str, Table], name: str) -> None:
     table, found = tables[name], {}
     for cell in table.all_cells:
         (net,) = nets(table, cell)
@@ -110,7 +109,7 @@ def test_each_cell_of_tables_3_and_4_trains_the_net_that_its_row_and_column_name
     assert found == NETS[name]
 
 
-def test_each_row_of_table5_trains_its_net_once_for_both_errors(tables: dict[str, Table]) -> None:
+def test_nets_of_table5(tables: dict[str, Table]) -> None:
     table, found = tables["table5"], {}
     for row in table.experiment.rows:
         cells = [table.cell(f"{row.id}/{column}") for column in row.cells]
@@ -121,7 +120,7 @@ def test_each_row_of_table5_trains_its_net_once_for_both_errors(tables: dict[str
     assert found == TABLE5
 
 
-def test_halted_nets_on_imagenet_have_the_factors_and_biases_of_the_panels_of_figure_3(
+def test_halted_imagenet_nets_use_the_values_of_figure_3(
     tables: dict[str, Table],
 ) -> None:
     table = tables["table5"]
@@ -137,7 +136,7 @@ def test_halted_nets_on_imagenet_have_the_factors_and_biases_of_the_panels_of_fi
 
 
 def convolution_weights(net: Net) -> int:
-    """Weights of all convolutions, projections included, without those of gates."""
+    """Weights of all convolutions including projections, without gates."""
     convolutions: list[architecture.Convolution] = [architecture.stem(net).convolution]
     for unit in architecture.units(net):
         convolutions += unit.weight_layers
@@ -152,7 +151,7 @@ def with_printed_parameters(table: Table) -> Iterator[tuple[Cell, Net]]:
             yield cell, nets(table, cell)[0]
 
 
-def test_printed_numbers_of_parameters_are_those_of_our_nets(tables: dict[str, Table]) -> None:
+def test_printed_parameter_counts(tables: dict[str, Table]) -> None:
     """10.2M counts the weights of convolutions alone; 19.4M, from v1, all; 1.7M is either (paper.md, 3.9)."""
     counted = {110: ("conv", "all"), 164: ("conv", "all"), 1001: ("conv",), 1202: ("all",)}
     checked = 0
@@ -194,7 +193,7 @@ def test_printed_numbers_of_parameters_are_those_of_our_nets(tables: dict[str, T
         ("table5", "preact_resnet200_aspect/top1", 64_666_152, None),
     ],
 )
-def test_nets_of_cells_have_the_parameters_that_were_counted_apart(
+def test_parameter_counts_match_independent_counts(
     tables: dict[str, Table], table: str, cell: str, total: int, convolutions: int | None
 ) -> None:
     for net in nets(tables[table], tables[table].cell(cell)):

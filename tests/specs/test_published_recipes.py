@@ -1,4 +1,4 @@
-"""The recipes against what the paper, and the code that its authors released, say of the training."""
+"""The recipes against the paper and the authors' released code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
 from paperbench.specs.table import Table
-from paperbench.specs.yaml_file import bind, load
+from paperbench.specs.yaml_file import read_yaml
 from tests.helpers import ROOT
 
 CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
@@ -17,7 +17,7 @@ CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
 @pytest.fixture(scope="module")
 def recipes() -> dict[str, Recipe]:
     files = (ROOT / "experiments" / "recipes").glob("*.yaml")
-    return {file.stem: bind(load(file), Recipe) for file in files}
+    return {file.stem: read_yaml(file).parse(Recipe) for file in files}
 
 
 def after(epochs: int, recipe: Recipe, images: int) -> int:
@@ -25,14 +25,14 @@ def after(epochs: int, recipe: Recipe, images: int) -> int:
     return round(epochs * images / recipe.batch_size)
 
 
-def test_every_recipe_is_used_by_a_table(recipes: dict[str, Recipe], tables: dict[str, Table]) -> None:
+def test_every_recipe_is_used(recipes: dict[str, Recipe], tables: dict[str, Table]) -> None:
     used = {table.experiment.recipe for table in tables.values()}
     used |= {cell.recipe for table in tables.values() for cell in table.all_cells}
     assert used == set(recipes)
 
 
 @pytest.mark.parametrize("name", ["cifar", "cifar_no_warm_up", "cifar_torch", "imagenet", "imagenet_torch"])
-def test_what_all_recipes_have_in_common(recipes: dict[str, Recipe], name: str) -> None:
+def test_common_values_of_all_recipes(recipes: dict[str, Recipe], name: str) -> None:
     recipe = recipes[name]
     assert (recipe.learning_rate, recipe.drops.factor, len(recipe.drops.at)) == (0.1, 0.1, 2)
     assert (recipe.momentum, recipe.weight_decay, recipe.initialisation) == (0.9, 1e-4, "fan_out")
@@ -41,12 +41,12 @@ def test_what_all_recipes_have_in_common(recipes: dict[str, Recipe], name: str) 
     assert recipe.batch_norm.group == recipe.authors.images_per_gpu
 
 
-def test_without_warm_up_all_else_is_the_recipe_of_the_paper(recipes: dict[str, Recipe]) -> None:
+def test_recipe_without_warm_up_differs_in_nothing_else(recipes: dict[str, Recipe]) -> None:
     assert recipes["cifar"].warm_up == WarmUp(0.01, 400)
     assert recipes["cifar_no_warm_up"] == replace(recipes["cifar"], recipe="cifar_no_warm_up", warm_up=None)
 
 
-def test_the_dagger_of_table4_is_the_released_code_of_batches_of_64(recipes: dict[str, Recipe]) -> None:
+def test_table4_dagger_row_follows_the_released_code(recipes: dict[str, Recipe]) -> None:
     """KaimingHe/resnet-1k-layers and fb.resnet.torch: paper.md, 2.2."""
     recipe = recipes["cifar_torch"]
     assert recipe.batch_size == 64
@@ -60,7 +60,7 @@ def test_the_dagger_of_table4_is_the_released_code_of_batches_of_64(recipes: dic
     assert recipe.authors.framework == "Torch7"
 
 
-def test_the_dagger_of_table4_drops_its_rate_after_epochs_80_and_121(recipes: dict[str, Recipe]) -> None:
+def test_table4_dagger_row_drops_after_epochs_80_and_121(recipes: dict[str, Recipe]) -> None:
     """`epoch >= 122 and 2 or epoch >= 81 and 1 or 0`, of 781.25 iterations an epoch."""
     recipe = recipes["cifar_torch"]
     assert recipe.drops.at == (after(80, recipe, CIFAR_IMAGES), after(121, recipe, CIFAR_IMAGES))
@@ -69,7 +69,7 @@ def test_the_dagger_of_table4_drops_its_rate_after_epochs_80_and_121(recipes: di
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
-def test_imagenet_is_trained_as_the_appendix_says(recipes: dict[str, Recipe]) -> None:
+def test_imagenet_recipe_follows_the_appendix(recipes: dict[str, Recipe]) -> None:
     recipe = recipes["imagenet"]
     assert (recipe.batch_size, recipe.batch_norm.group) == (256, 32), "8 GPUs, 32 each"
     assert recipe.warm_up is None, '"no warming up"'
@@ -83,7 +83,7 @@ def test_imagenet_is_trained_as_the_appendix_says(recipes: dict[str, Recipe]) ->
     assert recipe.augmentation == Augmentation(0, True, shorter_side=(256, 480), crop=224, lighting=0.1)
 
 
-def test_the_dagger_of_table5_is_the_released_code_with_scale_and_aspect_ratio(recipes: dict[str, Recipe]) -> None:
+def test_table5_dagger_row_follows_the_released_code(recipes: dict[str, Recipe]) -> None:
     recipe = recipes["imagenet_torch"]
     assert (recipe.batch_size, recipe.batch_norm.group, recipe.warm_up) == (256, 32, None)
     assert recipe.drops.at == (after(30, recipe, IMAGENET_IMAGES), after(60, recipe, IMAGENET_IMAGES))
@@ -95,7 +95,7 @@ def test_the_dagger_of_table5_is_the_released_code_with_scale_and_aspect_ratio(r
     assert (found.jitter, found.lighting) == (0.4, 0.1)
 
 
-def test_what_the_paper_is_silent_about_is_named_and_released_code_is_silent_about_nothing_but_its_length(
+def test_values_that_the_sources_do_not_give(
     recipes: dict[str, Recipe],
 ) -> None:
     ours = {"momentum_form", "initialisation", "batch_norm.eps", "batch_norm.moving_average", "batch_norm.at_test"}
@@ -108,6 +108,6 @@ def test_what_the_paper_is_silent_about_is_named_and_released_code_is_silent_abo
     }
 
 
-def test_only_recipes_for_imagenet_resize_and_recolour(recipes: dict[str, Recipe]) -> None:
+def test_only_imagenet_recipes_resize(recipes: dict[str, Recipe]) -> None:
     large = {name for name, recipe in recipes.items() if recipe.augmentation.is_for_large_images}
     assert large == {"imagenet", "imagenet_torch"}

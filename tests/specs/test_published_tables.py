@@ -1,14 +1,15 @@
-"""The five tables against a transcription of the paper, typed here anew and as strings, as it is printed."""
+"""The five tables against an independent transcription of the paper, as printed strings."""
 
 from __future__ import annotations
 
 import pytest
 
+from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Evaluation
-from paperbench.specs.table import Cell, Table
+from paperbench.specs.table import Table
 
-# Rows in the paper's order: figure, title, what the paper's further columns say, results by column; "" is an empty
-# cell. Minus and multiplication signs are typed as "-" and "x".
+# Rows in the paper's order: figure, title, further columns, results by column; "" is an empty cell.
+# Minus and multiplication signs are typed as "-" and "x".
 TABLE1 = [
     ("2(a)", "original", ("1", "1", ""), ["6.61"]),
     ("2(b)", "constant scaling", ("0", "1", "This is a plain net"), ["fail"]),
@@ -56,7 +57,7 @@ TABLE5 = [
 ]
 TABLES = {"table1": TABLE1, "table2": TABLE2, "table3": TABLE3, "table4": TABLE4, "table5": TABLE5}
 
-# Rows that the paper says something about outside the table of their nets.
+# Rows that the paper mentions only in the text.
 FROM_THE_TEXT = {
     "table1": [],
     "table2": [],
@@ -124,7 +125,7 @@ PARAMETERS = {
 
 
 def printed(cell: Cell, table: str) -> str:
-    """A result as the paper prints it in a table; a spread stands where the number is at home."""
+    """Format a result as the paper prints it, with its spread only in the table that prints it first."""
     found = cell.expected
     if not isinstance(found.value, float):
         return str(found.value)
@@ -152,19 +153,19 @@ def rows_of(table: Table) -> list[tuple[str, str, tuple[str, ...], list[str]]]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_row_says_what_the_paper_prints_in_the_papers_order(tables: dict[str, Table], table: str) -> None:
+def test_rows_match_the_paper(tables: dict[str, Table], table: str) -> None:
     assert rows_of(tables[table]) == TABLES[table] + FROM_THE_TEXT[table]
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_column_is_named_as_in_the_paper(tables: dict[str, Table], table: str) -> None:
+def test_columns_match_the_paper(tables: dict[str, Table], table: str) -> None:
     experiment = tables[table].experiment
     assert [column.title for column in experiment.columns] == COLUMNS[table]
     assert dict(experiment.labels) == LABELS[table]
     assert list(experiment.labels) == list(LABELS[table]), "and their order"
 
 
-def test_only_rows_that_the_table_itself_does_not_print_have_another_source(tables: dict[str, Table]) -> None:
+def test_only_rows_outside_the_printed_table_have_a_source(tables: dict[str, Table]) -> None:
     for name, table in tables.items():
         printed_rows = len(TABLES[name])
         elsewhere = {row.id for row in table.experiment.rows[printed_rows:]}
@@ -172,12 +173,12 @@ def test_only_rows_that_the_table_itself_does_not_print_have_another_source(tabl
         assert {c.row.id for c in table.all_cells if c.expected.value == "unprinted"} <= elsewhere
 
 
-def test_table5_alone_has_a_second_metric_on_the_same_run(tables: dict[str, Table]) -> None:
+def test_only_table5_has_two_metrics(tables: dict[str, Table]) -> None:
     metrics = {name: {column.metric for column in table.experiment.columns} for name, table in tables.items()}
     assert metrics == {**{name: {"top1"} for name in tables}, "table5": {"top1", "top5"}}
 
 
-def test_cifar_is_tested_on_whole_images_and_imagenet_on_the_crop_that_the_row_names(tables: dict[str, Table]) -> None:
+def test_evaluation_crops(tables: dict[str, Table]) -> None:
     for name in ("table1", "table2", "table3", "table4"):
         assert {row.evaluation for row in tables[name].experiment.rows} == {None}
     crops = {"224x224": Evaluation(224, 256), "320x320": Evaluation(320, 320)}
@@ -186,7 +187,7 @@ def test_cifar_is_tested_on_whole_images_and_imagenet_on_the_crop_that_the_row_n
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_numbers_of_others_stand_in_their_order_with_a_source(tables: dict[str, Table], table: str) -> None:
+def test_literature_rows_match_the_paper(tables: dict[str, Table], table: str) -> None:
     experiment, expected = tables[table].experiment, tables[table].expected
     found = [
         (
@@ -201,14 +202,14 @@ def test_numbers_of_others_stand_in_their_order_with_a_source(tables: dict[str, 
     assert all(row.source for row in expected.literature)
 
 
-def test_table4_alone_prints_numbers_of_parameters(tables: dict[str, Table]) -> None:
+def test_only_table4_prints_parameter_counts(tables: dict[str, Table]) -> None:
     found = {name: {c.id: c.expected.params for c in table.all_cells} for name, table in tables.items()}
     assert found.pop("table4") == PARAMETERS
     assert {params for cells in found.values() for params in cells.values()} == {None}
 
 
 @pytest.mark.parametrize("table", ["table1", "table2", "table3", "table4"])
-def test_cifar_numbers_are_medians_of_five_and_five_seeds_are_run(tables: dict[str, Table], table: str) -> None:
+def test_cifar_numbers_are_medians_of_five_runs(tables: dict[str, Table], table: str) -> None:
     others = {"resnet1202/cifar10"}  # of v1
     found = {
         (c.expected.statistic or c.defaults.statistic, c.published_runs)
@@ -219,12 +220,12 @@ def test_cifar_numbers_are_medians_of_five_and_five_seeds_are_run(tables: dict[s
     assert tables[table].experiment.seeds == 5
 
 
-def test_the_number_of_resnet1202_and_those_on_imagenet_are_of_single_runs(tables: dict[str, Table]) -> None:
+def test_resnet1202_and_imagenet_numbers_are_single_runs(tables: dict[str, Table]) -> None:
     cells = [tables["table4"].cell("resnet1202/cifar10"), *tables["table5"].all_cells]
     assert {(c.expected.statistic or c.defaults.statistic, c.published_runs) for c in cells} == {("single", 1)}
 
 
-def test_the_spreads_are_those_of_v1_and_of_table4_wherever_their_number_stands(tables: dict[str, Table]) -> None:
+def test_published_standard_deviations(tables: dict[str, Table]) -> None:
     spreads = {
         name: {c.id: c.expected.std for c in table.all_cells if c.expected.std} for name, table in tables.items()
     }
@@ -252,15 +253,13 @@ def test_the_spreads_are_those_of_v1_and_of_table4_wherever_their_number_stands(
 @pytest.mark.parametrize(
     ("table", "rows"), [("table4", {"preact_resnet1001_batch64"}), ("table5", {"preact_resnet200_aspect"})]
 )
-def test_a_dagger_stands_where_the_paper_has_one_and_is_explained(
-    tables: dict[str, Table], table: str, rows: set[str]
-) -> None:
+def test_daggers_match_the_paper(tables: dict[str, Table], table: str, rows: set[str]) -> None:
     marked = {cell.row.id for cell in tables[table].all_cells if cell.expected.mark}
     assert marked == rows
     assert set(tables[table].expected.footnotes) == {"†"}
 
 
-def test_a_gain_of_the_pre_activation_unit_is_the_difference_that_paper_md_computes(tables: dict[str, Table]) -> None:
+def test_gains_of_the_pre_activation_unit(tables: dict[str, Table]) -> None:
     table = tables["table3"]
     gains = {
         row.id: round((table.cell(f"{row.id}/original").number or 0) - (table.cell(f"{row.id}/preact").number or 0), 2)
@@ -277,9 +276,9 @@ def test_a_gain_of_the_pre_activation_unit_is_the_difference_that_paper_md_compu
     }
 
 
-def test_every_tolerance_is_the_one_set_before_the_first_run(tables: dict[str, Table]) -> None:
-    """1.0 for Table 1's delicate nets, 0.3 for top-5 errors, 0.5 else. A change after a run moves the goalposts."""
-    delicate = {
+def test_tolerances_set_before_the_first_run(tables: dict[str, Table]) -> None:
+    """Changing one after a run would move the goalposts."""
+    unstable = {
         "constant_scaling",
         "exclusive_gating_6",
         "exclusive_gating_7",
@@ -288,5 +287,5 @@ def test_every_tolerance_is_the_one_set_before_the_first_run(tables: dict[str, T
     }
     for name, table in tables.items():
         for cell in table.all_cells:
-            wide, top5 = name == "table1" and cell.row.id in delicate, cell.column.metric == "top5"
+            wide, top5 = name == "table1" and cell.row.id in unstable, cell.column.metric == "top5"
             assert cell.tolerance == (1.0 if wide else 0.3 if top5 else 0.5), f"{name}/{cell.id}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paperbench.specs.recipe import Augmentation, Recipe
-from paperbench.specs.yaml_file import bind, load
+from paperbench.specs.yaml_file import read_yaml
 from paperbench.typed import TypedError, from_json
 from tests.helpers import ROOT
 
@@ -16,10 +16,10 @@ SHIPPED = ROOT / "experiments" / "recipes" / "cifar.yaml"
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return bind(load(SHIPPED), Recipe)
+    return read_yaml(SHIPPED).parse(Recipe)
 
 
-def test_the_shipped_recipe_has_the_values_of_the_paper(recipe: Recipe) -> None:
+def test_shipped_recipe_has_the_values_of_the_paper(recipe: Recipe) -> None:
     """Appendix of the paper, and v1 (Sec. 4.2) for what it takes from there."""
     assert recipe.learning_rate == 0.1
     assert recipe.drops.at == (32_000, 48_000)
@@ -35,7 +35,7 @@ def test_the_shipped_recipe_has_the_values_of_the_paper(recipe: Recipe) -> None:
     assert recipe.input == "per_pixel_mean"
 
 
-def test_the_shipped_recipe_has_our_decisions_where_the_paper_is_silent(recipe: Recipe) -> None:
+def test_shipped_recipe_has_our_decisions(recipe: Recipe) -> None:
     assert recipe.momentum_form == "caffe"
     assert recipe.initialisation == "fan_out"
     assert (recipe.batch_norm.eps, recipe.batch_norm.at_test) == (1e-5, "reestimated")
@@ -54,17 +54,17 @@ def test_the_shipped_recipe_has_our_decisions_where_the_paper_is_silent(recipe: 
         (63_999, 0.001),
     ],
 )
-def test_learning_rate_of_the_paper(recipe: Recipe, iteration: int, rate: float) -> None:
+def test_learning_rate_schedule_of_the_paper(recipe: Recipe, iteration: int, rate: float) -> None:
     assert recipe.rate_at(iteration) == pytest.approx(rate, rel=1e-12)
 
 
-def test_without_warm_up_the_first_iteration_has_the_full_rate(recipe: Recipe) -> None:
+def test_rate_without_warm_up(recipe: Recipe) -> None:
     assert replace(recipe, warm_up=None).rate_at(0) == 0.1
 
 
 def changed(**changes: Any) -> dict[str, Any]:
     """The values of the shipped recipe with some replaced, mappings within by their keys."""
-    values = load(SHIPPED).data
+    values = read_yaml(SHIPPED).data
     for key, value in changes.items():
         both_are_mappings = isinstance(value, dict) and isinstance(values.get(key), dict)
         values[key] = {**values[key], **value} if both_are_mappings else value
@@ -78,34 +78,34 @@ def changed(**changes: Any) -> dict[str, Any]:
         ({"iterations": 64000.0}, "iterations", "must be a whole number, not 64000.0."),
         ({"momentum": 1}, "momentum", "must be below 1, not 1."),
         ({"momentum": -0.1}, "momentum", "must be at least 0, not -0.1."),
-        ({"momentum": 0, "momentum_form": "nesterov"}, "momentum", "nesterov needs a momentum above 0."),
-        ({"momentum_form": "cafe"}, "momentum_form", "must be 'caffe', 'pytorch' or 'nesterov', not 'cafe'."),
+        ({"momentum": 0, "momentum_form": "nesterov"}, "momentum", "must be above 0 with nesterov."),
         ({"weight_decay": -1.0}, "weight_decay", "must be at least 0, not -1.0."),
         ({"batch_norm": {"group": 1}}, "batch_norm.group", "must be at least 2, not 1."),
-        ({"batch_norm": {"group": 48}}, "batch_norm.group", "must divide batch_size, which is 128."),
+        ({"batch_norm": {"group": 48}}, "batch_norm.group", "must divide batch_size (128)."),
         ({"batch_norm": {"eps": 0}}, "batch_norm.eps", "must be above 0, not 0."),
         ({"batch_norm": {"moving_average": 1.5}}, "batch_norm.moving_average", "must be at most 1, not 1.5."),
-        ({"batch_norm": {"at_test": "batch"}}, "batch_norm.at_test", "must be 'reestimated' or 'moving_average', not"),
-        ({"drops": {"at": [48000, 32000]}}, "drops.at", "must rise from drop to drop."),
-        ({"drops": {"at": [32000, 32000]}}, "drops.at", "must rise from drop to drop."),
+        (
+            {"batch_norm": {"at_test": "batch"}},
+            "batch_norm.at_test",
+            "must be 'reestimated' or 'moving_average', not 'batch'.",
+        ),
+        ({"drops": {"at": [48000, 32000]}}, "drops.at", "must be in increasing order."),
+        ({"drops": {"at": [32000, 32000]}}, "drops.at", "must be in increasing order."),
         ({"drops": {"factor": 10}}, "drops.factor", "must be at most 1, not 10."),
-        ({"drops": {"at": [399, 48000]}}, "drops.at", "the first drop must not come before the warm-up ends, at 400."),
+        ({"drops": {"at": [399, 48000]}}, "drops.at", "the first drop is before the end of the warm-up at 400."),
         ({"drops": {"at": [-1]}, "warm_up": None}, "drops.at[0]", "must be at least 0, not -1."),
-        ({"drops": {"at": [32000, 64000]}}, "drops.at", "the drop at 64000 comes after the last of 64000 iterations."),
+        ({"drops": {"at": [32000, 64000]}}, "drops.at", "the drop at 64000 is not before the end at 64000 iterations."),
         ({"warm_up": {"iterations": 0}}, "warm_up.iterations", "must be at least 1, not 0."),
         ({"monitoring": {"log_every": 0}}, "monitoring.log_every", "must be at least 1, not 0."),
         ({"monitoring": {"checkpoint_share": 0}}, "monitoring.checkpoint_share", "must be above 0, not 0."),
+        ({"silent": ["input", "momentun"]}, "silent[1]", "unknown recipe value 'momentun'. Did you mean 'momentum'?"),
         *(
-            ({"silent": ["input", name]}, "silent[1]", f"a recipe has no value '{name}'.")
-            for name in ("momentun", "batch_norm.epsilon", "momentum.form", "monitoring.log_every", "augmentation.crop")
-        ),
-        *(
-            ({"silent": [name]}, "silent[0]", f"a recipe has no value '{name}'.")
-            for name in ("recipe", "source", "schema", "authors.framework", "monitoring", "silent", "", "drops.at.0")
+            ({"silent": [name]}, "silent[0]", f"unknown recipe value '{name}'.")
+            for name in ("batch_norm.epsilon", "momentum.form", "monitoring", "source", "", "drops.at.0")
         ),
     ],
 )
-def test_values_that_make_no_sense_are_refused(changes: dict[str, Any], blamed: str, message: str) -> None:
+def test_invalid_recipe_is_refused(changes: dict[str, Any], blamed: str, message: str) -> None:
     with pytest.raises(TypedError) as caught:
         from_json(Recipe, json.dumps(changed(**changes)))
     assert str(caught.value).startswith(f"{blamed}: {message}")
@@ -118,20 +118,19 @@ LARGE = {"padding": 0, "crop": 224}
     ("augmentation", "blamed", "message"),
     [
         ({"padding": -1}, "padding", "must be at least 0, not -1."),
-        ({"shorter_side": [256, 480], "crop": 224}, "padding", "padding is for small images that are not resized"),
-        ({"jitter": 0.4}, "padding", "padding is for small images that are not resized; write 0 here."),
-        ({**LARGE, "shorter_side": [480, 256]}, "shorter_side", "must have the lesser number first."),
+        ({"shorter_side": [256, 480], "crop": 224}, "padding", "must be 0 for images that are resized or recoloured."),
+        ({"jitter": 0.4}, "padding", "must be 0 for images that are resized or recoloured."),
+        ({**LARGE, "shorter_side": [480, 256]}, "shorter_side", "must have the smaller number first."),
         ({**LARGE, "shorter_side": [256.5, 480]}, "shorter_side[0]", "must be a whole number, not 256.5."),
-        ({**LARGE, "area": [1.0, 0.08]}, "area", "must have the lesser number first."),
+        ({**LARGE, "area": [1.0, 0.08]}, "area", "must have the smaller number first."),
         ({**LARGE, "area": [8, 100]}, "area[0]", "must be at most 1, not 8."),
         ({**LARGE, "aspect_ratio": [0.7, 1, 1.3]}, "aspect_ratio", "must have at most 2 entries, not 3."),
-        ({**LARGE, "shorter_side": [100, 480]}, "crop", "a crop of 224 does not fit a shorter side of 100."),
-        ({"padding": 0, "area": [0.08, 1.0]}, "crop", "large images need a crop."),
+        ({**LARGE, "shorter_side": [100, 480]}, "crop", "must be at most 100, the minimum of shorter_side."),
+        ({"padding": 0, "area": [0.08, 1.0]}, "crop", "is required with shorter_side or area."),
+        ({**LARGE, "shorter_side": [256, 480], "area": [0.1, 1.0]}, "area", "cannot be combined with shorter_side"),
     ],
 )
-def test_an_augmentation_that_makes_no_sense_is_refused(
-    augmentation: dict[str, Any], blamed: str, message: str
-) -> None:
+def test_invalid_augmentation_is_refused(augmentation: dict[str, Any], blamed: str, message: str) -> None:
     with pytest.raises(TypedError) as caught:
         from_json(Augmentation, json.dumps({"padding": 4, "flip": True, **augmentation}))
     assert str(caught.value).startswith(f"{blamed}: {message}")
@@ -155,11 +154,11 @@ def test_an_augmentation_that_makes_no_sense_is_refused(
         {"silent": ["batch_norm", "warm_up.iterations", "input"]},
     ],
 )
-def test_legal_changes_are_taken(changes: dict[str, Any]) -> None:
+def test_unusual_recipe_is_accepted(changes: dict[str, Any]) -> None:
     from_json(Recipe, json.dumps(changed(**changes)))
 
 
-def test_monitoring_names_sources_and_remarks_do_not_define_a_run(recipe: Recipe) -> None:
+def test_monitoring_and_documentation_do_not_define_a_run(recipe: Recipe) -> None:
     others = {"silent": ["momentum"], "authors": {"framework": "mine", "images_per_gpu": 2, "precision": "bf16"}}
     values = changed(recipe="mine", source="me", monitoring={"log_every": 7, "test_every": 9}, **others)
     assert from_json(Recipe, json.dumps(values)).defining_values() == recipe.defining_values()
@@ -188,7 +187,7 @@ def test_monitoring_names_sources_and_remarks_do_not_define_a_run(recipe: Recipe
         {"batch_norm": {"eps": 0.001}},
     ],
 )
-def test_every_value_that_changes_the_training_defines_the_run(recipe: Recipe, changes: dict[str, Any]) -> None:
+def test_every_training_value_defines_the_run(recipe: Recipe, changes: dict[str, Any]) -> None:
     other = from_json(Recipe, json.dumps(changed(**changes)))
     assert other.defining_values() != recipe.defining_values()
 
@@ -203,17 +202,16 @@ def test_every_value_that_changes_the_training_defines_the_run(recipe: Recipe, c
         ("augmentation", {"padding": 4, "flip": True}),
     ],
 )
-def test_a_value_can_be_asked_for_by_its_dotted_name(recipe: Recipe, name: str, value: Any) -> None:
+def test_value_by_dotted_name(recipe: Recipe, name: str, value: Any) -> None:
     assert recipe.value_of(name) == value
 
 
-def test_what_is_not_set_enters_no_digest(recipe: Recipe) -> None:
-    """So that a field which recipes gain changes no digest of the runs before it."""
+def test_unset_values_are_not_in_digests(recipe: Recipe) -> None:
     assert "warm_up" not in replace(recipe, warm_up=None).defining_values()
     assert recipe.defining_values()["augmentation"] == {"padding": 4, "flip": True}
 
 
-def test_each_value_for_large_images_defines_a_run(recipe: Recipe) -> None:
+def test_every_value_for_large_images_defines_the_run(recipe: Recipe) -> None:
     large = {
         "shorter_side": (256, 480),
         "crop": 224,

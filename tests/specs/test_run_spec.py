@@ -17,17 +17,17 @@ CANONICAL = (
 )
 
 
-def test_the_digest_is_the_sha256_of_the_canonical_json() -> None:
+def test_digest_is_the_sha256_of_canonical_json() -> None:
     assert a_spec().digest == hashlib.sha256(CANONICAL.encode()).hexdigest()
 
 
-def test_the_order_of_keys_does_not_matter() -> None:
+def test_digest_ignores_the_order_of_keys() -> None:
     backwards = {key: dict(reversed(list(SPEC_VALUES[key].items()))) for key in ("net", "recipe")}
     assert list(backwards["net"]) != list(SPEC_VALUES["net"])
     assert a_spec(**backwards).digest == a_spec().digest
 
 
-def test_a_tuple_and_a_list_give_the_same_digest() -> None:
+def test_tuple_and_list_have_the_same_digest() -> None:
     recipe = {**SPEC_VALUES["recipe"], "drops": {"at": (50, 65), "factor": 0.1}}
     assert a_spec(recipe=recipe).digest == a_spec().digest
 
@@ -48,19 +48,19 @@ def test_every_field_changes_the_digest(changes: dict[str, Any]) -> None:
     assert a_spec(**changes).digest != a_spec().digest
 
 
-def test_the_run_id_is_the_beginning_of_the_digest_and_the_seed() -> None:
+def test_run_id_is_digest_prefix_and_seed() -> None:
     spec = a_spec()
     assert spec.run_id(0) == f"{spec.digest[:12]}-s0"
     assert spec.run_id(17) == f"{spec.digest[:12]}-s17"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_json_lacks_are_refused(value: float) -> None:
+def test_nan_and_infinity_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         canonical_json({"rate": value})
     with pytest.raises(ValueError, match="not JSON compliant"):
         _ = a_spec(recipe={"rate": value}).digest
 
 
-def test_the_fields_of_a_spec_are_what_defines_a_run_and_nothing_else() -> None:
+def test_fields_of_a_spec() -> None:
     assert set(RunSpec.__dataclass_fields__) == {"net", "recipe", "data", "profile", "precision"}

@@ -1,4 +1,4 @@
-"""The schemas that `paperbench schema` prints say of files what the types say."""
+"""The schemas that `paperbench schema` prints accept the shipped files and reject broken ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from paperbench.cli.main import main
 from paperbench.cli.schema import FORMATS
-from paperbench.specs.yaml_file import load
+from paperbench.specs.yaml_file import read_yaml
 from tests.helpers import ROOT
 
 FILES = {
@@ -34,29 +34,29 @@ def schema_of(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return schema
 
 
-def test_without_a_name_the_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_are_listed_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     assert capsys.readouterr().out.split() == list(FORMATS)
 
 
-def test_an_unknown_format_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_format_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "recipes"]) == 2
     assert "Unknown format 'recipes'. Did you mean 'recipe'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_schema_is_one_of_draft_2020_12(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schemas_follow_draft_2020_12(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     schema = schema_of(name, capsys)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
 @pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in FILES.items() for path in paths])
-def test_what_ships_is_valid_and_is_not_once_it_is_broken(
+def test_shipped_files_are_valid_and_broken_ones_are_not(
     name: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     validator = jsonschema.Draft202012Validator(schema_of(name, capsys))
-    data = load(path).data
+    data = read_yaml(path).data
     validator.validate(data)
     for changes in BREAKING[name]:
         assert not validator.is_valid({**data, **changes}), changes

@@ -1,28 +1,150 @@
+"""Loading tables, choosing cells, and cells in profiles."""
+
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.specs.locate import spec_root
-from paperbench.specs.table import Table, load_table, table_ids
-from tests.helpers import ROOT, edit
+from paperbench.specs.table import Table, find_spec_root, load_table
+from tests.helpers import ROOT
+from tests.specs.small_specs import ONE, ONE_EXPECTED, SmallSpecs
+
+ON_REQUEST = {
+    "table1": set(),
+    "table2": set(),
+    "table3": {"cifar10_resnet164_no_warm_up/preact"},
+    "table4": {"resnet1202/cifar10"},
+    "table5": {
+        "resnet101_constant_scaling/top1",
+        "resnet101_exclusive_gating/top1",
+        "resnet101_shortcut_only_gating/top1",
+        "resnet101_conv_shortcut/top1",
+        "resnet101_dropout_shortcut/top1",
+    },
+}
 
 
-@pytest.fixture(scope="module")
-def table() -> Table:
-    return load_table("table2", ROOT)
+def ids(table: Table, pattern: str, **options: bool) -> set[str]:
+    return {cell.id for cell in table.cells(pattern, **options)}
+
+
+# Loading
+
+
+@pytest.mark.parametrize("name", ["tabel2", "2", 2, "Table2"])
+def test_unknown_table_gets_a_suggestion(name: Any) -> None:
+    with pytest.raises(PaperbenchError, match=re.escape(f"Unknown table {name!r}. Did you mean 'table2'?")):
+        load_table(name, ROOT)
+
+
+def test_profiles_file_is_not_a_table() -> None:
+    with pytest.raises(PaperbenchError, match="Unknown table 'profiles'"):
+        load_table("profiles", ROOT)
+
+
+def test_directory_without_tables_is_refused(tmp_path: Path) -> None:
+    for missing in ("experiments", "expected"):
+        with pytest.raises(PaperbenchError, match="does not contain the directories experiments/ and expected/"):
+            find_spec_root(tmp_path)
+        (tmp_path / missing).mkdir()
+    assert find_spec_root(tmp_path) == tmp_path
+    with pytest.raises(PaperbenchError, match=r"Unknown table 'table2'\. There are none\."):
+        load_table("table2", tmp_path)
+
+
+def test_cell_can_override_the_defaults(specs: SmallSpecs) -> None:
+    specs.set(ONE_EXPECTED, ("cells", "preact", "basic"), {"value": 6.37, "n": 3, "tolerance": 0.2})
+    specs.set(ONE_EXPECTED, ("cells", "preact", "deep"), {"value": 5.46, "statistic": "single"})
+    specs.set(ONE, ("precision",), "tf32")
+    table = specs.load()
+    found = [(cell.published_runs, cell.tolerance) for cell in (table.cell("preact/basic"), table.cell("preact/deep"))]
+    assert found == [(3, 0.2), (1, 0.5)]
+    assert table.experiment.precision == "tf32"
+
+
+# Choosing cells
+
+
+@pytest.mark.parametrize(
+    ("pattern", "number"),
+    [("*", 10), ("preact/*", 2), ("*/resnet1?0", 5), ("[bo]*/*164", 2), ("preact", 2), ("resnet164", 5)],
+)
+def test_cells_match_a_shell_pattern(table2: Table, pattern: str, number: int) -> None:
+    assert len(table2.cells(pattern)) == number
+
+
+def test_cells_come_column_by_column(table2: Table) -> None:
+    rows = [row.id for row in table2.experiment.rows]
+    assert [c.id for c in table2.cells()] == [f"{row}/{net}" for net in ("resnet110", "resnet164") for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("preact/resnet11", "Did you mean 'preact/resnet110'?"),
+        ("preakt", "Did you mean 'preact'?"),
+        ("PREACT", "Known: bn_after"),
+        ("", "Known:"),
+    ],
+)
+def test_pattern_without_match_gets_a_suggestion(table2: Table, pattern: str, hint: str) -> None:
+    with pytest.raises(PaperbenchError, match=re.escape(f"No cell of table2 matches {pattern!r}. {hint}")):
+        table2.cells(pattern)
+
+
+def test_unknown_cell_and_profile_get_a_suggestion(table2: Table) -> None:
+    with pytest.raises(
+        PaperbenchError, match=r"table2 has no cell 'preact/resnet11'\. Did you mean 'preact/resnet110'"
+    ):
+        table2.cell("preact/resnet11")
+    with pytest.raises(PaperbenchError, match=r"Unknown profile 'smok'\. Did you mean 'smoke'"):
+        table2.profiles.named("smok")
+
+
+@pytest.mark.parametrize("name", ON_REQUEST)
+def test_patterns_omit_rows_on_request(tables: dict[str, Table], name: str) -> None:
+    everything = {cell.id for cell in tables[name].all_cells}
+    assert everything - ids(tables[name], "*") == everything - ids(tables[name], "*/*") == ON_REQUEST[name]
+    assert ids(tables[name], "*", on_request=True) == everything
+    assert {cell.id for cell in tables[name].all_cells if cell.row.on_request} == ON_REQUEST[name]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_found"),
+    [("resnet1202", True), ("resnet1202/cifar*", True), ("cifar10", False), ("resnet1*/cifar10", False)],
+)
+def test_row_on_request_must_be_named_in_full(tables: dict[str, Table], pattern: str, is_found: bool) -> None:
+    assert ("resnet1202/cifar10" in ids(tables["table4"], pattern)) == is_found
+    assert "resnet1202/cifar10" in ids(tables["table4"], pattern, on_request=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "pattern", "rows"),
+    [
+        ("table4", "*1202/cifar10", "resnet1202"),
+        ("table5", "resnet101_*_gating", "resnet101_exclusive_gating or resnet101_shortcut_only_gating"),
+    ],
+)
+def test_pattern_matching_only_rows_on_request_names_them(
+    tables: dict[str, Table], table: str, pattern: str, rows: str
+) -> None:
+    with pytest.raises(PaperbenchError, match=rf"whose row must be named in full: {rows}\."):
+        tables[table].cells(pattern)
+
+
+# Cells in profiles
 
 
 @pytest.mark.parametrize("row", ["original", "bn_after_addition", "relu_before_addition", "relu_only_preact", "preact"])
 @pytest.mark.parametrize(("column", "depth", "family"), [("resnet110", 110, "basic"), ("resnet164", 164, "bottleneck")])
-def test_each_cell_trains_the_net_of_its_row_and_column(
-    table: Table, row: str, column: str, depth: int, family: str
+def test_cells_of_table2_train_the_net_of_their_row_and_column(
+    table2: Table, row: str, column: str, depth: int, family: str
 ) -> None:
-    (cell,) = table.cells(f"{row}/{column}")
-    paper = table.profiles.named("paper")
+    cell, paper = table2.cell(f"{row}/{column}"), table2.profiles.named("paper")
     net = cell.net_in(paper)
     assert (net.placement, net.depth, net.family, net.num_classes) == (row, depth, family, 10)
     assert cell.dataset_in(paper) == "cifar10"
@@ -30,128 +152,64 @@ def test_each_cell_trains_the_net_of_its_row_and_column(
     assert str(cell.reference_in(paper)) == expected
 
 
-def test_the_paper_profile_changes_nothing(table: Table) -> None:
-    paper = table.profiles.named("paper")
+def test_paper_profile_changes_nothing(table2: Table) -> None:
+    paper = table2.profiles.named("paper")
     assert (dict(paper.depth), paper.dataset, paper.recipe, paper.seeds) == ({}, None, None, None)
-    assert table.seeds_in(paper) == 5
-    assert table.recipe_in(paper).iterations == 64_000
+    assert (table2.seeds_in(paper), table2.recipe_in(paper).iterations) == (5, 64_000)
 
 
-@pytest.mark.parametrize(
-    ("profile", "depths", "dataset", "iterations"),
-    [
-        ("shallow", {"basic": 20, "bottleneck": 29}, "cifar10", 64_000),
-        ("smoke", {"basic": 14, "bottleneck": 20}, "digits", 80),
-    ],
-)
-def test_reduced_profiles_keep_family_and_placement_at_legal_depths(
-    table: Table, profile: str, depths: dict[str, int], dataset: str, iterations: int
-) -> None:
-    reduced, paper = table.profiles.named(profile), table.profiles.named("paper")
-    for cell in table.cells():
-        net, full = cell.net_in(reduced), cell.net_in(paper)
-        assert net.depth == depths[net.family]
-        assert (net.depth - 2) % {"basic": 6, "bottleneck": 9}[net.family] == 0
-        assert (net.family, net.placement, net.shortcut_option) == (full.family, full.placement, full.shortcut_option)
-        assert cell.dataset_in(reduced) == dataset
-        assert str(cell.reference_in(reduced)) == f"{cell.reference_in(paper)}(depth={net.depth})"
-    assert table.recipe_in(reduced).iterations == iterations
-    assert table.seeds_in(reduced) == 1
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4"])
+@pytest.mark.parametrize("profile", ["paper", "shallow", "smoke"])
+def test_profiles_change_only_depth_and_data_of_cifar_nets(tables: dict[str, Table], name: str, profile: str) -> None:
+    table = tables[name]
+    chosen, paper = table.profiles.named(profile), table.profiles.named("paper")
+    assert table.seeds_in(chosen) == (5 if profile == "paper" else 1)
+    for cell in table.all_cells:
+        assert cell.is_in(chosen)
+        recipe = table.recipe_in(chosen, cell.recipe)
+        assert recipe.iterations == (80 if profile == "smoke" else 156_250 if cell.recipe == "cifar_torch" else 64_000)
+        assert cell.dataset_in(chosen) == ("digits" if profile == "smoke" else cell.dataset)
+        for setting in cell.settings:
+            net, full = cell.net_in(chosen, setting), cell.net_in(paper, setting)
+            depths = {"paper": full.depth, "shallow": 29 if full.family == "bottleneck" else 20}
+            assert net.depth == depths.get(profile, 20 if full.family == "bottleneck" else 14)
+            for key in ("family", "placement", "shortcut", "shortcut_scale", "residual_scale", "gate_bias"):
+                assert getattr(net, key) == getattr(full, key)
+            assert net.shortcut_option == full.shortcut_option
+            assert net.num_classes == (10 if profile == "smoke" else full.num_classes)
 
 
-def test_an_unknown_profile_is_refused(table: Table) -> None:
-    with pytest.raises(PaperbenchError, match=r"Unknown profile 'smok'\. Did you mean 'smoke'"):
-        table.profiles.named("smok")
+def test_smoke_profile_has_no_imagenet_cells(tables: dict[str, Table]) -> None:
+    table = tables["table5"]
+    smoke, shallow = table.profiles.named("smoke"), table.profiles.named("shallow")
+    for cell in table.all_cells:
+        assert not cell.is_in(smoke)
+        for method in (cell.dataset_in, cell.net_in, cell.reference_in):
+            with pytest.raises(PaperbenchError, match=f"Cell {cell.id} cannot run in a profile that trains on digits"):
+                method(smoke)
+        assert cell.is_in(shallow)
+        assert cell.dataset_in(shallow) == "imagenet"
+    assert table.recipe_in(table.profiles.named("paper")).iterations == 600_000
+    assert table.recipe_in(shallow, "imagenet_torch").iterations == 450_410
 
 
-@pytest.mark.parametrize(
-    ("pattern", "number"),
-    [("*", 10), ("preact/*", 2), ("*/resnet1?0", 5), ("[bo]*/*164", 2), ("preact", 2), ("resnet164", 5)],
-)
-def test_cells_are_chosen_by_a_shell_pattern(table: Table, pattern: str, number: int) -> None:
-    assert len(table.cells(pattern)) == number
+def test_arguments_of_a_net_are_in_its_name_except_an_overridden_depth(specs: SmallSpecs) -> None:
+    kwargs = {"depth": 56, "shortcut_option": "B"}
+    specs.set(ONE, ("rows", 1, "cells", "basic"), {"model": "preact_resnet110", "kwargs": kwargs})
+    table = specs.load()
+    names = [str(table.cell("preact/basic").reference_in(table.profiles.named(name))) for name in ("paper", "quick")]
+    assert names == [f"preact_resnet110(depth={depth}, shortcut_option='B')" for depth in (56, 14)]
 
 
-def test_cells_come_column_by_column(table: Table) -> None:
-    assert [cell.id for cell in table.cells()][:6] == [
-        *(f"{row.id}/resnet110" for row in table.experiment.rows),
-        "original/resnet164",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "hint"),
-    [("preact/resnet11", "Did you mean 'preact/resnet110'?"), ("PREACT", "Known: bn_after"), ("", "Known:")],
-)
-def test_a_pattern_that_matches_no_cell_is_refused(table: Table, pattern: str, hint: str) -> None:
-    with pytest.raises(PaperbenchError, match=re.escape(f"No cell of table2 matches {pattern!r}. {hint}")):
-        table.cells(pattern)
-
-
-def test_unknown_tables_are_refused(specs: Path) -> None:
-    assert table_ids(specs) == ["table1", "table2", "table3", "table4", "table5"]
-    with pytest.raises(PaperbenchError, match=r"Unknown table 'tabel2'\. Did you mean 'table2'"):
-        load_table("tabel2", specs)
-    with pytest.raises(PaperbenchError, match="Unknown table 'profiles'"):
-        load_table("profiles", specs)
-
-
-def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PaperbenchError, match="has no folders experiments/ and expected/"):
-        spec_root(tmp_path)
-    (tmp_path / "experiments").mkdir()
-    with pytest.raises(PaperbenchError, match="has no folders experiments/ and expected/"):
-        spec_root(tmp_path)
-    (tmp_path / "expected").mkdir()
-    assert spec_root(tmp_path) == tmp_path
-    with pytest.raises(PaperbenchError, match=r"Unknown table 'table2'\. There are none\."):
-        load_table("table2", tmp_path)
-
-
-EXPERIMENT, EXPECTED = "experiments/table2.yaml", "expected/table2.yaml"
-
-
-def test_a_cell_may_differ_from_the_defaults(specs: Path) -> None:
-    edit(specs / EXPECTED, "resnet110: 8.17", "resnet110: {value: 8.17, n: 3, tolerance: 0.2}")
-    (cell,) = load_table("table2", specs).cells("bn_after_addition/resnet110")
-    assert (cell.published_runs, cell.tolerance) == (3, 0.2)
-
-
-def test_arguments_of_a_net_show_in_its_name_and_give_way_to_the_profiles_depth(specs: Path) -> None:
-    edit(
-        specs / EXPERIMENT,
-        "resnet110: preact_resnet110, ",
-        "resnet110: {model: preact_resnet110, kwargs: {depth: 56, shortcut_option: B}}, ",
-    )
-    table = load_table("table2", specs)
-    (cell,) = table.cells("preact/resnet110")
-    named = {name: str(cell.reference_in(table.profiles.named(name))) for name in ("paper", "smoke")}
-    assert named == {
-        "paper": "preact_resnet110(depth=56, shortcut_option='B')",
-        "smoke": "preact_resnet110(depth=14, shortcut_option='B')",
-    }
-    assert cell.net_in(table.profiles.named("smoke")).depth == 14
-
-
-def test_a_single_run_is_one_run_whatever_the_default_says(specs: Path) -> None:
-    edit(specs / EXPECTED, "resnet164: 5.93", "resnet164: {value: 5.93, statistic: single}")
-    assert load_table("table2", specs).cell("original/resnet164").published_runs == 1
-
-
-def test_a_sweep_is_one_cell_of_a_net_for_each_value(tables: dict[str, Table]) -> None:
-    table = tables["table1"]
-    cell = table.cell("exclusive_gating_0_to_5/resnet110")
-    paper = table.profiles.named("paper")
-    assert [setting.label for setting in cell.settings] == [f"gate_bias={b}" for b in (0, -1, -2, -3, -4, -5)]
-    assert [cell.net_in(paper, setting).gate_bias for setting in cell.settings] == [0, -1, -2, -3, -4, -5]
-    assert [str(cell.reference_in(paper, setting)) for setting in cell.settings][5] == (
-        "resnet110_exclusive_gating(gate_bias=-5)"
-    )
+def test_sweep_is_one_cell_with_a_net_per_value(tables: dict[str, Table]) -> None:
+    cell, paper = tables["table1"].cell("exclusive_gating_0_to_5/resnet110"), tables["table1"].profiles.named("paper")
+    biases = [0, -1, -2, -3, -4, -5]
+    assert [setting.label for setting in cell.settings] == [f"gate_bias={bias}" for bias in biases]
+    assert [cell.net_in(paper, setting).gate_bias for setting in cell.settings] == biases
+    assert str(cell.reference_in(paper, cell.settings[5])) == "resnet110_exclusive_gating(gate_bias=-5)"
     assert cell.net_in(paper) == cell.net_in(paper, cell.settings[0])
 
 
-def test_a_table_may_train_in_a_precision_of_its_own(tables: dict[str, Table], specs: Path) -> None:
-    chosen = {name: table.experiment.precision for name, table in tables.items()}
-    assert chosen == {"table1": "fp32", **dict.fromkeys(("table2", "table3", "table4", "table5"))}
-    edit(specs / "experiments/table1.yaml", "precision: fp32 ", "precision: tf32 ")
-    assert load_table("table1", specs).experiment.precision == "tf32"
+def test_only_table1_fixes_its_precision(tables: dict[str, Table]) -> None:
+    precisions = {name: table.experiment.precision for name, table in tables.items()}
+    assert precisions == {"table1": "fp32", **dict.fromkeys(("table2", "table3", "table4", "table5"))}

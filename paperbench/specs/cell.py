@@ -1,0 +1,93 @@
+"""A cell of a table: the published result, and what to train for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paperbench.catalogue import DATASETS, NETS, Net, resolve, tags
+from paperbench.errors import PaperbenchError
+from paperbench.specs.expected import Defaults, ExpectedCell
+from paperbench.specs.experiment import Column, NetReference, Row, Setting
+from paperbench.specs.profile import Profile
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with its published result.
+
+    Attributes:
+        expected: The published result. If the file gives `same_as`, the result of that cell.
+        defaults: The defaults of the table that prints the result.
+        home: "table/row/column" of the cell that prints the result.
+        dataset: Key of the data set that its nets train on.
+        recipe: Name of its recipe.
+    """
+
+    row: Row
+    column: Column
+    expected: ExpectedCell
+    defaults: Defaults
+    home: str
+    dataset: str
+    recipe: str
+
+    @property
+    def published_runs(self) -> int:
+        """Number of runs behind the published number."""
+        if self.expected.statistic == "single":
+            return 1
+        return self.expected.n or self.defaults.n
+
+    @property
+    def tolerance(self) -> float:
+        """Percentage points within which two medians count as the same."""
+        return self.defaults.tolerance if self.expected.tolerance is None else self.expected.tolerance
+
+    @property
+    def number(self) -> float | None:
+        """The published test error in percent, or None if the paper prints no number."""
+        return self.expected.value if isinstance(self.expected.value, float) else None
+
+    @property
+    def id(self) -> str:
+        return f"{self.row.id}/{self.column.id}"
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """The nets of the cell: one, or several if the paper gives one result for a sweep."""
+        return self.row.cells[self.column.id].settings
+
+    def is_in(self, profile: Profile) -> bool:
+        """Whether its nets can be trained on the profile's images."""
+        return profile.dataset is None or DATASETS[profile.dataset].size == self.settings[0].reference.image_size
+
+    def dataset_in(self, profile: Profile) -> str:
+        """Return the key of the data set that the cell's nets train on.
+
+        Raises:
+            PaperbenchError: The profile's images have another size than the nets expect.
+        """
+        if not self.is_in(profile):
+            raise PaperbenchError(
+                f"Cell {self.id} cannot run in a profile that trains on {profile.dataset}: "
+                f"{self.settings[0].reference.name} expects images of another size. Choose another profile "
+                "(`--profile`)."
+            )
+        return profile.dataset or self.dataset
+
+    def net_in(self, profile: Profile, setting: Setting | None = None) -> Net:
+        """Return a net of the cell at the profile's depth, with one output per class of its data set.
+
+        Args:
+            setting: The net's setting. Default: the first.
+        """
+        reference, classes = self.reference_in(profile, setting), DATASETS[self.dataset_in(profile)].num_classes
+        return resolve(reference.model, **reference.kwargs, num_classes=classes)
+
+    def reference_in(self, profile: Profile, setting: Setting | None = None) -> NetReference:
+        """Return the timm name and arguments of the same net."""
+        reference, dataset = (setting or self.settings[0]).reference, self.dataset_in(profile)
+        name, family = reference.name, NETS[reference.name].family
+        model = f"{name}.{dataset}" if dataset in tags(name)[1:] else name
+        depth = {"depth": profile.depth[family]} if family in profile.depth else {}
+        return NetReference(model, {**reference.kwargs, **depth})
