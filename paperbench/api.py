@@ -1,4 +1,4 @@
-"""Tables as objects: what scripts, notebooks and the command line use.
+"""Tables as objects, for scripts, notebooks and the command line.
 
     import paperbench
     judged = paperbench.load_table("table2").compare("results/")
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,9 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.report import FORMATS, Format
+from paperbench.report.grid import escape_markdown, paragraph
 from paperbench.report.published import published_table
-from paperbench.report.report import Report
+from paperbench.report.report import Report, count
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
@@ -50,12 +52,12 @@ if TYPE_CHECKING:
 
 
 class JudgedTable:
-    """A table of the paper with a verdict for each cell and claim. `str` is the report for a terminal.
+    """A table of the paper with a verdict for each cell and claim. `str` is the short report for a terminal.
 
     Attributes:
-        comparison: All that was found.
-        complaints: What could not be read or was left out, one sentence each.
-        other_profiles: Those that there are runs of too.
+        comparison: All verdicts and their evidence.
+        complaints: Files, records and results that could not be used, one sentence each.
+        other_profiles: Other profiles with runs of these nets.
     """
 
     def __init__(
@@ -74,10 +76,10 @@ class JudgedTable:
         return self.comparison.claims
 
     def cell(self, cell_id: str) -> CellComparison:
-        """The cell `row/column`.
+        """Return the cell `row/column`.
 
         Raises:
-            PaperbenchError: It was not compared.
+            PaperbenchError: The cell was not compared.
         """
         for compared in self.cells:
             if compared.cell.id == cell_id:
@@ -85,24 +87,30 @@ class JudgedTable:
         raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [c.cell.id for c in self.cells])}")
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
-        """Whether no cell differs from the paper; or, with "reproduced", whether all are reproduced."""
+        """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""
         return self.comparison.holds(requirement)
 
-    def render(self, form: Format = "table", requirement: Requirement = "no difference") -> str:
-        """The report in a format.
+    @property
+    def report(self) -> Report:
+        """The contents of the report, before it is formatted."""
+        return Report(self.comparison, len(self.complaints))
+
+    def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
+        """Format the report.
 
         Args:
-            requirement: What a cell must be to pass, in JUnit's XML.
+            requirement: The condition for a cell to pass, in "junit".
+            long: Whether "table" is the full report; the other formats always are.
 
         Raises:
-            PaperbenchError: There is no such format.
+            PaperbenchError: The format is unknown.
         """
-        report = Report(self.comparison, len(self.complaints))
+        report = self.report
         match form:  # what a format needs is imported for it alone
             case "table" | "markdown":
                 from paperbench.report import text
 
-                return text.render(report, self._store, form)
+                return text.render(report, self._store, form, long or form == "markdown")
             case "latex":
                 from paperbench.report import latex
 
@@ -127,18 +135,20 @@ class JudgedTable:
         return f"<{self.comparison.table.id} compared: {cells}{f'; claims: {claims}' if claims else ''}>"
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join([self.render("markdown"), *(f"Left out: {complaint}" for complaint in self.complaints)])
+        left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.complaints]
+        return "\n\n".join([self.render("markdown"), *left_out])
 
 
 class PublishedTable:
-    """A table as the paper prints it. `str` is that, as text.
+    """A table as the paper prints it, which is also its `str`.
 
     Attributes:
-        table: Everything known of it.
+        table: The table with its recipes, claims and profiles.
+        root: The directory with its experiments/ and expected/.
     """
 
     def __init__(self, table: Table, root: Path) -> None:
-        self.table, self._root = table, root
+        self.table, self.root = table, root
 
     @property
     def id(self) -> str:
@@ -160,14 +170,14 @@ class PublishedTable:
         profile: str = "paper",
         seeds: int | None = None,
     ) -> JudgedTable:
-        """Judge the results in a directory.
+        """Judge the results in a results directory.
 
         Args:
             cells: A shell pattern, see `Table.cells`.
-            seeds: Runs a cell, fixed beforehand, if not as many as the table says.
+            seeds: Runs per cell, fixed beforehand; by default the table's.
 
         Raises:
-            PaperbenchError: There is no such directory, profile or cell.
+            PaperbenchError: The directory, profile or cell does not exist.
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
@@ -176,7 +186,7 @@ class PublishedTable:
             raise PaperbenchError(f"{folder} is not a directory. Name a results directory (`--results`).")
         if not folder.is_dir():
             raise PaperbenchError(
-                f"{folder} does not exist. Name the one with the results (`--results`), or make one: "
+                f"{folder} does not exist. Name a results directory (`--results`), or make one: "
                 f"`paperbench run {self.id} --profile {profile} --results {folder}`."
             )
         store = Store(folder)
@@ -198,35 +208,36 @@ class PublishedTable:
         return JudgedTable(comparison, store, [*damaged, *complaints], others)
 
     def _others(self) -> Iterator[Table]:
-        for one in table_ids(self._root):
+        for one in table_ids(self.root):
             if one != self.id:
-                with suppress(PaperbenchError):  # whoever asks for that table is told what is wrong with it
-                    yield read_table(one, self._root)
+                with suppress(PaperbenchError):  # reported when that table is loaded
+                    yield read_table(one, self.root)
 
     def __str__(self) -> str:
-        return f"{self.table.source.table}: {self.title}\n\n{published_table(self.table)}"
+        return f"{paragraph(f'{self.table.source.table}: {self.title}')}\n\n{published_table(self.table)}"
 
     def __repr__(self) -> str:
         return f"<{self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
-        return f"**{self.table.source.table}: {self.title}**\n\n{published_table(self.table, 'markdown')}"
+        title = escape_markdown(f"**{self.table.source.table}: {self.title}**")
+        return f"{title}\n\n{published_table(self.table, 'markdown')}"
 
 
 def _printable(text: str) -> str:
-    """Text without what file names can hold and no encoding can."""
+    """Replace the surrogates in file names that are not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
-    """A table of the paper.
+    """Load a table of the paper.
 
     Args:
         table: Its id, such as "table2".
-        root: A folder with experiments/ and expected/; by default those of paperbench.
+        root: A directory with experiments/ and expected/; by default paperbench's own.
 
     Raises:
-        PaperbenchError: There is no such table, or one of its files is not as it should be.
+        PaperbenchError: The table does not exist, or one of its files is invalid.
     """
     folder = find_spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, folder), folder)
@@ -234,15 +245,15 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs that a table needs, and how to train them. `str` lists them.
+    """The runs that a table needs, and how to train them. `str` lists the runs.
 
     Attributes:
-        cells: The shell pattern that chose the cells.
-        unnamed_rows: Rows that match it and run only if they are named in full.
-        seeds: Runs per cell, fixed beforehand; the runs may be the extension to twice as many.
+        cells: The shell pattern of the cells.
+        unnamed_rows: Rows that match the pattern but are run only if they are named in full.
+        seeds: Runs per cell, fixed beforehand; `runs` may be the extension to twice as many.
         runs: All runs of these cells and seeds.
-        remaining: Those still to be done, each with the iterations that it lacks.
-        bytes_needed: Disk space that they will fill.
+        remaining: The runs to do, each with the number of iterations to do.
+        bytes_needed: Disk space that they need.
         results: The results directory.
         stop_at: Iteration at which every run pauses.
         max_seconds: Time to train for.
@@ -262,6 +273,20 @@ class Plan:
     incompatible: Incompatible
     stop_at: int | None
     max_seconds: float | None
+
+    @property
+    def compare_command(self) -> str:
+        """The command that prints the report on the results of this plan."""
+        read = self.table.table
+        options = {
+            "cells": (self.cells, "*"),
+            "profile": (self.profile, "paper"),
+            "seeds": (str(self.seeds), str(read.seeds_in(read.profiles.named(self.profile)))),
+            "results": (str(self.results), "results"),
+            "tables": (str(self.table.root), str(spec_root(None))),
+        }
+        given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
+        return shlex.join(["paperbench", "compare", self.table.id, *given])
 
     def __str__(self) -> str:
         from paperbench.runs.disk_space import format_bytes
@@ -283,20 +308,39 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a plan.
+    """The outcome of `run`.
 
     Attributes:
-        failed: Runs that could not continue; the observer has the reasons.
-        remaining: Runs still to be done, the failed ones among them.
-        is_cut_short: Whether a signal or the time limit stopped it.
-        signal: Number of the signal, if it was one.
+        failed: Runs that could not be resumed; the observer got the reasons.
+        remaining: Runs still to do, including the failed ones.
+        is_cut_short: Whether a signal or the time limit stopped training.
+        signal: Number of the signal, if a signal stopped it.
     """
 
+    plan: Plan
     judged: JudgedTable
     failed: list[PlannedRun]
     remaining: list[PlannedRun]
     is_cut_short: bool
     signal: int | None
+
+    def summary(self) -> str:
+        """Return the results in at most 15 lines, the last of which names the command to give next."""
+        from paperbench.report.text import summary
+
+        return f"{summary(self.judged.report)}\n\n{self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The command to give next, in one line."""
+        left, nets = count(len(self.remaining), "run"), self.judged.report.nets
+        if self.failed:
+            return f"Next: fix the errors above, then give the same command again ({left} to do)."
+        if self.remaining:
+            return f"Next: give the same command again ({left} to do)."
+        if self.plan.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
+            return "Next: give the same command without --stop-at, or with a later one."
+        return f"Next: `{self.plan.compare_command}` prints the report."
 
 
 def plan(
@@ -315,22 +359,22 @@ def plan(
     incompatible: Incompatible = "refuse",
     root: str | PathLike[str] | None = None,
 ) -> Plan:
-    """What it takes to train a table. Loads the data sets; writes nothing.
+    """Plan the training of a table. Loads the data sets; writes nothing.
 
     Args:
-        results: The results directory; runs that it holds are continued.
+        results: The results directory; its runs are resumed.
         cells: A shell pattern, see `Table.cells`.
-        seeds: Runs per cell, if not as many as the table or profile says. Twice as many are its extension.
+        seeds: Runs per cell; by default the table's or profile's. Twice as many are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
         engine: "eager", "graph" or "compile"; "auto" chooses.
-        data: Folder with the data sets; by default $PAPERBENCH_DATA, else ./data.
-        stop_at: Iteration at which every run pauses: a prefix, to be continued later.
-        max_seconds: Time to train for.
-        incompatible: What to do with runs by other versions, or without a readable checkpoint.
-        root: As of `load_table`.
+        data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
+        stop_at: Iteration at which every run pauses: a prefix, to be resumed later.
+        max_seconds: Time limit for training.
+        incompatible: How to treat runs by other versions, or without a readable checkpoint.
+        root: As for `load_table`.
 
     Raises:
-        PaperbenchError: A name is unknown, data are missing, the device lacks something, or the disk is too full.
+        PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
     """
     if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
         raise PaperbenchError(f"seeds must be from 1 to {MAX_SEEDS}, not {seeds}.")
@@ -356,7 +400,7 @@ def plan(
     if incompatible not in get_args(Incompatible):
         raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     on = choose_device(device)
-    choose_engine(engine, on, iterations=0)  # complains, if it must, before data are read
+    choose_engine(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_folder = data_directory(Path(data) if data is not None else None)
     datasets = {key: load_dataset(key, data_folder) for key in planning.needed_datasets(chosen, of_profile)}
@@ -383,10 +427,10 @@ def plan(
 
 
 def run(plan: Plan, observer: Observer | None = None) -> Outcome:
-    """Train what a plan lacks, then judge the table. Ctrl-C, and SIGTERM, stop it after the present iteration.
+    """Train the remaining runs of a plan, then judge the table. Ctrl-C and SIGTERM stop it after the current iteration.
 
     Args:
-        observer: Follows the runs; by default progress goes to stderr.
+        observer: Follows the runs; by default progress is printed on stderr.
 
     Raises:
         PaperbenchError: A file cannot be written.
@@ -401,7 +445,7 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
         executor = Executor(store, plan.device, limits, observer, plan.incompatible, plan.engine)
         failed = executor.run_all(plan.runs)
     is_cut_short = limits.exhausted
-    plan.results.mkdir(parents=True, exist_ok=True)  # there was perhaps no time to start any run
+    plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
-    return Outcome(judged, failed, left, is_cut_short, limits.signal)
+    return Outcome(plan, judged, failed, left, is_cut_short, limits.signal)

@@ -111,18 +111,18 @@ def execute(args: argparse.Namespace) -> int:
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     outcome = api.run(plan, progress)
     left, failed = len(outcome.remaining), len(outcome.failed)
-    if left and outcome.is_cut_short:
-        why = "stopped by a signal" if outcome.signal else f"{args.max_seconds:g} seconds are over"
-        progress.say(f"paperbench: {why}; runs still to do: {left}. The same command continues.")
-    elif left > failed:
-        progress.say(f"paperbench: runs left to other processes: {left - failed}.")
-    try:
-        print(outcome.judged, flush=True)
-    except BrokenPipeError:  # what was trained, and how it ended, stands
-        discard_output()
     for complaint in outcome.judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
+    if left and outcome.is_cut_short:
+        why = "stopped by a signal" if outcome.signal else f"{args.max_seconds:g} seconds are over"
+        progress.say(f"paperbench: {why}; runs still to do: {left}.")
+    elif left > failed:
+        progress.say(f"paperbench: runs left to other processes: {left - failed}.")
     if failed:
         ids = ", ".join(run.id for run in outcome.failed)
         progress.say(f"paperbench: error: runs that failed, see above: {ids}")
+    try:
+        print(outcome.summary(), flush=True)
+    except BrokenPipeError:  # the runs ended as they did, whether or not the summary is read
+        discard_output()
     return 128 + outcome.signal if outcome.signal else 2 if failed else 0

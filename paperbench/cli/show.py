@@ -1,4 +1,4 @@
-"""paperbench show TABLE: the published numbers, the recipe, and what each cell trains."""
+"""paperbench show TABLE: the published numbers, the recipes and the nets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("show", help="show a table as published, its recipe and its nets")
     add_table(parser)
     add_profile(parser)
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="also show sources and notes, claims, public re-implementations, and all settings of the recipes",
+    )
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
 
@@ -19,5 +24,5 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.report.published import describe
     from paperbench.specs.table import find_spec_root, load_table
 
-    print(describe(load_table(args.table, find_spec_root(args.tables)), args.profile))
+    print(describe(load_table(args.table, find_spec_root(args.tables)), args.profile, args.long))
     return 0
