@@ -283,7 +283,7 @@ class Plan:
             "profile": (self.profile, "paper"),
             "seeds": (str(self.seeds), str(read.seeds_in(read.profiles.named(self.profile)))),
             "results": (str(self.results), "results"),
-            "tables": (str(self.table.root), str(spec_root(None))),
+            "tables": (str(self.table.root), str(find_spec_root(None))),
         }
         given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
         return shlex.join(["paperbench", "compare", self.table.id, *given])

@@ -7,6 +7,7 @@ from typing import Literal
 
 from paperbench.catalogue import DATASETS
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paper_grid, paragraph
+from paperbench.specs.cell import Cell
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Table

@@ -19,8 +19,8 @@ from paperbench.compare.failures import count_failures
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
 from paperbench.report.grid import Beside, Grid, Marked, paper_grid
+from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
-from paperbench.specs.table import Cell
 
 NOTHING = "-"
 MIN_RUNS_FOR_OUTLIERS = 4

@@ -195,7 +195,7 @@ class RunSession:
         self.directory.write_history(self.history)
         record = self._record("diverged" if self.divergence else "partial", checkpoint)
         self.directory.write_record(record)
-        if self.divergence or has_finite_state(self.trainer):  # otherwise an older one is needed to locate the divergence
+        if self.divergence or has_finite_state(self.trainer):  # else an older one is needed to locate it
             self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - started
