@@ -30,7 +30,7 @@ from tabulate import tabulate
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report import FORMATS, Format
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
@@ -156,14 +156,14 @@ class PublishedTable:
         self,
         results: str | PathLike[str] = "results",
         *,
-        cells: str = "*",
+        cells: str | Sequence[str] = "*",
         profile: str = "paper",
         seeds: int | None = None,
     ) -> JudgedTable:
         """Judge the results in a directory.
 
         Args:
-            cells: A shell pattern, see `Table.cells`.
+            cells: One shell pattern or several, see `Table.cells`.
             seeds: Runs a cell, fixed beforehand, if not as many as the table says.
 
         Raises:
@@ -237,7 +237,7 @@ class Plan:
     """The runs that a table needs, and how to train them. `str` lists them.
 
     Attributes:
-        cells: The shell pattern that chose the cells.
+        cells: The shell patterns that chose the cells.
         unnamed_rows: Rows that match it and run only if they are named in full.
         seeds: Runs per cell, fixed beforehand; the runs may be the extension to twice as many.
         runs: All runs of these cells and seeds.
@@ -249,7 +249,7 @@ class Plan:
     """
 
     table: PublishedTable
-    cells: str
+    cells: str | Sequence[str]
     unnamed_rows: tuple[str, ...]
     profile: str
     seeds: int
@@ -276,7 +276,7 @@ class Plan:
         table = tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "to do"])
         total = sum(lacking.values())
         return (
-            f"{table}\n\n{len(rows)} run{'s' if len(rows) > 1 else ''}, {total:,} iterations to do, about "
+            f"{table}\n\n{count(len(rows), 'run')}, {count(total, 'iteration')} to do, about "
             f"{format_bytes(self.bytes_needed)} of disk to be filled."
         )
 
@@ -303,7 +303,7 @@ def plan(
     table: str,
     results: str | PathLike[str] = "results",
     *,
-    cells: str = "*",
+    cells: str | Sequence[str] = "*",
     profile: str = "paper",
     seeds: int | None = None,
     precision: str | None = None,
@@ -319,7 +319,7 @@ def plan(
 
     Args:
         results: The results directory; runs that it holds are continued.
-        cells: A shell pattern, see `Table.cells`.
+        cells: One shell pattern or several, see `Table.cells`.
         seeds: Runs per cell, if not as many as the table or profile says. Twice as many are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
         engine: "eager", "graph" or "compile"; "auto" chooses.

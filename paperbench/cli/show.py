@@ -1,4 +1,4 @@
-"""paperbench show TABLE: the published numbers, the recipe, and what each cell trains."""
+"""paperbench show TABLE: the published numbers, the recipe, and the net of each cell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paperbench.cli.arguments import Subparsers, add_profile, add_table, add_tab
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("show", help="show a table as published, its recipe and its nets")
+    parser = subparsers.add_parser("show", help="show a table as published, with its claims, nets and recipe")
     add_table(parser)
     add_profile(parser)
     add_tables_root(parser)

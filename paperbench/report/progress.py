@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from paperbench.errors import count
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
@@ -65,7 +66,8 @@ class Progress(Observer):
         self._say_of(run, f": error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
-        self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {runs} other runs")
+        held = count(runs, "other run")
+        self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {held}")
 
     def warned(self, run: PlannedRun, text: str) -> None:
         """Something about a run that changes little."""

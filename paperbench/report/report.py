@@ -16,6 +16,7 @@ from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Group, Run
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
+from paperbench.errors import count
 from paperbench.report.grid import Beside, Grid, Marked, paper_grid
 from paperbench.specs.experiment import Column
 
@@ -266,11 +267,6 @@ def method(verdict: ClaimVerdict) -> str:
     """How a claim was judged: test, level and runs, and why it is open."""
     level = f" at alpha = {verdict.level:g}" if verdict.level is not None else ""
     return "; ".join(filter(None, [f"By {verdict.test}{level}", verdict.basis, verdict.reason]))
-
-
-def count(number: int, thing: str) -> str:
-    """Such as "1 run" and "5 runs"."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _by_seed(runs: Iterable[Run]) -> str:

@@ -47,7 +47,7 @@ def test_a_run_stays_with_its_engine_where_that_can_be() -> None:
 
 
 def test_wrong_engines_are_refused() -> None:
-    with pytest.raises(PaperbenchError, match="Known: auto, eager, graph, compile"):
+    with pytest.raises(PaperbenchError, match="Known: auto, compile, eager, graph"):
         choose_engine("jit", CPU, 80)
     with pytest.raises(PaperbenchError, match=r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"):
         choose_engine("graph", CPU, 80)
