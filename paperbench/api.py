@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report import FORMATS, Format
+from paperbench.report.grid import escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
 from paperbench.runs.external import read_externals
@@ -88,21 +90,27 @@ class JudgedTable:
         """Whether no cell differs from the paper; or, with "reproduced", whether all are reproduced."""
         return self.comparison.holds(requirement)
 
-    def render(self, form: Format = "table", requirement: Requirement = "no difference") -> str:
-        """The report in a format.
+    @property
+    def report(self) -> Report:
+        """The contents of the report, before it is formatted."""
+        return Report(self.comparison, len(self.complaints))
+
+    def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
+        """Format the report.
 
         Args:
             requirement: What a cell must be to pass, in JUnit's XML.
+            long: Whether "table" is the full report; the other formats always are.
 
         Raises:
-            PaperbenchError: There is no such format.
+            PaperbenchError: The format is unknown.
         """
-        report = Report(self.comparison, len(self.complaints))
+        report = self.report
         match form:  # what a format needs is imported for it alone
             case "table" | "markdown":
                 from paperbench.report import text
 
-                return text.render(report, self._store, form)
+                return text.render(report, self._store, form, long or form == "markdown")
             case "latex":
                 from paperbench.report import latex
 
@@ -127,7 +135,8 @@ class JudgedTable:
         return f"<{self.comparison.table.id} compared: {cells}{f'; claims: {claims}' if claims else ''}>"
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join([self.render("markdown"), *(f"Left out: {complaint}" for complaint in self.complaints)])
+        left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.complaints]
+        return "\n\n".join([self.render("markdown"), *left_out])
 
 
 class PublishedTable:
@@ -138,7 +147,7 @@ class PublishedTable:
     """
 
     def __init__(self, table: Table, root: Path) -> None:
-        self.table, self._root = table, root
+        self.table, self.root = table, root
 
     @property
     def id(self) -> str:
@@ -198,19 +207,20 @@ class PublishedTable:
         return JudgedTable(comparison, store, [*damaged, *complaints], others)
 
     def _others(self) -> Iterator[Table]:
-        for one in table_ids(self._root):
+        for one in table_ids(self.root):
             if one != self.id:
                 with suppress(PaperbenchError):  # whoever asks for that table is told what is wrong with it
-                    yield read_table(one, self._root)
+                    yield read_table(one, self.root)
 
     def __str__(self) -> str:
-        return f"{self.table.source.table}: {self.title}\n\n{published_table(self.table)}"
+        return f"{paragraph(f'{self.table.source.table}: {self.title}')}\n\n{published_table(self.table)}"
 
     def __repr__(self) -> str:
         return f"<{self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
-        return f"**{self.table.source.table}: {self.title}**\n\n{published_table(self.table, 'markdown')}"
+        title = escape_markdown(f"**{self.table.source.table}: {self.title}**")
+        return f"{title}\n\n{published_table(self.table, 'markdown')}"
 
 
 def _printable(text: str) -> str:
@@ -249,7 +259,7 @@ class Plan:
     """
 
     table: PublishedTable
-    cells: str | Sequence[str]
+    cells: tuple[str, ...]
     unnamed_rows: tuple[str, ...]
     profile: str
     seeds: int
@@ -262,6 +272,20 @@ class Plan:
     incompatible: Incompatible
     stop_at: int | None
     max_seconds: float | None
+
+    @property
+    def compare_command(self) -> str:
+        """The command that prints the report on the results of this plan."""
+        read = self.table.table
+        options = {
+            "profile": (self.profile, "paper"),
+            "seeds": (str(self.seeds), str(read.seeds_in(read.profiles.named(self.profile)))),
+            "results": (str(self.results), "results"),
+            "tables": (str(self.table.root), str(spec_root(None))),
+        }
+        cells = ["--cells", *self.cells] if self.cells != ("*",) else []
+        given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
+        return shlex.join(["paperbench", "compare", self.table.id, *cells, *given])
 
     def __str__(self) -> str:
         from paperbench.runs.disk_space import format_bytes
@@ -283,20 +307,40 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a plan.
+    """What a plan led to.
 
     Attributes:
+        plan: What was asked for.
         failed: Runs that could not continue; the observer has the reasons.
         remaining: Runs still to be done, the failed ones among them.
         is_cut_short: Whether a signal or the time limit stopped it.
         signal: Number of the signal, if it was one.
     """
 
+    plan: Plan
     judged: JudgedTable
     failed: list[PlannedRun]
     remaining: list[PlannedRun]
     is_cut_short: bool
     signal: int | None
+
+    def summary(self) -> str:
+        """Return the results in at most 15 lines, the last of which names the command to give next."""
+        from paperbench.report.text import summary
+
+        return f"{summary(self.judged.report)}\n\n{self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The command to give next, in one line."""
+        left, nets = count(len(self.remaining), "run"), self.judged.report.nets
+        if self.failed:
+            return f"Next: fix the errors above, then give the same command again ({left} to do)."
+        if self.remaining:
+            return f"Next: give the same command again ({left} to do)."
+        if self.plan.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
+            return "Next: give the same command without --stop-at, or with a later one, to train further."
+        return f"Next: `{self.plan.compare_command}` prints the report."
 
 
 def plan(
@@ -366,7 +410,7 @@ def plan(
     matching = read.cells(cells, on_request=True)
     return Plan(
         table=published,
-        cells=cells,
+        cells=(cells,) if isinstance(cells, str) else tuple(cells),
         unnamed_rows=tuple(dict.fromkeys(cell.row.id for cell in matching if cell not in chosen)),
         profile=profile,
         seeds=usual if seeds in (None, 2 * usual) else seeds,
@@ -404,4 +448,4 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     plan.results.mkdir(parents=True, exist_ok=True)  # there was perhaps no time to start any run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
-    return Outcome(judged, failed, left, is_cut_short, limits.signal)
+    return Outcome(plan, judged, failed, left, is_cut_short, limits.signal)

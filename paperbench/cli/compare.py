@@ -1,4 +1,4 @@
-"""paperbench compare TABLE: whether the published numbers and claims hold, by what is in a results directory."""
+"""paperbench compare TABLE: judge the published numbers and claims by a results directory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from paperbench.report import FORMATS
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "compare",
-        help="say for each cell and claim whether the paper holds",
-        description="Judge what is in a results directory. Exit status: 1 if a cell is worse or better than published, "
+        help="judge each cell and claim of a table",
+        description="Judge the results in a results directory. The report fits $COLUMNS, else the terminal, else 80 "
+        "columns. Exit status: 1 if a cell is worse or better than published, "
         "after Holm's correction over the cells compared, or fails where the paper's does not; else 0.",
     )
     add_table(parser)
@@ -31,10 +32,16 @@ def add_parser(subparsers: Subparsers) -> None:
         "--seeds",
         type=number_of_runs,
         metavar="N",
-        help="the number of runs per cell that was fixed beforehand, if it is not the table's; results are tested "
-        "after N runs and, if these are too few, after 2N",
+        help="runs per cell, fixed beforehand (default: the table's); results are tested after N runs and, if "
+        "these are too few, after 2N",
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="table: also show the errors of all runs, intervals, the evidence for claims, deviations from the paper, "
+        "and the runs (the other formats always do)",
+    )
     parser.add_argument(
         "--require",
         choices=("reproduced",),
@@ -51,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
 
     table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells, profile=args.profile, seeds=args.seeds)
-    report = judged.render(args.format, args.require)
+    report = judged.render(args.format, args.require, long=args.long)
     print(report, end="" if report.endswith("\n") else "\n")
     for complaint in judged.complaints:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)

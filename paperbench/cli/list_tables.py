@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Sequence
-from shutil import get_terminal_size
 
 from paperbench.cli.arguments import Subparsers, add_tables_root
 
@@ -22,6 +20,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from paperbench.report.grid import paragraph
     from paperbench.specs.locate import spec_root
     from paperbench.specs.table import load_experiment, load_profiles, table_ids
 
@@ -35,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
     print()
     profiles = load_profiles(root).profiles
     print(_table([(name, profile.title) for name, profile in profiles.items()], ["profile", "title"]))
-    print("\n" + textwrap.fill(NEXT_STEPS, get_terminal_size().columns))
+    print("\n" + paragraph(NEXT_STEPS))
     return 0
 
 
@@ -43,10 +42,12 @@ def _table(rows: Sequence[tuple[object, ...]], headers: Sequence[str]) -> str:
     """Lay out a table whose last column is wrapped to the terminal's width."""
     from tabulate import MIN_PADDING, tabulate
 
+    from paperbench.report.grid import terminal_width
+
     columns = list(zip(*rows, strict=True))[:-1]
     widths = [
         max(len(header) + MIN_PADDING, *(len(str(text)) for text in column))
         for header, column in zip(headers, columns, strict=False)
     ]
-    rest = get_terminal_size().columns - sum(widths) - 2 * len(widths)
+    rest = terminal_width() - sum(widths) - 2 * len(widths)
     return tabulate(rows, headers, maxcolwidths=[*[None] * len(widths), max(rest, 20)])

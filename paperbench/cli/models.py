@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import Subparsers, add_tables_root, positive_int
@@ -94,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
     elif args.memory:
         print(_memory(names, args.batch_size or 128, args.device or "auto"))
     else:
-        print(_table(names, args.tables, None if args.long else get_terminal_size().columns))
+        print(_table(names, args.tables, args.long))
     return 0
 
 
@@ -121,15 +119,17 @@ def _setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _table(names: Iterable[str], tables_root: Path | None, width: int | None) -> str:
-    """Return a row for each net, with as many columns as fit the width (None: all)."""
+def _table(names: Iterable[str], tables_root: Path | None, long: bool) -> str:
+    """Return a row for each net, with as many columns as fit the terminal, or all."""
     from tabulate import MIN_PADDING, tabulate
+
+    from paperbench.report.grid import paragraph, terminal_width
 
     rows = _rows(names, tables_root)
     columns = list(_COLUMNS)
-    if width is not None:
+    if not long:
         widths = {column: max(len(column) + MIN_PADDING, *(len(row[column]) for row in rows)) for column in _COLUMNS}
-        n_fitting = sum(used <= width + 2 for used in accumulate(widths[column] + 2 for column in _PRIORITY))
+        n_fitting = sum(used <= terminal_width() + 2 for used in accumulate(widths[column] + 2 for column in _PRIORITY))
         columns = [column for column in _COLUMNS if column in _PRIORITY[: max(n_fitting, 1)]]
     table = tabulate(
         [[row[column] for column in columns] for row in rows],
@@ -142,7 +142,7 @@ def _table(names: Iterable[str], tables_root: Path | None, width: int | None) ->
     if hidden:
         notes.append(f"--long adds the columns {listing(hidden)}.")
     notes.append("`paperbench models NAME --diagram` draws a net.")
-    return "\n".join([table, "", *(textwrap.fill(note, width or 120) for note in notes)])
+    return "\n".join([table, "", *(paragraph(note) for note in notes)])
 
 
 def _rows(names: Iterable[str], tables_root: Path | None) -> list[dict[str, str]]:

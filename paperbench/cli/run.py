@@ -119,18 +119,18 @@ def execute(args: argparse.Namespace) -> int:
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     outcome = api.run(plan, progress)
     left, failed = len(outcome.remaining), len(outcome.failed)
-    if left and outcome.is_cut_short:
-        why = "stopped by a signal" if outcome.signal else f"stopped after {args.max_seconds:g} seconds"
-        progress.say(f"paperbench: {why}; {count(left, 'run')} left. Repeat the command to resume.")
-    elif left > failed:
-        progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
-    try:
-        print(outcome.judged, flush=True)
-    except BrokenPipeError:  # the exit status still reports how the training ended
-        discard_output()
     for complaint in outcome.judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
+    if left and outcome.is_cut_short:
+        why = "stopped by a signal" if outcome.signal else f"stopped after {args.max_seconds:g} seconds"
+        progress.say(f"paperbench: {why}; {count(left, 'run')} left.")
+    elif left > failed:
+        progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:
         ids = ", ".join(run.id for run in outcome.failed)
         progress.say(f"paperbench: error: {count(failed, 'run')} failed, see above: {ids}")
+    try:
+        print(outcome.summary(), flush=True)
+    except BrokenPipeError:  # the exit status still reports how the training ended
+        discard_output()
     return 128 + outcome.signal if outcome.signal else 2 if failed else 0

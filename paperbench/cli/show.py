@@ -1,4 +1,4 @@
-"""paperbench show TABLE: the published numbers, the recipe, and the net of each cell."""
+"""paperbench show TABLE: the published numbers, the recipes and the nets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from paperbench.cli.arguments import Subparsers, add_profile, add_table, add_tab
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("show", help="show a table as published, with its claims, nets and recipe")
+    parser = subparsers.add_parser("show", help="show a table as published, its recipe and its nets")
     add_table(parser)
     add_profile(parser)
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="also show sources and notes, claims, public re-implementations, and all settings of the recipes",
+    )
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
 
@@ -20,5 +25,5 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.specs.locate import spec_root
     from paperbench.specs.table import load_table
 
-    print(describe(load_table(args.table, spec_root(args.tables)), args.profile))
+    print(describe(load_table(args.table, spec_root(args.tables)), args.profile, args.long))
     return 0

@@ -1,12 +1,14 @@
-"""Tables of text: the paper's, with room for more columns beside each column of results, and how they are printed."""
+"""Tables of text: layout as in the paper, and fitting to a width."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Literal
 
 from tabulate import tabulate
 
@@ -14,12 +16,16 @@ from paperbench.specs.expected import LiteratureRow
 from paperbench.specs.experiment import Column, Row
 from paperbench.specs.table import Cell, Table
 
-WIDTH = 120
-"""Of a terminal, in characters."""
+MIN_WIDTH = 40
+"""Width in characters below which nothing is fitted to the terminal."""
+MAX_PROSE_WIDTH = 120
+MIN_PROSE_COLUMN_WIDTH = 14
+MIN_COLUMN_WIDTH = 5
 
 _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
-"""Such as "1 - g(x)", "b_g = -6" and "3x3"."""
+"""Formulas such as "1 - g(x)", "b_g = -6" and "3x3"."""
+_BREAKS = re.compile(r"(?<= )(?=\S)|(?<=\w[/(])(?=\w)")
 
 
 class Marked(str):
@@ -40,20 +46,19 @@ class Grid:
 
     Attributes:
         alignment: "left" or "right" for each column.
+        parts: For each column "key", "minor" or the id of the column of results to which it belongs. A grid that is too
+            wide is printed in a block for each column of results. Empty if the grid has no such columns.
     """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     alignment: tuple[str, ...]
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A column that stands beside the published numbers of a column.
-
-    Attributes:
-        texts: By the id of the cell.
-    """
+    """A column beside the published numbers of a column; `texts` by cell id."""
 
     header: str
     alignment: str
@@ -62,7 +67,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class _Line:
-    """A row of the paper's table. Results, and ids of our cells, are by column id."""
+    """A row of the paper's table. Published results and cell ids are by column id."""
 
     title: str
     figure: str
@@ -72,11 +77,11 @@ class _Line:
 
 
 def paper_grid(table: Table, cells: Sequence[Cell], beside: Callable[[Column], Sequence[Beside]] | None = None) -> Grid:
-    """The table as the paper prints it, rows of the literature included.
+    """Lay out a table as the paper prints it, with its rows from the literature.
 
     Args:
-        cells: Which to show; columns and rows without any are left out.
-        beside: Gives what stands beside a column of results.
+        cells: The cells to show; columns and rows without any are left out.
+        beside: Returns the columns to add beside a column of results.
     """
     experiment = table.experiment
     rows = [row for row in experiment.rows if any(cell.row.id == row.id for cell in cells)]
@@ -88,27 +93,27 @@ def paper_grid(table: Table, cells: Sequence[Cell], beside: Callable[[Column], S
         *(line for place, line in literature if place == "below"),
     ]
 
-    def labels(where: str) -> list[tuple[str, str, list[str]]]:
-        return [
-            (label, "left", [line.labels.get(label, "") for line in lines])
-            for label, place in experiment.labels.items()
-            if place == where
-        ]
+    columns: list[tuple[str, str, str, list[str]]] = []
 
-    columns = [(experiment.case, "left", [line.title for line in lines])]
+    def add_labels(place: str, part: str) -> None:
+        for label, where in experiment.labels.items():
+            if where == place:
+                columns.append((part, label, "left", [line.labels.get(label, "") for line in lines]))
+
+    columns.append(("key", experiment.case, "left", [line.title for line in lines]))
     if any(line.figure for line in lines):
-        columns.append(("Fig.", "left", [line.figure for line in lines]))
-    columns += labels("before")
+        columns.append(("minor", "Fig.", "left", [line.figure for line in lines]))
+    add_labels("before", "key")
     for column in experiment.columns:
         if any(cell.column.id == column.id for cell in cells):
             header = f"{column.title}, paper" if beside else column.title
-            columns.append((header, "right", [line.published.get(column.id, "") for line in lines]))
+            columns.append((column.id, header, "right", [line.published.get(column.id, "") for line in lines]))
             for ours in beside(column) if beside else ():
                 texts = [ours.texts.get(line.cells.get(column.id, ""), "") for line in lines]
-                columns.append((ours.header, ours.alignment, texts))
-    columns += labels("after")
-    headers, alignment, texts_of_columns = zip(*columns, strict=True)
-    return Grid(headers, tuple(zip(*texts_of_columns, strict=True)), alignment)
+                columns.append((column.id, ours.header, ours.alignment, texts))
+    add_labels("after", "minor")
+    parts, headers, alignment, texts_of_columns = zip(*columns, strict=True)
+    return Grid(headers, tuple(zip(*texts_of_columns, strict=True)), alignment, parts)
 
 
 def _of_experiment(row: Row, cells: Sequence[Cell]) -> _Line:
@@ -127,7 +132,7 @@ def _titled(title: str, params: str | None) -> str:
 
 
 def published(cell: Cell) -> str:
-    """A published result as the paper prints it."""
+    """Format a published result as the paper prints it."""
     expected, decimals = cell.expected, cell.defaults.decimals
     if expected.value == "unprinted":
         return "-"
@@ -143,18 +148,41 @@ def _number(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}"
 
 
+def terminal_width() -> int:
+    """Return the width that text is fitted to: $COLUMNS, else that of the terminal on stdout, else 80; at least 40."""
+    return max(MIN_WIDTH, shutil.get_terminal_size((80, 24)).columns)
+
+
 def paragraph(text: str, indent: str = "") -> str:
-    """Prose in lines that fit a terminal.
+    """Wrap prose to the terminal's width, or to `MAX_PROSE_WIDTH`; `indent` is for all lines but the first."""
+    width = min(terminal_width(), MAX_PROSE_WIDTH)
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def as_text(grid: Grid, long: bool = True) -> str:
+    """Format a grid for the terminal's width.
 
     Args:
-        indent: Of all lines but the first.
+        long: Whether to keep the columns of minor importance even where they do not fit side by side.
     """
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    width = terminal_width()
+    blocks = [_select(grid, ("key", "minor", part)) for part in dict.fromkeys(grid.parts) if _is_result(part)] or [grid]
+    narrow = blocks if long else [_select(block, [part for part in block.parts if part != "minor"]) for block in blocks]
+    attempts: list[tuple[Breaking, list[Grid]]] = [
+        ("headers", [grid]),
+        ("headers", blocks),
+        ("headers", narrow),
+        ("numbers", narrow),
+        ("anywhere", narrow),
+    ]
+    for breaking, grids in attempts:
+        if all(can_fit(one, width, 2, breaking) for one in grids):
+            break
+    return "\n\n".join(_draw(one, width, breaking) for one in grids)
 
 
-def as_text(grid: Grid) -> str:
-    """The grid for a terminal, narrowed to its width if that can be."""
-    headers, rows = narrowed(grid, WIDTH, gap=2)
+def _draw(grid: Grid, width: int, breaking: Breaking) -> str:
+    headers, rows = fitted(grid, width, 2, breaking)
     widths = [_width(column) for column in zip(headers, *rows, strict=True)]
     pads = [str.rjust if alignment == "right" else str.ljust for alignment in grid.alignment]
     return "\n".join(
@@ -164,52 +192,107 @@ def as_text(grid: Grid) -> str:
     )
 
 
+def _is_result(part: str) -> bool:
+    return part not in ("key", "minor")
+
+
+def _select(grid: Grid, parts: Sequence[str]) -> Grid:
+    """Keep the columns of some parts, and the rows that have a text in one of their columns of results."""
+    kept = [n for n, part in enumerate(grid.parts) if part in parts]
+    results = [n for n in kept if _is_result(grid.parts[n])]
+    return Grid(
+        tuple(grid.headers[n] for n in kept),
+        tuple(tuple(row[n] for n in kept) for row in grid.rows if any(row[n] for n in results)),
+        tuple(grid.alignment[n] for n in kept),
+        tuple(grid.parts[n] for n in kept),
+    )
+
+
+def escape_markdown(text: str) -> str:
+    """Escape HTML and links in a document, as names and sources in a results directory may come from anyone."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]&#40;")
+
+
 def as_markdown(grid: Grid) -> str:
-    """The grid with pipes."""
-    rows = [[text.replace("|", "\\|").replace("<", "&lt;") for text in row] for row in grid.rows]
+    """Format a grid as a Markdown table; `escape_markdown` is still to be applied."""
+    rows = [[text.replace("|", "\\|") for text in row] for row in grid.rows]
     return tabulate(rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
 
 
 Lines = list[str]
-"""A text in lines, to stand one above the other."""
+"""The lines of one table cell."""
+
+Breaking = Literal["headers", "numbers", "anywhere"]
+"""What may be broken into lines: headers and prose; also numbers with a parenthesis; also words."""
 
 
-def narrowed(grid: Grid, width: int, gap: int) -> tuple[list[Lines], list[list[Lines]]]:
-    """Headers and rows, each text broken into lines no shorter than it takes for the table to fit, if it can.
+def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[Lines], list[list[Lines]]]:
+    """Break texts into lines, headers and wide columns first, until the table fits or no column can be narrower.
 
     Args:
-        width: In characters.
-        gap: Characters between columns.
+        width: Width of the table in characters.
+        gap: Number of characters between columns.
     """
-    columns = [[[text] for text in column] for column in zip(grid.headers, *grid.rows, strict=True)]
-    for length in (60, 40, 32, 24, 20):
-        if sum(map(_width, columns)) + gap * (len(columns) - 1) <= width:
-            break
-        for n, (alignment, header) in enumerate(zip(grid.alignment, grid.headers, strict=True)):
-            below = [_broken(row[n], alignment, length) for row in grid.rows]
-            columns[n] = [_broken_header(header, _width(below)), *below]
-    headers, *rows = map(list, zip(*columns, strict=True))
+    columns = list(zip(grid.headers, *grid.rows, strict=True))
+    without_headers = [max(len(text.rstrip()) for text in (*_words(header), *texts)) for header, *texts in columns]
+    widths = [max(map(len, column)) for column in columns]
+    for minima in (without_headers, _minima(grid, breaking)):
+        while sum(widths) + gap * (len(columns) - 1) > width:
+            shrinkable = [n for n, (now, least) in enumerate(zip(widths, minima, strict=True)) if now > least]
+            if not shrinkable:
+                break
+            widths[max(shrinkable, key=lambda n: widths[n])] -= 1
+    broken = [[_wrap(text, size) for text in column] for column, size in zip(columns, widths, strict=True)]
+    headers, *rows = map(list, zip(*broken, strict=True))
     return headers, rows
+
+
+def can_fit(grid: Grid, width: int, gap: int, breaking: Breaking) -> bool:
+    """Whether `fitted` can make a table fit."""
+    return sum(_minima(grid, breaking)) + gap * (len(grid.headers) - 1) <= width
+
+
+def _minima(grid: Grid, breaking: Breaking) -> list[int]:
+    """Return how narrow each column may become."""
+    minima = []
+    for alignment, header, *texts in zip(grid.alignment, grid.headers, *grid.rows, strict=True):
+        if breaking == "anywhere":
+            minima.append(min(MIN_COLUMN_WIDTH, max(map(len, (header, *texts)))))
+            continue
+        least = max(len(word.rstrip()) for word in _words(header))
+        for text in texts:
+            if isinstance(text, Marked) or (alignment == "right" and breaking == "headers"):
+                least = max(least, len(text))
+            elif alignment == "right":  # "22.71 (22.68±0.22)"
+                least = max(least, *map(len, text.replace(" (", "\n(").split("\n")))
+            else:
+                least = max(
+                    least, min(len(text), MIN_PROSE_COLUMN_WIDTH), *(len(word.rstrip()) for word in _words(text))
+                )
+        minima.append(least)
+    return minima
 
 
 def _width(column: Sequence[Lines]) -> int:
     return max((len(line) for lines in column for line in lines), default=0)
 
 
-def _broken(text: str, alignment: str, length: int) -> Lines:
-    if isinstance(text, Marked) or len(text) <= length:
+def _words(text: str) -> Lines:
+    """Split a text where it may be broken: at spaces, and in names after a slash or parenthesis."""
+    whole = FORMULA.sub(lambda found: found[0].replace(" ", "\0").replace("(", "\1"), text)
+    return [word.replace("\0", " ").replace("\1", "(") for word in _BREAKS.split(whole)]
+
+
+def _wrap(text: str, width: int) -> Lines:
+    if len(text) <= width:
         return [text]
-    if alignment == "right":  # "22.71 (22.68±0.22)"
-        return text.replace(" (", "\n(").split("\n")
-    return _wrapped(text, length)
-
-
-def _broken_header(text: str, width: int) -> Lines:
-    """Broken behind its commas, and where it is wider than its column."""
-    return [line for part in text.replace(", ", ",\n").split("\n") for line in _wrapped(part, max(width, 6))]
-
-
-def _wrapped(text: str, length: int) -> Lines:
-    whole = FORMULA.sub(lambda found: found[0].replace(" ", "\0"), text)
-    lines = textwrap.wrap(whole, length, break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\0", " ") for line in lines] or [""]
+    lines, line = [], ""
+    for word in _words(text):
+        if line and len((line + word).rstrip()) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += word
+        while len(line.rstrip()) > width:
+            lines.append(line[:width])
+            line = line[width:]
+    return [*lines, line.rstrip()] if line.strip() else lines

@@ -15,7 +15,7 @@ from typing import Literal
 from pylatexenc.latexencode import RULE_DICT, RULE_REGEX, UnicodeToLatexConversionRule, UnicodeToLatexEncoder
 
 from paperbench import __version__
-from paperbench.report.grid import FORMULA, Lines, Marked, narrowed
+from paperbench.report.grid import FORMULA, Breaking, Lines, Marked, can_fit, fitted
 from paperbench.report.report import NOTHING, Report
 
 _CHARACTERS = 102  # so many in a row are scaled down to some 6.5 points in the class article
@@ -74,7 +74,8 @@ def render(report: Report) -> str:
     comparison, columns = report.comparison, "".join(alignment[0] for alignment in report.grid.alignment)
     reduced = "" if report.has_verdicts else f" in the reduced profile {comparison.profile}"
     caption = f"{comparison.table.experiment.title}: {report.title} and our runs{reduced}."
-    headers, rows = narrowed(report.grid, _CHARACTERS, gap=1)
+    breaking: Breaking = "headers" if can_fit(report.grid, _CHARACTERS, 1, "headers") else "numbers"
+    headers, rows = fitted(report.grid, _CHARACTERS, 1, breaking)
     lines = [
         rf"% Needs \usepackage{{booktabs,graphicx}}. Written by paperbench {__version__}.",
         r"\begin{table}",
@@ -137,7 +138,7 @@ def _without_argument(line: str) -> str:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """What stands below the table."""
+    """Return the lines below the table."""
     yield from (f"{escape(mark)} {escape(text)}" for mark, text in report.footnotes.items())
     yield from (f"{_superscript(letter)} {escape(text)}" for text, letter in report.letters.items())
     yield from map(escape, report.notes)
@@ -149,8 +150,10 @@ def _notes(report: Report) -> Iterator[str]:
         yield escape(f"Deviations, the paper's way -> ours: {'; '.join(report.deviations)}.")
     if report.choices:
         yield escape(f"Where the paper does not say: {'; '.join(report.choices)}.")
-    errors = [f"{net.name}: {net.errors}" for net in report.nets if net.errors]
+    errors = [f"{net.name}: {net.errors}" for net in report.nets if net.ours and net.errors]
     if errors:
-        heading = "Test error of each run, by seed from 0 on."
+        heading = "Test error of each run, by seed from 0."
         is_short = max(map(len, errors)) <= _NOTE_LINE
         yield from map(escape, [heading, *errors] if is_short else [f"{heading} {'. '.join(errors)}."])
+    if report.external_results:
+        yield escape(f"External results. {'. '.join(report.external_results)}.")

@@ -1,4 +1,4 @@
-"""A table as text before anything is run: published numbers, provenance, claims, recipes, nets."""
+"""A table before anything is run: published numbers, nets and recipes; in full also sources, notes and claims."""
 
 from __future__ import annotations
 
@@ -6,40 +6,57 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.report.grid import Grid, as_markdown, as_text, paper_grid, paragraph
+from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paper_grid, paragraph
 from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Cell, Table
 
+_NOT_IN_PROFILE = "not in this profile: made for other images"
+_LONG_ADDS = (
+    "`--long` adds sources and notes, published numbers that differ elsewhere, public re-implementations, the claims, "
+    "and the sources of the recipes."
+)
 
-def describe(table: Table, profile_name: str) -> str:
-    """Everything that is known of a table in a profile."""
+
+def describe(table: Table, profile_name: str, long: bool = False) -> str:
+    """Describe a table and what its cells train in a profile.
+
+    Args:
+        long: Whether to add sources, notes, claims, public re-implementations and all settings of the recipes.
+    """
     profile = table.profiles.named(profile_name)
     source = table.source
     parts = [
-        f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}\n{source.paper}",
+        paragraph(f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}") + f"\n{paragraph(source.paper)}",
         published_table(table),
-        *_remarks(table),
-        _nets(table, profile, profile_name),
-        *_recipes(table, profile),
+        _statistic(table),
+        *(_remarks(table) if long else ()),
+        _nets(table, profile, profile_name, long),
+        *_recipes(table, profile, long),
     ]
+    if not long:
+        parts.append(paragraph(_LONG_ADDS))
     return "\n\n".join(parts)
 
 
 def published_table(table: Table, form: Literal["text", "markdown"] = "text") -> str:
-    """The published numbers alone, in the paper's layout."""
+    """Format the published numbers in the paper's layout."""
     grid = paper_grid(table, table.all_cells)
     footnotes = [f"{mark}: {text}" for mark, text in table.expected.footnotes.items()]
-    return "\n\n".join([as_text(grid) if form == "text" else as_markdown(grid), *footnotes])
+    if form == "markdown":
+        return escape_markdown("\n\n".join([as_markdown(grid), *footnotes]))
+    return "\n\n".join([as_text(grid), *map(paragraph, footnotes)])
+
+
+def _statistic(table: Table) -> str:
+    defaults = table.expected.defaults
+    how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
+    return paragraph(
+        f"Published: {how}, unless noted. Tolerance: {defaults.tolerance:g} percentage points, unless noted."
+    )
 
 
 def _remarks(table: Table) -> Iterator[str]:
-    defaults = table.expected.defaults
-    how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "of a single run"
-    yield paragraph(
-        f"Published: {how}, unless noted. Medians within {defaults.tolerance:g} percentage points count as the same, "
-        "unless noted."
-    )
     about_cells: dict[str, list[str]] = {}
     for cell in table.all_cells:
         for text in _notes_of(table, cell):
@@ -63,7 +80,7 @@ def _remarks(table: Table) -> Iterator[str]:
 
 
 def _listed(title: str, texts: Iterable[str]) -> Iterator[str]:
-    """A list under a title, if there is anything to list."""
+    """Format a list under a title; nothing without texts."""
     lines = [paragraph(f"  {text}", "    ") for text in texts]
     if lines:
         yield "\n".join([f"{title}:", *lines])
@@ -89,32 +106,57 @@ def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
         yield expected.note
 
 
-def _nets(table: Table, profile: Profile, profile_name: str) -> str:
-    rows = []
-    for cell in table.all_cells:
-        if not cell.is_in(profile):
-            rows.append((cell.id, "not in this profile: made for other images", "", "", ""))
-            continue
-        for setting in cell.settings:
-            net = cell.net_in(profile, setting)
-            reference, dataset = str(cell.reference_in(profile, setting)), DATASETS[cell.dataset_in(profile)].title
-            rows.append((cell.id, reference, str(net.depth), net.family, dataset))
+def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
     precision = table.experiment.precision
     asked = f"; precision: {precision}" if precision else ""
     seeds = table.seeds_in(profile)
     heading = paragraph(f"Nets in profile {profile_name} ({profile.title}); seeds: {seeds}{asked}")
+    if not long:
+        rows = list(_short_nets(table, profile))
+        return f"{heading}\n" + as_text(Grid(("cell", "net"), tuple(rows), ("left", "left")))
+    all_rows = []
+    for cell in table.all_cells:
+        if not cell.is_in(profile):
+            all_rows.append((cell.id, _NOT_IN_PROFILE, "", "", ""))
+            continue
+        for setting in cell.settings:
+            net = cell.net_in(profile, setting)
+            reference, dataset = str(cell.reference_in(profile, setting)), DATASETS[cell.dataset_in(profile)].title
+            all_rows.append((cell.id, reference, str(net.depth), net.family, dataset))
     headers, alignment = ("cell", "net", "depth", "family", "data set"), ("left", "left", "right", "left", "left")
-    return f"{heading}\n" + as_text(Grid(headers, tuple(rows), alignment))
+    return f"{heading}\n" + as_text(Grid(headers, tuple(all_rows), alignment))
 
 
-def _recipes(table: Table, profile: Profile) -> Iterator[str]:
+def _short_nets(table: Table, profile: Profile) -> Iterator[tuple[str, str]]:
+    """Return a line for each cell, for each row ("row/*") if its cells have the same net."""
+    by_row: dict[str, dict[str, str]] = {}
+    for cell in table.all_cells:
+        nets = [str(cell.reference_in(profile, setting)) for setting in cell.settings] if cell.is_in(profile) else []
+        text = nets[0] if nets else _NOT_IN_PROFILE
+        by_row.setdefault(cell.row.id, {})[cell.id] = f"{text} to {cell.settings[-1].label}" if len(nets) > 1 else text
+    for row, nets_of_row in by_row.items():
+        if len(nets_of_row) > 1 and len(set(nets_of_row.values())) == 1:
+            yield f"{row}/*", next(iter(nets_of_row.values()))
+        else:
+            yield from nets_of_row.items()
+
+
+def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
     by_recipe: dict[str, list[str]] = {}
     for cell in table.all_cells:
         if cell.is_in(profile):
             by_recipe.setdefault(cell.recipe, []).append(cell.id)
     for name, cells in by_recipe.items():
         recipe = table.recipe_in(profile, name)
-        shown = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
-        whose = "" if len(by_recipe) == 1 else f" of {', '.join(cells)}"
-        title = paragraph(f"Recipe {recipe.recipe}{whose} ({recipe.source})")
-        yield from _listed(title, [f"{key}: {format_value(value)}" for key, value in shown.items()])
+        values = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
+        whose = (
+            ""
+            if len(by_recipe) == 1
+            else f" of {', '.join(cells) if long or len(cells) <= 3 else f'{len(cells)} cells'}"
+        )
+        if long:
+            title = paragraph(f"Recipe {recipe.recipe}{whose} ({recipe.source})")
+            yield from _listed(title, [f"{key}: {format_value(value)}" for key, value in values.items()])
+        else:
+            settings = "; ".join(f"{key} {format_value(value)}" for key, value in values.items())
+            yield paragraph(f"Recipe {recipe.recipe}{whose}: {settings}.", "  ")

@@ -1,8 +1,9 @@
-"""What a report says about a comparison. Every note and sentence is made here; the formats lay them out."""
+"""The contents of a report on a comparison. All notes are made here; the formats lay them out."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,32 +14,42 @@ from typing import get_args
 from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
-from paperbench.compare.evidence import Group, Run
+from paperbench.compare.evidence import Group, Run, errors_of
+from paperbench.compare.failing import failing
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
 from paperbench.errors import count
 from paperbench.report.grid import Beside, Grid, Marked, paper_grid
 from paperbench.specs.experiment import Column
+from paperbench.specs.table import Cell
 
 NOTHING = "-"
+MIN_RUNS_FOR_OUTLIERS = 4
+OUTLIER_MADS = 3
 
 
 @dataclass(frozen=True)
 class NetReport:
     """One net of a cell."""
 
-    cell_id: str
+    cell: Cell
     net: NetComparison
 
     @property
     def name(self) -> str:
-        """The cell's id, and the setting of a net of a sweep."""
+        """The cell's id, followed in a sweep by the setting of the net."""
         label = self.net.setting.label
-        return f"{self.cell_id} ({label})" if label else self.cell_id
+        return f"{self.cell.id} ({label})" if label else self.cell.id
+
+    @property
+    def ours(self) -> Group | None:
+        """The runs that the verdict is about, unless they are external results."""
+        shown = self.net.shown
+        return shown if shown and shown.conditions.source is None else None
 
     @cached_property
     def errors(self) -> str:
-        """Test error in percent of each run; empty without any."""
+        """Test error in percent of each run, by seed; empty without runs."""
         runs, counted = self.net.shown.runs if self.net.shown else (), self.net.counted
         further = [run for run in runs if run.error is not None and run not in counted]
         running = [run.record for run in runs if run.record and run.record.status == "partial"]
@@ -49,12 +60,47 @@ class NetReport:
         ]
         return "; ".join(filter(None, parts))
 
+    @cached_property
+    def outliers(self) -> list[str]:
+        """Runs of ours far from the median of their cell, as "cell: seed (error)"."""
+        runs = [run for run in self.net.counted if run.error is not None and math.isfinite(run.error)]
+        if self.ours is None or len(runs) < MIN_RUNS_FOR_OUTLIERS:
+            return []
+        median = statistics.median(errors_of(runs))
+        deviations = [abs(error - median) for error in errors_of(runs)]
+        bound = max(OUTLIER_MADS * 1.4826 * statistics.median(deviations), self.cell.tolerance)
+        return [
+            f"{self.name}: seed {run.seed} ({percent(error)})"
+            for run, error, deviation in zip(runs, errors_of(runs), deviations, strict=True)
+            if deviation > bound
+        ]
+
     @property
     def others(self) -> list[str]:
-        """Runs under other conditions, a text for each group."""
-        return [self._other(group) for group in self.net.others]
+        """Our runs under other conditions, a text for each group."""
+        return [self._describe(group) for group in self.net.others if group.conditions.source is None]
 
-    def _other(self, group: Group) -> str:
+    def external_results(self, long: bool = True) -> Iterator[str]:
+        """Describe the results of each external source.
+
+        Args:
+            long: Whether to list the error of each run.
+        """
+        for group in filter(None, (self.net.shown, *self.net.others)):
+            if group.conditions.source is None:
+                continue
+            is_judged = group is self.net.shown
+            runs = self.net.counted if is_judged else group.runs
+            median = statistics.median(errors_of(runs))
+            text = f"{self.name}: {percent(median)}"
+            if self.cell.number is not None and math.isfinite(median):
+                text += f" ({median - self.cell.number:+.2f})"
+            text += f", n={len(runs)}, reported by {group.conditions.source}"
+            if is_judged:
+                text += f": {self.net.judgement.verdict}"
+            yield f"{text}; errors: {self.errors if is_judged else _by_seed(runs)}" if long else text
+
+    def _describe(self, group: Group) -> str:
         text = str(group.conditions)
         same = [one for one in (self.net.shown, *self.net.others) if one and str(one.conditions) == text]
         if group.conditions.data and len(same) > 1:
@@ -69,7 +115,6 @@ class CellReport:
     """One cell.
 
     Attributes:
-        compared: The cell, judged.
         differs: Whether it differs from the paper after Holm's correction.
     """
 
@@ -78,26 +123,30 @@ class CellReport:
 
     @cached_property
     def nets(self) -> list[NetReport]:
-        return [NetReport(self.compared.cell.id, net) for net in self.compared.nets]
+        return [NetReport(self.compared.cell, net) for net in self.compared.nets]
 
     @cached_property
     def ours(self) -> str:
-        """What stands beside the published number."""
+        """Our result, to print beside the published number."""
         compared = self.compared
+        nets = [net for net in self.nets if net.ours]
         if len(compared.nets) > 1:
-            return str(compared.failing) if compared.failing.runs else NOTHING
+            counted = failing([error for net in nets for error in net.net.errors], compared.dataset)
+            return str(counted) if counted.runs else NOTHING
+        if not nets:
+            return NOTHING
         (net,) = compared.nets
-        if net.median is None:
-            is_running = net.shown is not None and any(record.status == "partial" for record in net.shown.records)
-            return f"(at {net.shown.farthest:,})" if net.shown and is_running else NOTHING
-        text = percent(net.median)
+        if net.shown and net.median is None:
+            is_running = any(record.status == "partial" for record in net.shown.records)
+            return f"(at {net.shown.farthest:,})" if is_running else NOTHING
+        text = percent(net.median or 0.0)
         if compared.difference is not None and math.isfinite(compared.difference):
             text += f" ({compared.difference:+.2f})"
         return text if len(net.errors) == compared.planned else f"{text}, n={len(net.errors)}"
 
     @property
     def difference(self) -> str:
-        """Our median minus the published number, with its interval; empty if it was not tested."""
+        """Our median minus the published number, with its interval; empty without a test."""
         interval = self.compared.judgement.interval
         if interval is None:
             return ""
@@ -106,7 +155,7 @@ class CellReport:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What a reader must know about the verdict."""
+        """Notes that qualify the verdict."""
         compared, judgement = self.compared, self.compared.judgement
         notes = []
         if judgement.shift is not None:
@@ -118,17 +167,17 @@ class CellReport:
                 notes.append("beyond the tolerance, but not after Holm's correction over the cells compared")
             else:
                 notes.append("the runs disagree, so this does not count as a difference")
-        if compared.shown and compared.shown.conditions.source is not None:
-            notes.append(f"external: reported by {compared.shown.conditions.source}")
+        if any(net.net.shown and not net.ours for net in self.nets):
+            notes.append("rests on external results, listed separately")
         return notes
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report says.
+    """The contents of a report.
 
     Attributes:
-        left_out: How many records and results were not used.
+        left_out: Number of records and results that were not used.
     """
 
     comparison: Comparison
@@ -136,7 +185,7 @@ class Report:
 
     @property
     def has_verdicts(self) -> bool:
-        """Whether the runs are of the paper's experiment, and not of a reduced profile."""
+        """Whether the runs can be compared with the paper, because the profile is not reduced."""
         return self.comparison.profile == "paper"
 
     @cached_property
@@ -150,26 +199,26 @@ class Report:
 
     @property
     def title(self) -> str:
-        """Which table of which paper."""
+        """The table's number and the paper."""
         source = self.comparison.table.source
         return f"{source.table} of arXiv:{source.arxiv}"
 
     @cached_property
     def _shown(self) -> list[CellReport]:
-        """Cells for the grid, row by row."""
+        """Cells in the grid, row by row."""
         rows = [row.id for row in self.comparison.table.experiment.rows]
         shown = [c for c in self.cells if c.compared.cell.expected.value != "unprinted" or c.compared.shown]
         return sorted(shown, key=lambda cell: rows.index(cell.compared.cell.row.id))
 
     @cached_property
     def letters(self) -> dict[str, str]:
-        """Notes about single cells, each with the letter that the grid refers to it with."""
+        """The letter that stands for each note in the grid."""
         notes = dict.fromkeys(note for cell in self._shown for note in cell.notes if self.has_verdicts)
         return {note: _letter(number) for number, note in enumerate(notes)}
 
     @cached_property
     def grid(self) -> Grid:
-        """The paper's table with ours beside it."""
+        """The paper's table with our results beside it."""
         ours = {cell.compared.cell.id: cell.ours for cell in self._shown}
         verdicts = {
             cell.compared.cell.id: Marked(cell.compared.verdict, [self.letters[note] for note in cell.notes])
@@ -185,31 +234,52 @@ class Report:
 
     @property
     def footnotes(self) -> dict[str, str]:
-        """The paper's own, by mark."""
+        """The paper's footnotes, by mark."""
         marks = {cell.compared.cell.expected.mark for cell in self.cells}
         return {mark: text for mark, text in self.comparison.table.expected.footnotes.items() if mark in marks}
 
     @property
+    def external_results(self) -> list[str]:
+        """External results with their errors, a text for each source and net."""
+        return [text for net in self.nets for text in net.external_results()]
+
+    @property
     def notes(self) -> Iterator[str]:
-        """About the whole table."""
+        """All notes about the whole table."""
+        yield from self.short_notes
+        yield from self.method_notes
+
+    @property
+    def short_notes(self) -> Iterator[str]:
+        """Notes about the whole table that no reader can do without."""
         comparison = self.comparison
         if self.left_out:
             yield f"Left out: {self.left_out} of the records and results, listed separately."
-        groups = [net.net.shown for net in self.nets if net.net.shown]
-        if not groups:
+        if not any(net.net.shown for net in self.nets):
             yield "No run of this table in this profile yet."
             return
         yield from _result(comparison)
         is_running = any(cell.ours.startswith("(at") for cell in self.cells)
         farthest = "; (at k): no run has ended, the farthest is at iteration k" if is_running else ""
-        yield (
-            f"ours: median test error (%) after the last iteration over {count(comparison.planned, 'run')}, or over n "
-            f"where given; (+x): minus the published number, in points{farthest}."
-        )
+        minus = "; (+x): minus the published number, in points" if self.has_verdicts else ""
+        runs = count(comparison.planned, "run")
+        yield f"ours: median test error (%) of {runs}, or of n where given{minus}{farthest}."
         if not self.has_verdicts:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
-        conditions = sorted({str(group.conditions) for group in groups if group.conditions.source is None})
+        outliers = [text for net in self.nets for text in net.outliers]
+        if outliers:
+            yield (
+                f"Outliers, which count like every run: {'; '.join(outliers)}. They are farther from the median of at "
+                f"least {MIN_RUNS_FOR_OUTLIERS} runs than the tolerance and than {OUTLIER_MADS} x 1.4826 times the "
+                "median absolute deviation."
+            )
+
+    @property
+    def method_notes(self) -> Iterator[str]:
+        """Notes about the runs and the tests behind the verdicts."""
+        comparison = self.comparison
+        conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
         if conditions:
             yield f"Our runs (data, precision, numerics version): {'; '.join(conditions)}."
         tested = comparison.tested
@@ -224,7 +294,7 @@ class Report:
 
     @property
     def claims(self) -> str:
-        """How many there are of each standing; empty without any."""
+        """The number of claims of each standing, and the contradicted ones; empty without claims."""
         comparison = self.comparison
         counts = Counter(claim.standing for claim in comparison.claims)
         parts = [f"{counts[standing]} {standing}" for standing in get_args(Standing) if counts[standing]]
@@ -235,17 +305,17 @@ class Report:
 
     @property
     def deviations(self) -> list[str]:
-        """Where our runs deviate from the paper, as "topic: paper -> ours (cells)"."""
+        """Deviations of our runs from the paper, as "topic: paper -> ours (cells)"."""
         return [f"{d.topic}: {d.paper} -> {d.ours}{self._whose(d)}" for d in self.comparison.deviations if d.paper]
 
     @property
     def choices(self) -> list[str]:
-        """What our runs did where the paper does not say, as "topic: ours (cells)"."""
+        """Our choices where the paper is silent, as "topic: ours (cells)"."""
         return [f"{d.topic}: {d.ours}{self._whose(d)}" for d in self.comparison.deviations if not d.paper]
 
     def _whose(self, deviation: Deviation) -> str:
-        """Which cells a deviation is about, the shorter way round; nothing if it is all that have runs of ours."""
-        ours = dict.fromkeys(net.cell_id for net in self.nets if net.net.shown and net.net.shown.records)
+        """List the cells of a deviation, or the cells without it; empty if all cells with runs of ours have it."""
+        ours = dict.fromkeys(net.cell.id for net in self.nets if net.ours)
         others = [cell for cell in ours if cell not in deviation.cells]
         if not deviation.cells or not others:
             return ""
@@ -254,23 +324,23 @@ class Report:
 
 
 def percent(error: float) -> str:
-    """A test error as text."""
+    """Format a test error."""
     return "diverged" if math.isinf(error) else f"{error:.2f}"
 
 
 def format_interval(interval: Interval) -> str:
-    """Its ends in percentage points."""
+    """Format the bounds of an interval, in percentage points."""
     return f"[{interval.low:+.2f}, {interval.high:+.2f}]"
 
 
 def method(verdict: ClaimVerdict) -> str:
-    """How a claim was judged: test, level and runs, and why it is open."""
+    """Describe how a claim was judged: test, level, runs, and why it is undecided."""
     level = f" at alpha = {verdict.level:g}" if verdict.level is not None else ""
     return "; ".join(filter(None, [f"By {verdict.test}{level}", verdict.basis, verdict.reason]))
 
 
 def _by_seed(runs: Iterable[Run]) -> str:
-    """Errors in the order of their seeds from 0 on; a seed is named where it does not follow the one before."""
+    """List errors by seed from 0; a seed is named where it does not follow the one before."""
     texts, following = [], 0
     for run in runs:
         if run.error is not None:
@@ -280,13 +350,13 @@ def _by_seed(runs: Iterable[Run]) -> str:
 
 
 def _letter(number: int) -> str:
-    """Letters a to z, then aa, ab and so on."""
+    """Return a to z, then aa, ab and so on."""
     first, second = divmod(number, 26)
     return (string.ascii_lowercase[first - 1] if first else "") + string.ascii_lowercase[second]
 
 
 def _trained_depth(comparison: Comparison, column: Column) -> str:
-    """The depth of our nets, where it is not the paper's."""
+    """Return " at depth N" where our nets have another depth than the paper's."""
     profile = comparison.table.profiles.named(comparison.profile)
     cells = [c.cell for c in comparison.cells if c.cell.column.id == column.id and c.cell.is_in(profile)]
     depths = {cell.net_in(profile).depth for cell in cells}
@@ -294,7 +364,7 @@ def _trained_depth(comparison: Comparison, column: Column) -> str:
 
 
 def _result(comparison: Comparison) -> Iterator[str]:
-    """Which cells differ from the paper, if any was judged."""
+    """Name the cells that differ from the paper, if any cell was judged."""
     if comparison.tested:
         basis = "After Holm's correction over the cells compared"
     elif any(c.judgement.rests_on_rule for c in comparison.cells):

@@ -1,21 +1,27 @@
-"""A report for terminals and as Markdown: the table, what its verdicts rest on, claims, deviations, runs."""
+"""A report for terminals and as Markdown: in short the table and the claims; in full also runs, tests, deviations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from paperbench.catalogue import DATASETS
+from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, binomial_standard_error
 from paperbench.errors import PaperbenchError, count
-from paperbench.report.grid import Grid, as_markdown, as_text, paragraph
+from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph, published
 from paperbench.report.report import NOTHING, NetReport, Report, format_interval, method, percent
 from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
-from paperbench.specs.table import Cell
+
+_LONG_ADDS = (
+    "`--long` adds the errors of all runs, intervals, the evidence for claims, deviations from the paper, and the runs."
+)
+_MAX_SUMMARY_ROWS = 10
+_STANDING_WIDTH = max(map(len, get_args(Standing)))
 
 
 @dataclass(frozen=True)
@@ -27,11 +33,11 @@ class _Style:
     is_markdown: bool
 
     def paragraph(self, text: str, indent: str = "") -> str:
-        """Prose; what reads Markdown breaks lines by itself."""
+        """Wrap prose for a terminal; Markdown readers wrap lines themselves."""
         return text if self.is_markdown else paragraph(text, indent)
 
     def items(self, items: Iterable[tuple[str, Sequence[str]]]) -> str:
-        """A list; each item has a text and what is listed below it."""
+        """Format a list of texts, each with a list below it."""
         lines = []
         for text, below in items:
             lines.append(self.paragraph(f"{self.item}{text}", "    "))
@@ -39,52 +45,92 @@ class _Style:
         return "\n".join(lines)
 
     def titled(self, title: str, texts: Sequence[str]) -> list[str]:
-        """A list with its title, if it has any items."""
+        """Format a list with its title; empty without texts."""
         return [f"{title}:", self.items((text, ()) for text in texts)] if texts else []
 
-    def table(self, grid: Grid) -> str:
-        return as_markdown(grid) if self.is_markdown else as_text(grid)
+    def table(self, grid: Grid, long: bool = True) -> str:
+        return as_markdown(grid) if self.is_markdown else as_text(grid, long)
 
 
 _STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("## ", "### ", "- ", "  - ", True)}
 
 
-def render(report: Report, store: Store, form: Literal["table", "markdown"]) -> str:
-    """The whole report.
+def render(report: Report, store: Store, form: Literal["table", "markdown"], long: bool = True) -> str:
+    """Format a report.
 
     Args:
-        store: Where the histories of the runs are.
+        store: The store with the histories of the runs.
+        long: Whether to add the errors of all runs, intervals, the evidence for claims, deviations and all runs.
     """
     style = _STYLES[form]
     title = f"{style.heading}{report.title}: {report.comparison.table.experiment.title}"
-    parts = [title, _design(report.comparison), style.table(report.grid)]
+    parts = [style.paragraph(title), style.paragraph(_design(report.comparison)), style.table(report.grid, long)]
     parts += [style.paragraph(f"{mark}: {text}") for mark, text in report.footnotes.items()]
     if report.letters:
         letters = [style.paragraph(f"[{letter}] {text}") for text, letter in report.letters.items()]
         parts.append(("  \n" if style.is_markdown else "\n").join(letters))
-    parts += map(style.paragraph, report.notes)
-    for heading, blocks in (
-        ("Cells", _cells(report, style)),
-        ("Claims", _claims(report, style)),
-        ("Deviations from the paper", _deviations(report, style)),
-        ("Runs", _runs(report, style, store)),
-    ):
-        filled = list(blocks)
-        parts += [f"{style.subheading}{heading}", *filled] if filled else []
-    return "\n\n".join(parts)
+    if long:
+        parts += map(style.paragraph, report.notes)
+        for heading, blocks in (
+            ("Cells", _cells(report, style)),
+            ("External results", [style.items((text, ()) for text in report.external_results)]),
+            ("Claims", _claims(report, style)),
+            ("Deviations from the paper", _deviations(report, style)),
+            ("Runs", _runs(report, style, store)),
+        ):
+            filled = list(filter(None, blocks))
+            parts += [f"{style.subheading}{heading}", *filled] if filled else []
+    else:
+        external = [text for net in report.nets for text in net.external_results(long=False)]
+        parts += ["\n".join(block) for block in [style.titled("External results", external)] if block]
+        parts += map(style.paragraph, report.short_notes)
+        parts += _short_claims(report)
+        parts.append(style.paragraph(_LONG_ADDS))
+    text = "\n\n".join(parts)
+    return escape_markdown(text) if style.is_markdown else text
+
+
+def summary(report: Report) -> str:
+    """Format the cells with results of ours, or all cells if there are none, in at most 13 lines."""
+    comparison = report.comparison
+    what = "" if report.has_verdicts else ": not comparable with the paper"
+    cells = [cell for cell in report.cells if cell.ours != NOTHING] or report.cells
+    shown = cells if len(cells) <= _MAX_SUMMARY_ROWS else cells[: _MAX_SUMMARY_ROWS - 1]
+    rows = [(c.compared.cell.id, published(c.compared.cell), c.ours, c.compared.verdict) for c in shown]
+    columns = 4 if report.has_verdicts else 3
+    headers, alignment = ("cell", "paper", "ours", "verdict"), ("left", "right", "right", "left")
+    grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
+    lines = [f"{comparison.table.source.table}, profile {comparison.profile}{what}", as_text(grid)]
+    if len(shown) < len(cells):
+        lines.append(f"and {len(cells) - len(shown)} more cells")
+    return "\n".join(lines)
 
 
 def _design(comparison: Comparison) -> str:
-    """Profile and number of runs."""
+    """Name the profile and the number of runs."""
     planned, usual = comparison.planned, comparison.table.seeds_in(comparison.table.profiles.named(comparison.profile))
-    by_whom = f" by --seeds; the table says {usual}" if usual != planned else ""
-    return f"Profile {comparison.profile}; {count(planned, 'run')} per cell, fixed beforehand{by_whom}"
+    by_option = f" by --seeds; the table says {usual}" if usual != planned else ""
+    return f"Profile {comparison.profile}; {count(planned, 'run')} per cell, fixed beforehand{by_option}"
+
+
+def _short_claims(report: Report) -> Iterator[str]:
+    """One line for each claim, if any has been judged."""
+    if not report.claims:
+        return
+    lines, judged = [f"Claims: {report.claims}"], report.comparison.claims
+    if any(claim.standing != "not run" for claim in judged):
+        lines += [f"  {_standing(claim):<{_STANDING_WIDTH}}  {claim.claim.id}" for claim in judged]
+    yield "\n".join(paragraph(line, "    ") for line in lines)
+
+
+def _standing(claim: ClaimVerdict) -> str:
+    return claim.standing.upper() if claim.standing == "contradicted" else claim.standing
 
 
 def _cells(report: Report, style: _Style) -> Iterator[str]:
-    rows = [_cell_row(net, cell.compared.cell) for cell in report.cells for net in cell.nets if net.errors]
+    rows = [_cell_row(net) for net in report.nets if net.ours and net.errors]
     if rows:
-        headers = ("cell", "errors by seed from 0 on", "median", "interval", "std", "tol.")
+        headers = ("cell", "errors by seed from 0", "median", "interval", "std", "tol.")
         width = len(headers) if report.has_verdicts else headers.index("interval")
         alignment = ("left", "left", "right", "right", "right", "right")
         yield style.table(Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width]))
@@ -104,7 +150,7 @@ def _cells(report: Report, style: _Style) -> Iterator[str]:
 
 
 def _test_set_noise(comparison: Comparison) -> Iterator[str]:
-    """How much errors would vary over other test images, which no verdict includes."""
+    """Report how much errors would vary over other test images, which no verdict includes."""
     by_size: dict[int, list[float]] = {}
     for compared in comparison.tested:
         by_size.setdefault(DATASETS[compared.cell.dataset].test_images, []).append(compared.cell.number or 0.0)
@@ -116,8 +162,8 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _cell_row(report: NetReport, cell: Cell) -> tuple[str, ...]:
-    net, judgement = report.net, report.net.judgement
+def _cell_row(report: NetReport) -> tuple[str, ...]:
+    cell, net, judgement = report.cell, report.net, report.net.judgement
     std = NOTHING
     if judgement.noise:
         share = judgement.noise.published_weight
@@ -129,7 +175,7 @@ def _cell_row(report: NetReport, cell: Cell) -> tuple[str, ...]:
 
 
 def _records(report: Report) -> Iterable[Record]:
-    """Of all runs, each once."""
+    """Return the records of all runs, each once."""
     groups = [group for net in report.nets for group in (net.net.shown, *net.net.others) if group]
     return {record.run: record for group in groups for record in group.records}.values()
 
@@ -144,12 +190,11 @@ def _claims(report: Report, style: _Style) -> Iterator[str]:
     profile, claims = report.comparison.profile, report.comparison.claims
     if not report.has_verdicts:
         yield style.paragraph(
-            f"Profile {profile} trains other nets or data: what holds here need not hold for the paper's."
+            f"Profile {profile} trains other nets or data: a claim that holds here need not hold for the paper's nets."
         )
     for standing in ("supported", "contradicted", "undecided"):
-        mark = standing.upper() if standing == "contradicted" else standing
         found = [
-            (f"{mark}: {c.claim.says} ({c.claim.section}; {c.claim.id}). {method(c)}", c.findings)
+            (f"{_standing(c)}: {c.claim.says} ({c.claim.section}; {c.claim.id}). {method(c)}", c.findings)
             for c in claims
             if c.standing == standing and c.findings
         ]
@@ -178,9 +223,10 @@ def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:
         except PaperbenchError as error:
             complaints.append(f"Left out: {error}")
     if rows:
-        yield style.table(Grid((*headers, "minutes"), tuple(rows), (*("left",) * 4, *("right",) * 6)))
+        parts = ("key", *("training",) * 4, *("results",) * 5)
+        yield style.table(Grid((*headers, "minutes"), tuple(rows), (*("left",) * 4, *("right",) * 6), parts))
         yield style.paragraph(
-            "moving avg err: test error with batch norm's moving averages. test err: the one that is reported."
+            "moving avg err: test error with batch norm's moving averages. test err: the reported test error."
         )
     yield from map(style.paragraph, complaints)
 

@@ -51,7 +51,7 @@ def test_long_list_has_every_net_with_all_columns(models: Run) -> None:
     assert list(found) == list(NETS)
     assert {name: found[name] for name in ROWS} == {name: row.split("|") for name, row in ROWS.items()}
     assert {name: found[name][2] for name in SHORTCUTS} == SHORTCUTS
-    assert "224 x 224 pixels for nets with four stages, else of 32 x 32." in out
+    assert "224 x 224 pixels for nets with four stages, else of 32 x 32." in " ".join(out.split())
     assert all(family.size == (224 if len(family.widths) == 4 else 32) for family in FAMILIES.values())
 
 

@@ -124,7 +124,7 @@ def test_time_limit_stops_the_command_and_counts_the_runs_left(run: Run, quick_s
     command = ("run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "*/resnet110")
     code, _, err = run(*command, "--device", "cpu", "--results", tmp_path / "r", "--max-seconds", "0.000001")
     assert code == 0
-    assert "paperbench: stopped after 1e-06 seconds; 5 runs left. Repeat the command to resume." in err
+    assert "paperbench: stopped after 1e-06 seconds; 5 runs left." in err
     assert Store(tmp_path / "r").records()[0] == []
 
 
@@ -156,13 +156,11 @@ def test_run_of_another_process_is_skipped(run: Run, trained: Path, quick_specs:
     assert Store(tmp_path / "r").records()[0] == []
 
 
-def test_imagenet_table_is_shown_and_compared_in_any_profile(run: Run, tmp_path: Path) -> None:
-    for profile in ("paper", "smoke"):
-        code, out, _ = run("show", "table5", "--profile", profile)
-        assert code == 0
-        assert "ResNet-152, pre-act Residual Unit" in out
-    assert "preact_resnet152/top1                not in this profile" in out
-    code, out, err = run("compare", "table5", "--results", tmp_path, "--profile", "smoke")
+def test_imagenet_table_is_shown_and_compared_in_a_profile_without_it(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("show", "table5", "--profile", "smoke")
+    assert code == 0
+    assert "not in this profile" in out
+    code, _, err = run("compare", "table5", "--results", tmp_path, "--profile", "smoke")
     assert (code, err) == (0, "")
 
 

@@ -198,13 +198,17 @@ def test_what_must_be_said_of_a_verdict_is_a_footnote(numbers: Comparison) -> No
         ("original Residual Unit", "shifted by +0.17"),
         ("ReLU-only pre-activation", in_cell(numbers, "relu_only_preact/resnet110").reason),
         ("full pre-activation", "beyond the tolerance, but not after Holm's correction"),
-        ("full pre-activation", "external: reported by =A lab, by e-mail"),
+        ("full pre-activation", "rests on external results, listed separately"),
     ):
         (line,) = (line for line in notes.splitlines() if note in line)
         letter = line.partition("}")[0] + "}"
         assert letter.startswith(r"\textsuperscript{")
         (of_row,) = (line for line in unbroken.splitlines() if line.startswith(row))
         assert letter in of_row
+    assert (
+        "preact/resnet164: 5.50 (+0.04), n=10, reported by =A lab, by e-mail: reproduced; errors: 5.20, 5.90"
+        in below(numbers)
+    )
     assert "2 cells differ from the paper" in notes
 
 
@@ -300,7 +304,9 @@ def test_long_titles_are_broken_where_the_table_is_wide_and_only_there_and_never
     comparisons: dict[str, Comparison], tmp_path: Path
 ) -> None:
     wide = render(comparisons["table5"])
-    assert r"\begin{tabular}[t]{@{}l@{}}ResNet-152, original\\ \quad Residual Unit\end{tabular} &" in wide
+    assert r"\begin{tabular}[t]{@{}l@{}}ResNet-152, original\\ \quad Residual Unit\end{tabular} &" in wide, re.findall(
+        r"ResNet-152.{60}", wide
+    )
     assert "\noriginal Residual Unit & 4(a) &" in render(comparisons["table2"])
     root = copy_of_specs(tmp_path)
     title = "title: ResNet-152, pre-act Residual Unit"
