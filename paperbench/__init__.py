@@ -1,12 +1,12 @@
 """paperbench: does "Identity Mappings in Deep Residual Networks" reproduce?
 
-Importing this package makes the paper's nets known to timm, now if timm is loaded, else as soon as it is, and loads
-neither timm nor torch by itself:
+Importing this package registers the paper's nets with timm, as soon as timm is imported. It imports neither timm nor
+torch by itself:
 
     import paperbench, timm
     model = timm.create_model("preact_resnet1001")
 
-Its tables, their runs and their verdicts are objects (see `paperbench.api`):
+Tables, runs and verdicts are objects (see `paperbench.api`):
 
     paperbench.load_table("table2").compare("results/")
     paperbench.run(paperbench.plan("table2", profile="smoke"))
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """What `api` offers, loaded when it is asked for."""
+    """Import the functions of `api` on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from paperbench import api

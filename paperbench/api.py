@@ -31,11 +31,11 @@ from tabulate import tabulate
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report import FORMATS, Format
 from paperbench.report.grid import escape_markdown, paragraph
 from paperbench.report.published import published_table
-from paperbench.report.report import Report, count
+from paperbench.report.report import Report
 from paperbench.runs.external import read_externals
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
@@ -166,15 +166,15 @@ class PublishedTable:
         self,
         results: str | PathLike[str] = "results",
         *,
-        cells: str = "*",
+        cells: str | Sequence[str] = "*",
         profile: str = "paper",
         seeds: int | None = None,
     ) -> JudgedTable:
         """Judge the results in a results directory.
 
         Args:
-            cells: A shell pattern, see `Table.cells`.
-            seeds: Runs per cell, fixed beforehand; by default the table's.
+            cells: One shell pattern or several, see `Table.cells`.
+            seeds: Runs a cell, fixed beforehand, if not as many as the table says.
 
         Raises:
             PaperbenchError: The directory, profile or cell does not exist.
@@ -248,9 +248,9 @@ class Plan:
     """The runs that a table needs, and how to train them. `str` lists the runs.
 
     Attributes:
-        cells: The shell pattern of the cells.
-        unnamed_rows: Rows that match the pattern but are run only if they are named in full.
-        seeds: Runs per cell, fixed beforehand; `runs` may be the extension to twice as many.
+        cells: The shell patterns that chose the cells.
+        unnamed_rows: Rows that match it and run only if they are named in full.
+        seeds: Runs per cell, fixed beforehand; the runs may be the extension to twice as many.
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
@@ -260,7 +260,7 @@ class Plan:
     """
 
     table: PublishedTable
-    cells: str
+    cells: tuple[str, ...]
     unnamed_rows: tuple[str, ...]
     profile: str
     seeds: int
@@ -279,14 +279,14 @@ class Plan:
         """The command that prints the report on the results of this plan."""
         read = self.table.table
         options = {
-            "cells": (self.cells, "*"),
             "profile": (self.profile, "paper"),
             "seeds": (str(self.seeds), str(read.seeds_in(read.profiles.named(self.profile)))),
             "results": (str(self.results), "results"),
             "tables": (str(self.table.root), str(find_spec_root(None))),
         }
+        cells = ["--cells", *self.cells] if self.cells != ("*",) else []
         given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
-        return shlex.join(["paperbench", "compare", self.table.id, *given])
+        return shlex.join(["paperbench", "compare", self.table.id, *cells, *given])
 
     def __str__(self) -> str:
         from paperbench.runs.disk_space import format_bytes
@@ -301,7 +301,7 @@ class Plan:
         table = tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "to do"])
         total = sum(lacking.values())
         return (
-            f"{table}\n\n{len(rows)} run{'s' if len(rows) > 1 else ''}, {total:,} iterations to do, about "
+            f"{table}\n\n{count(len(rows), 'run')}, {count(total, 'iteration')} to do, about "
             f"{format_bytes(self.bytes_needed)} of disk to be filled."
         )
 
@@ -347,7 +347,7 @@ def plan(
     table: str,
     results: str | PathLike[str] = "results",
     *,
-    cells: str = "*",
+    cells: str | Sequence[str] = "*",
     profile: str = "paper",
     seeds: int | None = None,
     precision: str | None = None,
@@ -362,9 +362,9 @@ def plan(
     """Plan the training of a table. Loads the data sets; writes nothing.
 
     Args:
-        results: The results directory; its runs are resumed.
-        cells: A shell pattern, see `Table.cells`.
-        seeds: Runs per cell; by default the table's or profile's. Twice as many are its extension.
+        results: The results directory; runs that it holds are continued.
+        cells: One shell pattern or several, see `Table.cells`.
+        seeds: Runs per cell, if not as many as the table or profile says. Twice as many are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
         engine: "eager", "graph" or "compile"; "auto" chooses.
         data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
@@ -410,7 +410,7 @@ def plan(
     matching = read.cells(cells, on_request=True)
     return Plan(
         table=published,
-        cells=cells,
+        cells=(cells,) if isinstance(cells, str) else tuple(cells),
         unnamed_rows=tuple(dict.fromkeys(cell.row.id for cell in matching if cell not in chosen)),
         profile=profile,
         seeds=usual if seeds in (None, 2 * usual) else seeds,

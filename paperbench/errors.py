@@ -1,30 +1,63 @@
-"""The one exception that users are meant to see.
+"""The exceptions that users see, and the wording that their messages share.
 
-Every message says what is wrong and what to do next; the command line prints it without a traceback and exits with 2.
+Every message says what is wrong and what to do next. The command line prints it without a traceback and exits with 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+MAX_LISTED = 12
+"""Words that a message lists at most."""
 
 
 class PaperbenchError(Exception):
-    """Something the user can mend: a misspelt name, missing data, a full disk."""
+    """An error that the user can fix: a misspelt name, missing data, a full disk."""
 
 
 class ArgumentError(PaperbenchError, TypeError):
-    """An argument that nothing takes; a TypeError too, as timm expects of its models."""
+    """An unknown argument of a net. Also a TypeError, as timm expects of its models."""
 
 
 class RunError(PaperbenchError):
-    """Something wrong with one run, while the others of a command can go on."""
+    """An error of a single run; the other runs of the command can still be trained."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A sentence that names the likeliest meant word, or else all known ones."""
+    """Return a sentence that suggests the known word closest to `word`, or lists the known words if none is close."""
     words = sorted(known)
-    matches = get_close_matches(word, words, n=1, cutoff=0.6)
-    if matches:
-        return f"Did you mean {matches[0]!r}?"
-    return f"Known: {', '.join(words)}." if words else "There are none."
+    suggestion = closest(word, words)
+    if suggestion is not None:
+        return f"Did you mean {suggestion!r}?"
+    return f"Known: {listing(words)}." if words else "There are none."
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word closest to `word`, ignoring case, or None.
+
+    If no spelling is close, `word` may abbreviate a single known word: "md" for "markdown", "2" for "table2".
+    """
+    by_lower = {name.lower(): name for name in known}
+    lower = word.lower()
+    matches = get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    if not matches and word:
+        matches = [name for name in by_lower if _is_subsequence(lower, name)]
+    return by_lower[matches[0]] if len(matches) == 1 else None
+
+
+def _is_subsequence(short: str, long: str) -> bool:
+    rest = iter(long)
+    return all(letter in rest for letter in short)
+
+
+def listing(words: Sequence[str]) -> str:
+    """Return the words separated by commas; of many only the first, and the number of the others."""
+    if len(words) <= MAX_LISTED:
+        return ", ".join(words)
+    return f"{', '.join(words[: MAX_LISTED - 1])} and {len(words) - MAX_LISTED + 1} others"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 run", "1,600 runs"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,7 +1,9 @@
-"""What README.md tells people to type, where the other tests do not type it anyway."""
+"""Code in README.md and docs/ that other tests do not run."""
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +14,24 @@ from paperbench.specs.recipe import Recipe
 from tests.helpers import ROOT
 from tests.runs.running import go, planned, tiny
 
-
-def block_with(text: str) -> str:
-    """The indented block of README.md in which a text stands."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    (middle,) = (number for number, line in enumerate(lines) if text in line)
-    first, last = middle, middle
-    while lines[first - 1].startswith("    ") or not lines[first - 1]:
-        first -= 1
-    while lines[last + 1].startswith("    ") or not lines[last + 1]:
-        last += 1
-    return "\n".join(line.removeprefix("    ") for line in lines[first : last + 1])
+CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$|((?:^(?: {4}[^\n]*)?\n)+)", re.MULTILINE | re.DOTALL)
+"""A fenced or an indented block."""
 
 
-def test_a_trained_net_is_loaded_as_the_readme_says(
+def code_with(text: str) -> str:
+    """Return the first code block of the documentation that contains a text."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for fenced, indented in CODE_BLOCK.findall(page.read_text(encoding="utf-8")):
+            if text in (block := textwrap.dedent(fenced or indented)):
+                return block
+    raise AssertionError(f"no code block contains {text!r}")
+
+
+def test_weights_of_a_finished_run_load_in_timm_as_documented(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
     directory, log = go(planned(tiny(paper_recipe), small_dataset), tmp_path)
-    code = block_with("facts = opened.metadata()").replace("results/runs/<run>", str(directory.path))
+    code = code_with("facts = opened.metadata()").replace("results/runs/<run>", str(directory.path))
     pixels = torch.from_numpy(small_dataset.x_test).permute(0, 3, 1, 2).float()
     names: dict[str, Any] = {"pixels": pixels}
     exec(code, names)
@@ -41,9 +43,9 @@ def test_a_trained_net_is_loaded_as_the_readme_says(
     )
 
 
-def test_nets_are_built_as_the_readme_says() -> None:
+def test_nets_are_built_as_documented() -> None:
     names: dict[str, Any] = {}
     with torch.device("meta"):
-        exec(block_with('timm.create_model("preact_resnet1001")'), names)
+        exec(code_with('timm.create_model("preact_resnet1001")'), names)
     assert names["model"].num_classes == 100
     assert names["small"].net.depth == 29

@@ -1,1 +1,1 @@
-"""The command line, a module a subcommand."""
+"""The command line: one module per subcommand."""

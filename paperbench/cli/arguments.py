@@ -1,4 +1,4 @@
-"""Arguments, and remarks, that several subcommands share."""
+"""Arguments that several subcommands share."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from typing import Any
 
 from paperbench.seeds import MAX_SEEDS
 
-Subparsers = Any  # argparse keeps the class of `add_subparsers` to itself
+Subparsers = Any  # argparse does not export the class that `add_subparsers` returns
 
 DEFAULT_RESULTS = Path("results")
 
 
 def add_table(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", help="id of a table, such as table2")
+    parser.usage = f"{parser.prog} TABLE [options]"  # argparse puts TABLE last, where `--cells` would take it
+    parser.add_argument("table", metavar="TABLE", help="id of a table, such as table2; `paperbench list` shows all")
 
 
 def add_tables_root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--tables", type=Path, metavar="DIR", help="folder with experiments/ and expected/ (default: paperbench's own)"
+        "--tables",
+        type=Path,
+        metavar="DIR",
+        help="directory with your own experiments/ and expected/ (default: those of paperbench)",
     )
 
 
@@ -33,58 +37,73 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder with the data sets (default: $PAPERBENCH_DATA, else ./data)"
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="directory with the data sets (default: $PAPERBENCH_DATA, else ./data)",
     )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="auto", metavar="D", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="D",
+        help="auto (default: the first GPU, else the CPU), cpu, cuda or cuda:N",
+    )
 
 
 def add_profile(parser: argparse.ArgumentParser, default: str = "paper") -> None:
     parser.add_argument(
-        "--profile", default=default, metavar="P", help="paper (default): exact; shallow, smoke: reduced, see `list`"
+        "--profile",
+        default=default,
+        metavar="P",
+        help="paper (default): the paper's experiment; shallow, smoke: smaller ones, see `paperbench list`",
     )
 
 
-class _Once(argparse.Action):
-    """An option that is refused, rather than replaced, when it is given again."""
+class _Patterns(argparse.Action):
+    """Collects the patterns of all occurrences of an option; the first occurrence replaces the default."""
 
     def __call__(
         self,
-        parser: argparse.ArgumentParser,
+        _parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
         values: Any,
-        option_string: str | None = None,
+        _option: str | None = None,
     ) -> None:
-        if getattr(namespace, self.dest) != self.default:
-            parser.error(f"{option_string} was given twice; give one pattern, such as '[ab]*/*', or two commands")
-        setattr(namespace, self.dest, values)
+        given = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if given is self.default else [*given, *values])
+
+
+ALL_CELLS = ("*",)
 
 
 def add_cells(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cells",
-        action=_Once,
-        default="*",
+        action=_Patterns,
+        nargs="+",
+        default=ALL_CELLS,
         metavar="GLOB",
-        help="only cells whose row/column matches, such as 'preact/*' or resnet110",
+        help="only the cells whose row, column or row/column matches one of these patterns, such as `--cells original "
+        "preact` or `--cells '*/resnet110'`; repeatable",
     )
 
 
 def discard_output() -> None:
-    """Write no more to stdout: its reader, such as `head`, has had enough."""
+    """Send further output to /dev/null: the reader of stdout, such as `head`, has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def positive_int(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
 
 
 def number_of_runs(text: str) -> int:
-    """A number of runs a cell that somebody could train."""
+    """Parse a number of runs per cell."""
     if positive_int(text) > MAX_SEEDS:
         raise argparse.ArgumentTypeError(f"must be at most {MAX_SEEDS}, not {text}")
     return int(text)

@@ -1,4 +1,4 @@
-"""paperbench list: the tables and profiles there are."""
+"""paperbench list: all tables and profiles."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import argparse
 
 from paperbench.cli.arguments import Subparsers, add_tables_root
 
+NEXT_STEPS = (
+    "Next: `paperbench show table2` prints the published numbers, the recipe and the nets. `paperbench run table2 "
+    "--profile smoke` trains small nets in minutes; without --profile it runs the paper's experiment."
+)
+
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("list", help="list tables and profiles")
+    parser = subparsers.add_parser("list", help="list the tables and profiles")
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from tabulate import tabulate
-
+    from paperbench.report.grid import Grid, as_text, paragraph
     from paperbench.specs.table import find_spec_root, load_experiment, load_profiles, table_ids
 
     root = find_spec_root(args.tables)
     tables = [load_experiment(table, root) for table in table_ids(root)]
-    rows = [(t.table, sum(len(r.cells) for r in t.rows if not r.on_request), t.seeds, t.title) for t in tables]
-    print(tabulate(rows, ["table", "cells", "seeds", "title"]))
+    rows = []
+    for table in tables:
+        n_cells = sum(len(row.cells) for row in table.rows if not row.on_request)
+        rows.append((table.table, str(n_cells), str(table.seeds), table.title))
+    headers = ("table", "cells", "runs per cell", "title")
+    print(as_text(Grid(headers, tuple(rows), ("left", "right", "right", "left"))))
     print()
-    profiles = load_profiles(root).profiles
-    print(tabulate([(name, profile.title) for name, profile in profiles.items()], ["profile", "what it runs"]))
+    profiles = [(name, profile.title) for name, profile in load_profiles(root).profiles.items()]
+    print(as_text(Grid(("profile", "title"), tuple(profiles), ("left", "left"))))
+    print("\n" + paragraph(NEXT_STEPS))
     return 0

@@ -4,37 +4,108 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import Any
+from shutil import get_terminal_size
+from types import ModuleType
+from typing import Any, NoReturn
 
 import paperbench
 from paperbench.cli import bench, compare, data, list_tables, models, record, run, schema, show, verify
 from paperbench.cli.arguments import discard_output
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, nearest
 
-SUBCOMMANDS = (list_tables, show, run, compare, record, verify, models, bench, data, schema)
+SUBCOMMANDS: dict[str, tuple[ModuleType, ...]] = {
+    "Look": (list_tables, show, models),
+    "Run": (run, record),
+    "Judge": (compare, verify),
+    "Machine and files": (bench, data, schema),
+}
+"""The modules of the subcommands, under the headings of `paperbench --help`."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Takes options by their full names only, so that a later option cannot change what a script means."""
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one or two lines and suggest the nearest option or choice.
+
+    It takes no abbreviated options, so that a later option cannot change the meaning of a script.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse arguments; argparse calls this for each subcommand too, so unknown arguments are refused here."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            option = unknown[0].partition("=")[0]
+            if not option.startswith("-"):
+                self.error(f"Unexpected argument {unknown[0]!r}.")
+            known = re.findall(r"^ +(?:-\w, )?(--[a-z][\w-]*)", self.format_help(), re.MULTILINE)
+            self.error(f"Unknown option {option}. {nearest(option, known)}")
+        return parsed, []
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of `paperbench` with all subcommands."""
-    parser = _Parser(
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            what = action.option_strings[-1] if action.option_strings else str(action.metavar).lower()
+            raise argparse.ArgumentError(None, f"Unknown {what} {value!r}. {nearest(str(value), action.choices)}")
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("required: TABLE"):
+            message = f"Name a table first, such as `{self.prog} table2`. `paperbench list` shows all tables."
+        self.exit(2, f"paperbench: error: {message.removeprefix('argument ')}\nSee `{self.prog} --help`.\n")
+
+
+class _Group:
+    """Adds subcommands and keeps their summaries, for a help text in groups."""
+
+    def __init__(self, title: str, subparsers: Any) -> None:
+        self._title, self._subparsers = title, subparsers
+        self._summaries: dict[str, str] = {}
+
+    def add_parser(self, name: str, *, help: str, **settings: Any) -> argparse.ArgumentParser:  # noqa: A002
+        self._summaries[name] = help
+        settings.setdefault("description", f"{help[0].upper()}{help[1:]}.")
+        parser: argparse.ArgumentParser = self._subparsers.add_parser(name, **settings)
+        return parser
+
+    def help(self, width: int) -> str:
+        lines = [
+            textwrap.fill(f"  {name:<8}  {summary}", width, subsequent_indent=" " * 12)
+            for name, summary in self._summaries.items()
+        ]
+        return "\n".join([f"{self._title}:", *lines])
+
+
+def build_parser() -> Parser:
+    """Return the parser of `paperbench` with all subcommands."""
+    width = get_terminal_size().columns - 2  # as argparse does
+    parser = Parser(
         prog="paperbench",
-        description="Re-run the tables of He et al., Identity Mappings in Deep Residual Networks (arXiv:1603.05027), "
-        "and compare.",
-        epilog="Start with `paperbench run table2 --profile smoke`: the whole machinery in three minutes on two cores.",
+        description=textwrap.fill(
+            "Re-run the tables of He et al., Identity Mappings in Deep Residual Networks (arXiv:1603.05027), and "
+            "compare the results with the paper.",
+            width,
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="paperbench COMMAND ...",
     )
     parser.add_argument("--version", action="version", version=f"paperbench {paperbench.__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in SUBCOMMANDS:
-        module.add_parser(subparsers)
+    subparsers = parser.add_subparsers(prog="paperbench", dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    helps = []
+    for title, modules in SUBCOMMANDS.items():
+        group = _Group(title, subparsers)
+        for module in modules:
+            module.add_parser(group)
+        helps.append(group.help(width))
+    start = (
+        "Start with `paperbench run table2 --profile smoke`: it trains and judges a small Table 2 in three minutes on "
+        "two cores. `paperbench COMMAND --help` describes a command."
+    )
+    parser.epilog = "\n\n".join([*helps, textwrap.fill(start, width)])
     return parser
 
 
@@ -42,13 +113,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        0; 1 if `verify` finds a problem; 2 for anything the user can mend; 128 + N if signal N ended it.
+        The exit status: 0; 1 if `verify` finds a problem or `compare` a difference; 2 for an error that the user can
+        fix; 128 + N after signal N.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may know no dagger
-    args = build_parser().parse_args(arguments)
+            stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character
+    parser = build_parser()
+    args = parser.parse_args(arguments)
     try:
+        if args.command is None:
+            parser.print_help()
+            return 2
         code = int(args.execute(args))
         sys.stdout.flush()
         return code
@@ -58,9 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_output()
         return 0
-    except OSError as error:  # of a file that nobody thought could fail
-        print(f"paperbench: error: {error}. Mend that, and give the same command again.", file=sys.stderr)
+    except OSError as error:
+        print(f"paperbench: error: {error}. Fix this, then repeat the command.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("paperbench: interrupted; what was checkpointed is kept.", file=sys.stderr)
+        print("paperbench: interrupted; all checkpoints are kept.", file=sys.stderr)
         return 130

@@ -1,39 +1,56 @@
-"""paperbench models: the nets that timm can build, and pictures of them."""
+"""paperbench models: the nets registered with timm, as a list or a diagram."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import Subparsers, add_tables_root, positive_int
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, count, listing, nearest
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
     from paperbench.specs.run_spec import Precision
 
-_NOTES = """
-Figures are those of the paper; x: signal, F: residual function, b: initial bias of the gate.
-MACs: multiply-accumulates on one image, of 224 x 224 pixels for nets of four stages, else of 32 x 32.
-`paperbench models NAME --diagram` draws a net."""
+_NOTES = {
+    "MACs": "MACs: multiply-accumulates per image, of 224 x 224 pixels for nets with four stages, else of 32 x 32.",
+    "placement": "placement: figure of the paper and name.",
+    "shortcut": "shortcut: figure of the paper and name; x: signal, F: residual function, b: initial gate bias.",
+}
+"""Explanations of columns."""
 
-_COUNTED = "counted from the tensors that a step makes, not measured: kernels need some workspace beside them"
+_COLUMNS = ("net", "units", "placement", "shortcut", "layers", "params", "MACs", "tables")
+_PRIORITY = ("net", "layers", "params", "tables", "MACs", "placement", "shortcut", "units")
+"""Columns in the order in which they get their place on a narrow terminal."""
+
+_RIGHT_ALIGNED = {"layers", "params", "MACs"}
+
+_COUNTED = "counted from the tensors of a step; kernels need some workspace on top"
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("models", help="list the nets registered with timm, or draw one")
-    parser.add_argument("pattern", nargs="?", default="*", help="shell pattern of names, such as 'preact_*'")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--diagram", action="store_true", help="draw the one net that is named, unit by unit")
-    shown.add_argument(
+    parser = subparsers.add_parser(
+        "models",
+        help="list the nets registered with timm, or draw one",
+        description="List the nets that paperbench registers with timm, or draw one of them.",
+    )
+    parser.add_argument(
+        "pattern", nargs="?", default="*", metavar="NAME", help="name of a net, or a shell pattern such as 'preact_*'"
+    )
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--long", action="store_true", help="list all columns, also if wider than the terminal")
+    actions.add_argument("--diagram", action="store_true", help="draw one net, unit by unit")
+    actions.add_argument(
         "--memory",
         action="store_true",
-        help="what a training step takes, with and without recomputing what is inside the residual units (gradient "
-        "checkpointing, `set_grad_checkpointing` of timm's models); measured on a GPU, else counted",
+        help="print the memory of a training step, with and without recomputing the inside of residual units (gradient "
+        "checkpointing, timm's `set_grad_checkpointing`); measured on a GPU, else counted",
     )
     parser.add_argument(
         "--set",
@@ -41,9 +58,11 @@ def add_parser(subparsers: Subparsers) -> None:
         default=[],
         metavar="KEY=VALUE",
         dest="settings",
-        help="with --diagram: an argument of the net, as one would give it to timm, such as depth=20; repeatable",
+        help="with --diagram: an argument of the net, as for timm.create_model, such as depth=20; repeatable",
     )
-    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="with --memory: images (default: 128)")
+    parser.add_argument(
+        "--batch-size", type=positive_int, metavar="N", help="with --memory: images per step (default: 128)"
+    )
     parser.add_argument("--device", metavar="D", help="with --memory: auto (default), cpu, cuda or cuda:N")
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
@@ -53,27 +72,27 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.catalogue import NETS, resolve
 
     if args.pattern.partition(".")[0] in NETS:
-        resolve(args.pattern)  # it may have a tag
+        resolve(args.pattern)  # checks the tag, if any
         names = [args.pattern]
     else:
         names = [name for name in NETS if fnmatchcase(name, args.pattern)]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
-    for option, value, needed, is_there in (
+    for option, value, needed, is_given in (
         ("--set", args.settings, "--diagram", args.diagram),
         ("--batch-size", args.batch_size, "--memory", args.memory),
         ("--device", args.device, "--memory", args.memory),
     ):
-        if value and not is_there:
-            raise PaperbenchError(f"{option} needs {needed}. Add that, or leave {option} out.")
+        if value and not is_given:
+            raise PaperbenchError(f"{option} needs {needed}. Add {needed}, or omit {option}.")
     if args.tables and (args.diagram or args.memory):
-        raise PaperbenchError("--tables is for the list of nets. Leave it out, or --diagram and --memory.")
+        raise PaperbenchError("--tables is for the list of nets. Omit it, or --diagram and --memory.")
     if args.diagram:
         print(_diagram(names, args.pattern, args.settings))
     elif args.memory:
         print(_memory(names, args.batch_size or 128, args.device or "auto"))
     else:
-        print(_table(names, args.tables))
+        print(_table(names, args.tables, args.long))
     return 0
 
 
@@ -82,16 +101,15 @@ def _diagram(names: list[str], pattern: str, settings: list[str]) -> str:
     from paperbench.report.diagram import diagram
 
     if len(names) > 1:
-        few = ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} or another"
-        raise PaperbenchError(f"--diagram draws one net, and {pattern!r} matches {len(names)}. Name one: {few}.")
+        raise PaperbenchError(f"--diagram draws one net, but {pattern!r} matches {len(names)}: {listing(names)}.")
     arguments = dict(map(_setting, settings))
     if len(arguments) < len(settings):
-        raise PaperbenchError("--set gives an argument twice. Give it once.")
+        raise PaperbenchError("--set sets an argument twice. Set it once.")
     return diagram(resolve(names[0], **arguments))
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Key and value of `key=value`; the value is what JSON takes it for, else a text."""
+    """Split `key=value`; the value is parsed as JSON if possible, else kept as text."""
     key, _, value = text.partition("=")
     if not key or not value:
         raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
@@ -101,15 +119,40 @@ def _setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _table(names: Iterable[str], chosen_root: Path | None) -> str:
-    from tabulate import tabulate
+def _table(names: Iterable[str], tables_root: Path | None, long: bool) -> str:
+    """Return a row for each net, with as many columns as fit the terminal, or all."""
+    from tabulate import MIN_PADDING, tabulate
 
+    from paperbench.report.grid import paragraph, terminal_width
+
+    rows = _rows(names, tables_root)
+    columns = list(_COLUMNS)
+    if not long:
+        widths = {column: max(len(column) + MIN_PADDING, *(len(row[column]) for row in rows)) for column in _COLUMNS}
+        n_fitting = sum(used <= terminal_width() + 2 for used in accumulate(widths[column] + 2 for column in _PRIORITY))
+        columns = [column for column in _COLUMNS if column in _PRIORITY[: max(n_fitting, 1)]]
+    table = tabulate(
+        [[row[column] for column in columns] for row in rows],
+        columns,
+        disable_numparse=True,
+        colalign=["right" if column in _RIGHT_ALIGNED else "left" for column in columns],
+    )
+    notes = [text for column, text in _NOTES.items() if column in columns]
+    hidden = [column for column in _COLUMNS if column not in columns]
+    if hidden:
+        notes.append(f"--long adds the columns {listing(hidden)}.")
+    notes.append("`paperbench models NAME --diagram` draws a net.")
+    return "\n".join([table, "", *(paragraph(note) for note in notes)])
+
+
+def _rows(names: Iterable[str], tables_root: Path | None) -> list[dict[str, str]]:
+    """Return the text of every column for each net."""
     from paperbench.architecture import macs, parameters
     from paperbench.catalogue import FAMILIES, PLACEMENTS, resolve
     from paperbench.specs.table import find_spec_root, load_table, table_ids
 
     tables: dict[str, dict[str, None]] = {}
-    root = find_spec_root(chosen_root)
+    root = find_spec_root(tables_root)
     for table_id in table_ids(root):
         for cell in load_table(table_id, root).all_cells:
             tables.setdefault(cell.settings[0].reference.name, {})[table_id.removeprefix("table")] = None
@@ -117,13 +160,20 @@ def _table(names: Iterable[str], chosen_root: Path | None) -> str:
     for name in names:
         net = resolve(name)
         family, placement = FAMILIES[net.family], PLACEMENTS[net.placement]
-        count = "+".join(map(str, net.units)) if family.depths else sum(net.units)  # depth alone does not say the first
-        row = (name, f"{count} {family.unit}", f"{placement.figure} {placement.title}", _shortcut(net), net.depth)
-        used = ", ".join(tables.get(name.partition(".")[0], ()))
-        rows.append((*row, f"{parameters(net):,}", f"{macs(net) / 1e6:.1f}M", used))
-    headers = ["net", "units", "Fig., placement", "Fig., shortcut", "layers", "params", "MACs", "tables"]
-    alignment = ("left", "left", "left", "left", "right", "right", "right", "left")
-    return tabulate(rows, headers, disable_numparse=True, colalign=alignment) + "\n" + _NOTES
+        # The depth alone does not determine the units per stage of the ImageNet nets.
+        n_units = "+".join(map(str, net.units)) if family.depths else sum(net.units)
+        texts = (
+            name,
+            f"{n_units} {family.unit}",
+            f"{placement.figure} {placement.title}",
+            _shortcut(net),
+            str(net.depth),
+            f"{parameters(net):,}",
+            f"{macs(net) / 1e6:.1f}M",
+            ", ".join(tables.get(name.partition(".")[0], ())),
+        )
+        rows.append(dict(zip(_COLUMNS, texts, strict=True)))
+    return rows
 
 
 def _shortcut(net: Net) -> str:
@@ -138,7 +188,13 @@ def _shortcut(net: Net) -> str:
     return f"{shortcut.figure} {shortcut.title}{details}"
 
 
-def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
+def _memory(names: Sequence[str], batch_size: int, wanted_device: str) -> str:
+    where = "" if wanted_device == "auto" else f" on {wanted_device}"
+    print(
+        f"paperbench: computing the memory of {count(len(names), 'net')}{where}; a deep net can take a minute.",
+        file=sys.stderr,
+        flush=True,
+    )
     import torch
     from tabulate import tabulate
 
@@ -161,4 +217,4 @@ def _memory(names: Iterable[str], batch_size: int, wanted_device: str) -> str:
     how = f"measured on {torch.cuda.get_device_name(device)}" if device.type == "cuda" else _COUNTED
     headers = ["net", "fp32", "recomputing", "bf16", "recomputing"]
     table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *("right",) * 4))
-    return f"{table}\n\nGB for a training step on {batch_size} images at once; {how}."
+    return f"{table}\n\nGB for a training step on {count(batch_size, 'image')}; {how}."

@@ -1,4 +1,4 @@
-"""paperbench record TABLE CELL: record a result that somebody else reports."""
+"""paperbench record TABLE CELL: record a result that was not trained here."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ import json
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import Subparsers, add_results, add_table, add_tables_root
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, listing, nearest
 
 if TYPE_CHECKING:
     from paperbench.specs.cell import Cell
     from paperbench.specs.experiment import Setting
+    from paperbench.specs.table import Table
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "record",
-        help="record a result from elsewhere",
+        help="record a result that was not trained here",
         description="Record a result that was not trained here. It is marked as external: `compare` shows it with its "
-        "source and never pools it with runs of your own.",
+        "source and never pools it with your own runs.",
     )
     add_table(parser)
-    parser.add_argument("cell", metavar="CELL", help="id of a cell, row/column, such as preact/resnet110")
-    parser.add_argument("--seed", type=int, required=True, metavar="S", help="seed of the run, or its number")
+    parser.usage = f"{parser.prog} TABLE CELL\n           --seed S --error E --source TEXT [options]"
+    parser.add_argument("cell", metavar="CELL", help="id of one cell, row/column, such as preact/resnet110")
     parser.add_argument(
-        "--error", type=_error, required=True, metavar="E", help="test error in percent, such as 6.37; or: diverged"
+        "--seed", type=int, required=True, metavar="S", help="seed of the run, or another number that identifies it"
     )
     parser.add_argument(
-        "--source", type=str.strip, required=True, metavar="TEXT", help="who reports it and where, in one line"
+        "--error", type=_error, required=True, metavar="E", help="test error in percent, such as 6.37, or: diverged"
     )
     parser.add_argument(
-        "--setting", metavar="LABEL", help="which net, in cells that stand for several, such as gate_bias=-3"
+        "--below-1-percent", action="store_true", help="confirm that an error between 0 and 1 is in percent"
     )
+    parser.add_argument(
+        "--source", type=str.strip, required=True, metavar="TEXT", help="one line: who reports the result, and where"
+    )
+    parser.add_argument("--setting", metavar="LABEL", help="the net, in cells with several nets, such as gate_bias=-3")
     add_results(parser)
     add_tables_root(parser)
     parser.set_defaults(execute=execute)
@@ -44,8 +49,13 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.specs.table import find_spec_root, load_table
     from paperbench.typed import TypedError, from_json
 
+    if args.error is not None and 0 < args.error < 1 and not args.below_1_percent:
+        raise PaperbenchError(
+            f"--error {args.error:g}: {args.error:g} % or {100 * args.error:g} %? Errors are in percent. Give "
+            f"`--error {100 * args.error:g}`, or add --below-1-percent if {args.error:g} % is right."
+        )
     table = load_table(args.table, find_spec_root(args.tables))
-    cell = table.cell(args.cell)
+    cell = _one_cell(table, args.cell)
     setting = _setting(cell, args.setting)
     values = {
         "schema": SCHEMA,
@@ -67,30 +77,37 @@ def execute(args: argparse.Namespace) -> int:
     label = f" ({setting.label})" if setting.label else ""
     print(
         f"Recorded: {table.id} {cell.id}{label}, seed {result.seed}, {result.outcome} (source: {result.source!r}), in "
-        f"{path}. It is marked as external and never pooled with runs of your own."
+        f"{path}. It is marked as external and never pooled with your own runs."
     )
     return 0
 
 
+def _one_cell(table: Table, cell_id: str) -> Cell:
+    """Return the cell with an id; a pattern or a part of an id is refused with the cells that it matches."""
+    cells = table.cells(cell_id, on_request=True)
+    if cells[0].id != cell_id:
+        raise PaperbenchError(f"{cell_id!r} is not the id of a cell. Name one: {listing([cell.id for cell in cells])}.")
+    return cells[0]
+
+
 def _setting(cell: Cell, label: str | None) -> Setting:
-    """The net that a label means; it is needed if the cell stands for several."""
+    """Return the setting with a label; only cells with several nets need one."""
     known = {setting.label: setting for setting in cell.settings}
     if len(known) == 1 and label is not None:
-        raise PaperbenchError(f"Cell {cell.id} stands for one net: leave --setting out.")
+        raise PaperbenchError(f"Cell {cell.id} has only one net. Omit --setting.")
     if len(known) > 1 and label is None:
-        listed = ", ".join(known)
-        raise PaperbenchError(f"Cell {cell.id} stands for several nets: say which (`--setting LABEL`), of {listed}.")
+        raise PaperbenchError(f"Cell {cell.id} has several nets. Choose one with --setting: {listing([*known])}.")
     if label is not None and label not in known:
         raise PaperbenchError(f"Cell {cell.id} has no net {label!r}. {nearest(label, known)}")
     return known[label or ""]
 
 
 def _error(text: str) -> float | None:
-    """A percentage; None for a run that diverged. The range is checked with the other values."""
+    """Parse a percentage, or "diverged" as None. The range is checked with the other values."""
     if text == "diverged":
         return None
     try:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a percentage, or 'diverged', not {text!r}") from None
-    return int(value) if value.is_integer() else value  # a message about 641 is not to say 641.0
+    return int(value) if value.is_integer() else value  # so that a message about 641 does not print 641.0

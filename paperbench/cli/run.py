@@ -1,4 +1,4 @@
-"""paperbench run TABLE: train what the table still lacks, then print it."""
+"""paperbench run TABLE: train the missing runs of a table, then print the table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from paperbench.cli.arguments import (
     positive_int,
     positive_seconds,
 )
+from paperbench.errors import count
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "run",
-        help="train the cells of a table",
-        description="Train what a table still lacks, then print it. The same command again continues or does only "
-        "what is missing.",
+        help="train the cells of a table, then print it",
+        description="Train the missing runs of a table, then print it beside the published numbers. Repeat the command "
+        "to resume: finished runs are never trained again. Exit status: 0; 2 if a run failed; 128 + N after signal N.",
     )
     add_table(parser)
     add_cells(parser)
@@ -38,35 +39,42 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--precision",
         metavar="P",
-        help="fp32, tf32, bf16 or bf16-fp32-stream (default: the table's, if it names one; else tf32 on GPUs with it, "
-        "else fp32)",
+        help="fp32, tf32, bf16 or bf16-fp32-stream (default: the table's if it sets one, else tf32 on GPUs that have "
+        "it, else fp32)",
     )
     add_device(parser)
     parser.add_argument(
         "--engine",
         default="auto",
         metavar="E",
-        help="how a step is carried out: eager, graph (captured as a CUDA graph: the same numbers) or compile (rounds "
-        "otherwise); auto (default) chooses, and says why",
+        help="eager, graph (a CUDA graph: same numbers as eager, bit for bit), compile (torch.compile: rounds "
+        "differently) or auto (default: the fastest that suits the device and the number of iterations)",
     )
     parser.add_argument(
-        "--stop-at", type=positive_int, metavar="ITER", help="pause every run at this iteration: a prefix, same run"
+        "--stop-at",
+        type=positive_int,
+        metavar="ITER",
+        help="pause every run after this iteration; repeat the command without it, or with a higher one, to resume",
     )
     parser.add_argument(
         "--max-seconds",
         type=positive_seconds,
         metavar="S",
-        help="pause after this time (loading data before, and testing a finished net after, not counted)",
+        help="pause after this time; loading the data and the final test of a run are not counted",
     )
     parser.add_argument(
         "--incompatible",
         choices=("refuse", "restart", "continue"),
         default="refuse",
-        help="what to do with a run by another numerics version or major version of torch, or with no readable "
-        "checkpoint: refuse it (default); restart it, with its old files kept aside; continue it if it can be, marked "
+        help="what to do with a run of another numerics version or major version of torch, or without a readable "
+        "checkpoint: refuse it (default); restart it and set its old files aside; continue it if possible and mark it "
         "as mixed",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="list the runs and stop; needs the data set, as run ids depend on its contents",
+    )
     add_data(parser)
     add_results(parser)
     add_tables_root(parser)
@@ -74,10 +82,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def wait_without_spinning() -> None:
-    """Let the threads of GNU OpenMP, which torch computes with on CPUs, sleep soon while they wait for each other.
+    """Make the waiting threads of GNU OpenMP, which torch uses on CPUs, sleep soon instead of spinning.
 
-    By default they spin for milliseconds. Beside another busy process on the same cores that made training up to twenty
-    times slower. Takes effect only before torch is loaded; what the user has set stays.
+    By default they spin for milliseconds, which made training up to twenty times slower beside another busy process on
+    the same cores. Call this before torch is imported. The user's own settings have priority.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -103,8 +111,8 @@ def execute(args: argparse.Namespace) -> int:
         incompatible=args.incompatible,
         root=args.tables,
     )
-    for row in plan.unnamed_rows if args.cells != "*" else ():
-        print(f"paperbench: not run: {row}, which must be named in full (`--cells {row}`).", file=sys.stderr)
+    for row in plan.unnamed_rows if list(args.cells) != ["*"] else ():
+        print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     if args.dry_run:
         print(plan)
         return 0
@@ -114,15 +122,15 @@ def execute(args: argparse.Namespace) -> int:
     for complaint in outcome.judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short:
-        why = "stopped by a signal" if outcome.signal else f"{args.max_seconds:g} seconds are over"
-        progress.say(f"paperbench: {why}; runs still to do: {left}.")
+        why = "stopped by a signal" if outcome.signal else f"stopped after {args.max_seconds:g} seconds"
+        progress.say(f"paperbench: {why}; {count(left, 'run')} left.")
     elif left > failed:
-        progress.say(f"paperbench: runs left to other processes: {left - failed}.")
+        progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:
         ids = ", ".join(run.id for run in outcome.failed)
-        progress.say(f"paperbench: error: runs that failed, see above: {ids}")
+        progress.say(f"paperbench: error: {count(failed, 'run')} failed, see above: {ids}")
     try:
         print(outcome.summary(), flush=True)
-    except BrokenPipeError:  # the runs ended as they did, whether or not the summary is read
+    except BrokenPipeError:  # the exit status still reports how the training ended
         discard_output()
     return 128 + outcome.signal if outcome.signal else 2 if failed else 0

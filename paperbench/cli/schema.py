@@ -1,4 +1,4 @@
-"""paperbench schema [NAME]: the JSON Schema of a file format, made from the type that reads it."""
+"""paperbench schema [NAME]: the JSON Schema of a file format, generated from the type that reads it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FORMATS = {
     "breakdown": "bench.breakdown.Breakdown",
     "comparison": "report.json_format.ComparisonDocument",
 }
-"""What can be asked for: the type, below paperbench, that a file of the format holds."""
+"""The type of each file format, as a path below `paperbench`."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("schema", help="print the JSON Schema of a file format")
-    parser.add_argument("name", nargs="?", help="which format; without it, all names are listed")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a file format (default: list all formats)")
     parser.set_defaults(execute=execute)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import DEFAULT_RESULTS, Subparsers, add_data, add_device, discard_output, positive_int
 from paperbench.cli.run import wait_without_spinning
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, count
 
 if TYPE_CHECKING:
     import torch
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "verify",
-        help="check file integrity; retrain the first iterations of one run",
-        description="Recompute the digests and hashes of all runs and results from elsewhere, and check that files "
-        "fit together. Exit status: 0 if no file was edited, truncated or mixed up, 1 otherwise.",
+        help="check the files of a results directory; retrain the start of a run",
+        description="Recompute the hashes of all runs and external results, and check that the files belong together. "
+        "Exit status: 0 if no file was edited, truncated or swapped, else 1.",
     )
     parser.add_argument(
         "positional", nargs="?", type=Path, metavar="RESULTS", help="results directory (default: ./results)"
     )
-    parser.add_argument("--results", type=Path, metavar="DIR", help="the same, as other commands call it")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="another way to name it")
     parser.add_argument(
         "--rerun",
         type=positive_int,
         metavar="N",
-        help="also retrain the first iterations of N random runs and compare: bit for bit on the same CPU, threads and "
-        "torch, within 2 %% of the training loss elsewhere",
+        help="also retrain the first iterations of N random runs and compare them: bit for bit on the same CPU, number "
+        "of threads and torch, else within 2 %% of the training loss",
     )
     add_data(parser)
     add_device(parser)
@@ -52,25 +52,24 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.runs.verify import verify
 
     if args.results and args.positional:
-        raise PaperbenchError(f"Name one results directory, {args.positional} or {args.results}.")
+        raise PaperbenchError(f"Name one results directory: {args.positional} or {args.results}.")
     for option, value in (("--data", args.data), ("--device", args.device)):
         if value and not args.rerun:
-            raise PaperbenchError(f"{option} needs --rerun. Add that, or leave {option} out.")
+            raise PaperbenchError(f"{option} needs --rerun. Add --rerun, or omit {option}.")
     results = args.results or args.positional or DEFAULT_RESULTS
     if not results.exists():
         raise PaperbenchError(f"{results} does not exist. Name a results directory.")
     if not results.is_dir():
         raise PaperbenchError(f"{results} is not a directory. Name a results directory.")
     if not any((results / name).is_dir() for name in ("runs", "external")):
-        raise PaperbenchError(f"{results} has no folder runs/ or external/. Name the results directory around it.")
+        raise PaperbenchError(f"{results} contains neither runs/ nor external/. Name a results directory.")
     store = Store(results)
     runs = verify(store)
     externals, complaints = read_externals(results)
-    counts = Counter(run.status for run in runs)
-    statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    number = len(externals) + len(complaints)
-    others = f" and {number} result{'s' * (number != 1)} from elsewhere" if number else ""
-    _print(f"{results}: {len(runs)} run{'s' * (len(runs) != 1)}{others} verified{statuses and f': {statuses}'}.")
+    statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in runs).items()))
+    n_externals = len(externals) + len(complaints)
+    others = f" and {count(n_externals, 'external result')}" if n_externals else ""
+    _print(f"{results}: {count(len(runs), 'run')}{others} checked{statuses and f': {statuses}'}.")
     for remark in (remark for run in runs for remark in run.remarks):
         _print(f"remark: {remark}")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
@@ -81,12 +80,12 @@ def execute(args: argparse.Namespace) -> int:
     holds = not problems and all(rerun.holds for rerun in reruns)
     _print("OK: all files verified." if holds else "Not OK: see above.")
     if args.rerun and not reruns and holds:
-        raise PaperbenchError("No run could be repeated: the lines above say why.")
+        raise PaperbenchError("No run could be retrained. See the lines above for the reasons.")
     return 0 if holds else 1
 
 
 def _print(text: str) -> None:
-    """Print a line. If nobody reads it, the exit status still counts."""
+    """Print a line; if the pipe is closed, carry on for the exit status."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -94,35 +93,38 @@ def _print(text: str) -> None:
 
 
 def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
-    """Repeat the first iterations of some runs, and print how they compare."""
+    """Retrain the first iterations of some runs, and print how they compare."""
     wait_without_spinning()
     from paperbench.data.sources import data_directory
     from paperbench.runs.rerun import rerun_prefix
     from paperbench.training.precision import choose_device
 
     device, directory = choose_device(args.device or "auto"), data_directory(args.data)
-    chance = random.Random()  # noqa: S311  (which runs, not what they train)
+    rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
     candidates = [record for record in records if record.status != "partial"]
-    chance.shuffle(candidates)
+    rng.shuffle(candidates)
     done: list[Rerun] = []
     for record in candidates:
         if len(done) == args.rerun:
             break
         try:
             dataset = _dataset(record, directory)
-            rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, chance)
+            rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, rng)
         except PaperbenchError as error:
-            _print(f"not repeated: {record.run}: {error}")
+            _print(f"not retrained: {record.run}: {error}")
         else:
             done.append(rerun)
-            _print(f"repeated: {_summary(rerun, device)}")
+            _print(f"retrained: {_summary(rerun, device)}")
     if len(done) < args.rerun:
-        _print(f"Repeated {len(done)} of the {args.rerun} requested runs; {len(candidates)} ended without a problem.")
+        _print(
+            f"Retrained {len(done)} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} ended "
+            "and passed the checks above."
+        )
     return done
 
 
 def _dataset(record: Record, directory: Path) -> ImageDataset:
-    """The data set with the record's fingerprint."""
+    """Load the data set with the record's fingerprint."""
     from paperbench.catalogue import DATASETS
 
     for key in DATASETS:
@@ -130,7 +132,7 @@ def _dataset(record: Record, directory: Path) -> ImageDataset:
             dataset = _load(key, directory)
             if dataset.fingerprint == record.data.fingerprint:
                 return dataset
-    raise PaperbenchError(f"{record.data.name} is not in {directory}; `--data DIR` names another folder.")
+    raise PaperbenchError(f"{record.data.name} is not in {directory}. Name its directory with --data.")
 
 
 @cache
@@ -145,9 +147,9 @@ def _summary(rerun: Rerun, device: torch.device) -> str:
 
     text = f"{rerun.run}, iterations 1 to {rerun.iterations:,} on {device}: "
     if rerun.is_identical:
-        return text + "every loss and error is the recorded one, bit for bit."
+        return text + "every loss and error equals the recorded one, bit for bit."
     text += f"training losses differ from the record by up to {rerun.deviation:.2%}"
     if rerun.is_same_machine:
-        return text + ", on the same kind of machine with the same torch: the record does not hold."
+        return text + ", on the same kind of machine with the same torch: the run is not reproduced."
     bound = f"the {TOLERANCE:.0%} that other hardware, threads or versions explain"
-    return text + (f", within {bound}." if rerun.holds else f", beyond {bound}: the record does not hold.")
+    return text + (f", within {bound}." if rerun.holds else f", beyond {bound}: the run is not reproduced.")

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from paperbench.errors import count
 from paperbench.report.grid import MIN_WIDTH
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
@@ -84,7 +85,8 @@ class Progress(Observer):
         self.say(f"{self._name_run()}: error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
-        self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {runs} other runs")
+        held = count(runs, "other run")
+        self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {held}")
 
     def warned(self, run: PlannedRun, text: str) -> None:
         self.say(f"    {run.id}: {text}")

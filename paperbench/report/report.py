@@ -18,6 +18,7 @@ from paperbench.compare.evidence import Group, Run, errors_of
 from paperbench.compare.failures import count_failures
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
+from paperbench.errors import count
 from paperbench.report.grid import Beside, Grid, Marked, paper_grid
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
@@ -337,11 +338,6 @@ def method(verdict: ClaimVerdict) -> str:
     """Describe how a claim was judged: test, level, runs, and why it is undecided."""
     level = f" at alpha = {verdict.level:g}" if verdict.level is not None else ""
     return "; ".join(filter(None, [f"By {verdict.test}{level}", verdict.basis, verdict.reason]))
-
-
-def count(number: int, thing: str) -> str:
-    """Format a number of things, such as "1 run" and "5 runs"."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _by_seed(runs: Iterable[Run]) -> str:

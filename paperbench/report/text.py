@@ -10,9 +10,9 @@ from paperbench.catalogue import DATASETS
 from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, binomial_standard_error
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, count
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph, published
-from paperbench.report.report import NOTHING, NetReport, Report, count, format_interval, method, percent
+from paperbench.report.report import NOTHING, NetReport, Report, format_interval, method, percent
 from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store

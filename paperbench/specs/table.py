@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, closest, nearest
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import Disputed, Expected, Peer, Source
 from paperbench.specs.experiment import Experiment, Setting
@@ -74,32 +74,53 @@ class Table:
     def seeds_in(self, profile: Profile) -> int:
         return profile.seeds or self.experiment.seeds
 
-    def cells(self, pattern: str = "*", *, on_request: bool = False) -> list[Cell]:
-        """Return the cells that match a shell pattern, column by column.
+    def cells(self, patterns: str | Sequence[str] = "*", *, on_request: bool = False) -> list[Cell]:
+        """Return the cells that match at least one shell pattern, column by column as the paper compares them.
+
+        A pattern with a slash matches ids `row/column`; one without matches rows or columns.
 
         Args:
-            pattern: Matched against `row/column` if it contains a slash, else against row ids and column ids.
-            on_request: Whether to include on-request cells whose row the pattern does not name in full.
+            patterns: One pattern or several.
+            on_request: Whether to include cells that run only on request even if no pattern names their row in full.
 
         Raises:
-            PaperbenchError: No cell matches.
+            PaperbenchError: A pattern matches no cell, or none that runs without its row being named.
         """
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        if not patterns:
+            raise PaperbenchError("No pattern for cells is given. Give at least one, such as '*'.")
+        found: set[str] = set()
+        for pattern in patterns:
+            found.update(self._ids_matching(pattern, on_request))
+        return [cell for cell in self.all_cells if cell.id in found]
+
+    def _ids_matching(self, pattern: str, on_request: bool) -> list[str]:
+        """Return the ids of the cells that match a single pattern, see `cells`."""
         matching = [
             cell
             for cell in self.all_cells
             if any(fnmatchcase(name, pattern) for name in ([cell.id] if "/" in pattern else cell.id.split("/")))
         ]
+        if not matching:
+            raise PaperbenchError(f"No cell of {self.id} matches {pattern!r}. {self._suggestion(pattern)}")
         named = pattern.split("/")[0]
-        found = [cell for cell in matching if on_request or not cell.row.on_request or cell.row.id == named]
-        if not found and matching:
-            rows = " or ".join(dict.fromkeys(cell.row.id for cell in matching))
-            raise PaperbenchError(f"{pattern!r} matches only cells whose row must be named in full: {rows}.")
+        found = [cell.id for cell in matching if on_request or not cell.row.on_request or cell.row.id == named]
         if not found:
-            known = {cell.id for cell in self.all_cells}
-            if "/" not in pattern:
-                known = {part for cell_id in known for part in cell_id.split("/")}
-            raise PaperbenchError(f"No cell of {self.id} matches {pattern!r}. {nearest(pattern, known)}")
+            rows = " or ".join(dict.fromkeys(cell.row.id for cell in matching))
+            raise PaperbenchError(f"{pattern!r} matches cells that are run only if their row is named in full: {rows}.")
         return found
+
+    def _suggestion(self, pattern: str) -> str:
+        """Return a sentence that suggests a pattern in place of one that matches no cell."""
+        if "," in pattern:
+            return f"Give several patterns one by one, without commas: {' '.join(pattern.replace(',', ' ').split())}."
+        ids = [cell.id for cell in self.all_cells]
+        rows, columns = ([*dict.fromkeys(names)] for names in zip(*(one.split("/") for one in ids), strict=True))
+        row, slash, column = pattern.partition("/")
+        if not slash:
+            return nearest(pattern, [*rows, *columns])
+        corrected = f"{_corrected(row, rows)}/{_corrected(column, columns)}"
+        return nearest(corrected, [corrected] if any(fnmatchcase(one, corrected) for one in ids) else ids)
 
     def cell(self, cell_id: str) -> Cell:
         """Return the cell with the id `row/column`.
@@ -111,6 +132,13 @@ class Table:
         if cell_id not in cells:
             raise PaperbenchError(f"{self.id} has no cell {cell_id!r}. {nearest(cell_id, cells)}")
         return cells[cell_id]
+
+
+def _corrected(pattern: str, names: Sequence[str]) -> str:
+    """Return the pattern, or the name closest to it if it matches none of the names."""
+    if any(fnmatchcase(name, pattern) for name in names):
+        return pattern
+    return closest(pattern, names) or pattern
 
 
 def find_spec_root(chosen: Path | None = None) -> Path:

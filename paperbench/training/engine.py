@@ -20,7 +20,7 @@ from typing import Literal, Protocol, get_args
 import torch
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, nearest
 
 EngineName = Literal["eager", "graph", "compile"]
 
@@ -88,7 +88,7 @@ def choose_engine(wanted: str, device: torch.device, iterations: int, earlier: s
     available = available_engines(device)
     if wanted != "auto":
         if wanted not in ENGINES:
-            raise PaperbenchError(f"Unknown engine {wanted!r}. Known: auto, {', '.join(ENGINES)}.")
+            raise PaperbenchError(f"Unknown engine {wanted!r}. {nearest(wanted, ['auto', *ENGINES])}")
         if why_not := available[wanted]:
             raise PaperbenchError(f"Engine {wanted}: {why_not}. Use `--engine auto`.")
         return EngineChoice(wanted, "as requested")

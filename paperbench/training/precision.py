@@ -7,7 +7,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, nearest
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.models.shortcuts import Projection
@@ -49,7 +49,7 @@ def choose_precision(wanted: str | None, device: torch.device) -> Precision:
     if wanted is None:
         return "tf32" if has_tf32 else "fp32"
     if wanted not in PRECISIONS:
-        raise PaperbenchError(f"Unknown precision {wanted!r}. Known: {', '.join(PRECISIONS)}.")
+        raise PaperbenchError(f"Unknown precision {wanted!r}. {nearest(wanted, PRECISIONS)}")
     if wanted == "tf32" and not has_tf32:
         raise PaperbenchError("Precision tf32 needs an NVIDIA GPU of the Ampere generation or later. Use fp32 or bf16.")
     return wanted

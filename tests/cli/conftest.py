@@ -1,24 +1,29 @@
-"""The command line as the tests call it."""
+"""The command line as the tests call it, and one trained run for the tests that only read it."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from paperbench.cli.main import main
+from tests.helpers import copy_of_specs, edit
 
 Run = Callable[..., tuple[int, str, str]]
+
+ONE_CELL = ("--profile", "smoke", "--cells", "preact/resnet110", "--device", "cpu")
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command line in an empty folder, as exit code, stdout and stderr."""
+    """Run the command line in an empty directory; returns exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PAPERBENCH_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
 
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
+    def call(*arguments: object) -> tuple[int, str, str]:
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as end:  # argparse
@@ -27,3 +32,34 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def quick_specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped specs, whose smoke profile trains nets of 8 and 11 layers for six iterations. Do not edit."""
+    specs = copy_of_specs(tmp_path_factory.mktemp("specs"))
+    profiles = specs / "experiments" / "profiles.yaml"
+    for old, new in (
+        ("depth: {basic: 14, bottleneck: 20, one_layer: 14}", "depth: {basic: 8, bottleneck: 11, one_layer: 8}"),
+        ("batch_size: 64", "batch_size: 32"),
+        ("iterations: 80", "iterations: 6"),
+        ("iterations: 5}", "iterations: 1}"),
+        ("at: [50, 65]", "at: [3, 5]"),
+        ("{log_every: 20, test_every: 40, checkpoint_every: 40}", "{log_every: 1, test_every: 3, checkpoint_every: 2}"),
+    ):
+        edit(profiles, old, new)
+    return specs
+
+
+@pytest.fixture(scope="session")
+def trained_once(quick_specs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results directory with one finished run."""
+    results = tmp_path_factory.mktemp("trained") / "results"
+    assert main(["run", "table2", "--tables", str(quick_specs), "--results", str(results), *ONE_CELL]) == 0
+    return results
+
+
+@pytest.fixture
+def trained(trained_once: Path, tmp_path: Path) -> Path:
+    """A copy of the results directory with one finished run."""
+    return shutil.copytree(trained_once, tmp_path / "trained")

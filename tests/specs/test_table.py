@@ -87,7 +87,7 @@ def test_cells_come_column_by_column(table2: Table) -> None:
     [
         ("preact/resnet11", "Did you mean 'preact/resnet110'?"),
         ("preakt", "Did you mean 'preact'?"),
-        ("PREACT", "Known: bn_after"),
+        ("PREACT", "Did you mean 'preact'?"),
         ("", "Known:"),
     ],
 )

@@ -195,7 +195,7 @@ def test_resumed_run_keeps_its_engine_if_available() -> None:
 
 
 def test_unknown_and_unavailable_engines_are_refused() -> None:
-    with pytest.raises(PaperbenchError, match="Known: auto, eager, graph, compile"):
+    with pytest.raises(PaperbenchError, match="Known: auto, compile, eager, graph"):
         choose_engine("jit", CPU, 80)
     with pytest.raises(PaperbenchError, match=r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"):
         choose_engine("graph", CPU, 80)

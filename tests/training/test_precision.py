@@ -25,7 +25,7 @@ def test_default_precision_on_a_cpu() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
-    [("tf32", "Use fp32 or bf16"), ("fp16", "Known: fp32, tf32, bf16"), ("half", "Known: fp32, tf32, bf16")],
+    [("tf32", "Use fp32 or bf16"), ("fp16", "Did you mean .bf16."), ("half", "Known: bf16, bf16-fp32-stream, fp32")],
 )
 def test_unavailable_precisions_are_refused(wanted: str, message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):

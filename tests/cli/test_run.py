@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paperbench.cli import run as run_command
+from paperbench.runs.record import Record
+from paperbench.runs.store import Store
+from tests.cli.conftest import ONE_CELL, Run
+from tests.helpers import ROOT, edit
+
+DRY_RUN = ("--profile", "smoke", "--dry-run", "--device", "cpu")
+
+
+def only_record(results: Path) -> Record:
+    (record,) = Store(results).records()[0]
+    return record
+
+
+def test_dry_run_lists_the_runs_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("run", "table2", *DRY_RUN, "--seeds", 2)
+    assert code == 0
+    rows = out.splitlines()[2:-2]
+    assert rows[0].split()[1:4] == ["original_resnet110(depth=14)", "0", "original/resnet110"]
+    assert [row.split()[2] for row in rows] == ["0"] * 10 + ["1"] * 10
+    assert "\n20 runs, 1,600 iterations to do, about 5" in out
+    assert list(tmp_path.iterdir()) == []
+    _, out, _ = run("run", "table2", *DRY_RUN, "--cells", "preact/resnet110", "--stop-at", 1)
+    assert "\n1 run, 1 iteration to do, about " in out
+
+
+@pytest.mark.parametrize("cells", [("--cells", "original", "preact/*"), ("--cells", "original", "--cells", "preact/*")])
+def test_several_cell_patterns_choose_the_cells_of_all(run: Run, cells: tuple[str, ...]) -> None:
+    _, out, _ = run("run", "table2", *DRY_RUN, *cells)
+    assert [row.split()[3] for row in out.splitlines()[2:-2]] == [
+        "original/resnet110",
+        "preact/resnet110",
+        "original/resnet164",
+        "preact/resnet164",
+    ]
+
+
+def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
+    _, _, err = run("run", "table3", *DRY_RUN, "--cells", "cifar10_resnet164*")
+    assert "skipped row cifar10_resnet164_no_warm_up: it runs only if named in full" in err
+    _, out, err = run("run", "table3", *DRY_RUN, "--cells", "cifar10_resnet164_no_warm_up", "cifar10_resnet164/preact")
+    assert err == ""
+    runs = {row.split()[3]: row.split()[0] for row in out.splitlines()[2:-2]}
+    assert len(set(runs.values())) == 2, "a profile's warm-up does not replace a recipe without one"
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ("file", "file is not a directory. Choose another one (`--results DIR`)."),
+        ("file/results", "cannot be written: Not a directory. Choose another"),
+    ],
+)
+def test_unwritable_results_directory_is_refused(run: Run, results: str, message: str) -> None:
+    Path("file").touch()
+    code, out, err = run("run", "table2", *ONE_CELL, "--results", results)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
+)
+def test_openmp_threads_sleep_unless_the_user_sets_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str | None
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    run_command.wait_without_spinning()
+    assert os.environ.get("GOMP_SPINCOUNT") == expected
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+
+
+def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, trained: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    where = ("--tables", quick_specs, "--results", results, *ONE_CELL[:-2])
+    command = ("run", "table2", *where, "--device", "cpu")
+
+    code, out, err = run(*command, "--stop-at", 4)
+    assert code == 0
+    assert "[1/1] preact/resnet110 (preact_resnet110(depth=8), seed 0, run " in err
+    assert "(at 4)" in out
+    paused = only_record(results)
+    assert (paused.status, paused.iteration, len(paused.sessions), paused.result) == ("partial", 4, 1, None)
+    assert run(*command, "--stop-at", 4)[0] == 0
+    assert only_record(results) == paused, "nothing is trained again"
+
+    code, out, err = run(*command)
+    assert code == 0
+    finished = only_record(results)
+    assert (finished.run, finished.status) == (paused.run, "finished")
+    assert [session.last for session in finished.sessions] == [4, 6]
+    assert [line.iteration for line in Store(results).directory(finished.run).history()] == [1, 2, 3, 4, 5, 6]
+    assert finished.result == only_record(trained).result
+    assert finished.result is not None
+    assert f"{finished.result.test_error:.2f}" in out
+    assert run(*command)[0] == 0
+    assert only_record(results) == finished, "nothing is trained again"
+
+    code, compared, err = run("compare", "table2", *where)
+    assert (code, err) == (0, "")
+    assert f" {finished.result.test_error:.2f}\n" in compared
+    assert "Not comparable with the paper: profile smoke is not its experiment" in compared
+    code, compared, _ = run("compare", "table2", *where, "--format", "markdown")
+    assert code == 0
+    assert "| full pre-activation" in compared
+
+
+def test_time_limit_stops_the_command_and_counts_the_runs_left(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    command = ("run", "table2", "--tables", quick_specs, "--profile", "smoke", "--cells", "*/resnet110")
+    code, _, err = run(*command, "--device", "cpu", "--results", tmp_path / "r", "--max-seconds", "0.000001")
+    assert code == 0
+    assert "paperbench: stopped after 1e-06 seconds; 5 runs left." in err
+    assert Store(tmp_path / "r").records()[0] == []
+
+
+def test_failed_run_does_not_stop_the_others(run: Run, quick_specs: Path, tmp_path: Path) -> None:
+    command = ("run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", "--profile", "smoke")
+    command += ("--cells", "*act/resnet110", "--device", "cpu", "--stop-at", 1)
+    _, plan, _ = run(*command, "--dry-run")
+    damaged, other = (line.split()[0] for line in plan.splitlines()[2:4])
+    directory = Store(tmp_path / "r").directory(damaged)
+    directory.path.mkdir(parents=True)
+    directory.record_file.write_text("{")
+    code, _, err = run(*command)
+    assert code == 2
+    assert f"error: {directory.record_file} is not JSON" in err
+    assert f"paperbench: left out: {directory.record_file} is not JSON" in err
+    assert f"paperbench: error: 1 run failed, see above: {damaged}" in err
+    assert only_record(tmp_path / "r").run == other
+
+
+def test_run_of_another_process_is_skipped(run: Run, trained: Path, quick_specs: Path, tmp_path: Path) -> None:
+    run_id = only_record(trained).run
+    theirs = Store(tmp_path / "r").lease(run_id)
+    assert theirs.take()
+    with theirs.held():
+        code, _, err = run("run", "table2", "--tables", quick_specs, *ONE_CELL, "--results", tmp_path / "r")
+    assert code == 0
+    assert f"process {os.getpid()} works on it" in err
+    assert "paperbench: 1 run left to other processes." in err
+    assert Store(tmp_path / "r").records()[0] == []
+
+
+def test_imagenet_table_is_shown_and_compared_in_a_profile_without_it(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("show", "table5", "--profile", "smoke")
+    assert code == 0
+    assert "not in this profile" in out
+    code, _, err = run("compare", "table5", "--results", tmp_path, "--profile", "smoke")
+    assert (code, err) == (0, "")
+
+
+ALONE = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
+    """The command for a run that tests its net all the time, and saves a checkpoint only when it is stopped."""
+    specs = shutil.copytree(quick_specs, tmp_path / "specs")
+    profiles = specs / "experiments" / "profiles.yaml"
+    edit(profiles, "iterations: 6", "iterations: 1000000")
+    edit(profiles, "test_every: 3, checkpoint_every: 2", "test_every: 1, checkpoint_every: 1000000")
+    return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--results", str(tmp_path / "r")]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.full),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
+    ],
+)
+def test_signal_pauses_the_run_and_the_same_command_resumes_it(
+    run: Run, endless_run: list[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "paperbench", *endless_run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE) as process:
+        assert process.stderr is not None
+        assert any("test error" in line for line in process.stderr)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert "paused at iteration" in err
+    assert "(at " in out
+    paused = only_record(tmp_path / "r")
+    assert paused.status == "partial"
+    history = Store(tmp_path / "r").directory(paused.run).history()
+    assert [line.iteration for line in history] == list(range(1, paused.iteration + 1))
+    if number == signal.SIGTERM:  # resuming does not depend on the signal
+        assert run(*endless_run, "--stop-at", paused.iteration + 2)[0] == 0
+        resumed = only_record(tmp_path / "r")
+        assert [session.last for session in resumed.sessions] == [paused.iteration, paused.iteration + 2]
+
+
+@pytest.mark.full
+def test_run_survives_a_closed_terminal_and_obeys_a_later_signal(endless_run: list[str], tmp_path: Path) -> None:
+    """As after Ctrl-C with `2>&1 | tee log`, which ends tee first."""
+    command = [sys.executable, "-m", "paperbench", *endless_run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ALONE) as process:
+        assert process.stdout is not None
+        assert any("test error" in line for line in process.stdout)
+        process.stdout.close()
+        (history,) = (tmp_path / "r").rglob("history.jsonl")
+        n_lines = len(history.read_text().splitlines())
+        while len(history.read_text().splitlines()) < n_lines + 3:
+            assert process.poll() is None, "it trains on"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 128 + signal.SIGINT
+    assert only_record(tmp_path / "r").iteration >= n_lines + 3
