@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks from nothing: lint, types, tests. Arguments go to pytest; without any, or with --full alone, it takes all
-# the cores there are, up to eight.
+# Runs lint, type checks and tests. Arguments go to pytest; without any, or with --full alone, pytest uses all cores, up
+# to eight.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
