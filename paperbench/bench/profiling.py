@@ -110,9 +110,8 @@ def measure_breakdown(
     log(f"{training.name}: measured the machine's limits, counted the work, made the reference's first steps")
     steps: list[Row] = []
     kinds: list[Row] = []
-    for layout, deterministic in (("channels_last", True), ("contiguous", True), ("channels_last", False))[
-        : 2 + on_gpu
-    ]:
+    settings = [("channels_last", True), ("contiguous", True), *([("channels_last", False)] if on_gpu else [])]
+    for layout, deterministic in settings:
         name = f"step, {layout}" + on_gpu * f", {'' if deterministic else 'not '}deterministic"
         trainer = ContiguousTrainer if layout == "contiguous" else Trainer
         try:
@@ -126,10 +125,18 @@ def measure_breakdown(
         free_memory(device)
         log(f"{training.name}, {name}: {row.problem or 'done'}")
         steps.append(row if steps else replace(row, floors=floors(sum(work.values()), ceilings)))
-    recipe = training.recipe
-    names = training.name, engine, precision
-    sizes = recipe.batch_size, recipe.batch_norm.group
-    return Breakdown(1, machine_facts(device), *names, *sizes, ceilings, tuple(kinds), tuple(steps))
+    return Breakdown(
+        schema=1,
+        machine=machine_facts(device),
+        net=training.name,
+        engine=engine,
+        precision=precision,
+        batch_size=training.recipe.batch_size,
+        bn_group=training.recipe.batch_norm.group,
+        ceilings=ceilings,
+        kinds=tuple(kinds),
+        steps=tuple(steps),
+    )
 
 
 def _measure_step(
