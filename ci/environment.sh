@@ -1,10 +1,10 @@
-# Sourced by the scripts beside it: makes and enters the one virtual environment that they share.
-# PYTHON chooses the interpreter (3.11.4 or later); deleting .venv starts afresh.
+# Sourced by the other scripts: creates and activates their virtual environment.
+# PYTHON chooses the interpreter (3.11.4 or later). To start over, delete .venv.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 environment=.venv
 if [ ! -x "$environment/bin/python" ]; then
-    echo "Making the virtual environment $environment (downloads torch: some minutes)"
+    echo "Creating the virtual environment $environment (downloads torch, takes a few minutes)"
     "${PYTHON:-python3}" -m venv "$environment"
 fi
 . "$environment/bin/activate"

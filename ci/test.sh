@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks from nothing: lint, types, tests. Arguments go to pytest. Without any, or with --full or --stress
-# alone, it uses all cores, up to eight.
+# Runs lint, type checks and tests. Arguments go to pytest; without any, or with only --full or --stress, pytest uses
+# all cores, up to eight.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 

@@ -1,1 +1,1 @@
-"""How fast this machine trains: every engine and precision beside a plain PyTorch loop, in interleaved rounds."""
+"""Training speed on this machine: every engine and precision against a plain PyTorch loop."""

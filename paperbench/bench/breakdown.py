@@ -1,10 +1,8 @@
-"""Where the time of a training step goes: the figures of `bench --breakdown`, and their table. Does without torch."""
+"""Results of `paperbench bench --breakdown`, as its JSON stores them. Does not import torch."""
 
 from __future__ import annotations
 
 from typing import Literal
-
-from tabulate import tabulate
 
 from paperbench.bench.figures import Machine
 from paperbench.typed import Text, typed
@@ -12,7 +10,7 @@ from paperbench.typed import Text, typed
 
 @typed
 class Floors:
-    """The least milliseconds that measured ceilings allow for counted work, each by itself, in `Ceilings`' order."""
+    """Minimum milliseconds for counted work at the measured ceilings: one limit each, in the order of `Ceilings`."""
 
     bytes: float
     arithmetic: float
@@ -21,14 +19,13 @@ class Floors:
 
 @typed
 class Row:
-    """Time of one kind of kernels (of operators on a CPU) in a step, or of a whole step in one setting.
+    """Time per step of one kind of kernel (on a CPU: operator), or of a whole step in one setting.
 
     Attributes:
-        name: A kind as `profiling.classify` names it, a kernel that it does not know, or the setting.
-        milliseconds: Of a kind, as profiled, which slows operators on a CPU down; of a step the median without the
-            profiler, None if it has a problem.
-        number: How many kernels of the kind ran.
-        floors: None for kinds that no step needs.
+        name: Kind from `profiling.classify`, name of an unrecognised kernel, or setting.
+        milliseconds: Of a kind: as profiled. Of a step: the median without the profiler, or None if it failed.
+        number: Kernels of this kind per step.
+        floors: None for kinds that a step could do without.
     """
 
     name: Text
@@ -40,12 +37,12 @@ class Row:
 
 @typed
 class Ceilings:
-    """What the machine can do, as measured.
+    """Measured limits of the machine.
 
     Attributes:
-        bytes_per_second: Of a large copy, read and written.
-        flops_per_second: Of a large matrix product in the precision.
-        launches_per_second: Of the smallest kernel in a long chain, which is a CUDA graph if the engine makes one.
+        bytes_per_second: Copying a large tensor, reads plus writes.
+        flops_per_second: Multiplying large matrices in the precision.
+        launches_per_second: A long chain of the smallest kernel, in a CUDA graph unless the engine is eager.
     """
 
     bytes_per_second: float
@@ -55,11 +52,11 @@ class Ceilings:
 
 @typed
 class Breakdown:
-    """What `paperbench bench --breakdown NET --json` writes.
+    """Contents of the file that `paperbench bench --breakdown NET --json` writes.
 
     Attributes:
-        kinds: Of the first of the steps, the longest first; empty if it has a problem.
-        steps: As trained first, then with one setting changed.
+        kinds: Breakdown of the first of the steps, longest kind first; empty if that step failed.
+        steps: As trained, then with one setting changed.
     """
 
     schema: Literal[1]
@@ -72,44 +69,3 @@ class Breakdown:
     ceilings: Ceilings
     kinds: tuple[Row, ...]
     steps: tuple[Row, ...]
-
-
-_NOTES = """\
-step: median of whole steps without the profiler. Kinds: as profiled; share: of all kernels' time.
-floors: the least ms for the counted bytes, arithmetic and launches at the measured ceilings, each by itself. Bytes are
-    counted without caches, so small tensors may take less."""
-
-_ON_A_CPU = """
-On a CPU there is no cuDNN, so no row without determinism; operators take the place of kernels, profiling slows them
-    down, and the backward pass of a convolution is one operator."""
-
-
-def render_breakdown(found: Breakdown) -> str:
-    """The table, at most 120 columns wide."""
-    on_gpu = found.machine.environment.cuda is not None
-    total, as_trained = sum(kind.milliseconds or 0 for kind in found.kinds), found.steps[0].milliseconds
-    idle = [Row("no kernel running", max(0.0, as_trained - total))] if on_gpu and as_trained else []
-    rows = [
-        [
-            row.name,
-            "-" if row.milliseconds is None else f"{row.milliseconds:.2f}",
-            "" if row.number is None else f"{(row.milliseconds or 0) / total:.1%}",
-            "" if row.number is None else f"{row.number:,.0f}",
-            *([f"{value:.2f}" for value in vars(row.floors).values()] if row.floors else []),
-        ]
-        for row in (*found.kinds, *idle, *found.steps)
-    ]
-    ceilings = found.ceilings
-    headings = ["kind", "ms", "share", "number", "floor:\nbytes", "arith-\nmetic", "launches"]
-    lines = [
-        f"{found.net}: engine {found.engine}, {found.precision}, batches of {found.batch_size}, batch norm over "
-        f"{found.bn_group}",
-        f"ceilings: copies {ceilings.bytes_per_second / 1e9:,.0f} GB/s, products "
-        f"{ceilings.flops_per_second / 1e12:.2f} TFLOP/s, smallest kernel {1e6 / ceilings.launches_per_second:.2f} us",
-        "",
-        tabulate(rows, headings, disable_numparse=True, colalign=("left", *["right"] * 6)),
-        *(f"{step.name}: {step.problem}" for step in found.steps if step.problem),
-        "",
-        _NOTES + ("" if on_gpu else _ON_A_CPU),
-    ]
-    return "\n".join(lines)

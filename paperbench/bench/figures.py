@@ -1,4 +1,4 @@
-"""What `paperbench bench --json` writes, and how ratios come out of rounds. Nothing here imports torch."""
+"""Results of `paperbench bench`, as its JSON stores them, and ratios with noise. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from paperbench.runs.record import Environment
 from paperbench.typed import Text, typed
 
 Kind = Literal["plain", "plain-on-device", "paperbench"]
-"""plain: as public repositories ship it, with a DataLoader; plain-on-device: the same step on batches that are on the
-device already; paperbench: our trainer."""
+"""plain: the loop that public repositories ship, with a DataLoader; plain-on-device: the same step, fed with batches
+that are already on the device; paperbench: our trainer."""
 
 Status = Literal["measured", "wrong step", "out of memory", "failed", "skipped"]
-"""wrong step: its first steps are not the reference's. skipped: there was no time."""
+"""wrong step: the first steps differ from the reference's. skipped: the time was up."""
 
 
 @typed
 class Machine:
-    """What was measured where, and when.
+    """Code, libraries and hardware of a measurement.
 
     Attributes:
         version, commit, source: Of paperbench, as in records.
         environment: As in records.
-        gpu: What nvidia-smi reports right after the measurement, clocks included; None where it does not work.
+        gpu: Output of nvidia-smi right after the measurement, clocks included; None if nvidia-smi fails.
     """
 
     date: str
@@ -40,10 +40,11 @@ class Machine:
 
 @typed
 class Ratio:
-    """How many times faster one variant was than another: the median of the ratios within each round.
+    """Speed of one variant relative to another.
 
     Attributes:
-        is_difference: Whether that is farther from 1 than any variant was from itself.
+        median: Median of the ratios within each round.
+        is_difference: Whether the median is farther from 1 than the noise.
     """
 
     median: float
@@ -61,27 +62,28 @@ class Variant:
     @property
     def label(self) -> str:
         """Name for reports."""
-        names = {"plain": "plain loop", "plain-on-device": "plain loop, on-device", "paperbench": self.engine}
+        names = {"plain": "plain loop", "plain-on-device": "on-device loop", "paperbench": self.engine}
         return f"{names[self.kind]} {self.precision}"
 
 
 @typed
 class VariantFigures:
-    """What was measured of a variant. Times are in seconds, memory in bytes; None where there is no figure.
+    """Measurements of one variant. Times are in seconds, memory in bytes; None means not measured.
 
     Attributes:
-        detail: More on the status.
-        first_step_seconds: To build net and loop, and for the first step, compilation and capture included; the images
-            are in memory already.
-        step_seconds: Time of a step in each round.
-        control: The same of another turn in each round, which shows the noise; of two variants.
-        images_per_second: Median of the rounds.
+        detail: Explanation of the status.
+        first_step_seconds: Time to build the net and the loop and to make the first step, including compilation and
+            capture, excluding the creation of the images.
+        step_seconds: Time per step in each round.
+        control: Time per step of a second measurement in each round, from which the noise is computed; two variants
+            have one.
+        images_per_second: Median over the rounds.
         over_plain: Ratio to the plain loop as shipped.
         over_plain_same_precision: Ratio to the plain loop at the variant's precision.
-        over_on_device: Ratio to the plain loop on the device, at the variant's precision.
-        peak_memory: What torch's allocator gave out, at most, until the rounds. GPUs only.
+        over_on_device: Ratio to the on-device loop at the variant's precision.
+        peak_memory: Peak allocation of torch before the rounds. GPUs only.
         losses: Training loss of each of our first steps; None if one is not finite.
-        update_norm: Length of the first updates of the parameters together, relative to eager float32's; likewise.
+        update_norm: Norm of our first parameter updates, relative to eager float32; None if a loss is not finite.
     """
 
     variant: Variant
@@ -101,13 +103,13 @@ class VariantFigures:
 
 @typed
 class NetFigures:
-    """All that was measured of one net.
+    """Measurements of one net.
 
     Attributes:
-        bn_group: Images that share batch-norm statistics in our trainer; in the plain loops the whole batch does.
-        images: Distinct training images.
+        bn_group: Images that share batch-norm statistics in our trainer; plain loops use the whole batch.
+        images: Number of distinct training images.
         variants: Plain loops first.
-        noise: Greatest factor, minus 1, between two measurements of the same variant in a round.
+        noise: Largest factor, minus 1, between two measurements of one variant in the same round.
     """
 
     net: str
@@ -120,30 +122,30 @@ class NetFigures:
 
     @property
     def has_figures(self) -> bool:
-        """Whether anything was measured."""
+        """Whether any variant was measured."""
         return any(v.status == "measured" for v in self.variants)
 
     @property
     def is_sound(self) -> bool:
-        """Whether every variant computed what it should; lack of memory or time is no fault."""
+        """Whether no variant failed or made a wrong step. Running out of memory or time is no failure."""
         return all(v.status in ("measured", "out of memory", "skipped") for v in self.variants)
 
 
 @typed
 class BenchReport:
-    """What `paperbench bench --json` writes. `nets` are fewer than asked for if the command was ended early."""
+    """Contents of the file that `paperbench bench --json` writes. An interrupted command leaves out nets."""
 
     schema: Literal[1]
     machine: Machine
     nets: tuple[NetFigures, ...]
 
 
-def ratio(ours: Sequence[float], others: Sequence[float], noise: float | None) -> Ratio | None:
-    """How many times faster, round by round; rounds that only one of them has do not count.
+def median_ratio(ours: Sequence[float], others: Sequence[float], noise: float | None) -> Ratio | None:
+    """Return how many times as fast `ours` is as `others`, or None if they share no round.
 
     Args:
-        ours, others: Seconds of a step, a value per round.
-        noise: See `noise_of`; without it nothing is called a difference.
+        ours, others: Seconds per step in each round.
+        noise: See `NetFigures`; if None, no ratio counts as a difference.
     """
     rounds = [other / our for our, other in zip(ours, others, strict=False)]
     if not rounds:
@@ -152,14 +154,14 @@ def ratio(ours: Sequence[float], others: Sequence[float], noise: float | None) -
     return Ratio(median, noise is not None and abs(math.log(median)) > math.log1p(noise))
 
 
-def noise_of(variants: Sequence[VariantFigures]) -> float | None:
-    """The greatest factor, minus 1, by which a variant differed from itself in a round; None without a control."""
+def measured_noise(variants: Sequence[VariantFigures]) -> float | None:
+    """Return the largest factor, minus 1, between a measurement and its control; None without a control."""
     logs = [abs(math.log(a / b)) for v in variants for a, b in zip(v.step_seconds, v.control, strict=False)]
     return math.expm1(max(logs)) if logs else None
 
 
 def summarize_error(error: BaseException) -> str:
-    """First line of an error, without file paths, which are nobody's business in a published file; type if not ours."""
+    """Return the first line of an error, with its type unless it is ours, and without paths, for published files."""
     first = next(iter(str(error).strip().splitlines()), "")
     text = re.sub(r"\S*[/\\]\S*", "[path]", first)[:200]
     return text if isinstance(error, PaperbenchError) else ": ".join(filter(None, (type(error).__name__, text)))

@@ -1,8 +1,8 @@
-"""The loop that public CIFAR repositories ship: what a paperbench engine is compared with.
+"""The training loop that public CIFAR repositories ship, as a baseline.
 
 Eager, in torch's default memory layout; a DataLoader whose workers augment PIL images with torchvision's transforms;
-SGD; the loss read after every step; cuDNN choosing by time; all other switches as torch has them, so convolutions use
-TF32 where there is. Batch norm takes its statistics over the whole batch.
+SGD; the loss read after every step; `cudnn.benchmark`; torch's defaults otherwise, so convolutions use TF32 where
+available. Batch norm takes its statistics over the whole batch.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ PREFETCH = 2
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 
-SETTLING_SECONDS = 0.5
-"""Untimed steps that empty a DataLoader's queue end here: if they take longer, the queue is full in every step."""
+DRAIN_SECONDS = 0.5
+"""Time limit of the untimed steps that drain a DataLoader's queue: a loop slower than that always finds it full."""
 
-REST_SECONDS = 0.25
-"""Time for a DataLoader's workers to fill their queues, which is all that they do while others are timed."""
+PAUSE_SECONDS = 0.25
+"""Pause in which a DataLoader's workers fill their queue, so that they are idle while other variants are timed."""
 
 Batch = tuple[Tensor, Tensor]
 """Images (N, 3, 32, 32) float32, labels (N,) int64."""
 
 
 class PilImages(Dataset[tuple[Tensor, int]]):
-    """Images as torchvision's CIFAR10 hands them out: arrays that become PIL images, cropped and mirrored at random."""
+    """Training images in the manner of torchvision's CIFAR10: PIL images, randomly cropped and mirrored."""
 
     def __init__(self, dataset: ImageDataset) -> None:
         self._images, self._labels = dataset.x_train, dataset.y_train
@@ -53,8 +53,8 @@ class PilImages(Dataset[tuple[Tensor, int]]):
         return self._transform(Image.fromarray(self._images[index])), int(self._labels[index])
 
 
-def loader(dataset: ImageDataset, batch_size: int, device: torch.device) -> DataLoader[tuple[Tensor, int]]:
-    """Shuffled batches from worker processes, which end with the last reference to it and its iterator."""
+def make_loader(dataset: ImageDataset, batch_size: int, device: torch.device) -> DataLoader[tuple[Tensor, int]]:
+    """Return shuffled batches from worker processes, which exit once the loader and its iterator are unreferenced."""
     return DataLoader(
         PilImages(dataset),
         batch_size,
@@ -68,7 +68,7 @@ def loader(dataset: ImageDataset, batch_size: int, device: torch.device) -> Data
 
 
 def on_device_batches(dataset: ImageDataset, batch_size: int, device: torch.device) -> list[Batch]:
-    """All full batches of the images, normalised, unaugmented, in the default layout, on the device."""
+    """Return all full batches on the device: normalised, unaugmented, in the default layout."""
     mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
     pixels = torch.from_numpy(dataset.x_train).to(device).permute(0, 3, 1, 2)
     images = ((pixels / 255 - mean) / std).contiguous()
@@ -77,54 +77,45 @@ def on_device_batches(dataset: ImageDataset, batch_size: int, device: torch.devi
     return list(zip(images.split(batch_size)[:full], labels.split(batch_size)[:full], strict=True))
 
 
-def endless(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """The batches on the device, again and again."""
+def cycle_batches(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """Yield the batches on the device, epoch after epoch."""
     while True:
         for images, labels in batches:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
 def set_plain_arithmetic(precision: str) -> None:
-    """Switch as torch does by default, but for `cudnn.benchmark`, and TF32 off if fp32 is asked for."""
+    """Set torch's defaults plus `cudnn.benchmark`; "fp32" also turns TF32 off."""
     set_arithmetic("fp32" if precision == "fp32" else "tf32")
     torch.backends.cudnn.deterministic = False
     torch.backends.cudnn.benchmark = True
 
 
 class PlainLoop:
-    """The step of such a repository.
+    """A plain training loop.
 
     Args:
         model: The net, on the device; it is put into training mode.
-        batches: On the device.
+        batches: Batches on the device.
         precision: "fp32", "tf32" or "bf16" (autocast).
-        rate: Learning rate.
+        learning_rate: Constant.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Iterator[Batch],
-        precision: str,
-        *,
-        rate: float,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
-    ) -> None:
+    def __init__(self, model: nn.Module, batches: Iterator[Batch], precision: str, *, learning_rate: float) -> None:
         self._model, self._batches, self._precision = model.train(), batches, precision
-        self._sgd = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)
+        self._sgd = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9, weight_decay=1e-4)
 
     def prepare(self) -> None:
-        """Set torch's switches, and empty the queue of batches that were made while others were timed."""
+        """Set torch's switches, and use up the batches that were loaded while other variants were timed."""
         set_plain_arithmetic(self._precision)
-        end = time.perf_counter() + SETTLING_SECONDS
+        end = time.perf_counter() + DRAIN_SECONDS
         for _ in range(PREFETCH * max(WORKERS.values()) + 1):
             self.step()
             if time.perf_counter() > end:
                 break
 
     def step(self) -> float:
-        """One step; returns the batch's mean loss, for which the device is waited for."""
+        """Make a step and return the batch's mean loss, which waits for the device."""
         images, labels = next(self._batches)
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self._precision == "bf16"):
             logits = self._model(images)
@@ -133,9 +124,9 @@ class PlainLoop:
         loss.backward()
         self._sgd.step()
         if not (value := loss.item()) < float("inf"):
-            raise PaperbenchError(f"its loss is {value}, so its step is not that of a training")
+            raise PaperbenchError(f"the loss is {value}")
         return value
 
-    def rest(self) -> None:
-        """Let the workers come to rest, before another variant is timed."""
-        time.sleep(REST_SECONDS)
+    def pause(self) -> None:
+        """Let the workers fill their queue before another variant is timed."""
+        time.sleep(PAUSE_SECONDS)

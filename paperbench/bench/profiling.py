@@ -1,4 +1,4 @@
-"""Measures where the time of a training step goes, and the floors beside it."""
+"""Measures the time of each kind of kernel in a training step, and its theoretical minimum (floor)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.utils.benchmark import Timer
 
 from paperbench.bench.breakdown import Breakdown, Ceilings, Floors, Row
 from paperbench.bench.figures import summarize_error
-from paperbench.bench.setup import Training, free_memory, machine_facts, wait_for
+from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
 from paperbench.bench.soundness import STEPS, Reference, find_reference, first_steps, step_error
 from paperbench.catalogue import Net
 from paperbench.errors import PaperbenchError
@@ -32,18 +32,18 @@ PROFILED_STEPS = 2
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}
 MATRIX_SIDE = {"cpu": 1024, "cuda": 8192}
 CHAIN = 1000
-"""Kernels that are launched to time one."""
+"""Number of kernels in the chain that measures launches."""
 
 
 _RULES = (
-    # Changes of layout before and after convolutions, by cuDNN and Inductor.
+    # Layout changes before and after convolutions, by cuDNN and Inductor
     ("copies", r"nchw_?(to|2)_?nhwc|nhwc_?(to|2)_?nchw|tensorTransform|scalePackedTensor|pad_channel"),
     (
         "copies",
         r"^triton_poi_fused(__?to_copy|_clone|_copy_?|_convert_element_type|_view|_permute|_convolution)+(_\d+)?$",
     ),
     ("optimiser", r"fused_?sgd|_sgd_"),
-    # BN of cuDNN (bn_fw_tr, bn_bw, batchnorm_fwtr_nhwc), of ATen, of Inductor, whose kernels carry operators' names.
+    # Batch norm of cuDNN (bn_fw_tr, bn_bw, batchnorm_fwtr_nhwc), ATen and Inductor (named after its operators)
     ("batch norm", r"batch_?norm|\bbn_(fw|bw|add|stat|apply)|(^|_)bn_(fw|bw|stats?|apply|reduce)|var_mean|welford"),
     ("elementwise", r"^triton_poi_"),
     ("classifier, loss", r"^triton_(red|per)_"),
@@ -73,21 +73,20 @@ _RULES = (
         r"aten::(add|add_|mul|mul_|div|div_|sub|neg|clamp_min|threshold_backward|ne|eq|_foreach_\w+)\b",
     ),
 )
-"""Kinds and patterns of names; the first that fits counts. "convolution backward" are operators of CPUs, which do both;
-"elementwise" is ReLU, additions and sums of gradients; "data" makes the batch; "copies" are casts, too."""
+"""Kinds and patterns of their names; the first match counts. "convolution backward" is a CPU operator by data and by
+weights; "elementwise" is ReLU, additions and sums of gradients; "data" makes the batch; "copies" include casts."""
 
 
 def classify(name: str) -> str:
-    """The kind of a kernel of cuDNN, cuBLAS, ATen or Inductor, or of an operator; "other" if none is recognised.
+    """Return the kind of a kernel of cuDNN, cuBLAS, ATen or Inductor, or of an operator; "other" if unrecognised.
 
-    Fused kernels count as what most of their work is: what holds batch norm's statistics or normalisation is batch
-    norm, whatever ReLU or addition is fused into it.
+    A kernel that fuses ReLU or additions into batch norm counts as batch norm.
     """
     return next((kind for kind, pattern in _RULES if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
 class ContiguousTrainer(Trainer):
-    """A trainer whose images and activations are in torch's default layout."""
+    """A trainer with images and activations in torch's default layout."""
 
     def initialised_model(self, net: Net) -> ResidualNet:
         model = super().initialised_model(net)
@@ -97,46 +96,57 @@ class ContiguousTrainer(Trainer):
 
 
 def measure_breakdown(
-    training: Training, engine: str, precision: str, seconds: float, say: Callable[[str], None]
+    training: Training, engine: str, precision: str, seconds: float, log: Callable[[str], None]
 ) -> Breakdown:
-    """Measure one net with an engine in a precision, each step for at least so many seconds. `say` prints progress."""
+    """Measure one net, each of its steps for at least this many seconds. `log` prints a line of progress."""
     device = training.device
     on_gpu = device.type == "cuda"
-    if on_gpu:  # the profiler hooks into CUDA when it is first started, which should be before a capture
+    if on_gpu:  # the first profile hooks into CUDA, which must happen before a graph is captured
         with profile(activities=[ProfilerActivity.CUDA]):
-            wait_for(device)
+            synchronize(device)
     ceilings = measure_ceilings(device, precision, in_graph=on_gpu and engine != "eager", seconds=seconds / 10)
     work = count_work(training, precision, is_fused=engine == "compile")
     reference = find_reference(lambda: training.trainer("eager", "fp32"), STEPS)
-    say(f"{training.name}: measured ceilings, counted work, made eager fp32's first steps")
+    log(f"{training.name}: measured the machine's limits, counted the work, made the reference's first steps")
     steps: list[Row] = []
     kinds: list[Row] = []
-    for layout, deterministic in (("channels_last", True), ("contiguous", True), ("channels_last", False))[
-        : 2 + on_gpu
-    ]:
+    settings = [("channels_last", True), ("contiguous", True), *([("channels_last", False)] if on_gpu else [])]
+    for layout, deterministic in settings:
         name = f"step, {layout}" + on_gpu * f", {'' if deterministic else 'not '}deterministic"
-        kind = ContiguousTrainer if layout == "contiguous" else Trainer
+        trainer = ContiguousTrainer if layout == "contiguous" else Trainer
         try:
             milliseconds, profiled = _measure_step(
-                training.trainer(engine, precision, kind), reference, seconds, deterministic=deterministic
+                training.trainer(engine, precision, trainer), reference, seconds, deterministic=deterministic
             )
             kinds = kinds if steps else times_by_kind(profiled, work, ceilings)
             row = Row(name, milliseconds)
-        except Exception as error:  # one setting that fails leaves the others their rows
+        except Exception as error:  # report it, and measure the other settings
             row = Row(name, None, problem=summarize_error(error))
         free_memory(device)
-        say(f"{training.name}, {name}: {row.problem or 'done'}")
+        log(f"{training.name}, {name}: {row.problem or 'done'}")
         steps.append(row if steps else replace(row, floors=floors(sum(work.values()), ceilings)))
-    recipe = training.recipe
-    names = training.name, engine, precision
-    sizes = recipe.batch_size, recipe.batch_norm.group
-    return Breakdown(1, machine_facts(device), *names, *sizes, ceilings, tuple(kinds), tuple(steps))
+    return Breakdown(
+        schema=1,
+        machine=machine_facts(device),
+        net=training.name,
+        engine=engine,
+        precision=precision,
+        batch_size=training.recipe.batch_size,
+        bn_group=training.recipe.batch_norm.group,
+        ceilings=ceilings,
+        kinds=tuple(kinds),
+        steps=tuple(steps),
+    )
 
 
 def _measure_step(
     trainer: Trainer, reference: Reference, seconds: float, *, deterministic: bool
 ) -> tuple[float, list[Row]]:
-    """Median milliseconds of a step over so many seconds, and what it consists of."""
+    """Return the median milliseconds of a step over this many seconds, and the step's kernels.
+
+    Raises:
+        PaperbenchError: The first steps are wrong, or the profiler does not work.
+    """
     torch.backends.cudnn.deterministic = deterministic  # before the first step, which may be captured
     if problem := step_error(first_steps(trainer, STEPS), reference, trainer.precision):
         raise PaperbenchError(problem)
@@ -144,7 +154,7 @@ def _measure_step(
 
 
 def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, seconds: float) -> Ceilings:
-    """What the machine can do: copy a large tensor, multiply large matrices, launch small kernels."""
+    """Measure how fast the device copies a large tensor, multiplies large matrices and launches small kernels."""
     source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
     copy = _median_seconds(partial(torch.empty_like(source).copy_, source), seconds)
     set_arithmetic(precision)
@@ -169,18 +179,18 @@ def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, se
 
 
 class WorkCounter(TorchDispatchMode):
-    """Counts the least work of the operators that torch runs within it.
+    """Counts the minimum work of the operators that torch runs in this context.
 
-    An operator reads its tensors and writes its results once; batch norm, which takes statistics first, reads what it
-    normalises twice on either way. Copies are not counted: a step can do without.
+    An operator reads its tensors and writes its results once; batch norm reads its input twice, forward and backward,
+    as it needs statistics first. Copies are not counted, as a step could do without them.
 
     Args:
-        device: "cpu", "cuda" or "meta": operators elsewhere do not count.
-        is_fused: Whether batch norm, ReLU and additions share kernels, as Inductor's do: then a ReLU moves nothing,
-            nor do sums of the gradients of two consumers, and a batch norm takes three kernels on either way.
+        device: "cpu", "cuda" or "meta"; operators on other devices are not counted.
+        is_fused: Whether batch norm, ReLU and additions share kernels, as with Inductor: then ReLU and sums of
+            gradients move nothing, and batch norm takes three kernels each forward and backward.
 
     Attributes:
-        work: By kind, an array of bytes through memory, floating-point operations and launches of kernels.
+        work: Array of memory traffic in bytes, floating-point operations and kernel launches, by kind.
     """
 
     def __init__(self, device: str, *, is_fused: bool = False) -> None:
@@ -202,11 +212,11 @@ class WorkCounter(TorchDispatchMode):
             case "convolution forward":
                 flops = 2 * output.numel() * args[1][0].numel()
             case "convolution backward":
-                # Either way reads the gradient and one of images and weights, and writes as much as the other.
+                # By data and by weights: each reads the gradient and the other operand, and writes its own gradient.
                 once = _bytes(args[:3]), 2 * args[0].numel() * args[2][0].numel(), 1
-                for way, is_wanted in zip((" by data", " by weights"), args[-1][:2], strict=True):
+                for suffix, is_wanted in zip((" by data", " by weights"), args[-1][:2], strict=True):
                     if is_wanted:
-                        self.work[kind + (way if self._device != "cpu" else "")] += once
+                        self.work[kind + (suffix if self._device != "cpu" else "")] += once
                 return
             case "batch norm":
                 moved += sum(tensor.nbytes for tensor in _tensors(args) if tensor.dim() == 4)
@@ -233,7 +243,7 @@ def _bytes(values: Any) -> int:
 
 
 def count_work(training: Training, precision: str, *, is_fused: bool) -> dict[str, Any]:
-    """The least work of a training step; if kernels are fused, of the whole batch in one pass."""
+    """Count the minimum work of a training step; if kernels are fused, with the whole batch in one pass."""
     recipe = training.recipe
     if is_fused:
         recipe = replace(recipe, batch_norm=replace(recipe.batch_norm, group=recipe.batch_size))
@@ -245,7 +255,7 @@ def count_work(training: Training, precision: str, *, is_fused: bool) -> dict[st
 
 
 def profiled_step(trainer: Trainer) -> list[Row]:
-    """Kernels of a step; on a CPU operators, their time without that of those that they call.
+    """Return the kernels of a step; on a CPU its operators, each without the operators that it calls.
 
     Raises:
         PaperbenchError: The profiler does not work.
@@ -254,21 +264,21 @@ def profiled_step(trainer: Trainer) -> list[Row]:
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         for _ in range(PROFILED_STEPS):
             trainer.step()
-        wait_for(trainer.device)
+        synchronize(trainer.device)
     found = []
     for event in profiler.key_averages():
         if not on_gpu or (event.device_type == DeviceType.CUDA and not event.is_user_annotation):
             microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
             found.append(Row(event.key, microseconds / 1000 / PROFILED_STEPS, event.count / PROFILED_STEPS))
     if not found:
-        raise PaperbenchError("The profiler saw no kernels. See whether your system lets you use it.")
+        raise PaperbenchError("The profiler saw no kernels. Check that you may use it on this system.")
     return found
 
 
 def times_by_kind(profiled: list[Row], work: dict[str, Any], ceilings: Ceilings) -> list[Row]:
-    """Sums by kind, the longest first, with the floors of the kinds whose work is counted.
+    """Sum the kernels by kind, longest first, and add the floors of counted work.
 
-    A kernel that no rule knows is a kind of its own if it takes more than 1 % of the time.
+    An unrecognised kernel gets its own row if it takes more than 1 % of the time.
     """
     total = sum(row.milliseconds or 0 for row in profiled)
     sums: dict[str, Any] = defaultdict(lambda: np.zeros(2))
@@ -282,11 +292,11 @@ def times_by_kind(profiled: list[Row], work: dict[str, Any], ceilings: Ceilings)
 
 
 def floors(work: Any, ceilings: Ceilings) -> Floors:
-    """The least milliseconds for some work."""
+    """Return the minimum milliseconds for this work."""
     return Floors(*(1000 * work / list(vars(ceilings).values())).tolist())
 
 
-def _median_seconds(work: Callable[[], object], at_least: float) -> float:
-    """Of a call, the device's work included, over so many seconds."""
+def _median_seconds(work: Callable[[], object], min_seconds: float) -> float:
+    """Return the median time of a call, including the device's work."""
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=at_least).median
+    return timer.blocked_autorange(min_run_time=min_seconds).median

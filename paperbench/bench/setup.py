@@ -1,4 +1,4 @@
-"""What a benchmark trains: net, recipe and images, and on which machine."""
+"""Net, recipe and images of a benchmark, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from paperbench.specs.recipe import Recipe
 from paperbench.specs.table import find_spec_root, load_table
 from paperbench.training.trainer import Trainer
 
-SIDE, BANDS = 32, 2
+IMAGE_SIZE, BANDS = 32, 2
 
 IMAGES = {"cpu": 5_000, "cuda": 50_000}
-"""Distinct training images; on a GPU as many as would not stay in its caches."""
+"""Number of distinct training images; on a GPU too many for its caches."""
 
-RATE = 1e-3
-"""Learning rate. At the paper's, rounding alone changes the second loss of ResNet-110 by 1e-4 of it, the third by more
-than 1e-3: no engine could be told from a wrong one. What a step costs does not depend on it."""
+LEARNING_RATE = 1e-3
+"""Lower than the paper's, at which rounding alone changes the third loss of ResNet-110 by more than 0.1 %, so that a
+correct engine could not be told from a wrong one. The time of a step does not depend on it."""
 
 GPU_FACTS = "driver_version,compute_cap,memory.total,power.limit,clocks.max.sm,clocks.max.mem,clocks.sm,clocks.mem"
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, and where."""
+    """A net with all that is needed to train it."""
 
     name: str
     net: Net
@@ -43,58 +43,62 @@ class Training:
     device: torch.device
 
     def trainer(self, engine: str, precision: str, kind: type[Trainer] = Trainer) -> Trainer:
-        """Our trainer, always from the same seed."""
+        """Return our trainer at iteration 0, always with the same seed."""
         return kind(self.net, self.recipe, self.dataset, 0, precision, self.device, engine)  # type: ignore[arg-type]
 
 
 def bench_training(name: str, batch_size: int, device: torch.device) -> Training:
-    """The training of a net that is measured.
+    """Return the training of a net, given its name.
 
     Raises:
-        PaperbenchError: There is no such net, it is made for large images, or the batch is too small for batch norm.
+        PaperbenchError: The net is unknown or takes large images, or the batch is too small for batch norm.
     """
     net = resolve(name)
-    if FAMILIES[net.family].size != SIDE:
-        raise PaperbenchError(f"{name} is made for large images, which paperbench cannot train on yet. Leave it out.")
+    if FAMILIES[net.family].size != IMAGE_SIZE:
+        raise PaperbenchError(f"{name} takes large images, which paperbench cannot train on yet. Leave it out.")
     dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)
     return Training(name, net, bench_recipe(batch_size), dataset, device)
 
 
 def bench_recipe(batch_size: int) -> Recipe:
-    """The paper's recipe at a batch size and at `RATE`: its groups of batch norm if they divide it, else one group.
+    """Return the paper's recipe with this batch size and `LEARNING_RATE`.
+
+    Batch norm uses the paper's groups if they divide the batch, else the whole batch.
 
     Raises:
         PaperbenchError: The batch is too small for batch norm.
     """
     if batch_size < 2:
-        raise PaperbenchError(f"Batch norm needs at least 2 images per batch, not {batch_size}.")
+        raise PaperbenchError(
+            f"Batch norm needs at least 2 images per batch, not {batch_size}. Choose a larger --batch-size."
+        )
     table = load_table("table2", find_spec_root())
     recipe = table.recipe_in(table.profiles.named("paper"))
     group = recipe.batch_norm.group if batch_size % recipe.batch_norm.group == 0 else batch_size
     settings = replace(recipe.batch_norm, group=group)
-    return replace(recipe, batch_size=batch_size, batch_norm=settings, warm_up=None, learning_rate=RATE)
+    return replace(recipe, batch_size=batch_size, batch_norm=settings, warm_up=None, learning_rate=LEARNING_RATE)
 
 
 @cache
 def random_images(count: int, classes: int) -> ImageDataset:
-    """A data set of random images: a quarter of each is noise, three quarters are its class's two bands of colour.
+    """Return a data set of random images: one quarter noise, three quarters two colour bands that depend on the class.
 
-    With random labels the loss would hardly move, and a wrong step could not be seen in it. Random bytes, because
-    multiplying by zeros is faster than by other numbers. Crops and mirroring leave the bands what they are.
+    The bands make the loss fall, so that it shows a wrong step; cropping and mirroring keep them. The noise avoids
+    zeros, which multiply faster than other numbers.
     """
     rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 256, (classes, BANDS, 1, 3), dtype=np.uint8).repeat(SIDE // BANDS, axis=1)
+    patterns = rng.integers(0, 256, (classes, BANDS, 1, 3), dtype=np.uint8).repeat(IMAGE_SIZE // BANDS, axis=1)
     labels = rng.integers(0, classes, count)
-    images = rng.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+    images = rng.integers(0, 256, (count, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
     images = images // 4 + patterns[labels] // 4 * 3
     key = "cifar100" if classes == 100 else "cifar10"
     return ImageDataset(
-        key, "random images", "made for a benchmark", False, images, labels, images[:classes], labels[:classes]
+        key, "random images", "generated for a benchmark", False, images, labels, images[:classes], labels[:classes]
     )
 
 
 def machine_facts(device: torch.device) -> Machine:
-    """Code, libraries and hardware that speed on the device depends on; no host name, path or serial number."""
+    """Return the code, libraries and hardware that determine speed, without host name, paths or serial numbers."""
     code = code_facts()
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -107,8 +111,8 @@ def machine_facts(device: torch.device) -> Machine:
 
 
 def _nvidia_smi(device: torch.device) -> dict[str, str] | None:
-    """What nvidia-smi reports of a GPU, with units; None where it does not work."""
-    identity = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # whatever number it has there
+    """Return the values of `GPU_FACTS` with units, or None if nvidia-smi fails."""
+    identity = f"GPU-{torch.cuda.get_device_properties(device).uuid}"  # its index may differ from torch's
     command = ["nvidia-smi", f"--id={identity}", f"--query-gpu={GPU_FACTS}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
@@ -117,14 +121,14 @@ def _nvidia_smi(device: torch.device) -> dict[str, str] | None:
     return dict(zip(GPU_FACTS.split(","), (value.strip() for value in done.stdout.split(",")), strict=False))
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def free_memory(device: torch.device) -> None:
-    """Give back what nobody holds any more. CUDA graphs cannot use what the allocator keeps for others."""
+    """Free unused memory, also from torch's cache, which CUDA graphs cannot use."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""paperbench data: check, download and convert data sets."""
+"""paperbench data: check, download or convert a data set."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("data", help="check, download or convert data sets")
+    parser = subparsers.add_parser("data", help="check, download or convert a data set")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    check = actions.add_parser("check", help="read a data set and say what it is")
+    check = actions.add_parser("check", help="load a data set and print its size and origin")
     check.add_argument("dataset", help="cifar10, cifar100 or digits")
     add_data(check)
     check.set_defaults(execute=execute_check)
-    download = actions.add_parser("download", help="fetch the original files and check them")
+    download = actions.add_parser("download", help="download the original files and verify them")
     download.add_argument("dataset", help="cifar10 or cifar100")
     add_data(download)
     download.set_defaults(execute=execute_download)
-    convert = actions.add_parser("convert", help="make a .npz file of a folder of images, or of the original files")
-    convert.add_argument("source", type=Path, help="folder with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)")
-    convert.add_argument("target", type=Path, metavar="OUT.npz", help="the new file, such as data/cifar10.npz")
-    convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: the name of OUT.npz)")
+    convert = actions.add_parser(
+        "convert", help="make a .npz file from a directory of images or from the original files"
+    )
+    convert.add_argument("source", type=Path, help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)")
+    convert.add_argument("target", type=Path, metavar="OUT.npz", help="file to create, such as data/cifar10.npz")
+    convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: from the name of OUT.npz)")
     convert.set_defaults(execute=execute_convert)
 
 
 def execute_check(args: argparse.Namespace) -> int:
     from paperbench.data.sources import data_directory, load_dataset
 
-    print(_described(load_dataset(args.dataset, data_directory(args.data))))
+    print(_describe(load_dataset(args.dataset, data_directory(args.data))))
     return 0
 
 
@@ -42,25 +44,25 @@ def execute_download(args: argparse.Namespace) -> int:
     from paperbench.data.download import download
     from paperbench.data.sources import data_directory
 
-    print(f"{download(args.dataset, data_directory(args.data))} is complete and checked.")
+    print(f"{download(args.dataset, data_directory(args.data))} is complete; all files verified.")
     return 0
 
 
 def execute_convert(args: argparse.Namespace) -> int:
-    from paperbench.data.cifar_batches import FOLDERS
+    from paperbench.data.cifar_batches import DIRECTORIES
     from paperbench.data.convert import convert
 
     key = args.dataset or args.target.stem
-    if key not in FOLDERS or args.target.suffix != ".npz":
+    if key not in DIRECTORIES or args.target.suffix != ".npz":
         raise PaperbenchError(
-            "Name the new file cifar10.npz or cifar100.npz; under another name ending in .npz, say which of the two it "
-            "is with `--dataset`."
+            "Name the new file cifar10.npz or cifar100.npz; under another name ending in .npz, add `--dataset cifar10` "
+            "or `--dataset cifar100`."
         )
-    print(_described(convert(args.source, args.target, key)))
+    print(_describe(convert(args.source, args.target, key)))
     return 0
 
 
-def _described(dataset: ImageDataset) -> str:
+def _describe(dataset: ImageDataset) -> str:
     comparable = "yes" if dataset.canonical else "no: errors on it are not comparable with the paper"
     return (
         f"{dataset.name}\n"

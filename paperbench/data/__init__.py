@@ -1,1 +1,1 @@
-"""Data sets, where they come from, and batches made on the training device."""
+"""Data sets, their sources, and batches made on the training device."""

@@ -1,6 +1,6 @@
-"""CIFAR in torchvision's layout: pickled batches, opened only if they are the published files.
+"""CIFAR in torchvision's layout: pickled batches, unpickled only if their md5 sums match the published files.
 
-Opening a pickle can run any code, so no other is ever opened.
+Unpickling a file can run arbitrary code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
 from paperbench.files import read_at_most
 
-FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+DIRECTORIES = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 MD5 = {
     "cifar10": (
         {
@@ -34,23 +34,23 @@ MD5 = {
         {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
     ),
 }
-"""Files of the original training and test sets with their published md5 sums, as torchvision lists them."""
+"""Published md5 sums of the original training and test files, as in torchvision."""
 _LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
 _MAX_BYTES = 256 * 2**20
-"""Of one file; the largest original one has 155 million."""
+"""Maximum size of a file; the largest original one has 155 million bytes."""
 
 
-def load_batches(key: str, folder: Path) -> ImageDataset:
-    """Read the original CIFAR-10 or CIFAR-100 from its batch files.
+def load_batches(key: str, directory: Path) -> ImageDataset:
+    """Load the original CIFAR-10 or CIFAR-100.
 
     Args:
         key: "cifar10" or "cifar100".
-        folder: Holds the batch files.
+        directory: Directory of the batch files.
 
     Raises:
-        PaperbenchError: A file is missing, or not the published one.
+        PaperbenchError: A file is missing or differs from the published one.
     """
-    batches = [pickle.loads(content, encoding="latin1") for content in read_verified(key, folder)]  # noqa: S301
+    batches = [pickle.loads(content, encoding="latin1") for content in read_verified(key, directory)]  # noqa: S301
     split = len(MD5[key][0])
     x_train, y_train = _images_and_labels(batches[:split], _LABELS[key])
     x_test, y_test = _images_and_labels(batches[split:], _LABELS[key])
@@ -66,17 +66,17 @@ def load_batches(key: str, folder: Path) -> ImageDataset:
     )
 
 
-def read_verified(key: str, folder: Path) -> list[bytes]:
-    """The contents of the batch files, training set first, all with their published md5 sums.
+def read_verified(key: str, directory: Path) -> list[bytes]:
+    """Read the batch files, training set first, and check their md5 sums.
 
     Raises:
-        PaperbenchError: A file is missing, cannot be read, or is not the published one; all such files are named.
+        PaperbenchError: Files are missing, unreadable, or differ from the published ones; the message names all.
     """
     train, test = MD5[key]
     contents, problems, altered = [], [], []
     for name, md5 in {**train, **test}.items():
         try:
-            content = read_at_most(folder / name, _MAX_BYTES)
+            content = read_at_most(directory / name, _MAX_BYTES)
         except FileNotFoundError:
             problems.append(f"{name} is missing")
         except OSError as error:
@@ -89,15 +89,14 @@ def read_verified(key: str, folder: Path) -> list[bytes]:
         problems.append(f"md5 mismatch: {', '.join(altered)}")
     if problems:
         raise PaperbenchError(
-            f"{folder} does not hold the original {DATASETS[key].title}: {'; '.join(problems)}. Only the original "
-            f"files are opened, as opening a pickle can run any code. To get them, move this folder away and use "
-            f"`paperbench data download {key}`. Bring other data as {key}.npz, which `paperbench data convert` makes "
-            "of a folder of images."
+            f"{directory}: not the original {DATASETS[key].title}: {'; '.join(problems)}. Only the original files are "
+            "loaded, as pickles can run arbitrary code. Move this directory away, then run "
+            f"`paperbench data download {key}`. For other data, make {key}.npz with `paperbench data convert`."
         )
     return contents
 
 
 def _images_and_labels(batches: list[dict[str, Any]], label_key: str) -> tuple[Pixels, Labels]:
-    rows = np.concatenate([batch["data"] for batch in batches])  # all red, then all green, then all blue
+    rows = np.concatenate([batch["data"] for batch in batches])  # each row: red, green, blue plane
     images = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, np.concatenate([batch[label_key] for batch in batches]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A labelled set of small images in memory, and its fingerprint."""
+"""Labelled small images in memory, and their fingerprint."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ImageDataset:
 
     Attributes:
         key: A key of `catalogue.DATASETS`.
-        name: What reports print wherever a number from these data stands.
-        origin: Where the pixels come from.
-        canonical: Whether these are the pixels that the paper's numbers are about.
+        name: Name that reports print with every number from these data.
+        origin: Source of the pixels.
+        canonical: Whether these are the pixels of the paper's data set.
         x_train, x_test: uint8 images of shape (N, H, W, 3), channels in the order red, green, blue.
         y_train, y_test: int64 labels of shape (N,), from 0.
     """
@@ -37,7 +37,7 @@ class ImageDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over shapes, pixels and labels in order, so that the same images from another container agree."""
+        """sha256 of shapes, pixels and labels in order, independent of the file format."""
         digest = hashlib.sha256()
         for images, labels in ((self.x_train, self.y_train), (self.x_test, self.y_test)):
             digest.update(repr(images.shape).encode())

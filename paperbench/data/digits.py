@@ -1,8 +1,8 @@
-"""scikit-learn's handwritten digits, the data set that needs no download.
+"""scikit-learn's handwritten digits, a data set that needs no download.
 
 1,797 grey images of 8x8 pixels with 17 levels by 13 writers, the test part of the UCI data set of E. Alpaydin and
-C. Kaynak (1998). Enlarged to 32x32 with three equal channels, they exercise a net for CIFAR; its error on them says
-nothing about the paper.
+C. Kaynak (1998). Enlarged to 32x32 with three equal channels, they fit nets for CIFAR; errors on them are unrelated to
+the paper's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TEST_EVERY = 5
 
 
 def load_digits() -> ImageDataset:
-    """The digits as 32x32x3 images, 1,437 to train on and 360 to test."""
+    """Return the digits as 32x32x3 images: 1,437 for training, 360 for testing."""
     from sklearn.datasets import load_digits as load_from_sklearn
 
     small, labels = load_from_sklearn(return_X_y=True)

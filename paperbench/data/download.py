@@ -1,4 +1,4 @@
-"""Fetching CIFAR on request, with torchvision's addresses and checksums."""
+"""Download of CIFAR, with torchvision's URLs and checksums."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from http.client import HTTPException
 from pathlib import Path
 
 from paperbench.catalogue import DATASETS
-from paperbench.data.cifar_batches import FOLDERS, MD5, read_verified
+from paperbench.data.cifar_batches import DIRECTORIES, MD5, read_verified
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.files import TEMPORARY
 
 
 def download(key: str, directory: Path) -> Path:
-    """Fetch the original archive, check it, and unpack it, with a progress bar. Does nothing if the files are there.
+    """Download, verify and unpack the original archive, with a progress bar; if its files exist, only verify them.
 
     Returns:
-        The folder with the batch files.
+        The directory of the batch files.
 
     Raises:
-        PaperbenchError: The data set has no download, the network or the disk fails, or a checksum does not fit.
+        PaperbenchError: The data set cannot be downloaded, the network or the disk fails, or a checksum is wrong.
     """
     if key not in DATASETS:
-        raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, FOLDERS)}")
-    if key not in FOLDERS:
-        remedy = "It comes with scikit-learn." if key == "digits" else "Its owners hand it out at image-net.org."
+        raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DIRECTORIES)}")
+    if key not in DIRECTORIES:
+        remedy = "It comes with scikit-learn." if key == "digits" else "Request access at image-net.org."
         raise PaperbenchError(f"There is nothing to download for {DATASETS[key].title}. {remedy}")
     from torchvision.datasets import CIFAR10, CIFAR100, utils
 
     source = CIFAR10 if key == "cifar10" else CIFAR100
-    folder = directory / FOLDERS[key]
+    target = directory / DIRECTORIES[key]
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        is_there = folder.exists()
+        exists = target.exists()
     except OSError as error:
         raise PaperbenchError(
-            f"{directory} cannot be made or read: {error.strerror}. Choose another folder (`--data DIR`)."
+            f"{directory}: cannot create or read: {error.strerror}. Choose another directory with `--data DIR`."
         ) from error
-    if is_there:
-        read_verified(key, folder)
-        return folder
+    if exists:
+        read_verified(key, target)
+        return target
     try:
         utils.download_url(source.url, directory, source.filename, source.tgz_md5)
-        _unpack(key, directory / source.filename, folder)
+        _unpack(key, directory / source.filename, target)
     except (OSError, RuntimeError, HTTPException, tarfile.TarError, EOFError, zlib.error) as error:
         files = sum(map(len, MD5[key]))
         raise PaperbenchError(
-            f"{DATASETS[key].title} could not be downloaded ({error}). Try again later, or get {source.url} some other "
-            f"way and unpack it in {directory} (it makes {folder.name}/ with {files} batch files)."
+            f"Download of {DATASETS[key].title} failed ({error}). Try again later, or download {source.url} by other "
+            f"means and unpack it in {directory} (this creates {target.name}/ with {files} batch files)."
         ) from error
-    return folder
+    return target
 
 
-def _unpack(key: str, archive: Path, folder: Path) -> None:
-    """Make the folder from the archive that holds it, at once and with nothing but the original files.
+def _unpack(key: str, archive: Path, target: Path) -> None:
+    """Extract and verify the batch files, then move their directory into place in one step.
 
     Raises:
-        PaperbenchError: The archive lacks some of them.
-        OSError, tarfile.TarError, EOFError, zlib.error: The archive is damaged or the disk full.
+        PaperbenchError: A file is missing or has the wrong checksum.
+        OSError, tarfile.TarError, EOFError, zlib.error: The archive is damaged or the disk is full.
     """
-    unpacked = folder.with_name(folder.name + TEMPORARY)
-    shutil.rmtree(unpacked, ignore_errors=True)  # a process was killed here
+    unpacked = target.with_name(target.name + TEMPORARY)
+    shutil.rmtree(unpacked, ignore_errors=True)  # left by a killed process
     try:
         with tarfile.open(archive, "r:gz") as members:
             members.extractall(unpacked, filter="data")
-        read_verified(key, unpacked / folder.name)
-        (unpacked / folder.name).rename(folder)
+        read_verified(key, unpacked / target.name)
+        (unpacked / target.name).rename(target)
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)

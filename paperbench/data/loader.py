@@ -1,7 +1,7 @@
 """Batches of 32-pixel images, made on the training device.
 
-All images stay on the device as bytes; a batch is one gather that crops, pads and mirrors at once. The random choices
-of an epoch are drawn beforehand on the CPU, so that every device sees the same.
+All images stay on the device as bytes; one gather crops, pads and mirrors a batch. The random choices of an epoch are
+drawn on the CPU, so that they are the same for every device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 
 
 class InputTransform:
-    """Turns bytes into what the net reads: (pixels / 255 - mean) / std, elementwise over (H, W, 3).
+    """Converts bytes to the net's input: (pixels / 255 - mean) / std, elementwise over (H, W, 3).
 
     Attributes:
         mean, std: In channels-first order, (3, H, W) and (3, 1, 1).
@@ -35,8 +35,8 @@ class InputTransform:
         shift: mean / std, (H, W, 3).
 
     Args:
-        images: Training images, (N, H, W, 3) uint8, of which mean and standard deviation are taken in float64.
-        kind: "per_pixel_mean": the mean image, std 1. "channel_mean_std": one mean and one std a channel.
+        images: Training images, (N, H, W, 3) uint8; their mean and standard deviation are computed in float64.
+        kind: "per_pixel_mean": the mean image, std 1. "channel_mean_std": one mean and one std per channel.
     """
 
     def __init__(self, images: Pixels, kind: Literal["per_pixel_mean", "channel_mean_std"]) -> None:
@@ -53,36 +53,33 @@ class InputTransform:
         self.shift = torch.from_numpy((mean_image / std).astype(np.float32))
 
     def __call__(self, pixels: Tensor, shift: Tensor) -> Tensor:
-        """Bytes (..., 3) to float32, given the part of `shift` that belongs to their places in the image."""
+        """Convert bytes (..., 3) to float32, given the part of `shift` for their positions in the image."""
         return pixels / self.scale - shift
 
     def to(self, device: torch.device) -> InputTransform:
-        """A copy on the device."""
+        """Return a copy on the device."""
         copied = copy(self)
         copied.scale, copied.shift = self.scale.to(device), self.shift.to(device)
         return copied
 
 
 class BatchIndices(NamedTuple):
-    """Which images come, and which crop of each: int64, one entry an image."""
+    """Indices of the images in a batch or epoch, and the crop variant of each: int64, one entry per image."""
 
     order: Tensor
     variant: Tensor
 
 
 class TrainingBatches:
-    """The training stream of one run. Batches run on across epochs, as 50,000 is no multiple of 128.
+    """The training batches of one run. They span epoch boundaries, as 50,000 is not a multiple of 128.
 
     The image is padded with zeros after the mean has been subtracted, as in v1: a padded pixel is exactly 0.
 
     Args:
-        dataset: Where the images come from.
-        transform: What the net reads of them.
-        batch_size: Images a batch.
-        padding: Zero pixels around the image before a crop of the original size.
-        flip: Whether half of the images are mirrored.
+        padding: Width of the border of zeros from which crops of the original size are taken.
+        flip: Whether to mirror half of the images.
         seed: The run's seed.
-        device: Where the images live and the batches are made.
+        device: Device of the images and batches.
         purpose: Name of the random stream.
     """
 
@@ -115,11 +112,11 @@ class TrainingBatches:
 
     @property
     def crops(self) -> int:
-        """Number of places a crop can have along one side."""
+        """Number of crop positions along one side."""
         return 2 * self.padding + 1
 
     def _variant_offsets(self) -> Tensor:
-        """Index of each pixel of each crop, plain and mirrored, in a padded image: (variants, H * W) int64."""
+        """Return the indices of each crop's pixels in a padded image, mirrored crops last: (variants, H * W) int64."""
         rows, columns = torch.arange(self.height), torch.arange(self.width)
         row_length = self.width + 2 * self.padding
         variants = []
@@ -130,19 +127,19 @@ class TrainingBatches:
         return torch.stack(variants)
 
     def epoch(self, number: int) -> BatchIndices:
-        """Order, crop and mirroring of an epoch's images, (num_images,) each.
+        """Return the order of an epoch's images and their variants, (num_images,) each.
 
-        A variant is `(mirrored * crops + dy) * crops + dx`, with dy and dx counted from the padded image's corner.
+        A variant is `(mirrored * crops + dy) * crops + dx`, where dy and dx are offsets in the padded image.
         """
         if number not in self._epochs:
-            drawn = self._drawn(number)
+            drawn = self._draw_epoch(number)
             self._epochs[number] = BatchIndices(drawn.order.to(self.device), drawn.variant.to(self.device))
             while len(self._epochs) > 2:
-                del self._epochs[next(iter(self._epochs))]  # the older
+                del self._epochs[next(iter(self._epochs))]  # the oldest
         return self._epochs[number]
 
-    def _drawn(self, number: int) -> BatchIndices:
-        """The choices of an epoch, on the CPU."""
+    def _draw_epoch(self, number: int) -> BatchIndices:
+        """Draw the choices of an epoch, on the CPU."""
         order = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "order", number))
         choice = torch.Generator().manual_seed(derived_seed(self.seed, self.purpose, "augmentation", number))
         variants = self.crops**2 * (2 if self.flip else 1)
@@ -152,7 +149,7 @@ class TrainingBatches:
         )
 
     def choices(self, iteration: int) -> BatchIndices:
-        """The choices for one iteration, counted from 0: (batch_size,) each."""
+        """Return the choices for an iteration, counted from 0: (batch_size,) each."""
         start = iteration * self.batch_size
         parts: list[BatchIndices] = []
         missing = self.batch_size
@@ -167,29 +164,29 @@ class TrainingBatches:
         return BatchIndices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))
 
     def schedule(self, iterations: int) -> BatchIndices:
-        """The choices of all iterations, (iterations, batch_size) each, int32 and int16: 49 MB for 64,000 of 128."""
+        """Return the choices for all iterations: (iterations, batch_size) int32 and int16, 49 MB for 64,000 x 128."""
         images = iterations * self.batch_size
-        epochs = [self._drawn(number) for number in range(-(-images // self.num_images))]
+        epochs = [self._draw_epoch(number) for number in range(-(-images // self.num_images))]
         order = torch.cat([epoch.order.int() for epoch in epochs])[:images]
         variant = torch.cat([epoch.variant.short() for epoch in epochs])[:images]
         shape = (iterations, self.batch_size)
         return BatchIndices(order.view(shape).to(self.device), variant.view(shape).to(self.device))
 
     def batch(self, iteration: int) -> Batch:
-        """The augmented batch of an iteration, counted from 0."""
+        """Return the augmented batch of an iteration, counted from 0."""
         return self.make(self.choices(iteration))
 
     def make(self, choices: BatchIndices) -> Batch:
-        """A batch by given choices: work for the device alone, always of the same shapes."""
+        """Return the batch with these choices; runs on the device only, with fixed shapes."""
         chosen, variant = choices
-        places = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
-        values = self._transform(self._pixels[places], self._shifts[variant])
+        positions = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
+        values = self._transform(self._pixels[positions], self._shifts[variant])
         images = values.view(len(chosen), self.height, self.width, 3).permute(0, 3, 1, 2)
         return Batch(images, self.labels[chosen])
 
 
 class EvaluationBatches:
-    """The test set in order, unaugmented, in batches of at most `batch_size` images."""
+    """The test set in order, without augmentation, in batches of at most `batch_size` images."""
 
     def __init__(
         self, dataset: ImageDataset, transform: InputTransform, *, batch_size: int, device: torch.device

@@ -16,21 +16,21 @@ from paperbench.errors import PaperbenchError
 from paperbench.files import TEMPORARY, check_size
 
 MAX_IMAGES = 200_000
-"""In one part; CIFAR has 50,000. A small archive can unpack to any size."""
+"""Maximum number of training or test images, as a small archive can unpack to any size; CIFAR has 50,000."""
 
 
 def load_npz(key: str, path: Path, name: str | None = None, origin: str | None = None) -> ImageDataset:
-    """Read `x_train` (N, 32, 32, 3) uint8, `y_train` (N,), `x_test` and `y_test`; other arrays are ignored.
+    """Load `x_train` (N, 32, 32, 3) uint8, `y_train` (N,), `x_test` and `y_test`; ignore other arrays.
 
-    Such a file cannot prove that its pixels are the original ones, so its data set is never canonical.
+    The data set is never canonical, as the file does not prove that its pixels are the original ones.
 
     Args:
         key: "cifar10" or "cifar100".
         path: The file.
-        name, origin: What to call the data, if the user has said.
+        name, origin: The user's description of the data, if any.
 
     Raises:
-        PaperbenchError: The file is damaged or its arrays are not as described.
+        PaperbenchError: The file is damaged, or an array is missing or has the wrong shape, type or values.
     """
     try:
         check_size(path, 2 * MAX_IMAGES * 4096)
@@ -38,7 +38,7 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
             names = set(archive.namelist())
             missing = [k for k in ("x_train", "y_train", "x_test", "y_test") if f"{k}.npy" not in names]
             if missing:
-                raise PaperbenchError(f"{path} lacks {', '.join(missing)}.")
+                raise PaperbenchError(f"{path}: missing arrays: {', '.join(missing)}. Add them with numpy.savez.")
             x_train, y_train = _part(key, archive, "train")
             x_test, y_test = _part(key, archive, "test")
     except PaperbenchError:
@@ -46,7 +46,7 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
     except Exception as error:  # a damaged archive can raise nearly anything
         reason = str(error) or type(error).__name__
         raise PaperbenchError(
-            f"{path} is damaged or no .npz file ({reason:.300}). Copy it again, or make it with numpy.savez or "
+            f"{path}: damaged or not a .npz file ({reason:.300}). Copy it again, or make it with numpy.savez or "
             "`paperbench data convert`."
         ) from error
     return ImageDataset(
@@ -62,10 +62,10 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
 
 
 def save_npz(dataset: ImageDataset, path: Path) -> None:
-    """Write a data set as `load_npz` reads it, at once or not at all.
+    """Write a data set to a `.npz` file, atomically.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     arrays = {key: getattr(dataset, key) for key in ("x_train", "y_train", "x_test", "y_test")}
@@ -91,33 +91,33 @@ def _part(key: str, archive: ZipFile, part: str) -> tuple[Pixels, Labels]:
     y = _array(
         archive,
         f"y_{part}",
-        f"whole numbers of shape ({len(x)},), one for each image",
+        f"integers of shape ({len(x)},), one per image",
         lambda shape, dtype: shape == (len(x),) and dtype.kind in "iu",
     )
     if y.min() < 0 or y.max() >= info.num_classes:
         raise PaperbenchError(
-            f"{archive.filename}: labels of {info.title} are 0 to {info.num_classes - 1}, y_{part} has {y.min()} to "
-            f"{y.max()}."
+            f"{archive.filename}: y_{part} has labels {y.min()} to {y.max()}; {info.title} has 0 to "
+            f"{info.num_classes - 1}."
         )
     return x, y.astype(np.int64)
 
 
 def _array(archive: ZipFile, name: str, wanted: str, fits: Callable[[tuple[int, ...], np.dtype], bool]) -> np.ndarray:
-    """An array of the archive, read only if the shape and kind in its header fit: it may announce any size."""
+    """Read an array of the archive, but only if the shape and type in its header fit, as it could claim any size."""
     info = archive.getinfo(f"{name}.npy")
-    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # others are unpacked whatever their size
-        raise ValueError(f"{name} is compressed in a way that numpy never uses")
+    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # zipfile would decompress others without a limit
+        raise ValueError(f"{name} is compressed with a method that numpy does not use")
     with archive.open(info) as stream:
         version = read_magic(stream)
-        if version != (1, 0):  # others may have headers of any length
-            raise ValueError(f"{name} has version {version} of the format, made for arrays of many fields")
+        if version != (1, 0):  # other versions allow headers of any length
+            raise ValueError(f"{name} has format version {version} instead of (1, 0)")
         shape, is_fortran, dtype = read_array_header_1_0(stream)
         if not fits(shape, dtype):
             raise PaperbenchError(
                 f"{archive.filename}: {name} must be {wanted}, not {dtype!s:.100} of shape {shape!s:.100}."
             )
         size = math.prod(shape) * dtype.itemsize
-        content = bytearray(stream.read(size + 1))  # at the end of the file its checksum is compared
+        content = bytearray(stream.read(size + 1))  # reading to the end verifies the checksum
     if len(content) != size:
         raise ValueError(f"{name} has too few or too many values for its shape {shape}")
     return np.ndarray(shape, dtype, content, order="F" if is_fortran else "C")

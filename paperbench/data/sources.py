@@ -1,4 +1,4 @@
-"""Where a data set comes from: embedded, a folder of the user's, or a download that the user asks for."""
+"""Finds and loads data sets: embedded digits, or CIFAR in the user's data directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from paperbench.catalogue import DATASETS
-from paperbench.data.cifar_batches import FOLDERS, load_batches
+from paperbench.data.cifar_batches import DIRECTORIES, load_batches
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.data.npz import load_npz
@@ -15,12 +15,12 @@ from paperbench.specs.yaml_file import read_yaml
 from paperbench.typed import Problem, Text, raise_problems, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
-DEFAULT_FOLDER = Path("data")
+DEFAULT_DIRECTORY = Path("data")
 
 
 @typed
 class DataDescription:
-    """An optional file dataset.yaml beside data that are not the original: what to call them in reports."""
+    """Contents of dataset.yaml, an optional file beside a .npz file that names its data for reports."""
 
     name: Text
     origin: Text
@@ -28,58 +28,59 @@ class DataDescription:
 
     def __post_init__(self) -> None:
         if self.canonical:
-            message = "cannot be declared true; only the original files are canonical, known by their md5."
+            message = "cannot be set to true; only the original files are canonical, checked by md5."
             raise_problems([Problem(("canonical",), message)])
 
 
 def data_directory(chosen: Path | None = None) -> Path:
-    """The folder to look in: the user's choice, else $PAPERBENCH_DATA, else ./data."""
-    return chosen or Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_FOLDER)
+    """Return the user's choice, else $PAPERBENCH_DATA, else ./data."""
+    return chosen or Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DIRECTORY)
 
 
 def load_dataset(key: str, directory: Path) -> ImageDataset:
-    """A data set of the catalogue.
+    """Load a data set of the catalogue.
 
     Args:
         key: A key of `catalogue.DATASETS`.
-        directory: Holds CIFAR as torchvision's folder of original files or as one .npz file. The digits need none.
+        directory: Data directory, with torchvision's directory of original CIFAR files, or one .npz file. Ignored for
+            the digits.
 
     Raises:
-        PaperbenchError: The data are not there, or damaged; the message says how to get them.
+        PaperbenchError: The data are missing or damaged; the message explains how to get them.
     """
     if key not in DATASETS:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
     if key == "digits":
         return load_digits()
-    if key not in FOLDERS:
+    if key not in DIRECTORIES:
         raise PaperbenchError(
-            f"paperbench cannot train or test on {DATASETS[key].title} yet: it has no loader for it. Its nets can be "
-            "built (`paperbench models`), and its tables shown."
+            f"paperbench cannot train or test on {DATASETS[key].title} yet: it has no loader for it. `paperbench "
+            "models` builds its nets, and `paperbench show` prints its tables."
         )
-    folder, file, description = directory / FOLDERS[key], directory / f"{key}.npz", directory / "dataset.yaml"
+    batches, file, description = directory / DIRECTORIES[key], directory / f"{key}.npz", directory / "dataset.yaml"
     try:
-        has_folder, has_file = folder.is_dir(), file.exists()
-        is_inner = directory.name == FOLDERS[key] and directory.is_dir()
+        has_batches, has_file = batches.is_dir(), file.exists()
+        is_inner = directory.name == DIRECTORIES[key] and directory.is_dir()
     except OSError as error:
         raise PaperbenchError(
-            f"{directory} cannot be searched: {error.strerror}. Choose another folder (`--data DIR`)."
+            f"{directory}: cannot read: {error.strerror}. Choose another directory with `--data DIR`."
         ) from error
-    if has_folder:
-        return load_batches(key, folder)
+    if has_batches:
+        return load_batches(key, batches)
     if has_file:
-        return load_npz(key, file, *(_described(description) if description.exists() else ()))
+        return load_npz(key, file, *(_load_description(description) if description.exists() else ()))
     if is_inner:
-        raise PaperbenchError(f"Name the folder around {FOLDERS[key]}/, not that folder itself: {directory.parent}")
+        raise PaperbenchError(f"{directory}: give the directory that contains {DIRECTORIES[key]}: {directory.parent}")
     raise PaperbenchError(
-        f"{DATASETS[key].title} is not in {directory}. Any one of these will do:\n"
-        f"  - `paperbench data download {key} --data {directory}` fetches and checks the original files;\n"
-        f"  - put torchvision's folder {FOLDERS[key]}/ with the original files there;\n"
-        f"  - put {key}.npz there (x_train (N,32,32,3) uint8, y_train, x_test, y_test);\n"
-        f"  - `paperbench data convert FOLDER {file}` makes that of a folder of images.\n"
-        f"Another folder: `--data DIR`, or the environment variable {ENVIRONMENT_VARIABLE}."
+        f"{DATASETS[key].title} not found in the directory {directory}. Do one of the following:\n"
+        f"  - Download the original files: `paperbench data download {key} --data {directory}`\n"
+        f"  - Copy the original files, in torchvision's directory {DIRECTORIES[key]}/, to {directory}.\n"
+        f"  - Copy {key}.npz (x_train (N,32,32,3) uint8, y_train, x_test, y_test) to {directory}.\n"
+        f"  - Convert a directory of images: `paperbench data convert IMAGES {file}`\n"
+        f"  - Use another data directory: `--data DIR`, or the environment variable {ENVIRONMENT_VARIABLE}."
     )
 
 
-def _described(file: Path) -> tuple[str, str]:
-    described = read_yaml(file).parse(DataDescription)
-    return described.name, described.origin
+def _load_description(file: Path) -> tuple[str, str]:
+    description = read_yaml(file).parse(DataDescription)
+    return description.name, description.origin

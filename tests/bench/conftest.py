@@ -1,23 +1,27 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from paperbench.bench import plain_loop, profiling, setup, soundness, throughput
+from paperbench.bench.setup import Training, bench_training
 from paperbench.catalogue import resolve
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few images, few compared steps, one worker, no rest."""
+    """Few images and steps, nets of depth 8, one worker, no pauses."""
     monkeypatch.setitem(setup.IMAGES, "cpu", 64)
     monkeypatch.setitem(plain_loop.WORKERS, "cpu", 1)
-    monkeypatch.setattr(plain_loop, "SETTLING_SECONDS", 0.0)
-    monkeypatch.setattr(plain_loop, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(plain_loop, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(plain_loop, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(setup, "resolve", lambda name: resolve(name, depth=8))
+    monkeypatch.setitem(profiling.COPY_BYTES, "cpu", 2**16)
+    monkeypatch.setitem(profiling.MATRIX_SIDE, "cpu", 32)
     for module in (soundness, profiling, throughput):
         monkeypatch.setattr(module, "STEPS", 5)
 
 
 @pytest.fixture
-def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All nets have depth 8."""
-    monkeypatch.setattr(setup, "resolve", lambda name: resolve(name, depth=8))
+def training() -> Training:
+    return bench_training("preact_resnet20", 16, torch.device("cpu"))

@@ -14,8 +14,8 @@ from paperbench.bench.figures import (
     Status,
     Variant,
     VariantFigures,
-    noise_of,
-    ratio,
+    measured_noise,
+    median_ratio,
     summarize_error,
 )
 from paperbench.errors import PaperbenchError
@@ -25,28 +25,28 @@ from tests.helpers import ROOT
 EAGER = Variant("paperbench", "eager", "fp32")
 
 
-def test_a_ratio_is_the_median_of_those_of_the_rounds_not_the_ratio_of_medians() -> None:
+def test_ratio_is_the_median_over_rounds_not_a_ratio_of_medians() -> None:
     ours, plain = (1.0, 10.0, 1.01), (2.0, 20.0, 1.0)
-    found = ratio(ours, plain, noise=0.1)
+    found = median_ratio(ours, plain, noise=0.1)
     assert found is not None
     assert found.median == 2.0 != statistics.median(plain) / statistics.median(ours)
 
 
-def test_rounds_that_only_one_of_them_has_are_left_out_of_a_ratio() -> None:
-    found = ratio((0.5, 0.25, 0.1), (1.0, 1.0), noise=None)
+def test_ratio_ignores_rounds_of_one_variant_only() -> None:
+    found = median_ratio((0.5, 0.25, 0.1), (1.0, 1.0), noise=None)
     assert found is not None
     assert found.median == 3.0
-    assert ratio((10.0,), (), noise=0.0) is None
+    assert median_ratio((10.0,), (), noise=0.0) is None
 
 
-def test_noise_is_the_farthest_that_a_variant_was_from_itself_in_either_direction() -> None:
+def test_noise_is_the_largest_change_in_either_direction() -> None:
     found = [
         VariantFigures(EAGER, "measured", step_seconds=(1.02, 0.99), control=(1.0, 1.0)),
         VariantFigures(EAGER, "measured", step_seconds=(1.0, 0.8, 1.1), control=(1.0, 1.0, 1.0)),
         VariantFigures(EAGER, "measured", step_seconds=(5.0,)),
     ]
-    assert noise_of(found) == pytest.approx(1 / 0.8 - 1)
-    assert noise_of(found[2:]) is None
+    assert measured_noise(found) == pytest.approx(1 / 0.8 - 1)
+    assert measured_noise(found[2:]) is None
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_noise_is_the_farthest_that_a_variant_was_from_itself_in_either_directio
         (5.0, None, False),
     ],
 )
-def test_what_is_nearer_to_1_than_the_noise_is_no_difference(factor: float, noise: float | None, differs: bool) -> None:
-    found = ratio((1.0,) * 3, (factor,) * 3, noise)
+def test_ratio_within_the_noise_is_not_a_difference(factor: float, noise: float | None, differs: bool) -> None:
+    found = median_ratio((1.0,) * 3, (factor,) * 3, noise)
     assert found is not None
     assert found.is_difference is differs
 
 
 @pytest.mark.parametrize("status", get_args(Status))
-def test_a_net_is_sound_unless_a_variant_computed_something_else_or_broke(status: Status) -> None:
+def test_net_is_sound_unless_a_variant_failed(status: Status) -> None:
     measured, other = VariantFigures(EAGER, "measured"), VariantFigures(EAGER, status)
     net = NetFigures("a", 1, 4, 2, 10, (measured, other), None)
     assert net.is_sound is (status in ("measured", "out of memory", "skipped"))
@@ -78,14 +78,14 @@ def published() -> str:
     return (ROOT / "results/bench/cpu-amd-epyc-2-threads.json").read_text()
 
 
-def test_published_figures_are_valid_and_come_back_the_same() -> None:
+def test_published_figures_round_trip_and_match_the_schema() -> None:
     assert to_json(from_json(BenchReport, published()), indent=1) + "\n" == published()
     jsonschema.Draft202012Validator(json_schema(BenchReport)).validate(json.loads(published()))
 
 
 def test_published_ratios_follow_from_the_published_rounds() -> None:
     for net in from_json(BenchReport, published()).nets:
-        assert net.noise == pytest.approx(noise_of(net.variants))
+        assert net.noise == pytest.approx(measured_noise(net.variants))
         plain = net.variants[0].step_seconds
         for figures in net.variants:
             if figures.over_plain:
@@ -96,9 +96,9 @@ def test_published_ratios_follow_from_the_published_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [(("schema",), 2), (("machine", "host"), "somebody's"), (("nets", 0, "noise"), "little")]
+    ("key", "value"), [(("schema",), 2), (("machine", "host"), "a name"), (("nets", 0, "noise"), "little")]
 )
-def test_other_documents_are_refused(key: tuple[Any, ...], value: Any) -> None:
+def test_malformed_report_is_rejected(key: tuple[Any, ...], value: Any) -> None:
     content = json.loads(published())
     place = content
     for part in key[:-1]:
@@ -117,8 +117,8 @@ def test_other_documents_are_refused(key: tuple[Any, ...], value: Any) -> None:
         ),
         (ValueError('File "C:\\Folder\\a.py", line 3'), "ValueError: File [path] line 3"),
         (ValueError(), "ValueError"),
-        (PaperbenchError("its loss is nan"), "its loss is nan"),
+        (PaperbenchError("the loss is nan"), "the loss is nan"),
     ],
 )
-def test_an_error_is_summarised_without_paths(error: Exception, expected: str) -> None:
+def test_error_summary_has_no_paths(error: Exception, expected: str) -> None:
     assert summarize_error(error) == expected

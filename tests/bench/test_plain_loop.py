@@ -14,8 +14,8 @@ from paperbench.bench.plain_loop import (
     Batch,
     PilImages,
     PlainLoop,
-    endless,
-    loader,
+    cycle_batches,
+    make_loader,
     on_device_batches,
     set_plain_arithmetic,
 )
@@ -40,7 +40,7 @@ def dataset() -> ImageDataset:
 
 @pytest.fixture
 def recipe(paper_recipe: Recipe) -> Recipe:
-    """No augmentation, and batch norm over the whole batch: what remains is the step. Small rates keep it smooth."""
+    """As the plain loop: no augmentation, batch norm over the whole batch; a small rate keeps rounding small."""
     return replace(
         paper_recipe,
         batch_size=BATCH,
@@ -51,20 +51,15 @@ def recipe(paper_recipe: Recipe) -> Recipe:
 
 
 def our_batches(batches: TrainingBatches, dtype: torch.dtype) -> Iterator[Batch]:
-    """The batches that our trainer sees."""
+    """The batches of our trainer."""
     for number in itertools.count():
         batch = batches.batch(number)
         yield batch.images.contiguous().to(dtype), batch.labels
 
 
-@pytest.mark.parametrize("precision", ["fp32", "float64"])
-@pytest.mark.parametrize("name", ["preact_resnet20", "original_resnet20"])
-def test_it_computes_the_mathematics_of_our_step(
-    recipe: Recipe, dataset: ImageDataset, name: str, precision: str
-) -> None:
-    net = resolve(name, depth=8)
+def test_float64_plain_loop_trains_as_our_trainer(recipe: Recipe, dataset: ImageDataset) -> None:
+    net, dtype = resolve("preact_resnet20", depth=8), torch.float64
     trainer = Trainer(net, recipe, dataset, 0, "fp32", CPU)
-    dtype = torch.float32 if precision == "fp32" else torch.float64
     model = ResidualNet(net).to(dtype)
     model.load_state_dict(trainer.model.state_dict())
     batches = TrainingBatches(
@@ -79,10 +74,8 @@ def test_it_computes_the_mathematics_of_our_step(
     loop = PlainLoop(
         model,
         our_batches(batches, dtype),
-        precision,
-        rate=recipe.rate_at(0),
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
+        "float64",
+        learning_rate=recipe.rate_at(0),
     )
     before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
     ours, plain = zip(*((next_loss(trainer), loop.step()) for _ in range(10)), strict=True)
@@ -93,18 +86,18 @@ def test_it_computes_the_mathematics_of_our_step(
         assert (ours_moved - plain_moved).norm() < 0.01 * ours_moved.norm(), name
 
 
-def test_in_bf16_convolutions_compute_in_bf16_and_the_loss_does_not(dataset: ImageDataset) -> None:
+def test_bf16_is_for_convolutions_and_not_for_the_loss(dataset: ImageDataset) -> None:
     model = ResidualNet(resolve("preact_resnet20", depth=8))
     seen: dict[str, torch.dtype] = {}
     model.stem.conv.register_forward_hook(lambda module, inputs, output: seen.update(conv=output.dtype))
-    loop = PlainLoop(model, endless(on_device_batches(dataset, BATCH, CPU), CPU), "bf16", rate=0.01)
+    loop = PlainLoop(model, cycle_batches(on_device_batches(dataset, BATCH, CPU), CPU), "bf16", learning_rate=0.01)
     loss = loop.step()
     assert seen == {"conv": torch.bfloat16}
     assert loss != torch.tensor(loss).bfloat16().item()
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
-def test_images_of_the_loader_are_crops_of_the_normalised_image(dataset: ImageDataset) -> None:
+def test_loader_images_are_random_crops_of_normalised_images(dataset: ImageDataset) -> None:
     mean, std = np.array([0.4914, 0.4822, 0.4465]), np.array([0.247, 0.2435, 0.2616])
     images = PilImages(dataset)
     assert len(images) == 80
@@ -120,11 +113,11 @@ def test_images_of_the_loader_are_crops_of_the_normalised_image(dataset: ImageDa
         assert len(places) == 1
         found.update(places)
     assert len(found) > 15
-    assert {0, 8} <= {place // 18 for place in found}  # dy: the whole of the padding is used
+    assert {0, 8} <= {place // 18 for place in found}  # smallest and largest dy
 
 
-def test_batches_on_the_device_are_all_images_in_order_and_come_again(dataset: ImageDataset) -> None:
-    feed = endless(on_device_batches(dataset, 32, CPU), CPU)
+def test_on_device_batches_are_all_images_in_order_repeatedly(dataset: ImageDataset) -> None:
+    feed = cycle_batches(on_device_batches(dataset, 32, CPU), CPU)
     batches = [next(feed) for _ in range(3)]  # 80 images are two full batches
     mean, std = np.array([0.4914, 0.4822, 0.4465]), np.array([0.247, 0.2435, 0.2616])
     expected = (dataset.x_train[:64].astype(np.float64) / 255 - mean) / std
@@ -139,13 +132,11 @@ def test_batches_on_the_device_are_all_images_in_order_and_come_again(dataset: I
     assert torch.equal(batches[2][0], batches[0][0])
 
 
-def test_a_loader_makes_new_crops_of_shuffled_images_in_other_processes_until_it_is_closed(
-    dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loader_shuffles_crops_and_ends_its_workers(dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(plain_loop.WORKERS, "cpu", 2)
     before = set(multiprocessing.active_children())
-    assert len(loader(dataset, 32, CPU)) == 2  # of 80 images, those that fill a batch
-    feed = endless(loader(dataset, BATCH, CPU), CPU)
+    assert len(make_loader(dataset, 32, CPU)) == 2  # full batches of 80 images
+    feed = cycle_batches(make_loader(dataset, BATCH, CPU), CPU)
     epochs = [[next(feed) for _ in range(5)] for _ in range(2)]
     workers = set(multiprocessing.active_children()) - before
     assert len(workers) == 2
@@ -162,26 +153,26 @@ def test_a_loader_makes_new_crops_of_shuffled_images_in_other_processes_until_it
 
 
 @pytest.mark.parametrize(("precision", "convolution"), [("tf32", "tf32"), ("bf16", "tf32"), ("fp32", "ieee")])
-def test_its_switches_are_torchs_defaults_but_for_benchmark_and_strict_fp32(precision: str, convolution: str) -> None:
+def test_plain_arithmetic_is_torchs_default_with_cudnn_benchmark(precision: str, convolution: str) -> None:
     set_plain_arithmetic(precision)
     cudnn = torch.backends.cudnn
     assert cudnn.conv.fp32_precision == convolution  # type: ignore[attr-defined]
     assert (torch.backends.cuda.matmul.fp32_precision, cudnn.benchmark, cudnn.deterministic) == ("ieee", True, False)
 
 
-def test_what_was_made_while_others_were_timed_is_used_up_before_it_is(
-    dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain_loop, "SETTLING_SECONDS", 100.0)
+def test_prepare_drains_the_queue(dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_loop, "DRAIN_SECONDS", 100.0)
     used = iter(range(100))
     batches = on_device_batches(dataset, BATCH, CPU)
-    loop = PlainLoop(ResidualNet(resolve("preact_resnet20", depth=8)), (batches[0] for _ in used), "fp32", rate=0.01)
+    loop = PlainLoop(
+        ResidualNet(resolve("preact_resnet20", depth=8)), (batches[0] for _ in used), "fp32", learning_rate=0.01
+    )
     loop.prepare()
     assert next(used) > plain_loop.PREFETCH * plain_loop.WORKERS["cuda"]
 
 
-def test_a_loss_that_is_not_finite_ends_it(dataset: ImageDataset) -> None:
+def test_loss_that_is_not_finite_is_an_error(dataset: ImageDataset) -> None:
     images, labels = on_device_batches(dataset, BATCH, CPU)[0]
     model = ResidualNet(resolve("preact_resnet20", depth=8))
-    with pytest.raises(PaperbenchError, match="its loss is nan"):
-        PlainLoop(model, iter([(images * torch.nan, labels)]), "fp32", rate=0.01).step()
+    with pytest.raises(PaperbenchError, match="the loss is nan"):
+        PlainLoop(model, iter([(images * torch.nan, labels)]), "fp32", learning_rate=0.01).step()

@@ -110,7 +110,7 @@ def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
         ("run table2 --device tpu", "Unknown device 'tpu'. Use auto, cpu, cuda or cuda:N."),
         ("run table2 --device cpu --precision tf32", "Precision tf32 needs an NVIDIA GPU"),
         ("run table2 --device cpu --engine graph", "Engine graph: CUDA graphs need an NVIDIA GPU."),
-        ("run table2", "CIFAR-10 is not in data."),
+        ("run table2", "CIFAR-10 not found in the directory data."),
         ("run table5 --cells preact_resnet152/*", "paperbench cannot train or test on ImageNet (ILSVRC 2012) yet"),
         ("run table5 --profile smoke --cells preact_resnet152/*", "not for a profile that trains on digits"),
         ("data convert . other.npz", "Name the new file cifar10.npz or cifar100.npz"),

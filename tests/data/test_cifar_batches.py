@@ -12,39 +12,39 @@ import torchvision.datasets
 
 from paperbench.data.cifar_batches import MD5, load_batches
 from paperbench.errors import PaperbenchError
-from tests.data.batches import declare_published, publish
+from tests.data.batches import set_published_md5, write_batches
 from tests.helpers import random_images
 
 IMAGES, LABELS = random_images(24)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four images in each of CIFAR-10's six files."""
-    return publish(monkeypatch, tmp_path, "cifar10", IMAGES, LABELS, "labels")
+    return write_batches(monkeypatch, tmp_path, "cifar10", IMAGES, LABELS, "labels")
 
 
-def complaint(folder: Path) -> str:
+def error_message(directory: Path) -> str:
     with pytest.raises(PaperbenchError) as caught:
-        load_batches("cifar10", folder)
-    assert str(caught.value).startswith(f"{folder} does not hold the original CIFAR-10: ")
+        load_batches("cifar10", directory)
+    assert str(caught.value).startswith(f"{directory}: not the original CIFAR-10: ")
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("key", "source"), [("cifar10", torchvision.datasets.CIFAR10), ("cifar100", torchvision.datasets.CIFAR100)]
 )
-def test_the_files_and_md5_sums_are_torchvisions(key: str, source: Any) -> None:
+def test_files_and_md5_sums_equal_torchvisions(key: str, source: Any) -> None:
     train, test = MD5[key]
     assert list(train.items()) == [tuple(entry) for entry in source.train_list]
     assert list(test.items()) == [tuple(entry) for entry in source.test_list]
 
 
 @pytest.mark.parametrize(("key", "label_key", "split"), [("cifar10", "labels", 20), ("cifar100", "fine_labels", 12)])
-def test_published_files_give_images_and_labels_in_order_and_are_canonical(
+def test_published_files_load_in_order_as_canonical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, label_key: str, split: int
 ) -> None:
-    dataset = load_batches(key, publish(monkeypatch, tmp_path, key, IMAGES, LABELS, label_key))
+    dataset = load_batches(key, write_batches(monkeypatch, tmp_path, key, IMAGES, LABELS, label_key))
     np.testing.assert_array_equal(dataset.x_train, IMAGES[:split])
     np.testing.assert_array_equal(dataset.y_train, LABELS[:split])
     np.testing.assert_array_equal(dataset.x_test, IMAGES[split:])
@@ -55,27 +55,27 @@ def test_published_files_give_images_and_labels_in_order_and_are_canonical(
     assert "md5" in dataset.origin
 
 
-def test_a_row_of_a_batch_is_red_then_green_then_blue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_is_red_then_green_then_blue(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = np.zeros((1, 3072), dtype=np.uint8)
     row[0, 1] = 11  # red, first line, second pixel
     row[0, 1024 + 32] = 22  # green, second line, first pixel
     row[0, 3071] = 33  # blue, last pixel
-    (folder / "test_batch").write_bytes(pickle.dumps({"data": row, "labels": [7]}))
-    declare_published(monkeypatch, "cifar10", folder)
-    (image,) = load_batches("cifar10", folder).x_test
+    (directory / "test_batch").write_bytes(pickle.dumps({"data": row, "labels": [7]}))
+    set_published_md5(monkeypatch, "cifar10", directory)
+    (image,) = load_batches("cifar10", directory).x_test
     assert (image[0, 1, 0], image[1, 0, 1], image[31, 31, 2]) == (11, 22, 33)
     assert image.sum() == 66
 
 
-def test_a_batch_is_read_as_python_2_wrote_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The published files are pickles of Python 2, whose pixels are text without an encoding."""
+def test_python_2_pickle_loads(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published files are pickles of Python 2, with pixels as strings without an encoding."""
     pixels = bytes(range(256)) * 12
     array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
     uint8 = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     data = array + b"(K\x01K\x01M\x00\x0c\x86" + uint8 + b"\x89T" + struct.pack("<I", 3072) + pixels + b"tb"
-    (folder / "test_batch").write_bytes(b"\x80\x02}(U\x04data" + data + b"U\x06labels]K\x07au.")
-    declare_published(monkeypatch, "cifar10", folder)
-    dataset = load_batches("cifar10", folder)
+    (directory / "test_batch").write_bytes(b"\x80\x02}(U\x04data" + data + b"U\x06labels]K\x07au.")
+    set_published_md5(monkeypatch, "cifar10", directory)
+    dataset = load_batches("cifar10", directory)
     assert dataset.x_test.transpose(0, 3, 1, 2).tobytes() == pixels
     assert dataset.y_test.tolist() == [7]
 
@@ -88,31 +88,31 @@ class Malicious:
         return self.call
 
 
-def test_a_pickle_of_unknown_origin_is_not_opened(folder: Path, tmp_path: Path) -> None:
+def test_pickle_with_wrong_md5_is_not_loaded(directory: Path, tmp_path: Path) -> None:
     evil = pickle.dumps(Malicious(os.system, f"touch {tmp_path / 'trace'}"), protocol=2)
     for changed in MD5["cifar10"]:
         for name in changed:
-            original = (folder / name).read_bytes()
-            (folder / name).write_bytes(evil)
-            assert f"md5 mismatch: {name}. " in complaint(folder)
-            (folder / name).write_bytes(original)
+            original = (directory / name).read_bytes()
+            (directory / name).write_bytes(evil)
+            assert f"md5 mismatch: {name}. " in error_message(directory)
+            (directory / name).write_bytes(original)
     assert not (tmp_path / "trace").exists()
     pickle.loads(evil)
-    assert (tmp_path / "trace").exists(), "it would have run"
+    assert (tmp_path / "trace").exists(), "the pickle is harmful"
 
 
-def test_every_file_that_is_not_the_original_is_named_with_what_to_do(folder: Path) -> None:
+def test_error_names_all_wrong_files_and_the_remedy(directory: Path) -> None:
     for name in ("data_batch_1", "data_batch_4", "data_batch_5"):
-        (folder / name).unlink()
-    os.truncate(folder / "data_batch_2", 2**40)
-    (folder / "data_batch_3").write_bytes((folder / "data_batch_3").read_bytes()[:-1])
-    os.mkfifo(folder / "data_batch_4")
-    (folder / "data_batch_5").mkdir()
-    (folder / "test_batch").write_bytes(b"")
-    message = complaint(folder)
+        (directory / name).unlink()
+    os.truncate(directory / "data_batch_2", 2**40)
+    (directory / "data_batch_3").write_bytes((directory / "data_batch_3").read_bytes()[:-1])
+    os.mkfifo(directory / "data_batch_4")
+    (directory / "data_batch_5").mkdir()
+    (directory / "test_batch").write_bytes(b"")
+    message = error_message(directory)
     assert (
         "data_batch_4 cannot be read: it is no ordinary file; data_batch_5 cannot be read: Is a directory; "
-        "md5 mismatch: data_batch_3, test_batch. Only the original files are opened"
+        "md5 mismatch: data_batch_3, test_batch. Only the original files are loaded"
     ) in message
     assert "data_batch_1 is missing; data_batch_2 cannot be read: its 1,099,511,627,776 bytes are more th" in message
     for advice in ("`paperbench data download cifar10`", "cifar10.npz", "`paperbench data convert`"):

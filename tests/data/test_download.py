@@ -17,7 +17,7 @@ from paperbench.data.cifar_batches import MD5
 from paperbench.data.download import download
 from paperbench.errors import PaperbenchError
 
-FOLDER, ARCHIVE = "cifar-100-python", tv.CIFAR100.filename
+BATCHES, ARCHIVE = "cifar-100-python", tv.CIFAR100.filename
 CONTENTS = {"train": b"training images", "test": b"test images", "meta": b"names"}
 
 
@@ -27,7 +27,7 @@ def member(name: str, content: bytes = b"evil", kind: bytes = tarfile.REGTYPE, t
     return info, content
 
 
-GOOD = [member(f"{FOLDER}/{name}", content) for name, content in CONTENTS.items()]
+GOOD = [member(f"{BATCHES}/{name}", content) for name, content in CONTENTS.items()]
 
 
 def archive_of(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
@@ -44,88 +44,88 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fetches(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes | Exception], list[Any]]:
-    """Makes downloads end with these bytes or this error; returns the list of what is asked for."""
+def fake_download(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes | Exception], list[Any]]:
+    """Return a function that makes downloads yield these bytes or this error, and returns the list of requests."""
     train, test = ({name: hashlib.md5(CONTENTS[name]).hexdigest()} for name in ("train", "test"))
     monkeypatch.setitem(MD5, "cifar100", (train, test))
 
-    def fetch_instead(result: bytes | Exception) -> list[Any]:
-        asked: list[Any] = []
+    def replace_download(result: bytes | Exception) -> list[Any]:
+        requests: list[Any] = []
 
         def fetch(url: str, root: Path, filename: str, md5: str) -> None:
-            asked.append((url, root, filename, md5))
+            requests.append((url, root, filename, md5))
             if isinstance(result, Exception):
                 raise result
             (root / filename).write_bytes(result)
 
         monkeypatch.setattr(utils, "download_url", fetch)
-        return asked
+        return requests
 
-    return fetch_instead
+    return replace_download
 
 
-def complaint(key: str, directory: Path) -> str:
+def error_message(key: str, directory: Path) -> str:
     with pytest.raises(PaperbenchError) as caught:
         download(key, directory)
     return str(caught.value)
 
 
-def files_under(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+def files_under(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
 
 
 @pytest.mark.parametrize(
     "error", [URLError("no name resolution"), RuntimeError("corrupted."), IncompleteRead(b"", 100)]
 )
-def test_a_download_that_fails_says_how_to_get_the_data_otherwise(
-    directory: Path, fetches: Any, error: Exception
-) -> None:
-    fetches(error)
-    message = complaint("cifar10", directory)
-    assert f"CIFAR-10 could not be downloaded ({error})" in message
+def test_failed_download_explains_the_manual_way(directory: Path, fake_download: Any, error: Exception) -> None:
+    fake_download(error)
+    message = error_message("cifar10", directory)
+    assert f"Download of CIFAR-10 failed ({error})" in message
     assert tv.CIFAR10.url in message
-    assert f"unpack it in {directory} (it makes cifar-10-batches-py/ with 6 batch files)" in message
+    assert f"unpack it in {directory} (this creates cifar-10-batches-py/ with 6 batch files)" in message
 
 
-def test_a_download_asks_for_torchvisions_archive_and_unpacks_it_once(directory: Path, fetches: Any) -> None:
-    asked = fetches(archive_of([*GOOD, member("not in the folder")]))
+def test_torchvisions_archive_is_downloaded_and_unpacked_once(directory: Path, fake_download: Any) -> None:
+    requests = fake_download(archive_of([*GOOD, member("outside the directory")]))
     directory = directory / "of" / "images"
-    (directory / f"{FOLDER}.tmp" / FOLDER / "of a killed process").mkdir(parents=True)
+    (directory / f"{BATCHES}.tmp" / BATCHES / "left by a killed process").mkdir(parents=True)
     for _ in range(2):
-        assert download("cifar100", directory) == directory / FOLDER
-        assert asked == [(tv.CIFAR100.url, directory, ARCHIVE, tv.CIFAR100.tgz_md5)]
-        assert {name: (directory / FOLDER / name).read_bytes() for name in CONTENTS} == CONTENTS
-        assert files_under(directory) == {FOLDER, ARCHIVE, *(f"{FOLDER}/{name}" for name in CONTENTS)}
+        assert download("cifar100", directory) == directory / BATCHES
+        assert requests == [(tv.CIFAR100.url, directory, ARCHIVE, tv.CIFAR100.tgz_md5)]
+        assert {name: (directory / BATCHES / name).read_bytes() for name in CONTENTS} == CONTENTS
+        assert files_under(directory) == {BATCHES, ARCHIVE, *(f"{BATCHES}/{name}" for name in CONTENTS)}
 
 
 @pytest.mark.parametrize("content", [None, b"other images"])
-def test_a_folder_with_other_files_is_left_as_it_is(directory: Path, fetches: Any, content: bytes | None) -> None:
-    asked = fetches(archive_of(GOOD))
-    (directory / FOLDER).mkdir(parents=True)
-    (directory / FOLDER / "train").write_bytes(CONTENTS["train"])
+def test_directory_with_wrong_files_is_unchanged(directory: Path, fake_download: Any, content: bytes | None) -> None:
+    requests = fake_download(archive_of(GOOD))
+    (directory / BATCHES).mkdir(parents=True)
+    (directory / BATCHES / "train").write_bytes(CONTENTS["train"])
     if content:
-        (directory / FOLDER / "test").write_bytes(content)
+        (directory / BATCHES / "test").write_bytes(content)
     before = files_under(directory)
-    message = complaint("cifar100", directory)
+    message = error_message("cifar100", directory)
     assert ("md5 mismatch: test." if content else "test is missing.") in message
-    assert "move this folder away and use `paperbench data download cifar100`" in message
-    assert (files_under(directory), asked) == (before, [])
+    assert "Move this directory away, then run `paperbench data download cifar100`" in message
+    assert (files_under(directory), requests) == (before, [])
 
 
 @pytest.mark.parametrize(
     "evil",
     [
         member("../evil"),
-        member(f"{FOLDER}/evil", b"", tarfile.SYMTYPE, "../../../outside"),
-        member(f"{FOLDER}/evil", b"", tarfile.LNKTYPE, "../outside"),
-        member(f"{FOLDER}/evil", b"", tarfile.FIFOTYPE),
+        member(f"{BATCHES}/evil", b"", tarfile.SYMTYPE, "../../../outside"),
+        member(f"{BATCHES}/evil", b"", tarfile.LNKTYPE, "../outside"),
+        member(f"{BATCHES}/evil", b"", tarfile.FIFOTYPE),
     ],
     ids=["file", "symlink", "link", "pipe"],
 )
-def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path, directory: Path, fetches: Any, evil: Any) -> None:
+def test_archive_with_unsafe_member_is_not_unpacked(
+    tmp_path: Path, directory: Path, fake_download: Any, evil: Any
+) -> None:
     (tmp_path / "outside").write_bytes(b"untouched")
-    fetches(archive_of([*GOOD, evil]))
-    assert "CIFAR-100 could not be downloaded (" in complaint("cifar100", directory)
+    fake_download(archive_of([*GOOD, evil]))
+    assert "Download of CIFAR-100 failed (" in error_message("cifar100", directory)
     assert files_under(tmp_path) == {"outside", "data", f"data/{ARCHIVE}"}
     assert (tmp_path / "outside").read_bytes() == b"untouched"
 
@@ -133,22 +133,20 @@ def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path, directory: P
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((archive_of(GOOD)[:length], "CIFAR-100 could not be downloaded (") for length in (0, 100)),
-        (b"\x1f\x8b\x08" + bytes(40), "CIFAR-100 could not be downloaded ("),
-        (archive_of([GOOD[0], member(f"{FOLDER}/test")]), "md5 mismatch: test."),
+        *((archive_of(GOOD)[:length], "Download of CIFAR-100 failed (") for length in (0, 100)),
+        (b"\x1f\x8b\x08" + bytes(40), "Download of CIFAR-100 failed ("),
+        (archive_of([GOOD[0], member(f"{BATCHES}/test")]), "md5 mismatch: test."),
     ],
     ids=range(4),
 )
-def test_a_damaged_or_altered_archive_leaves_nothing(
-    directory: Path, fetches: Any, content: bytes, message: str
-) -> None:
-    fetches(content)
-    assert message in complaint("cifar100", directory)
+def test_damaged_archive_leaves_no_files(directory: Path, fake_download: Any, content: bytes, message: str) -> None:
+    fake_download(content)
+    assert message in error_message("cifar100", directory)
     assert files_under(directory) == {ARCHIVE}
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, fetches: Any) -> None:
-    asked = fetches(b"")
+def test_directory_that_cannot_be_created_is_an_error(tmp_path: Path, fake_download: Any) -> None:
+    requests = fake_download(b"")
     (tmp_path / "file").touch()
-    assert "cannot be made or read: Not a directory" in complaint("cifar10", tmp_path / "file" / "data")
-    assert asked == []
+    assert "cannot create or read: Not a directory" in error_message("cifar10", tmp_path / "file" / "data")
+    assert requests == []

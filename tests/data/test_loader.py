@@ -19,7 +19,7 @@ def batches(dataset: ImageDataset, **kwargs: object) -> TrainingBatches:
 
 
 def crops_of(loader: TrainingBatches, iteration: int) -> list[tuple[int, int, int, bool]]:
-    """Image, dy, dx and mirroring of each image of a batch, from the documented meaning of a variant."""
+    """Decode index, dy, dx and mirroring of each image of a batch, as `epoch` documents."""
     order, variants = loader.choices(iteration)
     decoded = []
     for index, variant in zip(order.tolist(), variants.tolist(), strict=True):
@@ -30,7 +30,7 @@ def crops_of(loader: TrainingBatches, iteration: int) -> list[tuple[int, int, in
 
 
 def torchvision_batch(dataset: ImageDataset, crops: list[tuple[int, int, int, bool]]) -> torch.Tensor:
-    """Mean subtracted first, then padded, cropped and mirrored, one image at a time."""
+    """Subtract the mean, then pad, crop and mirror, one image at a time."""
     mean = torch.from_numpy((dataset.x_train / 255).mean(axis=0).astype(np.float32)).permute(2, 0, 1)
     images = []
     for index, dy, dx, mirrored in crops:
@@ -40,7 +40,7 @@ def torchvision_batch(dataset: ImageDataset, crops: list[tuple[int, int, int, bo
     return torch.stack(images)
 
 
-def test_a_batch_equals_torchvisions_pad_crop_and_flip_pixel_for_pixel(small_dataset: ImageDataset) -> None:
+def test_batch_equals_torchvisions_pad_crop_and_flip_exactly(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset)
     for iteration in (0, 3, 50):
         crops = crops_of(loader, iteration)
@@ -49,7 +49,7 @@ def test_a_batch_equals_torchvisions_pad_crop_and_flip_pixel_for_pixel(small_dat
         assert batch.labels.tolist() == [small_dataset.y_train[index] for index, *_ in crops]
 
 
-def test_the_schedule_is_the_choices_of_every_iteration(small_dataset: ImageDataset) -> None:
+def test_schedule_equals_the_choices_of_each_iteration(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset)  # 100 images: the 9 batches of 32 reach into the third epoch
     order, variant = loader.schedule(9)
     assert (order.shape, order.dtype, variant.dtype) == ((9, 32), torch.int32, torch.int16)
@@ -67,7 +67,7 @@ def test_batches_are_channels_last_float32(small_dataset: ImageDataset) -> None:
     assert labels.dtype == torch.int64
 
 
-def test_every_epoch_is_a_permutation_and_batches_run_on_across_epochs(small_dataset: ImageDataset) -> None:
+def test_epochs_are_different_permutations_and_batches_span_them(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset)
     stream = torch.cat([loader.choices(i).order for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
     epochs = [stream[i : i + 100] for i in range(0, 1600, 100)]
@@ -75,7 +75,7 @@ def test_every_epoch_is_a_permutation_and_batches_run_on_across_epochs(small_dat
     assert len({tuple(epoch) for epoch in epochs}) == 16
 
 
-def test_a_batch_may_span_several_epochs(small_dataset: ImageDataset) -> None:
+def test_large_batch_spans_several_epochs(small_dataset: ImageDataset) -> None:
     stream = batches(small_dataset, batch_size=250).choices(0).order.tolist()
     assert sorted(stream[:100]) == sorted(stream[100:200]) == list(range(100))
 
@@ -90,15 +90,15 @@ def test_crops_and_mirroring_are_uniform(small_dataset: ImageDataset) -> None:
     assert 100 < chi_square < 240  # 161 degrees of freedom: 0.01 % on either side
 
 
-def test_any_iteration_can_be_made_first(small_dataset: ImageDataset) -> None:
+def test_iterations_can_be_made_in_any_order(small_dataset: ImageDataset) -> None:
     in_order = batches(small_dataset)
     expected = [in_order.batch(i).images for i in range(12)]
-    anew = batches(small_dataset)
+    fresh = batches(small_dataset)
     for i in (11, 0, 7, 3):
-        assert torch.equal(anew.batch(i).images, expected[i])
+        assert torch.equal(fresh.batch(i).images, expected[i])
 
 
-def test_seeds_and_purposes_have_streams_of_their_own(small_dataset: ImageDataset) -> None:
+def test_seeds_and_purposes_have_different_streams(small_dataset: ImageDataset) -> None:
     streams = [
         batches(small_dataset, **kwargs).epoch(0).order.tolist()
         for kwargs in ({"seed": 0}, {"seed": 1}, {"seed": 0, "purpose": "batch-norm"})
@@ -107,7 +107,7 @@ def test_seeds_and_purposes_have_streams_of_their_own(small_dataset: ImageDatase
     assert streams[0] != streams[2]
 
 
-def test_without_augmentation_the_images_are_the_originals(small_dataset: ImageDataset) -> None:
+def test_images_without_augmentation_are_the_originals_minus_the_mean(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset, padding=0, flip=False)
     order = loader.choices(0).order
     mean = (small_dataset.x_train / 255).mean(axis=0)
@@ -115,7 +115,7 @@ def test_without_augmentation_the_images_are_the_originals(small_dataset: ImageD
     np.testing.assert_allclose(loader.batch(0).images.permute(0, 2, 3, 1).numpy(), expected, atol=1e-6)
 
 
-def test_channel_mean_and_std(small_dataset: ImageDataset) -> None:
+def test_channel_mean_std_normalises_each_channel(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset, input="channel_mean_std", padding=0, flip=False, batch_size=100)
     images = loader.batch(0).images.double()
     torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-5, rtol=0)
@@ -123,7 +123,7 @@ def test_channel_mean_and_std(small_dataset: ImageDataset) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [7, 40, 100])
-def test_the_test_set_comes_in_order_and_once(small_dataset: ImageDataset, batch_size: int) -> None:
+def test_evaluation_covers_the_test_set_once_in_order(small_dataset: ImageDataset, batch_size: int) -> None:
     transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
     made = list(EvaluationBatches(small_dataset, transform, batch_size=batch_size, device=CPU))
     images = torch.cat([batch.images for batch in made]).permute(0, 2, 3, 1).numpy()
@@ -133,7 +133,7 @@ def test_the_test_set_comes_in_order_and_once(small_dataset: ImageDataset, batch
 
 
 @pytest.mark.gpu
-def test_cpu_and_cuda_see_the_same_batches(small_dataset: ImageDataset) -> None:
+def test_batches_are_the_same_on_cpu_and_cuda(small_dataset: ImageDataset) -> None:
     on_gpu = batches(small_dataset, device=torch.device("cuda"))
     on_cpu = batches(small_dataset)
     for i in range(5):

@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "cifar10.npz"
 
 
-def complaint(file: Path) -> str:
+def error_message(file: Path) -> str:
     with pytest.raises(PaperbenchError) as caught:
         load_npz("cifar10", file)
     assert str(caught.value).startswith(str(file))
@@ -31,26 +31,26 @@ def complaint(file: Path) -> str:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_arrays_come_back_as_they_are_and_others_are_ignored(file: Path, save: Any) -> None:
+def test_arrays_load_unchanged_and_others_are_ignored(file: Path, save: Any) -> None:
     save(file, **ARRAYS, notes=np.array(["ignored", "here"]))
     dataset = load_npz("cifar10", file)
     for name, values in ARRAYS.items():
         np.testing.assert_array_equal(getattr(dataset, name), values)
     assert dataset.y_train.dtype == dataset.y_test.dtype == np.int64
-    assert dataset.x_test.flags.writeable, "torch warns of others"
+    assert dataset.x_test.flags.writeable, "torch warns about read-only arrays"
     assert (dataset.key, dataset.canonical) == ("cifar10", False)
     assert dataset.name == "CIFAR-10 (unverified cifar10.npz)"
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", ">i8", "uint64"])
-def test_labels_may_be_whole_numbers_of_any_size(file: Path, dtype: str) -> None:
+def test_labels_may_be_integers_of_any_size(file: Path, dtype: str) -> None:
     np.savez(file, **{**ARRAYS, "y_train": Y_TRAIN.astype(dtype)})
     loaded = load_npz("cifar10", file).y_train
     assert loaded.dtype == np.int64
     np.testing.assert_array_equal(loaded, Y_TRAIN)
 
 
-def test_images_in_another_memory_order_have_the_same_fingerprint(file: Path) -> None:
+def test_fingerprint_ignores_memory_order(file: Path) -> None:
     np.savez(file, **ARRAYS)
     before = load_npz("cifar10", file).fingerprint
     np.savez(file, **{**ARRAYS, "x_train": np.asfortranarray(X_TRAIN)})
@@ -64,34 +64,34 @@ def test_images_in_another_memory_order_have_the_same_fingerprint(file: Path) ->
         ({"x_train": np.zeros((8, 3, 32, 32), np.uint8)}, "not uint8 of shape (8, 3, 32, 32)."),
         ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "x_test must be uint8 of shape"),
         ({"x_test": np.uint8(3)}, "not uint8 of shape ()"),
-        ({"y_train": np.zeros((8, 1), int)}, "y_train must be whole numbers of shape (8,), one for each image, not"),
+        ({"y_train": np.zeros((8, 1), int)}, "y_train must be integers of shape (8,), one per image, not"),
         ({"y_train": np.zeros(8)}, "not float64 of shape (8,)"),
         ({"y_train": np.zeros(8, bool)}, "not bool of shape (8,)"),
-        ({"y_train": np.arange(8) + 3}, "labels of CIFAR-10 are 0 to 9, y_train has 3 to 10."),
-        ({"y_train": np.arange(8) - 1}, "y_train has -1 to 6."),
+        ({"y_train": np.arange(8) + 3}, "y_train has labels 3 to 10; CIFAR-10 has 0 to 9."),
+        ({"y_train": np.arange(8) - 1}, "y_train has labels -1 to 6;"),
         ({"y_train": np.array([*range(7), object()], dtype=object)}, "not object of shape (8,)"),
     ],
 )
-def test_arrays_of_another_shape_or_kind_are_refused(file: Path, changes: dict[str, Any], message: str) -> None:
+def test_wrong_shape_type_or_labels_are_an_error(file: Path, changes: dict[str, Any], message: str) -> None:
     np.savez(file, **{**ARRAYS, **changes})
-    assert message in complaint(file)
+    assert message in error_message(file)
 
 
-def test_missing_arrays_are_named(file: Path) -> None:
+def test_error_names_missing_arrays(file: Path) -> None:
     np.savez(file, y_train=Y_TRAIN, x_test=X_TEST)
-    assert complaint(file).endswith("lacks x_train, y_test.")
+    assert "missing arrays: x_train, y_test." in error_message(file)
 
 
-def test_a_hundred_classes_are_legal_in_cifar100_only(tmp_path: Path) -> None:
+def test_only_cifar100_may_have_a_hundred_classes(tmp_path: Path) -> None:
     file = tmp_path / "cifar100.npz"
     np.savez(file, **{**ARRAYS, "y_train": np.arange(8) + 92})
     assert load_npz("cifar100", file).y_train.max() == 99
-    with pytest.raises(PaperbenchError, match="labels of CIFAR-10 are 0 to 9"):
+    with pytest.raises(PaperbenchError, match="CIFAR-10 has 0 to 9"):
         load_npz("cifar10", file)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_damaged_file_or_one_of_another_kind_is_refused(file: Path, save: Any) -> None:
+def test_damaged_or_other_file_is_an_error(file: Path, save: Any) -> None:
     save(file, **ARRAYS)
     content = file.read_bytes()
     flipped = bytearray(content)
@@ -99,24 +99,24 @@ def test_a_damaged_file_or_one_of_another_kind_is_refused(file: Path, save: Any)
     cut = [content[: int(len(content) * share)] for share in (0.0, 0.01, 0.5, 0.999)]
     for damaged in (flipped, *cut, b"<html>not found</html>", b"PK\x03\x04", b"\x93NUMPY\x01\x00"):
         file.write_bytes(damaged)
-        assert "is damaged or no .npz file" in complaint(file)
-        assert "Copy it again, or make it with numpy.savez or `paperbench data convert`." in complaint(file)
+        assert "damaged or not a .npz file" in error_message(file)
+        assert "Copy it again, or make it with numpy.savez or `paperbench data convert`." in error_message(file)
 
 
-def test_folders_pipes_and_files_of_absurd_size_are_not_read(file: Path) -> None:
+def test_directory_pipe_or_huge_file_is_not_read(file: Path) -> None:
     file.mkdir()
-    assert re.search("damaged or no .npz file .*Is a directory", complaint(file))
+    assert re.search("damaged or not a .npz file .*Is a directory", error_message(file))
     file.rmdir()
     os.mkfifo(file)
-    assert "it is not a regular file" in complaint(file)
+    assert "it is no ordinary file" in error_message(file)
     file.unlink()
     file.touch()
     os.truncate(file, 2**40)
-    assert "1,099,511,627,776 bytes are more than" in complaint(file)
+    assert "1,099,511,627,776 bytes are more than" in error_message(file)
 
 
 def write_members(file: Path, compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> None:
-    """The arrays of these tests, and other bytes in the place of some."""
+    """Write `ARRAYS`, with some replaced by other bytes."""
     np.savez(file, **ARRAYS)
     with zipfile.ZipFile(file) as archive:
         whole = {name: archive.read(name) for name in archive.namelist()}
@@ -135,24 +135,22 @@ def header(shape: str, descr: str = "'|u1'", version: tuple[int, int] = (1, 0), 
     [
         ("x_train", header("(200_001, 32, 32, 3)"), "N from 1 to 200,000, not uint8 of shape (200001, 32, 32, 3)"),
         ("x_train", header(f"({2**60}, 32, 32, 3)"), "N from 1 to 200,000"),
-        ("x_train", header("(8, 32, 32, 3)") + bytes(100 * 2**20), "too few or too many values"),
+        ("x_train", header("(8, 32, 32, 3)") + bytes(40 * 2**20), "too few or too many values"),
         ("x_train", header("(8, 32, 32, 3)", "[('a', '|O')]"), "not [('a', 'O')] of shape"),
-        ("x_train", header("(8, 32, 32, 3)", version=(2, 0), spaces=100 * 2**20), "has version (2, 0) of the format"),
-        ("x_train", header("(" * 60_000), "is damaged"),
-        ("x_train", bytes(100 * 2**20), "is damaged"),
+        ("x_train", header("(8, 32, 32, 3)", version=(2, 0), spaces=40 * 2**20), "has format version (2, 0)"),
+        ("x_train", header("(" * 60_000), "damaged"),
+        ("x_train", bytes(40 * 2**20), "damaged"),
         ("y_train", header("(8,)", "'|O'") + b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00:\x85R.", "not object of shape"),
     ],
 )
-def test_a_header_that_lies_is_refused_before_its_values_are_read(
-    file: Path, name: str, member: bytes, message: str
-) -> None:
+def test_false_header_is_an_error_before_values_are_read(file: Path, name: str, member: bytes, message: str) -> None:
     write_members(file, **{name: member})
     with limit_memory(megabytes=20):
-        assert message in complaint(file)
+        assert message in error_message(file)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_compression_that_is_unpacked_whatever_its_size_is_refused(file: Path, compression: int) -> None:
-    write_members(file, compression, x_train=header("(8, 32, 32, 3)") + bytes(100 * 2**20))
+def test_unbounded_compression_is_an_error(file: Path, compression: int) -> None:
+    write_members(file, compression, x_train=header("(8, 32, 32, 3)") + bytes(40 * 2**20))
     with limit_memory(megabytes=20):
-        assert "compressed in a way that numpy never uses" in complaint(file)
+        assert "compressed with a method that numpy does not use" in error_message(file)

@@ -11,7 +11,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import data_directory, load_dataset
 from paperbench.errors import PaperbenchError
 from paperbench.specs.yaml_file import SpecError
-from tests.data.batches import publish
+from tests.data.batches import write_batches
 from tests.helpers import random_images
 
 IMAGES, LABELS = random_images(24)
@@ -23,17 +23,15 @@ def write_npz(directory: Path) -> None:
     np.savez(directory / "cifar10.npz", **arrays)
 
 
-def test_the_same_images_from_either_container_have_the_same_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fingerprint_is_independent_of_the_file_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz(tmp_path / "npz")
-    publish(monkeypatch, tmp_path / "batches", "cifar10", IMAGES, LABELS, "labels")
+    write_batches(monkeypatch, tmp_path / "batches", "cifar10", IMAGES, LABELS, "labels")
     npz, batches = (load_dataset("cifar10", tmp_path / name) for name in ("npz", "batches"))
     assert npz.fingerprint == batches.fingerprint
     assert (npz.canonical, batches.canonical) == (False, True)
 
 
-def test_the_fingerprint_is_sha256_over_shapes_pixels_and_labels(small_dataset: ImageDataset) -> None:
+def test_fingerprint_is_sha256_of_shapes_pixels_and_labels(small_dataset: ImageDataset) -> None:
     d, digest = small_dataset, hashlib.sha256()
     for images, labels in ((d.x_train, d.y_train), (d.x_test, d.y_test)):
         n = len(images)
@@ -43,54 +41,52 @@ def test_the_fingerprint_is_sha256_over_shapes_pixels_and_labels(small_dataset: 
     assert d.fingerprint == digest.hexdigest()
 
 
-def test_missing_data_come_with_every_way_to_get_them(tmp_path: Path) -> None:
-    folder = tmp_path / "nowhere"
+def test_error_for_missing_data_lists_the_ways_to_get_them(tmp_path: Path) -> None:
+    directory = tmp_path / "nowhere"
     with pytest.raises(PaperbenchError) as caught:
-        load_dataset("cifar10", folder)
+        load_dataset("cifar10", directory)
     for part in (
-        f"CIFAR-10 is not in {folder}.",
-        f"`paperbench data download cifar10 --data {folder}`",
-        "torchvision's folder cifar-10-batches-py/",
-        f"`paperbench data convert FOLDER {folder / 'cifar10.npz'}`",
+        f"CIFAR-10 not found in the directory {directory}.",
+        f"`paperbench data download cifar10 --data {directory}`",
+        "torchvision's directory cifar-10-batches-py/",
+        f"`paperbench data convert IMAGES {directory / 'cifar10.npz'}`",
         "`--data DIR`",
         "PAPERBENCH_DATA",
     ):
         assert part in str(caught.value)
 
 
-def test_naming_the_inner_folder_is_put_right(tmp_path: Path) -> None:
+def test_error_for_the_inner_directory_names_its_parent(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-batches-py").mkdir()
-    with pytest.raises(PaperbenchError, match=f"Name the folder around cifar-10-batches-py/.*: {tmp_path}$"):
+    with pytest.raises(PaperbenchError, match=f"contains cifar-10-batches-py: {tmp_path}$"):
         load_dataset("cifar10", tmp_path / "cifar-10-batches-py")
 
 
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("cifar100", "CIFAR-100 is not in"),
+        ("cifar100", "CIFAR-100 not found in"),
         ("cifra10", r"Unknown data set 'cifra10'\. Did you mean 'cifar10'"),
     ],
 )
-def test_another_data_set_is_not_found_in_cifar10(tmp_path: Path, key: str, message: str) -> None:
+def test_other_or_unknown_data_set_is_an_error(tmp_path: Path, key: str, message: str) -> None:
     write_npz(tmp_path)
     with pytest.raises(PaperbenchError, match=message):
         load_dataset(key, tmp_path)
 
 
-def test_the_original_files_go_before_the_npz_file_and_its_description(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_original_files_precede_the_npz_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz(tmp_path)
     (tmp_path / "dataset.yaml").write_text("name: mine\norigin: me\n")
-    folder = publish(monkeypatch, tmp_path, "cifar10", IMAGES[:6], LABELS[:6], "labels")
+    directory = write_batches(monkeypatch, tmp_path, "cifar10", IMAGES[:6], LABELS[:6], "labels")
     dataset = load_dataset("cifar10", tmp_path)
     assert (len(dataset.x_train), dataset.name, dataset.canonical) == (5, "CIFAR-10", True)
-    (folder / "test_batch").unlink()
+    (directory / "test_batch").unlink()
     with pytest.raises(PaperbenchError, match="test_batch is missing"):
         load_dataset("cifar10", tmp_path)
 
 
-def test_the_name_in_dataset_yaml_is_used(tmp_path: Path) -> None:
+def test_dataset_yaml_gives_name_and_origin(tmp_path: Path) -> None:
     write_npz(tmp_path)
     (tmp_path / "dataset.yaml").write_text("name: CIFAR-10 from JPEG\norigin: a mirror\ncanonical: false\n")
     dataset = load_dataset("cifar10", tmp_path)
@@ -100,18 +96,18 @@ def test_the_name_in_dataset_yaml_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: a\norigin: b\ncanonical: true", "3: canonical: cannot be declared true; only the original files are"),
+        ("name: a\norigin: b\ncanonical: true", "3: canonical: cannot be set to true; only the original files are"),
         ("name: a\norigni: b", r"2: origni: unknown key\. Did you mean 'origin'\?"),
     ],
 )
-def test_a_dataset_yaml_that_says_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_dataset_yaml_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     write_npz(tmp_path)
     (tmp_path / "dataset.yaml").write_text(text)
     with pytest.raises(SpecError, match=f"{re.escape(str(tmp_path / 'dataset.yaml'))}:{message}"):
         load_dataset("cifar10", tmp_path)
 
 
-def test_the_folder_is_the_users_choice_then_the_environments_then_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_directory_is_the_option_then_the_environment_then_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAPERBENCH_DATA", "/from/environment")
     assert data_directory(Path("chosen")) == Path("chosen")
     assert data_directory() == Path("/from/environment")
@@ -121,12 +117,12 @@ def test_the_folder_is_the_users_choice_then_the_environments_then_data(monkeypa
     assert data_directory() == Path("data")
 
 
-def test_a_folder_that_cannot_be_searched_is_named() -> None:
-    with pytest.raises(PaperbenchError, match=r"cannot be searched: File name too long\. Choose another folder"):
+def test_unreadable_directory_is_an_error() -> None:
+    with pytest.raises(PaperbenchError, match=r"cannot read: File name too long\. Choose another directory"):
         load_dataset("cifar10", Path("x" * 300))
 
 
-def test_real_cifar10(cifar10: ImageDataset) -> None:
+def test_real_cifar10_has_the_published_sizes_and_means(cifar10: ImageDataset) -> None:
     dataset = cifar10
     for images, labels, number in (
         (dataset.x_train, dataset.y_train, 50_000),

@@ -23,7 +23,7 @@ ARRAYS = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES[:1], "y_test": 
 
 
 def npz(**members: bytes | np.ndarray) -> bytes:
-    """An archive of arrays, or of whatever bytes stand in the place of one."""
+    """Return an archive of arrays; bytes replace an array."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, member in members.items():
@@ -41,12 +41,12 @@ def header(text: str, version: tuple[int, int] = (1, 0)) -> bytes:
     return np.lib.format.magic(*version) + length + encoded
 
 
-def loaded(directory: Path) -> None:
+def load(directory: Path) -> None:
     check(load_dataset("cifar100", directory))
 
 
 def check(dataset: ImageDataset) -> None:
-    """Whatever is accepted has the promised form."""
+    """Check the invariants of a loaded data set."""
     for x, y in ((dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)):
         assert (x.dtype, x.shape[1:], y.dtype, y.shape) == (np.uint8, (32, 32, 3), np.int64, (len(x),))
         assert y.min() >= 0
@@ -71,11 +71,11 @@ HEADER_TOKENS = (
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @times_examples(1)
 @given(data=st.data())
-def test_a_damaged_archive_of_arrays_is_read_or_refused(archive: Path, save: Any, data: st.DataObject) -> None:
+def test_damaged_npz_file_loads_or_is_an_error(archive: Path, save: Any, data: st.DataObject) -> None:
     stream = io.BytesIO()
     save(stream, **ARRAYS)
     archive.write_bytes(data.draw(damaged(stream.getvalue(), (b"PK\x01\x02", b"PK\x05\x06", b"\xff" * 8, b"x_train"))))
-    is_refused(PaperbenchError, loaded, archive.parent)
+    is_refused(PaperbenchError, load, archive.parent)
 
 
 @pytest.mark.filterwarnings("ignore:Reading .* required additional header parsing")
@@ -86,36 +86,36 @@ def test_a_damaged_archive_of_arrays_is_read_or_refused(archive: Path, save: Any
     version=st.sampled_from([(1, 0), (1, 0), (2, 0), (3, 0), (9, 9)]),
     values=st.sampled_from([b"", bytes(3), bytes(3 * 3072), bytes(4 * 3072)]),
 )
-def test_an_array_with_a_damaged_header_is_read_or_refused(
+def test_damaged_array_header_loads_or_is_an_error(
     archive: Path, name: str, text: bytes, version: tuple[int, int], values: bytes
 ) -> None:
     member = header(text.decode("latin-1"), version) + values
     archive.write_bytes(npz(**{**ARRAYS, name: member}))
-    is_refused(PaperbenchError, loaded, archive.parent)
+    is_refused(PaperbenchError, load, archive.parent)
 
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of the images of a folder; there is one a class."""
-    folder = tmp_path_factory.mktemp("images")
+    """Return an image in a directory with one per class."""
+    directory = tmp_path_factory.mktemp("images")
     for part in ("train", "test"):
         for label in range(10):
-            (folder / part / str(label)).mkdir(parents=True)
-            Image.fromarray(IMAGES[0]).save(folder / part / str(label) / "a.png")
-    return folder / "test" / "7" / "a.png"
+            (directory / part / str(label)).mkdir(parents=True)
+            Image.fromarray(IMAGES[0]).save(directory / part / str(label) / "a.png")
+    return directory / "test" / "7" / "a.png"
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 @times_examples(1)
 @given(data=st.data())
-def test_a_damaged_image_is_read_or_refused(image: Path, kind: str, data: st.DataObject) -> None:
+def test_damaged_image_loads_or_is_an_error(image: Path, kind: str, data: st.DataObject) -> None:
     stream = io.BytesIO()
     Image.fromarray(IMAGES[1]).save(stream, kind)
     tokens = (b"IHDR", b"IEND", b"tEXt", b"\xff\xc0", b"\xff\xd9", b"\xff" * 8, bytes(8), b"\x00\x01\x00\x00")
     image.write_bytes(data.draw(damaged(stream.getvalue(), tokens)))
 
-    def loaded_images() -> None:
+    def load_directory() -> None:
         check(load_images("cifar10", image.parents[2]))
 
-    is_refused(PaperbenchError, loaded_images)
+    is_refused(PaperbenchError, load_directory)
