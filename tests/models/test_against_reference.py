@@ -95,7 +95,7 @@ def small(name: str, **kwargs: Any) -> Net:
 
 # Names that give the same net at the small depth are tested once.
 SMALL_NETS = {small(name): name for name in reversed(list(NETS))}
-SLOW_NAMES = ("preact_resnet18", "original_resnet50", "resnet101_bn_after_addition")
+SLOW_NAMES = ("preact_resnet18", "original_resnet50", "preact_resnet50", "resnet101_bn_after_addition")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def combinations() -> Iterator[Any]:
                 is_slow = shortcut not in ("identity", "exclusive_gating")
                 yield case(name, both, full=is_slow and family != "basic")
                 if family != "bottleneck" and shortcut != "conv":
-                    yield case(name, {**both, "shortcut_option": "B"}, full=is_slow)
+                    yield case(name, {**both, "shortcut_option": "B"}, full=is_slow or family != "basic")
                 if family != "one_layer" and "preact" in placement:
                     yield case(name, {**both, "transition_shortcut": "raw"}, full=is_slow)
 
@@ -140,7 +140,7 @@ LARGE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("50")) for n, k in LARGE])
+@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("50") and len(k) < 2) for n, k in LARGE])
 def test_outputs_of_imagenet_nets(name: str, kwargs: dict[str, Any]) -> None:
     """Without gradients, which take most of the time in these nets."""
     net = small(name, **kwargs)

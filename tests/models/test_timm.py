@@ -307,6 +307,7 @@ def test_checkpointing_allows_double_backward() -> None:
     assert_equal_gradients(*models, tolerance=1e-9)
 
 
+@pytest.mark.full
 def test_checkpointing_works_with_compilation() -> None:
     """With a backend that traces but generates no code."""
     (plain, checkpointed), images = plain_and_checkpointed(), torch.randn(4, 3, 32, 32)

@@ -149,7 +149,9 @@ def test_traced_losses_are_close_to_eager_losses(
 
 
 @pytest.mark.usefixtures("compiled_graphs")
-@pytest.mark.parametrize(("net", "group"), [("preact_resnet20", 2), ("resnet110_dropout_shortcut", 6)])
+@pytest.mark.parametrize(
+    ("net", "group"), [pytest.param("preact_resnet20", 2, marks=pytest.mark.full), ("resnet110_dropout_shortcut", 6)]
+)
 def test_three_groups_or_one_per_batch(runs: Runs, net: str, group: int) -> None:
     """With one group, this backend also draws the same dropout noise as the eager engine."""
     settings = replace(runs.recipe.batch_norm, group=group)
