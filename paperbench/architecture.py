@@ -204,7 +204,6 @@ def macs(net: Net, size: int | None = None) -> int:
     """Return the multiply-accumulate operations of the convolutions and the classifier on one image.
 
     Args:
-        net: The net.
         size: Side of the image in pixels; the family's size if None.
     """
     first, size = stem(net), size or FAMILIES[net.family].size

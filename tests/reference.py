@@ -1,8 +1,8 @@
-"""The paper's nets once more, for tests to check the package against.
+"""An independent implementation of the paper's nets, as a reference for tests.
 
-Written from the paper's figures and Appendix, branch by branch, and deliberately unlike the package: plain calls of
-torch.nn.functional, no modules, no table of placements, shortcuts or families. Of the catalogue only the arguments of
-a net are read. Parameters come in a dictionary with the names of the package's state dict.
+Written from the paper's figures and Appendix and deliberately unlike the package: plain calls of torch.nn.functional,
+without modules or tables of placements, shortcuts or families. It reads only the arguments of a `Net`, and takes the
+parameters as a dictionary with the names of the package's state dict.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ State = Mapping[str, Tensor]
 
 
 def forward(net: Net, state: State, images: Tensor, *, training: bool) -> Tensor:
-    """Logits of a net, or its pooled features if it has no classes.
+    """Return the logits of a net, or its pooled features if it has no classes.
 
     Args:
-        state: Parameters and buffers by name. Moving averages are updated in place in training.
-        training: As in torch. Dropout draws from torch's global generator, once a unit, on the shortcut's shape.
+        net: The net.
+        state: Parameters and buffers by name. Training updates the moving averages in place.
+        images: (N, C, H, W).
+        training: Training mode. Dropout draws once per unit from the global generator, in the shape of the shortcut.
     """
     p = Parameters(state, training)
     x = _stem(p, net, images)
@@ -43,7 +45,7 @@ def forward(net: Net, state: State, images: Tensor, *, training: bool) -> Tensor
 
 
 def units_of_stages(family: str, depth: int) -> tuple[int, ...]:
-    """Number of units in each stage."""
+    """Return the number of units in each stage."""
     if family == "imagenet_basic":
         return {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}[depth]
     if family == "imagenet_bottleneck":
@@ -55,7 +57,7 @@ def units_of_stages(family: str, depth: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The layers that have parameters, by name."""
+    """The layers with parameters, by name."""
 
     state: State
     training: bool
@@ -73,7 +75,7 @@ class Parameters:
 
 
 def _stem(p: Parameters, net: Net, images: Tensor) -> Tensor:
-    if net.family.startswith("imagenet"):  # pre-activated or not, BN and ReLU stand right behind conv1
+    if net.family.startswith("imagenet"):  # in all placements, BN and ReLU follow conv1 directly
         x = F.relu(p.bn("stem.bn", p.conv("stem.conv", images, 7, 64, 2)))
         return F.max_pool2d(x, 3, stride=2, padding=1)
     x = p.conv("stem.conv", images, 3, 16)
@@ -88,8 +90,8 @@ class Unit:
     """One residual unit.
 
     Attributes:
-        name: Where its parameters are.
-        channels, stride: Of its output.
+        name: Prefix of its parameters.
+        channels, stride: Output channels, and stride of the unit.
     """
 
     p: Parameters
@@ -99,7 +101,7 @@ class Unit:
     stride: int
 
     def __call__(self, x: Tensor, *, first: bool) -> Tensor:
-        """The unit's output; `first`: of the whole net."""
+        """Return the unit's output. `first` marks the first unit of the net."""
         p, name, net = self.p, self.name, self.net
         last_bn = f"{name}.residual.bn{self.layers}"
         if net.placement == "original":  # Fig. 4(a)
@@ -126,15 +128,15 @@ class Unit:
         return self.stride != 1 or x.shape[1] != self.channels
 
     def activation(self, x: Tensor, *, first: bool) -> Tensor:
-        """What the residual function of a unit with pre-activation reads."""
+        """Return the input of the residual function in a unit with pre-activation."""
         if first and self.net.family.startswith("imagenet"):
-            return x  # done before the pooling
+            return x  # already activated before the pooling
         if self.net.placement == "preact":
             x = self.p.bn(f"{self.name}.preactivation.bn", x)
         return F.relu(x)
 
     def weights(self, x: Tensor) -> Tensor:
-        """From the first weight layer to the last one: W - BN - ReLU - W, with one W less or more."""
+        """Apply the weight layers: W - BN - ReLU - W, or with one or three W."""
         strided = 2 if self.net.stride_in == "middle" else 1
         r = f"{self.name}.residual"
         for k in range(1, self.layers + 1):
@@ -146,7 +148,7 @@ class Unit:
         return x
 
     def shortcut(self, read: Tensor) -> Tensor:
-        """What Fig. 2 draws on the left, before any factor."""
+        """Return the shortcut path of Fig. 2 before any factor."""
         net, own = self.net, f"{self.name}.shortcut"
         bn = net.placement in ("original", "relu_before_addition", "relu_only_preact")
         if net.shortcut == "conv":
@@ -160,11 +162,11 @@ class Unit:
         return self.p.bn(f"{own}.bn", x) if bn else x
 
     def add(self, read: Tensor, f: Tensor) -> Tensor:
-        """The addition, with the factors of Fig. 2 in front of it.
+        """Return the addition with the factors of Fig. 2.
 
         Args:
-            read: What the shortcut, and its gate if it has one, begin with.
-            f: The residual function's output.
+            read: Input of the shortcut and of the gate.
+            f: Output of the residual function.
         """
         net, h = self.net, self.shortcut(read)
         if net.shortcut == "constant_scaling":

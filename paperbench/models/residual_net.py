@@ -35,7 +35,7 @@ class ResidualNet(nn.Module):
     """A residual net: convolution, stages of residual units, global average pooling, classifier.
 
     Args:
-        net: The net to build; see `paperbench.catalogue.resolve`.
+        net: See `paperbench.catalogue.resolve`.
         global_pool: timm's name of the head's pooling; the paper uses "avg".
 
     Attributes:

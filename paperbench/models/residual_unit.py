@@ -45,7 +45,6 @@ class ResidualUnit(nn.Module):
     the pre-activation comes before the split and feeds both paths.
 
     Args:
-        net: The net that contains the unit.
         unit: One of `architecture.units(net)`.
 
     Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).

@@ -31,7 +31,7 @@ class Stage(nn.Sequential):
 
     def _forward_checkpointed(self, x: Tensor) -> Tensor:
         for unit in self:
-            if torch.compiler.is_compiling():  # it does not update BN twice, and cannot trace our context
+            if torch.compiler.is_compiling():  # it recomputes without side effects, and cannot trace our context
                 x = checkpoint(unit, x, use_reentrant=False)
                 continue
 

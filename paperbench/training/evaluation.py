@@ -38,10 +38,7 @@ def evaluate(
     """Test a net with its current BN statistics. Leaves it in evaluation mode.
 
     Args:
-        model: The net.
         batches: The test set.
-        precision: As in `training.precision`.
-        device: The device of the net.
         between_batches: Called before each batch; may raise to abort.
     """
     model.eval()
@@ -76,8 +73,6 @@ def reestimate_batch_norm(
         model: The trained net.
         batches: Images of shape (N, 3, H, W), where N is a multiple of `group`.
         group: Images per batch-norm group.
-        precision: As in `training.precision`.
-        device: The device of the net.
         between_batches: Called before each batch; may raise to abort, which leaves the BN statistics incomplete.
     """
     for layer in model.modules():

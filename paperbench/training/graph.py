@@ -21,11 +21,7 @@ Work = Callable[[], None]
 
 
 class CudaCapture:
-    """Captures work as a CUDA graph.
-
-    Args:
-        device: The GPU.
-    """
+    """Captures work as a CUDA graph."""
 
     WARM_UPS = 3
 
@@ -60,9 +56,8 @@ class GraphEngine:
     Args:
         step: The step, called with the indices of its images.
         batches: Chooses the images of each iteration.
-        iterations: Number of iterations of the training.
+        iterations: Length of the training.
         state: All tensors that a step changes.
-        capture: The capture, a `CudaCapture`.
     """
 
     def __init__(

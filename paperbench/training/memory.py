@@ -36,9 +36,7 @@ def step_memory(
     Includes parameters, gradients, momentum, images and the activations kept for the backward pass.
 
     Args:
-        net: The net.
         batch_size: Images in one forward pass.
-        precision: As in `training.precision`.
         device: On "cuda", runs a step and reads the peak from the allocator. On "cpu", computes nothing: adds up the
             tensors that a step would allocate, without the workspace of its kernels.
         grad_checkpointing: Whether the net recomputes its units; see `ResidualNet.set_grad_checkpointing`.

@@ -22,11 +22,7 @@ class TrainingMetrics:
 
 
 class MetricAccumulator:
-    """Sums of loss and errors over the training images since the last reset.
-
-    Args:
-        device: Device of the sums.
-    """
+    """Sums of loss and errors over the training images since the last reset, kept on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._loss = torch.zeros((), dtype=torch.float64, device=device)

@@ -1,4 +1,4 @@
-"""SGD with momentum in the form of Caffe, PyTorch or Nesterov, as the recipe says."""
+"""SGD with momentum in the form of Caffe, PyTorch or Nesterov, as set in the recipe."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ class MomentumSGD:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Update the parameters.
-
-        Args:
-            gradients: One per parameter, in the same order.
-        """
+        """Update the parameters with one gradient per parameter, in the same order."""
         sgd(
             self._parameters,
             list(gradients),

@@ -22,11 +22,7 @@ class TrainingStep:
 
     Args:
         working: The net or a working copy of it.
-        optimiser: The optimiser of the net's parameters.
         metrics: Accumulates loss and errors.
-        recipe: The recipe.
-        batches: The source of the images.
-        precision: As in `training.precision`.
         chunk_size: Images in one forward pass.
     """
 

@@ -62,13 +62,9 @@ class Trainer:
     """Trains one net with one seed.
 
     Args:
-        net: The net to train.
-        recipe: The recipe.
-        dataset: The data set.
         seed: Seed of initialisation, order of images, augmentation and noise.
         precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
-        device: The device.
-        engine: The engine; must be available on the device (`engine.available_engines`).
+        engine: Must be available on the device (`engine.available_engines`).
 
     Attributes:
         model: The net as a module.

@@ -12,11 +12,7 @@ from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
 
 
 class DirectModel:
-    """The net itself.
-
-    Attributes:
-        module: The net.
-    """
+    """The net itself, as `module`."""
 
     def __init__(self, net: nn.Module) -> None:
         self.module = net
@@ -47,7 +43,6 @@ class WorkingCopy(DirectModel):
     """A copy of a net, always in training mode, that shares the net's parameters and buffers.
 
     Args:
-        net: The net. It keeps the trained values.
         bf16_weights: Also keep the weights of convolutions and classifier in bfloat16. Autocast gives the same numbers,
             but launches a kernel per weight, forward and backward.
         batch_norm_group: Images per batch-norm group; None for BN over the whole batch.

@@ -1,4 +1,4 @@
-"""Time to build the deepest nets, initial values drawn and all."""
+"""Time to build and initialise the deepest nets."""
 
 from __future__ import annotations
 

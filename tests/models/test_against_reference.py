@@ -95,7 +95,7 @@ def small(name: str, **kwargs: Any) -> Net:
 
 # Names that give the same net at the small depth are tested once.
 SMALL_NETS = {small(name): name for name in reversed(list(NETS))}
-SLOW_NAMES = ("original_resnet50", "resnet101_bn_after_addition")
+SLOW_NAMES = ("preact_resnet18", "original_resnet50", "preact_resnet50", "resnet101_bn_after_addition")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def combinations() -> Iterator[Any]:
                 is_slow = shortcut not in ("identity", "exclusive_gating")
                 yield case(name, both, full=is_slow and family != "basic")
                 if family != "bottleneck" and shortcut != "conv":
-                    yield case(name, {**both, "shortcut_option": "B"}, full=is_slow)
+                    yield case(name, {**both, "shortcut_option": "B"}, full=is_slow or family != "basic")
                 if family != "one_layer" and "preact" in placement:
                     yield case(name, {**both, "transition_shortcut": "raw"}, full=is_slow)
 
@@ -140,7 +140,7 @@ LARGE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("50")) for n, k in LARGE])
+@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("50") and len(k) < 2) for n, k in LARGE])
 def test_outputs_of_imagenet_nets(name: str, kwargs: dict[str, Any]) -> None:
     """Without gradients, which take most of the time in these nets."""
     net = small(name, **kwargs)
@@ -175,7 +175,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n == "original_resnet18") for n, k in ARGUMENTS])
+@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("resnet18")) for n, k in ARGUMENTS])
 def test_arguments(name: str, kwargs: dict[str, Any]) -> None:
     net = small(name, **kwargs)
     assert_equals_reference(randomised(net), images_for(net))
@@ -199,10 +199,24 @@ def test_initial_gates(shortcut: str, kwargs: dict[str, Any]) -> None:
     assert_equals_reference(model.double(), images_for(net))
 
 
+DISTINCT_NAMES = (
+    "original_resnet20",
+    "preact_resnet20",
+    "resnet110_exclusive_gating",
+    "resnet110_conv_shortcut",
+    "resnet110_bn_after_addition",
+    "preact_resnet110_1layer",
+    "preact_resnet164",
+    "resnet164_relu_only_preact",
+    "preact_resnet18",
+    "original_resnet50",
+)
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if net.depth in (18, 20, 50, 110, 164) else pytest.mark.full)
+        pytest.param(name, marks=() if name in DISTINCT_NAMES else pytest.mark.full)
         for name, net in NETS.items()
         if net.depth <= 200
     ],

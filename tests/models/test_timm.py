@@ -1,4 +1,4 @@
-"""Our nets as citizens of timm, where its own tests (tests/models/test_timm_suite.py) leave something open."""
+"""The interface to timm: a quick check per family, and what timm's own tests (test_timm_suite.py) do not cover."""
 
 from __future__ import annotations
 
@@ -26,18 +26,53 @@ def created(name: str, **kwargs: Any) -> ResidualNet:
     return model
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_every_name_is_registered_and_builds_its_net(name: str) -> None:
-    assert timm.is_model(name)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full if net.depth > 1000 else ()) for n, net in NETS.items()]
+)
+def test_every_name_builds_its_net_and_configuration(name: str) -> None:
     with torch.device("meta"):
-        assert created(name).net == NETS[name]
+        model = created(name)
+    assert model.net == NETS[name]
+    size = FAMILIES[NETS[name].family].size
+    assert model.pretrained_cfg["tag"] == tags(name)[0]
+    assert model.pretrained_cfg["input_size"] == (3, size, size)
+    assert model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels == 3
+    assert model.get_submodule(model.pretrained_cfg["classifier"]).out_features == NETS[name].num_classes
 
 
-def test_listing_and_tags() -> None:
+SMALL = {
+    "original_resnet110": 8,
+    "preact_resnet164": 11,
+    "preact_resnet110_1layer": 5,
+    "preact_resnet18": 18,
+    "original_resnet50": 50,
+}
+
+
+@pytest.mark.parametrize(("name", "depth"), SMALL.items())
+def test_timm_interface_of_each_family(name: str, depth: int) -> None:
+    """The checks of timm's suite: features, intermediates, classifier reset, TorchScript and backward."""
+    model, images = created(name, depth=depth).eval(), torch.randn(2, 3, 32, 32)
+    features, levels = model.forward_intermediates(images)
+    assert torch.equal(features, model.forward_features(images))
+    assert [level.shape[1] for level in levels] == [info["num_chs"] for info in model.feature_info]
+    assert [32 // level.shape[2] for level in levels] == [info["reduction"] for info in model.feature_info]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch prefers export
+        scripted = torch.jit.script(model)
+    torch.testing.assert_close(scripted(images), model(images))
+    model.reset_classifier(3)
+    model.train()(images).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.reset_classifier(0)
+    assert model(images).shape == (2, model.num_features)
+
+
+def test_names_and_tags_are_listed() -> None:
     assert set(timm.list_models("preact_*")) == {n for n in NETS if n.startswith("preact_")}
     listed = set(timm.list_models("preact_*", include_tags=True))
     assert {"preact_resnet164.cifar10", "preact_resnet164.cifar100", "preact_resnet200.imagenet"} <= listed
-    assert timm.list_pretrained("preact_*") == [], "there are no weights to download"
+    assert timm.list_pretrained("preact_*") == [], "no weights to download"
     model = created("preact_resnet164.cifar100", depth=11)
     assert (model.num_classes, model.pretrained_cfg["tag"]) == (100, "cifar100")
     with pytest.raises(PaperbenchError, match=r"has no tag 'cifar1'\. Did you mean 'cifar10'"):
@@ -57,8 +92,8 @@ def test_arguments_reach_the_net() -> None:
         ("preact_resnet110", {"depth": 21}, "Nearest: 20 or 26"),
         ("resnet110_exclusive_gating", {"gate_bais": -3}, r"no argument 'gate_bais'\. Did you mean 'gate_bias'"),
         ("original_resnet110", {"gate_bias": -3}, "would ignore gate_bias"),
-        ("preact_resnet20", {"drop_rate": 0.1}, r"must be 0: .* say shortcut='dropout'"),
-        ("preact_resnet20", {"global_pool": ""}, "with global_pool='' say num_classes=0"),
+        ("preact_resnet20", {"drop_rate": 0.1}, r"must be 0: .* use shortcut='dropout'"),
+        ("preact_resnet20", {"global_pool": ""}, "use num_classes=0 with global_pool=''"),
     ],
 )
 def test_bad_arguments_are_refused(name: str, arguments: dict[str, Any], message: str) -> None:
@@ -67,7 +102,7 @@ def test_bad_arguments_are_refused(name: str, arguments: dict[str, Any], message
 
 
 @pytest.mark.parametrize("tag", ["cifar10", "cifar100", "imagenet"])
-def test_data_configuration_is_the_recipes(tag: str) -> None:
+def test_data_configuration_follows_the_recipe(tag: str) -> None:
     name = "preact_resnet18" if tag == "imagenet" else "preact_resnet20"
     with torch.device("meta"):
         model = created(f"{name}.{tag}")
@@ -81,7 +116,7 @@ def test_data_configuration_is_the_recipes(tag: str) -> None:
         assert (config["input_size"], config["crop_pct"]) == ((3, 32, 32), 1.0)
 
 
-def test_features_logits_and_head() -> None:
+def test_head_and_classifier_reset() -> None:
     model = created("original_resnet164", depth=11).eval()
     images = torch.randn(2, 3, 32, 32)
     features = model.forward_features(images)
@@ -97,7 +132,7 @@ def test_features_logits_and_head() -> None:
         model.reset_classifier(-1)
 
 
-def test_a_pooling_that_doubles_the_features_has_a_classifier_for_them() -> None:
+def test_pooling_that_doubles_the_features() -> None:
     model = created("preact_resnet20", depth=8, global_pool="catavgmax").eval()
     assert model.get_classifier().in_features == model.head_hidden_size == 128
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
@@ -133,37 +168,37 @@ class TestForwardIntermediates:
     def images(self) -> Tensor:
         return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
-    def test_levels_are_what_leaves_the_stages(self, model: ResidualNet, images: Tensor) -> None:
-        left: list[Tensor] = []
+    def test_levels_are_the_stage_outputs(self, model: ResidualNet, images: Tensor) -> None:
+        outputs: list[Tensor] = []
         for stage in model.stages:
-            stage.register_forward_hook(lambda _m, _i, output: left.append(output))
+            stage.register_forward_hook(lambda _m, _i, output: outputs.append(output))
         final, levels = model.forward_intermediates(images)
-        assert [torch.equal(level, one) for level, one in zip(levels, left, strict=True)] == [True] * 3
+        assert [torch.equal(level, one) for level, one in zip(levels, outputs, strict=True)] == [True] * 3
         assert torch.equal(final, model.forward_features(images))
 
-    def test_indices_in_the_order_asked_for(self, model: ResidualNet, images: Tensor) -> None:
-        everything = model.forward_intermediates(images, intermediates_only=True)
+    def test_levels_follow_the_order_of_indices(self, model: ResidualNet, images: Tensor) -> None:
+        all_levels = model.forward_intermediates(images, intermediates_only=True)
         for indices, expected in (([2, 0], [2, 0]), (2, [1, 2]), ([-1], [2]), ((1,), [1])):
             found = model.forward_intermediates(images, indices=indices, intermediates_only=True)
             assert len(found) == len(expected)
-            assert all(torch.equal(f, everything[e]) for f, e in zip(found, expected, strict=True))
+            assert all(torch.equal(f, all_levels[e]) for f, e in zip(found, expected, strict=True))
 
-    def test_stopping_early_computes_no_more(self, model: ResidualNet, images: Tensor) -> None:
-        ran: list[int] = []
+    def test_stop_early_skips_later_stages(self, model: ResidualNet, images: Tensor) -> None:
+        executed: list[int] = []
         for number, stage in enumerate(model.stages):
-            stage.register_forward_hook(lambda *_, number=number: ran.append(number))
+            stage.register_forward_hook(lambda *_, number=number: executed.append(number))
         final, (level,) = model.forward_intermediates(images, indices=[1], stop_early=True)
-        assert ran == [0, 1]
+        assert executed == [0, 1]
         assert torch.equal(final, level)
 
-    def test_norm_is_the_extra_activation_of_the_last_unit(self, model: ResidualNet, images: Tensor) -> None:
+    def test_norm_applies_the_tail(self, model: ResidualNet, images: Tensor) -> None:
         raw = model.forward_intermediates(images, intermediates_only=True)
         final, levels = model.forward_intermediates(images, norm=True)
         assert torch.equal(levels[2], final)
         assert torch.equal(levels[2], model.tail(raw[2]))
         assert torch.equal(levels[1], raw[1])
 
-    def test_other_layouts_and_levels_that_are_not_there(self, model: ResidualNet, images: Tensor) -> None:
+    def test_output_format_and_invalid_arguments(self, model: ResidualNet, images: Tensor) -> None:
         usual = model.forward_intermediates(images, intermediates_only=True)
         other = model.forward_intermediates(images, output_fmt="NHWC", intermediates_only=True)
         assert all(torch.equal(a.permute(0, 2, 3, 1), b) for a, b in zip(usual, other, strict=True))
@@ -184,15 +219,15 @@ class TestForwardIntermediates:
         levels = of_imagenet.forward_intermediates(torch.randn(1, 3, 64, 64), intermediates_only=True)
         assert [level.shape[1] for level in levels] == [64, 64, 128]
 
-    def test_the_first_level_of_imagenet_nets_enters_the_pooling(self) -> None:
+    def test_first_level_of_imagenet_nets_is_before_the_pooling(self) -> None:
         model = created("preact_resnet18").eval()
-        entered: list[Tensor] = []
-        model.stem.pool.register_forward_pre_hook(lambda _m, inputs: entered.append(inputs[0]))
+        pooling_inputs: list[Tensor] = []
+        model.stem.pool.register_forward_pre_hook(lambda _m, inputs: pooling_inputs.append(inputs[0]))
         levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), indices=[0], intermediates_only=True)
-        assert torch.equal(levels[0], entered[0])
+        assert torch.equal(levels[0], pooling_inputs[0])
 
 
-def test_parameters_are_grouped_by_unit_for_layer_wise_rates() -> None:
+def test_parameter_groups_for_layer_wise_learning_rates() -> None:
     model = created("preact_resnet110", depth=14)
     groups = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
     assert set(groups) == {name for name, _ in model.named_parameters()}
@@ -206,21 +241,20 @@ def test_parameters_are_grouped_by_unit_for_layer_wise_rates() -> None:
 
 @pytest.mark.parametrize("shortcut", SHORTCUTS)
 @pytest.mark.parametrize("placement", ["original", "preact"])
-def test_checkpointing_recomputes_the_units_and_changes_no_number(placement: str, shortcut: str) -> None:
-    """Not even BN's moving averages, and dropout draws the same the second time."""
+def test_checkpointing_recomputes_units_bit_for_bit(placement: str, shortcut: str) -> None:
+    """Including BN's moving averages and dropout."""
     plain = created("original_resnet110", depth=14, placement=placement, shortcut=shortcut)
-    thrifty = copy.deepcopy(plain)
-    thrifty.set_grad_checkpointing()
-    passes = [0, 0]
-    kept = [0, 0]
+    checkpointed = copy.deepcopy(plain)
+    checkpointed.set_grad_checkpointing()
+    passes, kept_bytes = [0, 0], [0, 0]
     images = torch.randn(4, 3, 32, 32)
-    for which, model in enumerate((plain, thrifty)):
+    for which, model in enumerate((plain, checkpointed)):
 
         def count(*_: object, which: int = which) -> None:
             passes[which] += 1
 
         def keep(tensor: Tensor, which: int = which) -> Tensor:
-            kept[which] += tensor.nbytes
+            kept_bytes[which] += tensor.nbytes
             return tensor
 
         model.stages[1][1].residual.conv1.register_forward_hook(count)
@@ -229,34 +263,23 @@ def test_checkpointing_recomputes_the_units_and_changes_no_number(placement: str
             output = model(images)
         output.square().sum().backward()
     assert passes == [1, 2]
-    assert kept[1] < kept[0] / 4
-    for (name, a), b in zip(plain.named_parameters(), thrifty.parameters(), strict=True):
+    assert kept_bytes[1] < kept_bytes[0] / 4
+    for (name, a), b in zip(plain.named_parameters(), checkpointed.parameters(), strict=True):
         assert a.grad is not None
         assert torch.equal(a.grad, b.grad), name
-    for (name, a), b in zip(plain.named_buffers(), thrifty.buffers(), strict=True):
+    for (name, a), b in zip(plain.named_buffers(), checkpointed.buffers(), strict=True):
         assert torch.equal(a, b), name
-    assert {m.momentum for m in thrifty.modules() if isinstance(m, nn.BatchNorm2d)} == {0.1}
-    thrifty.set_grad_checkpointing(False)
-    thrifty(images)
+    assert {m.momentum for m in checkpointed.modules() if isinstance(m, nn.BatchNorm2d)} == {0.1}
+    checkpointed.set_grad_checkpointing(False)
+    checkpointed(images)
     assert passes == [1, 3]
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_configuration_names_layers_and_sizes_of_the_net(name: str) -> None:
-    with torch.device("meta"):
-        model = created(name)
-    size = FAMILIES[NETS[name].family].size
-    assert model.pretrained_cfg["tag"] == tags(name)[0]
-    assert model.pretrained_cfg["input_size"] == (3, size, size)
-    assert model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels == 3
-    assert model.get_submodule(model.pretrained_cfg["classifier"]).out_features == NETS[name].num_classes
 
 
 def plain_and_checkpointed() -> tuple[ResidualNet, ResidualNet]:
     plain = created("preact_resnet20", depth=8)
-    thrifty = copy.deepcopy(plain)
-    thrifty.set_grad_checkpointing()
-    return plain, thrifty
+    checkpointed = copy.deepcopy(plain)
+    checkpointed.set_grad_checkpointing()
+    return plain, checkpointed
 
 
 def assert_equal_gradients(one: ResidualNet, other: ResidualNet, tolerance: float = 0.0) -> None:
@@ -265,7 +288,7 @@ def assert_equal_gradients(one: ResidualNet, other: ResidualNet, tolerance: floa
         torch.testing.assert_close(a.grad, b.grad, rtol=tolerance, atol=tolerance)
 
 
-def test_checkpointing_allows_a_second_backward_pass_through_the_same_graph() -> None:
+def test_checkpointing_allows_two_backward_passes() -> None:
     models, images = plain_and_checkpointed(), torch.randn(4, 3, 32, 32)
     for model in models:
         loss = model(images).square().sum()
@@ -275,7 +298,7 @@ def test_checkpointing_allows_a_second_backward_pass_through_the_same_graph() ->
     assert all(torch.equal(a, b) for a, b in zip(models[0].buffers(), models[1].buffers(), strict=True))
 
 
-def test_checkpointing_allows_gradients_of_gradients() -> None:
+def test_checkpointing_allows_double_backward() -> None:
     models, images = plain_and_checkpointed(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
     for model in models:
         weights = list(model.double().parameters())
@@ -284,13 +307,14 @@ def test_checkpointing_allows_gradients_of_gradients() -> None:
     assert_equal_gradients(*models, tolerance=1e-9)
 
 
-def test_checkpointing_and_compilation_go_together() -> None:
-    """With the traces taken but no code generated, which would need a compiler."""
-    (plain, thrifty), images = plain_and_checkpointed(), torch.randn(4, 3, 32, 32)
+@pytest.mark.full
+def test_checkpointing_works_with_compilation() -> None:
+    """With a backend that traces but generates no code."""
+    (plain, checkpointed), images = plain_and_checkpointed(), torch.randn(4, 3, 32, 32)
     plain(images).square().sum().backward()
-    torch.compile(thrifty, backend="aot_eager")(images).square().sum().backward()
-    assert_equal_gradients(plain, thrifty, tolerance=1e-4)
-    assert {int(b) for name, b in thrifty.named_buffers() if name.endswith("num_batches_tracked")} == {1}
+    torch.compile(checkpointed, backend="aot_eager")(images).square().sum().backward()
+    assert_equal_gradients(plain, checkpointed, tolerance=1e-4)
+    assert {int(b) for name, b in checkpointed.named_buffers() if name.endswith("num_batches_tracked")} == {1}
 
 
 @pytest.mark.parametrize("name", ["preact_resnet110", "original_resnet18"])
@@ -301,7 +325,7 @@ def test_checkpointed_features_count_a_batch_once(name: str) -> None:
     assert {int(b) for name, b in model.named_buffers() if name.endswith("num_batches_tracked")} == {1}
 
 
-def test_what_timms_scripts_always_give_is_taken() -> None:
+def test_drop_rates_of_zero_are_accepted() -> None:
     created("preact_resnet20", depth=8, drop_rate=0.0, drop_path_rate=0.0)
 
 
@@ -313,7 +337,7 @@ def test_entry_points_can_be_imported_and_pickled() -> None:
     assert pickle.loads(pickle.dumps(timm.models.model_entrypoint("preact_resnet20"))) is module.preact_resnet20
 
 
-def test_a_unit_alone_has_its_gate_as_the_net_would() -> None:
+def test_single_unit_has_the_initial_gate_bias() -> None:
     net = NETS["resnet110_exclusive_gating"]
     unit = ResidualUnit(net, next(units(net)))
     assert unit.addition.gate.bias.eq(-6).all()  # type: ignore[union-attr, operator]

@@ -1,15 +1,15 @@
-"""What a CUDA graph does, on a CPU: a step is recorded once and replayed, its Python values and addresses frozen.
+"""A CPU stand-in for CUDA graphs: records a step once and replays it, with its Python values and addresses frozen.
 
-Below autograd a step is a sequence of operators on tensors. The tape writes it down, forward, backward and update
-alike, and a replay is the same operators on the same memory. It keeps to what a CUDA graph can and cannot do:
+Below autograd, a step is a sequence of operators on tensors. The tape records all of them, forward, backward and
+update, and replays the same operators on the same memory. It has the same restrictions as a CUDA graph:
 
-- Recording has no effect. The memory that existed before gets its values back, so does the random generator, and what
-  the recording itself made is garbage until the first replay.
-- Nothing may depend on values: not the host's code, not a shape. No value may come from the host either.
-- Memory from before is not kept alive. If it is gone at a replay, the tape says so; a GPU would compute with garbage.
-- Random numbers come from the default generator, from where it stands at the replay.
+- Recording has no effect. Existing memory and the random generator are restored, and memory allocated while recording
+  holds garbage until the first replay.
+- Neither the host's code nor a shape may depend on values, and no value may come from the host.
+- The tape does not keep existing memory alive. If it was freed, the replay raises; a GPU would compute with garbage.
+- Random numbers come from the default generator, in its state at the replay.
 
-What it cannot see: that a tensor belongs to the host (here all do), and what the kernels of a GPU would refuse.
+It cannot detect tensors on the host (here all are), or kernels that a GPU cannot capture.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 WARM_UPS = 3
-GARBAGE = 0xFF  # in every byte: not a number as a float, out of range as an index
+GARBAGE = 0xFF  # in every byte: NaN as a float, out of range as an index
 
-_TO_THE_HOST = {Tensor.cpu, Tensor.numpy, Tensor.tolist, Tensor.__array__}
-"""What gets values out of a CPU's tensor past the dispatcher."""
+_HOST_READS = {Tensor.cpu, Tensor.numpy, Tensor.tolist, Tensor.__array__}
+"""Functions that read values of a CPU tensor without the dispatcher."""
 
 
 class CaptureError(RuntimeError):
-    """A CUDA graph could not hold this, or its replay would compute with garbage."""
+    """A CUDA graph could not capture this, or its replay would compute with garbage."""
 
 
 class Tape:
-    """A `paperbench.training.graph.CudaCapture` for CPUs."""
+    """Replaces `paperbench.training.graph.CudaCapture` on CPUs."""
 
     def __init__(self) -> None:
         self._recordings: list[_Recording] = []
@@ -46,17 +46,14 @@ class Tape:
             body()
 
     def record(self, body: Callable[[], None]) -> Callable[[], None]:
-        """Write a run of `body` down.
-
-        Returns:
-            Repeats it.
+        """Record `body` and return its replay, which raises a `CaptureError` if its memory was freed.
 
         Raises:
-            CaptureError: A CUDA graph could not hold it. The replay raises it where memory is gone.
+            CaptureError: A CUDA graph could not capture it.
         """
         recording = _Recording()
         generator = torch.get_rng_state()
-        with _NoWayToTheHost(), recording:
+        with _NoHostReads(), recording:
             body()
         recording.undo()
         torch.set_rng_state(generator)
@@ -64,19 +61,19 @@ class Tape:
         return recording.replay
 
     def uses(self, tensor: Tensor) -> bool:
-        """Whether this very memory, from before the recording, takes part in the replays."""
+        """Whether the replays use the memory of this tensor, which existed before the recording."""
         return any(recording.uses(tensor) for recording in self._recordings)
 
 
-class _NoWayToTheHost(TorchFunctionMode):
+class _NoHostReads(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in _TO_THE_HOST:
-            raise CaptureError(f"{function.__name__} reads values on the host while the device only records")
+        if function in _HOST_READS:
+            raise CaptureError(f"{function.__name__} reads values on the host during the recording")
         return function(*args, **(kwargs or {}))
 
 
 class _View(NamedTuple):
-    """A tensor, told by its place in memory. `memory` is the address of torch's record of it, not of the values."""
+    """A tensor identified by its memory. `memory` is the address of torch's storage object, not of the values."""
 
     memory: int
     offset: int
@@ -95,18 +92,18 @@ def _view(tensor: Tensor) -> _View:
 
 
 class _Earlier:
-    """Memory from before the recording, not kept alive, and what it held."""
+    """Memory from before the recording, not kept alive, and its values."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
-        self._reference = StorageWeakRef(storage)  # also keeps the key `_View.memory` from being given away again
+        self._reference = StorageWeakRef(storage)  # also prevents reuse of the address `_View.memory`
         self._values: torch.UntypedStorage | None = storage.clone()
 
     @property
     def storage(self) -> torch.UntypedStorage:
-        # Resurrects it; torch has no public way.
+        # torch has no public way to get a storage from a weak reference.
         storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self._reference.cdata)
         if storage is None:
-            raise CaptureError("memory that the recorded step uses was freed since: a tensor was replaced or dropped")
+            raise CaptureError("the memory of the recorded step was freed: a tensor was replaced or deleted")
         return storage
 
     def restore(self) -> None:
@@ -116,7 +113,7 @@ class _Earlier:
 
 
 class _Hole(NamedTuple):
-    """Where an argument on earlier memory belongs."""
+    """The position of an argument on earlier memory."""
 
     container: Any
     key: Any
@@ -124,7 +121,7 @@ class _Hole(NamedTuple):
 
 
 class _Operation(NamedTuple):
-    """A call, and its results on memory that it made: the place among all results, and the tensor to be filled."""
+    """A call, and its results on new memory: the index among all results, and the tensor to fill."""
 
     function: Any
     args: list[Any]
@@ -139,7 +136,7 @@ class _Recording(TorchDispatchMode):
         self._holes: list[_Hole] = []
         self._earlier: dict[int, _Earlier] = {}
         self._own: dict[int, torch.UntypedStorage] = {}
-        self._aliases: dict[_View, Tensor] = {}  # of own memory
+        self._aliases: dict[_View, Tensor] = {}  # of memory allocated while recording
 
     def uses(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._earlier
@@ -151,20 +148,20 @@ class _Recording(TorchDispatchMode):
         _refuse(function, args, kwargs)
         for value in tree_leaves((args, kwargs)):
             if isinstance(value, Tensor):
-                self._meet(value.untyped_storage())
+                self._register(value.untyped_storage())
         arguments, options = self._frozen(list(args)), self._frozen(kwargs)
         output = function(*args, **kwargs)
         results = self._results(output)
-        if results or function._schema.is_mutable:  # else it is a view, which needs no repetition
+        if results or function._schema.is_mutable:  # otherwise a view, which need not be repeated
             self._operations.append(_Operation(function, arguments, options, results))
         return output
 
-    def _meet(self, storage: torch.UntypedStorage) -> None:
+    def _register(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata not in self._own and storage._cdata not in self._earlier:
             self._earlier[storage._cdata] = _Earlier(storage)
 
     def _frozen(self, value: Any) -> Any:
-        """A copy of nested containers with the tape's own tensors in them, and holes for those on earlier memory."""
+        """Copy nested containers, with aliases of tensors on new memory and holes for those on earlier memory."""
         if isinstance(value, dict):
             copied: Any = dict(value)
         elif isinstance(value, (list, tuple)):
@@ -187,21 +184,21 @@ class _Recording(TorchDispatchMode):
         return self._aliases[view]
 
     def _results(self, output: Any) -> list[tuple[int, Tensor]]:
-        """Notes the memory that an operator made."""
+        """Register the memory that an operator allocated, and return the results on it."""
         results = []
-        for place, value in enumerate(tree_leaves(output)):
+        for index, value in enumerate(tree_leaves(output)):
             if value is None:
                 continue
             if not isinstance(value, Tensor):
-                raise CaptureError(f"the host is given {value!r} while the device only records")
+                raise CaptureError(f"the host reads {value!r} during the recording")
             storage = value.untyped_storage()
             if storage._cdata not in self._own and storage._cdata not in self._earlier:
                 self._own[storage._cdata] = storage
-                results.append((place, self._alias(_view(value))))
+                results.append((index, self._alias(_view(value))))
         return results
 
     def undo(self) -> None:
-        """Recording has had no effect."""
+        """Undo the effects of recording."""
         for earlier in self._earlier.values():
             earlier.restore()
         for storage in self._own.values():
@@ -218,24 +215,24 @@ class _Recording(TorchDispatchMode):
             with torch.autocast("cpu", enabled=False):
                 for function, args, kwargs, results in self._operations:
                     outputs = tree_leaves(function(*args, **kwargs))
-                    for place, recorded in results:
-                        recorded.copy_(outputs[place])
+                    for index, recorded in results:
+                        recorded.copy_(outputs[index])
         finally:
             for hole in self._holes:
                 hole.container[hole.key] = None
 
 
 def _refuse(function: Any, args: Any, kwargs: Any) -> None:
-    """Raise where a CUDA graph would."""
+    """Raise if a CUDA graph could not capture the operator."""
     indexing = function.overloadpacket in (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
     if indexing and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
         raise CaptureError(f"{function}: the number of places in a mask is read on the host")
     if torch.Tag.dynamic_output_shape in function.tags and not indexing:
         raise CaptureError(f"{function}: the shape of its result is read on the host")
     if torch.Tag.data_dependent_output in function.tags:
-        raise CaptureError(f"{function} reads values on the host while the device only records")
+        raise CaptureError(f"{function} reads values on the host during the recording")
     if function.overloadpacket is torch.ops.aten.lift_fresh:
-        raise CaptureError("a tensor is made of a value of the host")
+        raise CaptureError("a tensor is created from a value on the host")
     generator = kwargs.get("generator")
     if generator is not None and generator._cdata != torch.default_generator._cdata:
-        raise CaptureError(f"{function} draws from a generator that the graph does not know")
+        raise CaptureError(f"{function} uses a generator that the graph does not know")

@@ -136,12 +136,10 @@ def test_inductor_training_resumes_bit_for_bit(runs: Runs) -> None:
     assert differences(state_of(advance(resumed, 6)), expected) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("net", "depth", "precision"),
-    [
-        ("preact_resnet164", 11, "bf16"),
-        pytest.param("resnet110_conv_shortcut", 8, "bf16-fp32-stream", marks=pytest.mark.full),
-    ],
+    [("preact_resnet164", 11, "bf16"), ("resnet110_conv_shortcut", 8, "bf16-fp32-stream")],
 )
 def test_traced_losses_are_close_to_eager_losses(
     runs: Runs, use_backend: Callable[[Any], None], net: str, depth: int, precision: str
@@ -151,7 +149,9 @@ def test_traced_losses_are_close_to_eager_losses(
 
 
 @pytest.mark.usefixtures("compiled_graphs")
-@pytest.mark.parametrize(("net", "group"), [("preact_resnet20", 2), ("resnet110_dropout_shortcut", 6)])
+@pytest.mark.parametrize(
+    ("net", "group"), [pytest.param("preact_resnet20", 2, marks=pytest.mark.full), ("resnet110_dropout_shortcut", 6)]
+)
 def test_three_groups_or_one_per_batch(runs: Runs, net: str, group: int) -> None:
     """With one group, this backend also draws the same dropout noise as the eager engine."""
     settings = replace(runs.recipe.batch_norm, group=group)

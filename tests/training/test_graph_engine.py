@@ -89,13 +89,9 @@ def assert_graph_equals_eager(runs: Runs) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("tf32", marks=pytest.mark.gpu)])
-def test_200_steps_equal_eager_ones(
-    paper_recipe: Recipe, tiny_dataset: ImageDataset, device: torch.device, precision: str
-) -> None:
-    if precision == "tf32" and device == CPU:
-        pytest.skip("CPUs have no tf32")
-    assert_graph_equals_eager(Runs(recipe_of(paper_recipe, 200), tiny_dataset, device, precision=precision))
+def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe) -> None:
+    precision = "fp32" if runs.device == CPU else "tf32"
+    assert_graph_equals_eager(replace(runs, recipe=recipe_of(paper_recipe, 200), precision=precision))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""The tape refuses what CUDA refuses to capture, and keeps what a graph keeps.
-
-That its replays repeat a step is what the tests of the graph engine show, bit for bit.
-"""
+"""The tape has the restrictions of CUDA graphs. The tests of the graph engine check that it replays steps exactly."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from torch import Tensor, nn
 from tests.training.tape import CaptureError, Tape
 
 
-def test_values_of_python_are_frozen() -> None:
-    """So that an engine whose learning rate were a float would fail against the eager one."""
+def test_python_values_are_frozen() -> None:
+    """So an engine with the learning rate as a Python float differs from the eager one."""
     x, rate, calls = torch.zeros(()), [1.0], []
 
     def step() -> None:
@@ -31,13 +28,13 @@ def test_values_of_python_are_frozen() -> None:
     assert calls == [1.0]
 
 
-def test_random_numbers_go_on_from_where_the_generator_stands() -> None:
+def test_replays_use_the_current_generator_state() -> None:
     noise = torch.zeros(5)
     torch.manual_seed(1)
     expected = torch.rand(5)
     torch.manual_seed(1)
     replay = Tape().record(lambda: noise.uniform_())
-    assert torch.equal(torch.rand(5), expected)  # recording drew none
+    assert torch.equal(torch.rand(5), expected)  # recording did not use the generator
     torch.manual_seed(1)
     replay()
     assert torch.equal(noise, expected)
@@ -45,7 +42,7 @@ def test_random_numbers_go_on_from_where_the_generator_stands() -> None:
     assert not torch.equal(noise, expected)
 
 
-def test_recording_has_no_effect_and_leaves_garbage() -> None:
+def test_recording_has_no_effect_and_yields_garbage() -> None:
     weight, counter = torch.ones(3, requires_grad=True), torch.zeros((), dtype=torch.int64)
     made = []
 
@@ -78,19 +75,19 @@ HOST_READS: dict[str, Callable[[Tensor], object]] = {
     "equal": lambda x: torch.equal(x, x),
     "repeats": lambda x: x.repeat_interleave(torch.tensor([1, 2, 1, 1])),
     "from the host": lambda x: x + torch.tensor(2.0),
-    "a generator of one's own": lambda x: torch.rand(3, generator=torch.Generator()),
+    "another generator": lambda x: torch.rand(3, generator=torch.Generator()),
 }
 
 
 @pytest.mark.parametrize("name", HOST_READS)
-def test_what_waits_for_the_device_or_comes_from_the_host_is_refused(name: str) -> None:
+def test_host_reads_and_host_values_are_refused(name: str) -> None:
     x = torch.tensor([1.0, -1.0, 2.0, 3.0])
     HOST_READS[name](x.clone())
     with pytest.raises(CaptureError):
         Tape().record(lambda: HOST_READS[name](x))
 
 
-def test_a_rebound_buffer_is_told() -> None:
+def test_replaced_buffer_is_detected() -> None:
     tape, layer, x = Tape(), nn.BatchNorm1d(2), torch.randn(8, 2)
     replay = tape.record(lambda: layer(x).sum().backward())
     replay()
@@ -100,7 +97,7 @@ def test_a_rebound_buffer_is_told() -> None:
     layer.load_state_dict(copy.deepcopy(layer.state_dict()))  # in place
     assert tape.uses(layer.running_mean)
     layer.running_mean = torch.zeros(2)
-    replay()  # into the old buffer, as a CUDA graph would
+    replay()  # writes to the old buffer, like a CUDA graph
     assert not tape.uses(layer.running_mean)
     assert not layer.running_mean.any()
     del recorded

@@ -1,12 +1,12 @@
-"""A pytest plugin for timm's own test-suite: of all the nets that timm lists, leave ours alone.
+"""A pytest plugin that restricts timm's own test suite to the nets of this package.
 
-timm's tests take the names of the nets from `timm.list_models` while they are collected. Those of features select by
-the module that defines a net, and know timm's modules only; here every such selection means ours.
+timm's tests take the names of the nets from `timm.list_models` during collection. The tests of features select nets by
+timm's module names; here every such selection returns our nets.
 
-With `--shallow` every name is built at a small depth of its family, and of names that are then one net, such as
-preact_resnet20 and preact_resnet56, the tests that build it take the first. Without, the nets of over 1,000 layers are
-shown one batch of noise when they are built: as long as BN has seen nothing, every unit adds to the variance of the
-signal, and after 300 units it is infinite.
+With `--shallow`, every name is built at a small depth of its family. Names that then give the same net, such as
+preact_resnet20 and preact_resnet56, are tested once. Without `--shallow`, the nets of over 1,000 layers get one batch
+of noise when they are built, to set their BN statistics: with the initial statistics, every unit adds to the variance
+of the signal, which is infinite after 300 units.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout, which need not be there")
+    config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout, which need not be installed")
     timm.list_models = _list_ours
     timm.create_model = _create_shallow if config.getoption("--shallow") else _create_with_statistics
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drop the tests of other nets, which name them one by one."""
+    """Deselect tests that are parametrised with the names of other nets."""
     ours, others = [], []
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         name = str(parameters.get("model_name", "")).partition(".")[0]
         builds = item.name.partition("[")[0] != "test_model_default_cfgs"
-        wanted = one_of_each() if builds and config.getoption("--shallow") else set(NETS)
+        wanted = distinct_shallow_nets() if builds and config.getoption("--shallow") else set(NETS)
         (ours if name in wanted else others).append(item)
     items[:] = ours
     config.hook.pytest_deselected(items=others)
 
 
 @cache
-def one_of_each() -> set[str]:
-    """The first name of each net that there is at small depths."""
+def distinct_shallow_nets() -> set[str]:
+    """Return the first name of each distinct net at small depths."""
     found: dict[str, str] = {}
     for name, net in NETS.items():
         shallow = replace(net, depth=SHALLOW[net.family])
