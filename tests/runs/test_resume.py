@@ -175,7 +175,7 @@ def test_kill_at_any_point_of_a_save_loses_nothing(
     recipe = tiny_recipe(paper_recipe, iterations=5, drops=Drops((4,), 0.1), monitoring=Monitoring(2, 4, 2, 1.0))
     run = plan_run(recipe, small_dataset)
     uninterrupted, _ = train(run, tmp_path / "uninterrupted")
-    survived, stride = 0, 1 if full else 6
+    survived, stride = 0, 1 if full else 12
     for point in itertools.count(1, stride):
         root = tmp_path / f"killed at {point}"
         child = os.fork()
