@@ -20,12 +20,11 @@ FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."
 
 
-def edit_result(path: Path, *, update_hash: bool = True, **values: Any) -> None:
-    """Change values in a file, with or without updating their hash."""
+def edit_result(path: Path, **values: Any) -> None:
+    """Change values in a file, and update their hash."""
     value = {**json.loads(path.read_text()), **values}
-    checksum = value.pop("sha256")
-    if update_hash:
-        checksum = hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    del value["sha256"]
+    checksum = hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     path.write_text(json.dumps({**value, "sha256": checksum}))
 
 
@@ -135,14 +134,6 @@ def test_invalid_result_is_left_out_with_complaint(tmp_path: Path, changes: dict
     assert message in complaint
     assert complaint.endswith(
         "Use the version that wrote it, or move the file away." if "schema" in changes else REMEDY
-    )
-
-
-def test_edited_result_is_left_out_with_complaint(tmp_path: Path) -> None:
-    path = write_external(tmp_path, RESULT)
-    edit_result(path, update_hash=False, error=6.14)
-    assert only_complaint(tmp_path) == (
-        f"{path} does not have the sha256 of its values: it was edited or damaged. {REMEDY}"
     )
 
 
