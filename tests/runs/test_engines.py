@@ -14,7 +14,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.training.engine import EngineChoice, available_engines, choose_engine
-from tests.runs.running import CPU, assert_same, train
+from tests.runs.running import CPU, assert_same, edit_checkpoint, train
 
 
 def test_engine_is_reported_and_recorded(run: PlannedRun, tmp_path: Path) -> None:
@@ -59,13 +59,12 @@ def test_engine_choice_gets_request_length_and_earlier_engine(
 
 def set_engine(directory: RunDirectory, engine: str) -> None:
     """Change the engine of the last session in the checkpoint of a paused run."""
-    files = directory.checkpoints.newest_first()
-    checkpoint = Checkpoint.from_bytes(files[0].read(), directory.path.name)
-    *sessions, last = checkpoint.facts.sessions
-    facts = replace(checkpoint.facts, sessions=(*sessions, replace(last, engine=engine)))
-    for file in files:
-        file.path.unlink()
-    directory.checkpoints.write(checkpoint.iteration, replace(checkpoint, facts=facts).to_bytes())
+
+    def change(checkpoint: Checkpoint) -> Checkpoint:
+        *sessions, last = checkpoint.facts.sessions
+        return replace(checkpoint, facts=replace(checkpoint.facts, sessions=(*sessions, replace(last, engine=engine))))
+
+    edit_checkpoint(directory, change)
 
 
 @pytest.mark.usefixtures("asked")

@@ -24,6 +24,7 @@ from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.executor import Executor, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training import trainer as trainer_module
 from paperbench.training.compiling import compile_units
@@ -31,7 +32,7 @@ from paperbench.training.engine import EagerEngine, EngineChoice
 from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers import a_session
-from tests.runs.running import CPU, Log, assert_same, newest_state, train
+from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, newest_state, train
 
 
 def files_of(directory: RunDirectory) -> dict[str, bytes]:
@@ -291,6 +292,25 @@ def test_memory_of_a_run_is_freed_when_it_ends(
         assert [ref() for ref in held] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_session_that_cannot_resume_is_freed_before_the_restart(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = train(run, tmp_path, stop_at=8)
+    edit_checkpoint(directory, lambda checkpoint: Checkpoint(checkpoint.facts, {"iteration": torch.tensor(8)}))
+    sessions: list[weakref.ref[Any]] = []
+
+    class Recording(session_module.RunSession):
+        def __init__(self, *arguments: Any, **names: Any) -> None:
+            assert [ref() for ref in sessions] == [None] * len(sessions)
+            sessions.append(weakref.ref(self))
+            super().__init__(*arguments, **names)
+
+    monkeypatch.setattr("paperbench.runs.executor.RunSession", Recording)
+    _, log = train(run, tmp_path, incompatible="restart")
+    assert len(sessions) == 2
+    assert log.record.status == "finished"
 
 
 def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:

@@ -26,7 +26,7 @@ from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
 from paperbench.typed import to_json
 from tests.helpers import HalfWritten, hook_disk_operations
-from tests.runs.running import Log, assert_same, plan_run, tiny_recipe, train
+from tests.runs.running import Log, assert_same, edit_checkpoint, plan_run, tiny_recipe, train
 
 
 def slow(*values: Any) -> Any:
@@ -43,6 +43,14 @@ def test_resumed_run_equals_uninterrupted_run(
     part, log = train(run, tmp_path)
     assert [s.last for s in log.record.sessions] == [*stops, 20]
     assert_same(part, uninterrupted)
+
+
+def test_best_test_error_survives_resuming(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = train(run, tmp_path, stop_at=10)
+    edit_checkpoint(directory, lambda c: replace(c, facts=replace(c.facts, best_test_error=0.0)))
+    _, log = train(run, tmp_path)
+    assert log.record.result
+    assert log.record.result.best_test_error == 0.0
 
 
 @pytest.mark.parametrize(
@@ -290,7 +298,6 @@ def test_results_directories_merge_by_copying(
     ("where", "error"),
     [
         ("safetensors.torch.load", MemoryError()),
-        ("torch.nn.Module.load_state_dict", RuntimeError("CUDA error: out of memory")),
         ("torch.nn.Module.load_state_dict", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
     ],
 )
@@ -352,32 +359,21 @@ def test_checkpoint_interval_does_not_change_results(
 
 
 def test_files_deleted_during_a_run_are_rewritten(run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / run.id
+    directory = tmp_path / "runs" / run.id
 
     def delete_files(iteration: int) -> None:
         if iteration == 7:
-            (folder / "history.jsonl").unlink()
+            (directory / "history.jsonl").unlink()
         if iteration == 14:
-            shutil.rmtree(folder)
+            shutil.rmtree(directory)
 
     assert_same(train(run, tmp_path, log=Log(delete_files))[0], uninterrupted)
 
 
-def test_wall_clock_jumps_change_nothing(
-    run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    days = itertools.cycle([0.0, 4e9, -1e9])
-    monkeypatch.setattr("time.time", lambda: next(days))
-    directory, log = train(run, tmp_path)
-    assert 0 < log.record.seconds < 600
-    assert all(0 <= line.seconds < 600 for line in directory.history())
-    assert_same(directory, uninterrupted)
-
-
 def test_other_files_in_the_run_directory_stay(run: PlannedRun, tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / run.id
-    folder.mkdir(parents=True)
+    directory = tmp_path / "runs" / run.id
+    directory.mkdir(parents=True)
     for name in ("notes.txt", "checkpoint-best.safetensors"):
-        (folder / name).write_text("mine")
+        (directory / name).write_text("mine")
     train(run, tmp_path)
-    assert {(folder / name).read_text() for name in ("notes.txt", "checkpoint-best.safetensors")} == {"mine"}
+    assert {(directory / name).read_text() for name in ("notes.txt", "checkpoint-best.safetensors")} == {"mine"}
