@@ -112,7 +112,7 @@ def test_folders_pipes_and_files_of_absurd_size_are_not_read(file: Path) -> None
     file.unlink()
     file.touch()
     os.truncate(file, 2**40)
-    assert "1,099,511,627,776 bytes" in complaint(file)
+    assert "1,099,511,627,776 bytes are more than" in complaint(file)
 
 
 def write_members(file: Path, compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> None:

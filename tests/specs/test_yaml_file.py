@@ -109,7 +109,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         (tmp_path, "cannot be read: Is a directory."),
         (latin, "is not UTF-8 text (byte 7)."),
         (large, "cannot be read: its 300,000 bytes are more than the 262,144"),
-        (pipe, "cannot be read: it is no ordinary file"),
+        (pipe, "cannot be read: it is not a regular file"),
     ):
         with pytest.raises(SpecError, match=re.escape(f"{path}: {reason}")):
             load(path)
