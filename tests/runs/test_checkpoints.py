@@ -154,7 +154,10 @@ def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) ->
         (lambda data: facts(data, '"iteration":5', '"iteration":500'), "contradicts itself"),
         (lambda data: facts(data, '"last":', '"last":1'), "contradicts itself"),
         (lambda data: tensors(data, lambda t: t.pop("iteration")), "lacks the number of iterations"),
-        (lambda data: tensors(data, lambda t: t.update(iteration=torch.zeros(2))), "lacks the number of iterations"),
+        (
+            lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor([8, 8]))),
+            "lacks the number of iterations",
+        ),
         (lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor(1.0))), "lacks the number of iterations"),
         (lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor(-1))), "contradicts itself"),
         (lambda data: b"PK\3\4 of torch.save", "is not a checkpoint"),

@@ -13,6 +13,7 @@ import pytest
 from paperbench.errors import PaperbenchError
 from paperbench.runs import external
 from paperbench.runs.external import ExternalResult, read_externals, write_external
+from tests.helpers import json_with_hash
 
 RESULT = ExternalResult(1, "external", "table2", "preact/resnet110", "", "ab" * 32, 3, 6.41, "A. Author, arXiv:1234")
 SOURCE = hashlib.sha256(b"A. Author, arXiv:1234").hexdigest()[:8]
@@ -22,10 +23,7 @@ REMEDY = "Restore it; or delete it and enter the result again (`paperbench recor
 
 def edit_result(path: Path, **values: Any) -> None:
     """Change values in a file, and update their hash."""
-    value = {**json.loads(path.read_text()), **values}
-    del value["sha256"]
-    checksum = hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    path.write_text(json.dumps({**value, "sha256": checksum}))
+    path.write_text(json_with_hash({**json.loads(path.read_text()), **values}))
 
 
 def only_complaint(root: Path) -> str:
@@ -41,9 +39,7 @@ def test_external_file_name_and_hash(tmp_path: Path) -> None:
     assert list(value) == [
         *("schema", "kind", "table", "cell", "setting", "experiment", "seed", "error", "source", "sha256"),
     ]
-    del value["sha256"]
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    assert json.loads(path.read_text())["sha256"] == hashlib.sha256(canonical.encode()).hexdigest()
+    assert json.loads(json_with_hash(value)) == value
 
 
 def test_external_results_are_read_in_order(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.record import DataFacts, Divergence, Record
 from paperbench.typed import json_schema
-from tests.helpers import a_record, a_session
+from tests.helpers import a_record, a_session, json_with_hash
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -20,9 +19,7 @@ def edited(change: Change) -> str:
     """Return a record with a change and the matching sha256."""
     value = json.loads(a_record().to_json())
     change(value)
-    value.pop("sha256", None)
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return json.dumps({**value, "sha256": hashlib.sha256(canonical.encode()).hexdigest()})
+    return json_with_hash(value)
 
 
 def setting(*path: str | int, to: Any) -> Change:
