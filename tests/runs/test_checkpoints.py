@@ -218,9 +218,9 @@ def test_gpu_error_while_loading_keeps_the_checkpoint(
     assert directory.checkpoints.newest_first()
 
 
-def test_no_file_of_a_run_is_a_pickle(uninterrupted: RunDirectory) -> None:
+def test_no_file_of_a_run_is_a_pickle(expected: RunDirectory) -> None:
     """Reading someone else's results directory must not run code."""
-    for file in uninterrupted.path.parents[1].rglob("*.*"):
+    for file in expected.path.parents[1].rglob("*.*"):
         data = file.read_bytes()
         if file.suffix == ".safetensors":
             assert safetensors.torch.load(data)

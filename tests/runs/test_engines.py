@@ -70,7 +70,7 @@ def set_engine(directory: RunDirectory, engine: str) -> None:
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize(("engine", "warns"), [("eager", False), ("graph", False), ("compile", True)])
 def test_resuming_with_other_arithmetic_warns(
-    run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path, engine: str, warns: bool
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, engine: str, warns: bool
 ) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
     set_engine(directory, engine)
@@ -82,7 +82,7 @@ def test_resuming_with_other_arithmetic_warns(
         assert "not bit-identical" in warning
     else:
         assert log.warnings == []
-    assert_same(directory, uninterrupted)
+    assert_same(directory, expected)
 
 
 def test_chosen_engine_trains_and_replay_is_eager(
@@ -108,9 +108,9 @@ def test_chosen_engine_trains_and_replay_is_eager(
 @pytest.mark.full
 @pytest.mark.skipif(available_engines(CPU)["compile"] is not None, reason="needs a C++ compiler")
 def test_resumed_compiled_run_equals_uninterrupted_one(run: PlannedRun, tmp_path: Path) -> None:
-    uninterrupted, _ = train(run, tmp_path / "uninterrupted", engine="compile")
+    expected, _ = train(run, tmp_path / "uninterrupted", engine="compile")
     train(run, tmp_path / "part", engine="compile", stop_at=7)
     part, log = train(run, tmp_path / "part")
     assert log.engine[0] == "compile"
     assert [s.engine for s in log.record.sessions] == ["compile", "compile"]
-    assert_same(part, uninterrupted)
+    assert_same(part, expected)
