@@ -39,7 +39,7 @@ def check_size(path: Path, limit: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if status.st_size > limit:
-        reason = f"it has {status.st_size:,} bytes, and the limit is {limit:,}"
+        reason = f"its {status.st_size:,} bytes are more than the {limit:,} allowed"
         raise OSError(errno.EFBIG, reason, str(path))
 
 

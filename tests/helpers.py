@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -175,6 +177,13 @@ def a_record(**changes: Any) -> Record:
         "files": Files(4, "0" * 64, CHECKPOINT, "0" * 64 if status == "finished" else None),
     }
     return Record(**{**values, **changes})
+
+
+def json_with_hash(values: dict[str, Any]) -> str:
+    """Return JSON text with the sha256 of the values under its last key, as records and external results have it."""
+    values = {key: value for key, value in values.items() if key != "sha256"}
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**values, "sha256": hashlib.sha256(canonical.encode()).hexdigest()})
 
 
 def write_record(store: Store, record: Record, name: str | None = None) -> RunDirectory:

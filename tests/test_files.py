@@ -71,7 +71,7 @@ def test_file_in_place_of_directory_is_an_error(tmp_path: Path) -> None:
 def test_size_limit_is_inclusive(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"1234")
     assert read_at_most(tmp_path / "file", 4) == b"1234"
-    with pytest.raises(OSError, match="it has 4 bytes, and the limit is 3"):
+    with pytest.raises(OSError, match="its 4 bytes are more than the 3 allowed"):
         read_at_most(tmp_path / "file", 3)
 
 

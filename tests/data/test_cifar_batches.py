@@ -111,7 +111,7 @@ def test_error_names_all_wrong_files_and_the_remedy(directory: Path) -> None:
     (directory / "test_batch").write_bytes(b"")
     message = error_message(directory)
     assert (
-        "data_batch_4 cannot be read: it is no ordinary file; data_batch_5 cannot be read: Is a directory; "
+        "data_batch_4 cannot be read: it is not a regular file; data_batch_5 cannot be read: Is a directory; "
         "md5 mismatch: data_batch_3, test_batch. Only the original files are loaded"
     ) in message
     assert "data_batch_1 is missing; data_batch_2 cannot be read: its 1,099,511,627,776 bytes are more th" in message

@@ -2,16 +2,17 @@
 
 One process imports everything and forks the workers, so that they start training at once:
 
-    python -m tests.runs.chaos RESULTS TABLES CELLS KILLS WORKERS SEED LEASE
+    python -m tests.runs.chaos ROOT TABLES CELLS KILLS
 
-Without KILLS, the workers run to their end. Prints the number of runs that each worker started. With KILLS, a worker
-is killed after a random time until there were so many kills or a worker has finished; one more worker then does the
-rest. Prints the number of killed workers. With a LEASE in seconds instead of 0, workers regard each other as processes
-on other machines. Disk syncs are slow, so that many workers are killed during a save.
+First, two workers share the runs in ROOT/undisturbed. Then workers are killed, in rounds with a new results directory
+each. A round ends after a few kills, or when a worker has finished; one more worker then does the rest. In every second
+round, workers see each other as processes on other machines. Disk syncs are slow, so many workers are killed during
+a save. Prints the number of runs that each undisturbed worker trained.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -20,7 +21,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -29,6 +32,7 @@ from paperbench.data.digits import load_digits
 from paperbench.runs import disk_space, executor  # noqa: F401  (imported once, for all workers)
 from paperbench.runs import lease as lease_module
 
+KILLS_PER_ROUND = 4
 LOG = f"{tempfile.mkdtemp()}/{{}}.log"
 
 
@@ -71,12 +75,12 @@ def log_of(worker: int) -> str:
     return Path(LOG.format(worker)).read_text()
 
 
-def kill_repeatedly(arguments: list[str], kills: int, workers: int, rng: random.Random) -> int:
-    """Return the number of killed workers."""
+def kill_repeatedly(arguments: list[str], kills: int, rng: random.Random) -> int:
+    """Kill one of two workers at a time, until there were enough kills or a worker has finished; return the kills."""
     killed = finished = 0
     alive: set[int] = set()
     while killed < kills and not finished:
-        while len(alive) < workers:
+        while len(alive) < 2:
             alive.add(start_worker(arguments))
         time.sleep(rng.expovariate(1 / 0.5))
         victim = rng.choice(sorted(alive))
@@ -93,20 +97,23 @@ def kill_repeatedly(arguments: list[str], kills: int, workers: int, rng: random.
 
 
 if __name__ == "__main__":
-    results, tables, cells, kills, workers, seed, lease = sys.argv[1:]
-    if float(lease):
-        lease_module._machine_id = lambda: f"machine {os.getpid()}"
-        lease_module.LEASE_SECONDS, lease_module.HEARTBEAT_SECONDS = float(lease), float(lease) / 10
+    root, tables, cells, kills = sys.argv[1:]
     torch.set_num_threads(1)
     load_digits()
     os.fsync = slow_down(os.fsync)
-    command = ["run", "table2", "--profile", "smoke", "--cells", cells, "--device", "cpu"]
-    command += ["--tables", tables, "--results", results]
-    if int(kills):
-        print(kill_repeatedly(command, int(kills), int(workers), random.Random(int(seed))))
-        exit_code(start_worker(command))
-    else:
-        started = [start_worker(command) for _ in range(int(workers))]
-        for worker in started:
-            exit_code(worker)
-        print(*(log_of(worker).count(": to iteration 40") for worker in started))
+    command = ["run", "table2", "--profile", "smoke", "--cells", cells, "--device", "cpu", "--tables", tables]
+
+    undisturbed = [start_worker([*command, "--results", f"{root}/undisturbed"]) for _ in range(2)]
+    for worker in undisturbed:
+        exit_code(worker)
+    print(*(log_of(worker).count(": to iteration ") for worker in undisturbed))
+
+    killed, rng = 0, random.Random(0)
+    for number in itertools.count():
+        if killed >= int(kills):
+            break
+        remote = {"_machine_id": lambda: f"machine {os.getpid()}", "LEASE_SECONDS": 2.0, "HEARTBEAT_SECONDS": 0.2}
+        of_round = [*command, "--results", f"{root}/Ergebnisse für alle, 結果 {number}"]
+        with patch.multiple(lease_module, **remote) if number % 2 else nullcontext():
+            killed += kill_repeatedly(of_round, min(KILLS_PER_ROUND, int(kills) - killed), rng)
+            exit_code(start_worker(of_round))

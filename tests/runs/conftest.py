@@ -22,6 +22,6 @@ def run(paper_recipe: Recipe, small_dataset: ImageDataset) -> PlannedRun:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+def expected(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """The results of training `run` in one session. Tests must not change them."""
     return train(run, tmp_path_factory.mktemp("uninterrupted"))[0]

@@ -123,6 +123,15 @@ def newest_state(directory: RunDirectory) -> dict[str, torch.Tensor]:
     return Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), directory.path.name).state
 
 
+def edit_checkpoint(directory: RunDirectory, change: Callable[[Checkpoint], Checkpoint]) -> None:
+    """Replace the checkpoints of a paused run by a changed copy of the newest."""
+    files = directory.checkpoints.newest_first()
+    checkpoint = change(Checkpoint.from_bytes(files[0].read(), directory.path.name))
+    for file in files:
+        file.path.unlink()
+    directory.checkpoints.write(files[0].iteration, checkpoint.to_bytes())
+
+
 def without_times(directory: RunDirectory) -> tuple[Record, list[HistoryLine]]:
     """Return record and history without times, hosts and the number of sessions."""
     record = directory.read_record()

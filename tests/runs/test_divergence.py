@@ -186,11 +186,7 @@ def test_paused_run_diverges_like_uninterrupted_one(hot: PlannedRun, tmp_path: P
 
 @pytest.mark.parametrize("steps_before_the_signal", [1, pytest.param(9, marks=pytest.mark.full)])
 def test_signal_during_replay_loses_nothing(
-    run: PlannedRun,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    breaking: Breaking,
-    steps_before_the_signal: int,
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaking: Breaking, steps_before_the_signal: int
 ) -> None:
     """The replay from 5 to 20 is interrupted before or after the last line, at 10; the next session repeats it."""
     breaking("forward", 19)

@@ -14,7 +14,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.training.engine import EngineChoice, available_engines, choose_engine
-from tests.runs.running import CPU, assert_same, train
+from tests.runs.running import CPU, assert_same, edit_checkpoint, train
 
 
 def test_engine_is_reported_and_recorded(run: PlannedRun, tmp_path: Path) -> None:
@@ -59,19 +59,18 @@ def test_engine_choice_gets_request_length_and_earlier_engine(
 
 def set_engine(directory: RunDirectory, engine: str) -> None:
     """Change the engine of the last session in the checkpoint of a paused run."""
-    files = directory.checkpoints.newest_first()
-    checkpoint = Checkpoint.from_bytes(files[0].read(), directory.path.name)
-    *sessions, last = checkpoint.facts.sessions
-    facts = replace(checkpoint.facts, sessions=(*sessions, replace(last, engine=engine)))
-    for file in files:
-        file.path.unlink()
-    directory.checkpoints.write(checkpoint.iteration, replace(checkpoint, facts=facts).to_bytes())
+
+    def change(checkpoint: Checkpoint) -> Checkpoint:
+        *sessions, last = checkpoint.facts.sessions
+        return replace(checkpoint, facts=replace(checkpoint.facts, sessions=(*sessions, replace(last, engine=engine))))
+
+    edit_checkpoint(directory, change)
 
 
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize(("engine", "warns"), [("eager", False), ("graph", False), ("compile", True)])
 def test_resuming_with_other_arithmetic_warns(
-    run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path, engine: str, warns: bool
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, engine: str, warns: bool
 ) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
     set_engine(directory, engine)
@@ -83,7 +82,7 @@ def test_resuming_with_other_arithmetic_warns(
         assert "not bit-identical" in warning
     else:
         assert log.warnings == []
-    assert_same(directory, uninterrupted)
+    assert_same(directory, expected)
 
 
 def test_chosen_engine_trains_and_replay_is_eager(
@@ -109,9 +108,9 @@ def test_chosen_engine_trains_and_replay_is_eager(
 @pytest.mark.full
 @pytest.mark.skipif(available_engines(CPU)["compile"] is not None, reason="needs a C++ compiler")
 def test_resumed_compiled_run_equals_uninterrupted_one(run: PlannedRun, tmp_path: Path) -> None:
-    uninterrupted, _ = train(run, tmp_path / "uninterrupted", engine="compile")
+    expected, _ = train(run, tmp_path / "uninterrupted", engine="compile")
     train(run, tmp_path / "part", engine="compile", stop_at=7)
     part, log = train(run, tmp_path / "part")
     assert log.engine[0] == "compile"
     assert [s.engine for s in log.record.sessions] == ["compile", "compile"]
-    assert_same(part, uninterrupted)
+    assert_same(part, expected)

@@ -9,11 +9,11 @@ import paperbench
 from paperbench.runs.environment import code_facts, commit_of, source_digest
 
 
-def package(folder: Path, files: dict[str, str]) -> Path:
+def write_files(directory: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
 
 
 FILES = {"__init__.py": "", "a.py": "x = 1\n", "sub/b.py": "y = 2\n"}
@@ -30,15 +30,15 @@ FILES = {"__init__.py": "", "a.py": "x = 1\n", "sub/b.py": "y = 2\n"}
     ids=["edited", "added", "exchanged", "moved"],
 )
 def test_source_digest_changes_with_the_code(tmp_path: Path, changed: dict[str, str]) -> None:
-    original = source_digest(package(tmp_path / "original", FILES))
-    assert source_digest(package(tmp_path / "copy", {**FILES, "notes.txt": "no code"})) == original
-    assert source_digest(package(tmp_path / "changed", changed)) != original
+    original = source_digest(write_files(tmp_path / "original", FILES))
+    assert source_digest(write_files(tmp_path / "copy", {**FILES, "notes.txt": "no code"})) == original
+    assert source_digest(write_files(tmp_path / "changed", changed)) != original
     assert len(original) == 16
 
 
 def test_commit_marks_changed_code(tmp_path: Path) -> None:
     assert commit_of(tmp_path) is None
-    package(tmp_path / "paperbench", FILES)
+    write_files(tmp_path / "paperbench", FILES)
     (tmp_path / "notes.txt").write_text("no code")
 
     def git(*arguments: str) -> str:
@@ -57,7 +57,7 @@ def test_commit_marks_changed_code(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == f"{commit}+changes"
 
 
-def test_code_facts_describe_this_package() -> None:
+def test_code_facts_describe_this_write_files() -> None:
     facts = code_facts()
     assert facts.version == paperbench.__version__
     assert facts.source == source_digest(Path(paperbench.__file__).parent)

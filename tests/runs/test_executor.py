@@ -24,6 +24,7 @@ from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.executor import Executor, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training import trainer as trainer_module
 from paperbench.training.compiling import compile_units
@@ -31,7 +32,7 @@ from paperbench.training.engine import EagerEngine, EngineChoice
 from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers import a_session
-from tests.runs.running import CPU, Log, assert_same, newest_state, train
+from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, newest_state, train
 
 
 def files_of(directory: RunDirectory) -> dict[str, bytes]:
@@ -74,9 +75,9 @@ def test_history_lines_at_log_and_test_intervals(run: PlannedRun, tmp_path: Path
     assert history[-1].test_error == log.record.result.moving_average_test_error
 
 
-def test_history_line_averages_since_previous_line(run: PlannedRun, uninterrupted: RunDirectory) -> None:
+def test_history_line_averages_since_previous_line(run: PlannedRun, expected: RunDirectory) -> None:
     trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, "fp32", CPU)
-    for line in uninterrupted.history():
+    for line in expected.history():
         steps = []
         while trainer.iteration < line.iteration:
             trainer.step()
@@ -148,7 +149,7 @@ def test_sessions_and_seconds_accumulate(run: PlannedRun, tmp_path: Path) -> Non
 )
 def test_error_during_save_loses_nothing(
     run: PlannedRun,
-    uninterrupted: RunDirectory,
+    expected: RunDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     failing: tuple[type, str],
@@ -179,12 +180,10 @@ def test_error_during_save_loses_nothing(
     assert record.files.checkpoint in files_of(directory)
     assert list((tmp_path / "leases").iterdir()) == []
     monkeypatch.undo()
-    assert_same(train(run, tmp_path)[0], uninterrupted)
+    assert_same(train(run, tmp_path)[0], expected)
 
 
-def test_run_is_skipped_if_lease_is_lost_before_save(
-    run: PlannedRun, uninterrupted: RunDirectory, tmp_path: Path
-) -> None:
+def test_run_is_skipped_if_lease_is_lost_before_save(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     def take_over(iteration: int) -> None:
         if iteration == 13:
             (lease,) = (tmp_path / "leases").iterdir()
@@ -201,7 +200,7 @@ def test_run_is_skipped_if_lease_is_lost_before_save(
     (lease,) = (tmp_path / "leases").iterdir()
     assert lease.read_text() == "another process's"
     lease.unlink()
-    assert_same(train(run, tmp_path)[0], uninterrupted)
+    assert_same(train(run, tmp_path)[0], expected)
 
 
 def test_run_stops_at_next_step_after_lost_heartbeat(
@@ -280,7 +279,8 @@ def test_memory_of_a_run_is_freed_when_it_ends(
         def train(self) -> Any:
             held.extend(weakref.ref(part) for part in (self, self.trainer, self.trainer.model.fc.weight))
             if fails:
-                raise RuntimeError("CUDA error: out of memory")
+                error = RuntimeError("CUDA error: out of memory")
+                raise error  # a reference cycle: the variable, the error, its traceback, this frame
             return super().train()
 
     monkeypatch.setattr("paperbench.runs.executor.RunSession", Recording)
@@ -291,6 +291,25 @@ def test_memory_of_a_run_is_freed_when_it_ends(
         assert [ref() for ref in held] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_session_that_cannot_resume_is_freed_before_the_restart(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = train(run, tmp_path, stop_at=8)
+    edit_checkpoint(directory, lambda checkpoint: Checkpoint(checkpoint.facts, {"iteration": torch.tensor(8)}))
+    sessions: list[weakref.ref[Any]] = []
+
+    class Recording(session_module.RunSession):
+        def __init__(self, *arguments: Any, **names: Any) -> None:
+            assert [ref() for ref in sessions] == [None] * len(sessions)
+            sessions.append(weakref.ref(self))
+            super().__init__(*arguments, **names)
+
+    monkeypatch.setattr("paperbench.runs.executor.RunSession", Recording)
+    _, log = train(run, tmp_path, incompatible="restart")
+    assert len(sessions) == 2
+    assert log.record.status == "finished"
 
 
 def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
@@ -388,7 +407,7 @@ def test_failing_run_does_not_stop_the_others(run: PlannedRun, tmp_path: Path) -
 )
 def test_out_of_memory_fails_the_run_with_advice(
     run: PlannedRun,
-    uninterrupted: RunDirectory,
+    expected: RunDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception | None,
@@ -417,7 +436,7 @@ def test_out_of_memory_fails_the_run_with_advice(
         assert record is None
         assert "No checkpoint exists yet: the same command restarts the run." in log.failure
     monkeypatch.undo()
-    assert_same(train(run, tmp_path)[0], uninterrupted)
+    assert_same(train(run, tmp_path)[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -465,13 +484,13 @@ def test_other_runtime_errors_propagate(run: PlannedRun, tmp_path: Path, monkeyp
     assert list((tmp_path / "leases").iterdir()) == []
 
 
-def test_record_contains_no_private_names(uninterrupted: RunDirectory) -> None:
-    text = uninterrupted.record_file.read_text()
+def test_record_contains_no_private_names(expected: RunDirectory) -> None:
+    text = expected.record_file.read_text()
     for private in (
         os.uname().nodename,
         getpass.getuser(),
         str(Path.home()),
-        str(uninterrupted.path.parents[1]),
+        str(expected.path.parents[1]),
         str(ROOT),
     ):
         assert private not in text

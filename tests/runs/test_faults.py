@@ -49,7 +49,7 @@ def fill(disk: Path, leave: int) -> Path:
     ("leave", "fills_up_at"), [(0, 0), (4096, 9), (100_000, 9), pytest.param(900_000, 0, marks=pytest.mark.full)]
 )
 def test_full_disk_ends_the_run_and_loses_nothing(
-    partial: PlannedRun, uninterrupted: RunDirectory, small_disk: Path, leave: int, fills_up_at: int
+    partial: PlannedRun, expected: RunDirectory, small_disk: Path, leave: int, fills_up_at: int
 ) -> None:
     """The disk fills up at the start or at iteration 9 of 20; a line is due at 10, checkpoints at 16 and 20."""
 
@@ -75,7 +75,7 @@ def test_full_disk_ends_the_run_and_loses_nothing(
     (small_disk / "ballast").unlink()
     directory, log = train(partial, small_disk)
     assert log.warnings == []
-    assert_same(directory, uninterrupted)
+    assert_same(directory, expected)
 
 
 def test_too_little_disk_space_is_refused(run: PlannedRun, small_disk: Path) -> None:
@@ -99,7 +99,7 @@ def test_unwritable_directory_is_an_error(run: PlannedRun, tmp_path: Path) -> No
         train(run, tmp_path / "results")
 
 
-def test_read_only_disk_is_an_error(partial: PlannedRun, uninterrupted: RunDirectory, small_disk: Path) -> None:
+def test_read_only_disk_is_an_error(partial: PlannedRun, expected: RunDirectory, small_disk: Path) -> None:
     before = {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()}
     remount = ["mount", "-o", "remount,{}", "tmpfs", str(small_disk)]
     subprocess.run([word.format("ro") for word in remount], check=True)
@@ -109,7 +109,7 @@ def test_read_only_disk_is_an_error(partial: PlannedRun, uninterrupted: RunDirec
     finally:
         subprocess.run([word.format("rw") for word in remount], check=True)
     assert {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()} == before
-    assert_same(train(partial, small_disk)[0], uninterrupted)
+    assert_same(train(partial, small_disk)[0], expected)
 
 
 @pytest.mark.parametrize("stop_at", [8, 13])

@@ -249,9 +249,7 @@ def test_descriptive_values_do_not_change_the_experiment(tables: dict[str, Table
     assert digests(load_table("table4", specs)) == digests(tables["table4"])
 
 
-def test_other_data_set_metric_or_crop_is_another_experiment(
-    tables: dict[str, Table],
-) -> None:
+def test_other_data_set_metric_or_crop_is_another_experiment(tables: dict[str, Table]) -> None:
     """The net stays the same."""
     of5 = digests(tables["table5"])
     names = [f"original_resnet152{crop}/{error}" for crop in ("_224", "") for error in ("top1", "top5")]

@@ -55,14 +55,6 @@ def test_record_of_other_schema_or_run_is_foreign(run: RunDirectory) -> None:
         run.read_record()
 
 
-def test_history_round_trip(run: RunDirectory) -> None:
-    lines = [line(100), line(200, 12.5), replace(line(300), train_loss=None, train_error=None)]
-    for one in lines:
-        run.append_history(one)
-    assert run.history() == lines
-    assert len(run.history_file.read_text(encoding="utf-8").splitlines()) == 3
-
-
 @pytest.mark.parametrize("cut", [1, 60])
 def test_incomplete_last_line_is_ignored(run: RunDirectory, cut: int) -> None:
     run.append_history(line(100))
@@ -154,12 +146,11 @@ def test_damaged_records_are_reported_beside_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda file: file.unlink(), "was cut short: it has 0 of the 2 lines"),
         (lambda file: (file.unlink(), file.mkdir()), "cannot be read: Is a directory."),
         (lambda file: file.write_bytes(history_bytes([line(99), LINES[1]])), "was edited: its first 2 lines are not"),
-        (lambda file: os.truncate(file, 200_000_001), "it has 200,000,001 bytes, and the limit is"),
+        (lambda file: os.truncate(file, 200_000_001), "its 200,000,001 bytes are more than"),
     ],
-    ids=["missing", "directory", "edited", "huge"],
+    ids=["directory", "edited", "huge"],
 )
 def test_record_with_damaged_history_is_left_out(tmp_path: Path, spoil: Callable[[Path], object], message: str) -> None:
     store = Store(tmp_path)

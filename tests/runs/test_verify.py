@@ -20,6 +20,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import VerifiedRun, verify
 from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training.trainer import Trainer
+from tests.helpers import json_with_hash
 from tests.runs.running import CPU, assert_same, plan_run, tiny_recipe, train
 
 
@@ -96,11 +97,8 @@ def test_edited_record_is_found(
     store: Store, directory: RunDirectory, part: str, values: dict[str, object], update_hash: bool, message: str
 ) -> None:
     record = json.loads(directory.record_file.read_text())
-    checksum = record.pop("sha256")
     record[part].update(values)
-    if update_hash:
-        checksum = hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    directory.record_file.write_text(json.dumps({**record, "sha256": checksum}))
+    directory.record_file.write_text(json_with_hash(record) if update_hash else json.dumps(record))
     assert message in problem(store)
 
 

@@ -107,7 +107,7 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
         (tmp_path, "cannot read: Is a directory."),
         (latin, "is not UTF-8 text (byte 7)."),
         (large, "cannot read: its 300,000 bytes are more than the 262,144"),
-        (pipe, "cannot read: it is no ordinary file"),
+        (pipe, "cannot read: it is not a regular file"),
     ):
         with pytest.raises(SpecError, match=re.escape(f"{path}: {reason}")):
             read_yaml(path)
