@@ -55,7 +55,7 @@ class FirstSteps:
 
 @dataclass(frozen=True)
 class Reference:
-    """First steps of the eager engine in float32.
+    """First steps of the eager engine, in float32 unless bitwise equality is checked.
 
     Attributes:
         losses, update_norm: See `FirstSteps`.
@@ -69,16 +69,16 @@ class Reference:
 
 
 def find_reference(make_trainer: Callable[[], Trainer], steps: int) -> Reference:
-    """Compute the reference with two eager float32 trainers of the same seed, one after the other to save memory."""
-    fp32 = first_steps(make_trainer(), steps)
+    """Compute the reference with two eager trainers of the same seed, one after the other to save memory."""
+    first = first_steps(make_trainer(), steps)
     perturbed = make_trainer()
     signs = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in perturbed.model.parameters():
             sign = torch.randint(2, parameter.shape, generator=signs) * 2 - 1
             parameter.mul_(1 + sign.to(parameter.device) * torch.finfo(torch.float32).eps)
-    pairs = zip(first_steps(perturbed, steps).losses, fp32.losses, strict=True)
-    return Reference(fp32.losses, fp32.update_norm, list(accumulate((abs(a - b) / abs(b) for a, b in pairs), max)))
+    pairs = zip(first_steps(perturbed, steps).losses, first.losses, strict=True)
+    return Reference(first.losses, first.update_norm, list(accumulate((abs(a - b) / abs(b) for a, b in pairs), max)))
 
 
 def first_steps(trainer: Trainer, steps: int) -> FirstSteps:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -42,8 +42,6 @@ from paperbench.models import ResidualNet
 from paperbench.training.engine import BIT_EQUAL, available_engines, choose_engine
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
-
-T = TypeVar("T")
 
 MIN_STEPS = 2
 """Minimum number of steps per measurement; a trial with this many steps determines the number."""
@@ -107,8 +105,7 @@ class VariantRunner:
 
     Args:
         batches: Returns the on-device loop's batches.
-        reference: Returns what our first steps are compared with.
-        eager_losses: Returns the first losses of eager in a precision, for engines that must reproduce them.
+        reference: Returns the first steps of eager in a precision.
 
     Attributes:
         figures: Results so far.
@@ -121,35 +118,33 @@ class VariantRunner:
         variant: Variant,
         training: Training,
         batches: Callable[[], list[Batch]],
-        reference: Callable[[], Reference],
-        eager_losses: Callable[[str], list[float]],
+        reference: Callable[[str], Reference],
     ) -> None:
         self.figures = VariantFigures(variant, "skipped", "no time left")
         self.loop: TrainerLoop | PlainLoop | None = None
         self.steps = MIN_STEPS
-        self._variant, self._training, self._batches = variant, training, batches
-        self._reference, self._eager_losses = reference, eager_losses
+        self._variant, self._training, self._batches, self._reference = variant, training, batches, reference
 
     def build(self, seconds: float) -> None:
         """Build and check the variant, and find how many steps take this many seconds."""
         variant, device = self._variant, self._training.device
         on_gpu = device.type == "cuda"
         with self._record_errors():
-            reference = self._reference() if variant.kind == "paperbench" else None
-            eager = self._eager_losses(variant.precision) if variant.engine in BIT_EQUAL - {"eager"} else None
+            reference = self._reference("fp32") if variant.kind == "paperbench" else None
+            equal = self._reference(variant.precision) if variant.engine in BIT_EQUAL - {"eager"} else None
             batches = self._batches() if variant.kind == "plain-on-device" else None
             free_memory(device)
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
-            self.loop = self._build_trainer(reference, eager) if reference else self._build_plain_loop(batches)
+            self.loop = self._build_trainer(reference, equal) if reference else self._build_plain_loop(batches)
             if self.loop:
                 self.steps = max(MIN_STEPS, math.ceil(seconds / self._seconds_per_step()))
                 if on_gpu:
                     self._record(peak_memory=torch.cuda.max_memory_allocated(device) - before)
 
-    def _build_trainer(self, reference: Reference, eager_losses: list[float] | None) -> TrainerLoop | None:
-        """Return our loop, or None if its first steps are wrong."""
+    def _build_trainer(self, reference: Reference, equal: Reference | None) -> TrainerLoop | None:
+        """Return our loop, or None if its first steps differ from the reference, or its losses from `equal` at all."""
         start = time.perf_counter()
         loop = TrainerLoop(self._training, self._variant.engine, self._variant.precision)
         synchronize(self._training.device)
@@ -159,8 +154,8 @@ class VariantRunner:
         if all(map(math.isfinite, [*first.losses, first.update_norm])):
             self._record(losses=tuple(first.losses), update_norm=first.update_norm / reference.update_norm)
         problem = step_error(first, reference, self._variant.precision)
-        if eager_losses and not problem:
-            problem = bitwise_error(first.losses, eager_losses, self._variant.precision)
+        if equal and not problem:
+            problem = bitwise_error(first.losses, equal.losses, self._variant.precision)
         if problem:
             self._record(status="wrong step", detail=problem)
         return None if problem else loop
@@ -221,20 +216,20 @@ class VariantRunner:
         free_memory(self._training.device)  # not before the error and its frames are gone
 
 
-def _cache_with_errors(compute: Callable[[str], T]) -> Callable[[str], T]:
-    """Cache results by precision, errors included: as text, since an exception would keep its net in memory."""
+def _cache_with_errors(find: Callable[[str], Reference]) -> Callable[[str], Reference]:
+    """Cache references by precision, errors included: as text, since an exception would keep its net in memory."""
 
     @cache
-    def attempt(precision: str) -> tuple[T | None, str]:
+    def attempt(precision: str) -> Reference | str:
         try:
-            return compute(precision), ""
-        except Exception as error:  # whatever it is, the variants that need the result report it
-            return None, f"reference eager {precision} failed: {summarize_error(error)}"
+            return find(precision)
+        except Exception as error:  # whatever it is, the variants that need the reference report it
+            return f"reference eager {precision} failed: {summarize_error(error)}"
 
-    def cached(precision: str) -> T:
-        found, problem = attempt(precision)
-        if found is None:
-            raise PaperbenchError(problem)
+    def cached(precision: str) -> Reference:
+        found = attempt(precision)
+        if isinstance(found, str):
+            raise PaperbenchError(found)
         return found
 
     return cached
@@ -259,8 +254,7 @@ def measure_net(
     recipe, device = training.recipe, training.device
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
     reference = _cache_with_errors(lambda name: find_reference(lambda: training.trainer("eager", name), STEPS))
-    eager_losses = _cache_with_errors(lambda name: first_steps(training.trainer("eager", name), STEPS).losses)
-    runners = [VariantRunner(v, training, batches, lambda: reference("fp32"), eager_losses) for v in variants]
+    runners = [VariantRunner(variant, training, batches, reference) for variant in variants]
     for runner in runners:
         if time.monotonic() > deadline:
             break

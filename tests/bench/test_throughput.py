@@ -122,7 +122,7 @@ def test_only_steps_are_timed_including_the_devices_work(monkeypatch: pytest.Mon
     monkeypatch.setattr(throughput, "synchronize", synchronize)
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: now)
     variant = Variant("plain-on-device", "eager", "fp32")
-    runner = VariantRunner(variant, training, list, lambda: pytest.fail("not ours"), pytest.fail)
+    runner = VariantRunner(variant, training, list, pytest.fail)
     runner.build(seconds=3.2)
     runner.measure(is_control=False)
     runner.measure(is_control=True)
@@ -260,7 +260,7 @@ def test_plain_loops_cover_the_shipped_and_every_measured_precision(monkeypatch:
     assert [v.label for v in found[5:8]] == ["graph fp32", "compile fp32", "graph bf16"]
 
 
-@pytest.mark.parametrize(("batch_size", "group"), [(128, 64), (64, 64), (256, 64), (32, 32), (100, 100)])
+@pytest.mark.parametrize(("batch_size", "group"), [(256, 64), (32, 32), (100, 100)])
 def test_batch_norm_uses_the_papers_groups_if_they_divide_the_batch(batch_size: int, group: int) -> None:
     recipe = bench_recipe(batch_size)
     assert (recipe.batch_size, recipe.batch_norm.group) == (batch_size, group)
