@@ -49,7 +49,7 @@ def test_show_prints_published_numbers_with_sources_disputes_recipe_and_nets(run
         "original/resnet110: std 0.16, from arXiv:1512.03385, Table 6",
         "preact_lowest_110: Full pre-activation has the lowest test error of all placements on ResNet-110",
         "relu_only_preact/resnet164: 5.71; the paper: 5.91",
-        'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: there is no such row',
+        'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: the table has no such row',
         "preact_resnet164                  164  bottleneck  CIFAR-10",
         "  iterations: 64000\n",
         "  drops: at 32000 and 48000, factor 0.1\n",
@@ -104,7 +104,7 @@ def test_data_convert_makes_a_file_that_data_check_finds(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("show tabel2", "Unknown table 'tabel2'. Did you mean 'table2'? `paperbench list` shows all."),
+        ("show tabel2", "Unknown table 'tabel2'. Did you mean 'table2'? `paperbench list` lists all tables."),
         ("run table2 --profile smok", "Unknown profile 'smok'. Did you mean 'smoke'?"),
         ("run table2 --cells preact/resnet11", "matches 'preact/resnet11'. Did you mean 'preact/resnet110'?"),
         ("data download cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
@@ -125,7 +125,7 @@ def test_data_convert_makes_a_file_that_data_check_finds(run: Run) -> None:
         ),
         ("run table2", "CIFAR-10 is not in data. Any one of these will do:"),
         ("data check cifar10", "CIFAR-10 is not in data. Any one of these will do:"),
-        ("list --tables .", ". has no folders experiments/ and expected/. Name one that has, or leave it out."),
+        ("list --tables .", ". does not contain the directories experiments/ and expected/. Name one that does, or omit it."),
         ("verify --data .", "--data needs --rerun. Add that, or leave --data out."),
         ("verify --device cpu", "--device needs --rerun. Add that, or leave --device out."),
         ("compare table2", "results does not exist. Name the one with the results (`--results`), or make one"),
@@ -235,7 +235,7 @@ def test_the_command_line_works_as_a_process(tmp_path: Path) -> None:
     wrong = paperbench_process("show", "tabel2", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.splitlines() == [
-        "paperbench: error: Unknown table 'tabel2'. Did you mean 'table2'? `paperbench list` shows all."
+        "paperbench: error: Unknown table 'tabel2'. Did you mean 'table2'? `paperbench list` lists all tables."
     ]
 
 
@@ -405,7 +405,7 @@ def test_a_table_with_nets_for_large_images_is_shown_but_not_run_yet(run: Run, t
     assert "paperbench cannot train or test on ImageNet (ILSVRC 2012) yet: it has no loader for it." in line
     code, _, err = run(*command, "--profile", "smoke")
     assert code == 2
-    assert "Cell preact_resnet152/top1 is not for a profile that trains on digits" in err
+    assert "Cell preact_resnet152/top1 cannot run in a profile that trains on digits" in err
     assert "Choose another profile" in err
     (tmp_path / "r").mkdir()
     code, out, err = run("compare", "table5", "--results", tmp_path / "r", "--profile", "smoke")
