@@ -125,7 +125,10 @@ def test_data_convert_makes_a_file_that_data_check_finds(run: Run) -> None:
         ),
         ("run table2", "CIFAR-10 is not in data. Any one of these will do:"),
         ("data check cifar10", "CIFAR-10 is not in data. Any one of these will do:"),
-        ("list --tables .", ". does not contain the directories experiments/ and expected/. Name one that does, or omit it."),
+        (
+            "list --tables .",
+            ". does not contain the directories experiments/ and expected/.",
+        ),
         ("verify --data .", "--data needs --rerun. Add that, or leave --data out."),
         ("verify --device cpu", "--device needs --rerun. Add that, or leave --device out."),
         ("compare table2", "results does not exist. Name the one with the results (`--results`), or make one"),

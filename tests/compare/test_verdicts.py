@@ -289,20 +289,6 @@ def test_median_is_of_the_runs_that_count(
     assert cell.failures.runs == len(counted)
 
 
-# One result in several tables
-
-
-@pytest.mark.parametrize(
-    ("table", "cell_id"),
-    [(TABLE1, "original/resnet110"), (TABLE3, "cifar10_resnet110/original"), (TABLE4, "resnet110/cifar10")],
-)
-def test_same_result_has_the_same_verdict_in_every_table(table: Table, cell_id: str) -> None:
-    runs = records(TABLE2, BASELINE, around(BASELINE_NUMBER + 0.1))
-    there = judged(table, cell_id, *runs)
-    assert there.verdict == "reproduced"
-    assert there.assessment == judged(TABLE2, BASELINE, *runs).assessment
-
-
 # Failing
 
 
@@ -490,12 +476,6 @@ def test_run_has_no_error_of_another_crop_or_metric(
 ) -> None:
     cell = judge(TABLE5, f"original_resnet152/{column}", errors, seeds=3)
     assert (cell.verdict, cell.reason, cell.nets[0].errors) == (verdict, reason, counted)
-
-
-def test_run_has_no_top5_error() -> None:
-    cells = tuple(replace(c, column=replace(c.column, metric="top5")) for c in TABLE2.all_cells)
-    cell = judge(replace(TABLE2, all_cells=cells), PREACT, [PREACT_NUMBER] * 5)
-    assert (cell.verdict, cell.reason) == ("not run", "its runs did not measure this error")
 
 
 # External results
