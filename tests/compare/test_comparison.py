@@ -235,7 +235,7 @@ def test_shipped_table_without_runs(table: str, profile: str) -> None:
     assert {c.verdict for c in comparison.cells} == {"not run"}
     assert (comparison.expected_false_alarms, comparison.deviations, comparison.left_out) == (0, (), ())
     for claim in comparison.claims:
-        if claim.standing != "not run":  # nor could it be judged with runs
+        if claim.standing != "not run":  # no runs could decide it
             assert (claim.standing, profile == "paper") == ("undecided", False)
             assert f"in profile {profile}, " in claim.reason or claim.reason.endswith(f"with profile {profile}")
 
