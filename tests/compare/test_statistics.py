@@ -276,8 +276,8 @@ def test_rounding_errors_of_constants_are_ignored() -> None:
 
 
 def test_holm_by_hand() -> None:
-    """0.005 * 4 = 0.02, 0.01 * 3 = 0.03, 0.03 * 2 = 0.06, and then 0.04, which cannot be rejected any more."""
-    assert holm([0.01, 0.04, 0.03, 0.005], 0.05) == [True, False, False, True]
+    """0.005 * 4 = 0.02 and 0.015 * 3 = 0.045 are rejected, 0.03 * 2 = 0.06 is not, so neither is 0.04."""
+    assert holm([0.015, 0.04, 0.03, 0.005], 0.05) == [True, False, False, True]
     assert (holm([0.05], 0.05), holm([], 0.05)) == ([True], [])
 
 
