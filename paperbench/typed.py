@@ -173,6 +173,7 @@ _EXPECTED = {
 """Descriptions of valid values by pydantic's error type, to follow "must be"."""
 
 _BOUNDS = {"greater_than": "", "greater_than_equal": "of ", "less_than": "", "less_than_equal": "of "}
+"""Error types of bounds, with the word between "a number" and the bound."""
 
 _EXPECTED_PATTERNS = {
     _TEXT: "text without control characters",

@@ -183,7 +183,7 @@ class _Assessor:
         if without:
             reason = f"no runs of our own: {', '.join(without)}"
         elif self._constants:
-            reason = "no runs on the original pixels to compare with published numbers"
+            reason = "published numbers need runs on the original pixels"
         else:
             reason = "its cells share no data, precision and numerics"
         return self._verdict("not run", reason=reason)

@@ -24,7 +24,7 @@ __all__ = ["Table", "find_spec_root", "load_experiment", "load_profiles", "load_
 
 @dataclass(frozen=True)
 class Table:
-    """A table with everything needed to run and judge it.
+    """A table with everything needed to run and assess it.
 
     Attributes:
         recipes: The recipes of its cells, by names of profile and recipe.

@@ -1,9 +1,9 @@
-"""Time to judge 1,000 finished runs with histories of 640 lines, Python's start included.
+"""Time to compare 1,000 finished runs with histories of 640 lines, Python's start included.
 
     python -m pytest tests/benchmarks/test_comparison_speed.py
 
 `paperbench compare` is to take less than 1.5 s on two idle cores. Files are read from the system's cache, as they were
-written just before; a first look at them on a slow disk takes as long as the disk takes.
+written just before. The first read from a slow disk takes longer.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def test_training_means(benchmark: BenchmarkFixture, results: Path) -> None:
     assert None not in benchmark.pedantic(means, rounds=5, warmup_rounds=1)
 
 
-def test_the_command(benchmark: BenchmarkFixture, results: Path) -> None:
+def test_compare_command(benchmark: BenchmarkFixture, results: Path) -> None:
     command = ("compare", "table2", "--results", str(results))
     done = benchmark.pedantic(paperbench_process, args=command, rounds=5, warmup_rounds=1)
-    assert done.returncode in (0, 1), done.stderr  # 1: by chance a cell of random errors can be judged worse
+    assert done.returncode in (0, 1), done.stderr  # 1: a cell of random errors can be worse by chance
     assert "left out" not in done.stderr

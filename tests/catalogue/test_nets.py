@@ -219,7 +219,7 @@ def test_unknown_argument_is_also_a_type_error() -> None:
     ("changes", "message"),
     [
         ({"family": "basics"}, "unknown family 'basics'. Did you mean 'basic'"),
-        ({"placement": None}, "placement: must be text, not nothing"),
+        ({"placement": None}, "placement: must be text; it is empty"),
         ({"depth": 110.0}, "depth: must be a whole number, not 110.0"),
         ({"depth": 111}, "no depth 111"),
         ({"filters": 16}, "filters: unknown key"),

@@ -187,7 +187,7 @@ def test_a_run_by_yesterdays_recipe_is_named_with_what_changed(run: Run, tmp_pat
     write(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
     edit(specs / "experiments" / "recipes" / "cifar.yaml", "weight_decay: 0.0001", "weight_decay: 0.0002")
     told = complaint(run, tmp_path, "--tables", specs)
-    assert "the nearest is preact/resnet110, but recipe.weight_decay was 0.0001 and is 0.0002." in told
+    assert "the closest is preact/resnet110, but recipe.weight_decay was 0.0001 and is 0.0002." in told
 
 
 def test_runs_of_other_tables_are_not_complained_of(run: Run, tmp_path: Path, table2: Table) -> None:
@@ -217,7 +217,7 @@ def test_the_nearest_experiment_is_told_of_a_run_of_none(run: Run, tmp_path: Pat
     write(tmp_path, [record(table4, "preact_resnet1001_batch64/cifar10", 4.6)])
     edit(specs / "experiments" / "recipes" / "cifar_torch.yaml", "94531]", "94500]")
     _, _, err = run("compare", "table4", "--results", tmp_path, "--tables", specs)
-    assert "the nearest is preact_resnet1001_batch64/cifar10, but recipe.drops.at was [62500,94531] and is" in err
+    assert "the closest is preact_resnet1001_batch64/cifar10, but recipe.drops.at was [62500,94531] and is" in err
 
 
 def test_unprinted_rows_and_rows_on_request_are_not_required(run: Run, tmp_path: Path) -> None:
@@ -264,5 +264,5 @@ def test_the_claims_of_a_profile_whose_cells_are_one_training_are_undecided(run:
     write(tmp_path, runs)
     _, out, _ = run("compare", "table3", "--results", tmp_path, "--profile", "shallow", "--seeds", 5, "--long")
     told = " ".join(out.split())
-    assert f"in profile shallow {cells[0]} and {cells[1]} are one training" in told
-    assert "a claim that holds here need not hold for the paper's nets" in told
+    assert f"in profile shallow, {cells[0]} and {cells[1]} train the same" in told
+    assert "what holds here need not hold for the paper's" in told

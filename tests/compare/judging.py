@@ -132,15 +132,17 @@ def compared(
     return compare(table, table.cells(cells, on_request=on_request), profile, read, **how)
 
 
-def judged(table: Table, cell: str, *runs: Record, **how: Any) -> CellComparison:
+def compare_cell(table: Table, cell: str, *runs: Record, **how: Any) -> CellComparison:
     """Compare one cell."""
     (found,) = compared(table, *runs, cells=cell, **how).cells
     return found
 
 
-def judge(table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None) -> CellComparison:
+def compare_errors(
+    table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None
+) -> CellComparison:
     """Compare one cell, given the errors of runs with seeds from 0."""
-    return judged(table, cell, *records(table, cell, errors), seeds=seeds)
+    return compare_cell(table, cell, *records(table, cell, errors), seeds=seeds)
 
 
 def in_cell(comparison: Comparison, cell: str) -> CellComparison:

@@ -586,7 +586,7 @@ def test_published_number_needs_runs_on_original_pixels() -> None:
     copies = records(TABLE4, OURS, BETTER, data=COPY)
     verdict = the_claim(AGAINST_HIGHWAY, *copies)
     assert verdict.standing == "not run"
-    assert verdict.reason == "no runs on the original pixels to compare with published numbers"
+    assert verdict.reason == "published numbers need runs on the original pixels"
     verdict = the_claim(AGAINST_HIGHWAY, *copies, *records(TABLE4, OURS, BETTER[:2]))
     assert (verdict.standing, verdict.reason) == ("undecided", f"{OURS}: too few runs: 2 of 5")
     faster = records(TABLE4, OURS, BETTER, precision="bf16")

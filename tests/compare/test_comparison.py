@@ -235,26 +235,9 @@ def test_shipped_table_without_runs(table: str, profile: str) -> None:
     assert {c.verdict for c in comparison.cells} == {"not run"}
     assert (comparison.expected_false_alarms, comparison.deviations, comparison.left_out) == (0, (), ())
     for claim in comparison.claims:
-        if claim.standing != "not run":  # nor could it be judged with runs
+        if claim.standing != "not run":  # no runs could decide it
             assert (claim.standing, profile == "paper") == ("undecided", False)
             assert f"in profile {profile}, " in claim.reason or claim.reason.endswith(f"with profile {profile}")
-
-
-@pytest.mark.parametrize("table", ["table1", "table2", "table3", "table4"])
-@pytest.mark.parametrize("profile", ["paper", "smoke"])
-@pytest.mark.parametrize("error", [6.0, math.inf])
-def test_shipped_table_with_runs(table: str, profile: str, error: float) -> None:
-    its = a_table(table)
-    runs = {
-        run.run: run
-        for cell in its.cells()
-        for setting in cell.settings
-        for run in records(its, cell.id, [error] * 2, setting=setting.label, profile=profile)
-    }
-    for seeds in (None, 2):
-        comparison = compare(its, its.cells(), profile, runs.values(), seeds=seeds)
-        assert (len(comparison.cells), comparison.left_out) == (len(its.cells()), ())
-        assert {len(net.shown.runs) for c in comparison.cells for net in c.nets if net.shown} == {2}
 
 
 # Error rates

@@ -17,10 +17,10 @@ from tests.compare.judging import (
     COPY,
     ORIGINAL,
     a_table,
+    compare_cell,
     compared,
     external,
     in_cell,
-    judged,
     mixed,
     others,
     record,
@@ -37,7 +37,7 @@ UNVERIFIED = DataFacts("CIFAR-10 (unverified cifar10.npz)", "unknown", False, OR
 
 def shown(*runs: Record, **how: Any) -> tuple[list[float], list[list[float]]]:
     """Errors of the group shown for the cell, and of the others."""
-    cell = judged(TABLE2, PREACT, *runs, **how)
+    cell = compare_cell(TABLE2, PREACT, *runs, **how)
     assert cell.shown
     return cell.shown.errors, [group.errors for group in others(cell)]
 
@@ -52,7 +52,7 @@ def left_out(*runs: Record, table: Table = TABLE2, **how: Any) -> tuple[str, ...
 def test_runs_are_in_order_of_seeds() -> None:
     errors = {3: 9.0, 0: 6.0, 2: math.inf, 1: None}
     runs = [record(TABLE2, PREACT, error, seed=seed, iteration=5_000) for seed, error in errors.items()]
-    group = judged(TABLE2, PREACT, *runs).shown
+    group = compare_cell(TABLE2, PREACT, *runs).shown
     assert group
     assert [(run.seed, run.error) for run in group.runs] == [(0, 6.0), (1, None), (2, math.inf), (3, 9.0)]
     assert [run.seed for run in group.ended] == [0, 2, 3]
@@ -98,7 +98,7 @@ def test_engine_machine_and_code_do_not_separate_runs() -> None:
 
 def test_pixels_verified_in_one_run_are_verified_in_all() -> None:
     runs = records(TABLE2, PREACT, [6.37] * 5, data=UNVERIFIED)
-    assert judged(TABLE2, PREACT, *runs).verdict == "not comparable"
+    assert compare_cell(TABLE2, PREACT, *runs).verdict == "not comparable"
     elsewhere = record(TABLE1, "plain/resnet110", 90.0)
     for order in ([*runs, elsewhere], [elsewhere, *runs]):
         cell = in_cell(compared(TABLE2, *order), PREACT)
@@ -133,7 +133,7 @@ def test_group_closest_to_the_paper_is_shown(
 ) -> None:
     both = (farther[0], nearer[0])
     runs, entered = ([run for run in both if isinstance(run, kind)] for kind in (Record, ExternalResult))
-    cell = judged(TABLE2, PREACT, *runs, externals=entered)  # type: ignore[arg-type]
+    cell = compare_cell(TABLE2, PREACT, *runs, externals=entered)  # type: ignore[arg-type]
     assert [str(group.conditions) for group in (cell.shown, *others(cell)) if group] == [nearer[1], farther[1]]
 
 
@@ -185,7 +185,7 @@ def test_external_results_are_one_group_per_source() -> None:
         external(TABLE2, PREACT, 7.0, source="a blog"),
     ]
     assert shown(record(TABLE2, PREACT, 6.4), externals=entered) == ([6.4], [[6.0, math.inf], [7.0]])
-    cell = judged(TABLE2, PREACT, externals=entered[:1])
+    cell = compare_cell(TABLE2, PREACT, externals=entered[:1])
     assert cell.difference == pytest.approx(6.0 - 6.37)
 
 
@@ -196,7 +196,7 @@ def test_external_results_do_not_count_in_reduced_profiles() -> None:
 
 
 def test_external_result_has_one_setting_and_crop() -> None:
-    cell = judged(TABLE1, SWEEP, externals=[external(TABLE1, SWEEP, 50.0, setting="gate_bias=-2")])
+    cell = compare_cell(TABLE1, SWEEP, externals=[external(TABLE1, SWEEP, 50.0, setting="gate_bias=-2")])
     assert [bool(net.shown) for net in cell.nets] == [False, False, True, False, False, False]
     entered = [external(TABLE5, "original_resnet152/top1", 21.0)]
     assert [c.cell.id for c in compared(TABLE5, externals=entered).cells if c.shown] == ["original_resnet152/top1"]
@@ -248,7 +248,7 @@ def test_conflicting_records_are_reported_and_not_used() -> None:
     assert "was found 3 times" in left_out(*runs, other, third, other)[0]
     older = record(TABLE2, PREACT, None, seed=1)
     assert len(left_out(runs[1], older)) == 1
-    assert judged(TABLE2, PREACT, runs[1], older).shown is None
+    assert compare_cell(TABLE2, PREACT, runs[1], older).shown is None
 
 
 TO_256 = {"batch_size": 256}

@@ -19,11 +19,11 @@ from tests.compare.judging import (
     SECOND,
     Expectation,
     a_table,
+    compare_cell,
+    compare_errors,
     compared,
     expectation,
     external,
-    judge,
-    judged,
     mixed,
     record,
     records,
@@ -79,7 +79,7 @@ def check_numbers(cell: CellComparison, expected: Expectation) -> None:
 )
 def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> None:
     errors = around(PREACT_NUMBER + shift)
-    cell, expected = judge(TABLE2, PREACT, errors), expectation(errors, PREACT_NUMBER)
+    cell, expected = compare_errors(TABLE2, PREACT, errors), expectation(errors, PREACT_NUMBER)
     check_numbers(cell, expected)
     assert cell.difference == pytest.approx(shift)
     assert cell.assessment.shift == (pytest.approx(shift) if is_shifted else None)
@@ -102,7 +102,7 @@ def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> N
     ],
 )
 def test_identical_runs_have_the_noise_of_rounding(error: float, verdict: str) -> None:
-    cell = judge(TABLE2, PREACT, [error] * 5)
+    cell = compare_errors(TABLE2, PREACT, [error] * 5)
     assert cell.verdict == verdict
     check_numbers(cell, expectation([error] * 5, PREACT_NUMBER, resolution=0.01))
 
@@ -111,30 +111,30 @@ def test_rounding_follows_the_decimals_of_the_table() -> None:
     cells = tuple(replace(c, defaults=replace(c.defaults, decimals=1)) for c in TABLE2.all_cells)
     quiet, loud = [6.36, 6.37, 6.38, 6.37, 6.37], around(PREACT_NUMBER)
     for errors, resolution in ((quiet, 0.1), (loud, 0.0)):
-        cell = judge(replace(TABLE2, all_cells=cells), PREACT, errors)
+        cell = compare_errors(replace(TABLE2, all_cells=cells), PREACT, errors)
         check_numbers(cell, expectation(errors, PREACT_NUMBER, resolution=resolution))
 
 
 def test_tolerance_of_the_cell_is_used() -> None:
     errors = around(12.35 + 0.7)
-    assert judge(TABLE1, "constant_scaling/resnet110", errors).verdict == "reproduced"  # 1.0 here
+    assert compare_errors(TABLE1, "constant_scaling/resnet110", errors).verdict == "reproduced"  # 1.0 here
     table = with_expected(TABLE1, "constant_scaling/resnet110", tolerance=0.5)
-    assert judge(table, "constant_scaling/resnet110", errors).verdict == "worse"
+    assert compare_errors(table, "constant_scaling/resnet110", errors).verdict == "worse"
 
 
 def test_the_interval_counts_the_published_runs() -> None:
     table = with_expected(TABLE2, PREACT, n=1, statistic="single")
     errors = around(PREACT_NUMBER + 0.2)
-    check_numbers(judge(table, PREACT, errors), expectation(errors, PREACT_NUMBER, published_runs=1))
+    check_numbers(compare_errors(table, PREACT, errors), expectation(errors, PREACT_NUMBER, published_runs=1))
 
 
 def test_median_of_an_even_number_of_runs() -> None:
     errors = [6.30, 7.5, 6.36, 6.40]
-    cell = judge(TABLE2, PREACT, errors, seeds=4)
+    cell = compare_errors(TABLE2, PREACT, errors, seeds=4)
     assert cell.difference == pytest.approx((6.36 + 6.40) / 2 - PREACT_NUMBER)
     check_numbers(cell, expectation(errors, PREACT_NUMBER))
     errors += [6.31, 6.48, 6.33, 6.44]
-    check_numbers(judge(TABLE2, PREACT, errors, seeds=4), expectation(errors, PREACT_NUMBER, level=SECOND))
+    check_numbers(compare_errors(TABLE2, PREACT, errors, seeds=4), expectation(errors, PREACT_NUMBER, level=SECOND))
 
 
 # Noise
@@ -155,7 +155,7 @@ def test_published_std_is_pooled_with_ours(
 ) -> None:
     published = float(TABLE2.cell(cell_id).number or 0)
     errors = around(published, deviations)
-    cell = judge(TABLE2, cell_id, errors, seeds=seeds)
+    cell = compare_errors(TABLE2, cell_id, errors, seeds=seeds)
     std = BASELINE_STD if cell_id == BASELINE else None
     check_numbers(cell, expectation(errors, published, std=std, level=level))
     noise = cell.assessment.noise
@@ -182,7 +182,7 @@ MISSING = "(seeds 0-4 count; seed {} is missing)"
 @pytest.mark.parametrize("cell", [PREACT, BASELINE])
 def test_incomplete_runs_are_underpowered(cell: str, ended: list[int], under_way: list[int], reason: str) -> None:
     runs = [record(TABLE2, cell, 9.5, seed=seed) for seed in ended]
-    found = judged(TABLE2, cell, *runs, *(record(TABLE2, cell, None, seed=seed) for seed in under_way))
+    found = compare_cell(TABLE2, cell, *runs, *(record(TABLE2, cell, None, seed=seed) for seed in under_way))
     assert (found.verdict, found.reason, found.assessment.interval) == ("underpowered", f"too few runs: {reason}", None)
 
 
@@ -195,7 +195,10 @@ def test_no_seed_is_missing_if_all_planned_runs_ended() -> None:
 @pytest.mark.parametrize("runs", [6, 9])
 def test_runs_between_the_analyses_change_nothing(runs: int) -> None:
     first = around(PREACT_NUMBER + 0.5)
-    alone, cell = judge(TABLE2, PREACT, first), judge(TABLE2, PREACT, [*first, *[PREACT_NUMBER] * (runs - 5)])
+    alone, cell = (
+        compare_errors(TABLE2, PREACT, first),
+        compare_errors(TABLE2, PREACT, [*first, *[PREACT_NUMBER] * (runs - 5)]),
+    )
     assert cell.reason == f"{alone.reason} ({runs} have ended)"
     assert replace(cell.assessment, reason=alone.reason) == alone.assessment
 
@@ -213,8 +216,8 @@ def test_runs_between_the_analyses_change_nothing(runs: int) -> None:
 )
 def test_second_analysis_uses_the_stricter_level(shift: float, then: np.ndarray, verdict: str) -> None:
     errors = [*around(PREACT_NUMBER + shift, WIDE), *around(PREACT_NUMBER + shift, then)]
-    assert judge(TABLE2, PREACT, errors[:5]).verdict == "underpowered"
-    cell = judge(TABLE2, PREACT, errors)
+    assert compare_errors(TABLE2, PREACT, errors[:5]).verdict == "underpowered"
+    cell = compare_errors(TABLE2, PREACT, errors)
     assert cell.verdict == verdict
     assert "extend" not in cell.reason
     check_numbers(cell, expectation(errors, PREACT_NUMBER, level=SECOND))
@@ -226,7 +229,10 @@ def test_second_analysis_uses_the_stricter_level(shift: float, then: np.ndarray,
 
 @pytest.mark.parametrize("errors", [around(PREACT_NUMBER), around(PREACT_NUMBER, [*WIDE, *WIDE])])
 def test_runs_beyond_a_decision_or_the_extension_change_nothing(errors: list[float]) -> None:
-    assert judge(TABLE2, PREACT, [*errors, *[9.5] * 5]).assessment == judge(TABLE2, PREACT, errors).assessment
+    assert (
+        compare_errors(TABLE2, PREACT, [*errors, *[9.5] * 5]).assessment
+        == compare_errors(TABLE2, PREACT, errors).assessment
+    )
 
 
 ON_PUBLISHED = "noise is the published standard deviation"
@@ -248,7 +254,7 @@ NO_STD = "too few runs: 3 are needed without a published std"
 def test_another_number_of_runs_can_be_planned(
     cell_id: str, errors: list[float], seeds: int, verdict: str, reason: str
 ) -> None:
-    cell = judge(TABLE2, cell_id, errors, seeds=seeds)
+    cell = compare_errors(TABLE2, cell_id, errors, seeds=seeds)
     assert (cell.verdict, cell.reason, cell.planned) == (verdict, reason, seeds)
     if cell.assessment.interval:  # at 5 %, as in the first analysis
         assert cell.cell.number
@@ -271,14 +277,16 @@ TEN = [*around(PREACT_NUMBER, WIDE), *around(PREACT_NUMBER)]
         ({0: 6.4, 1: None, 3: 6.6, 7: 9.9}, ORIGINAL, [0, 3]),
         ({1: None, 7: 9.9}, ORIGINAL, [7]),
         ({0: None}, ORIGINAL, []),
-        # where there is none
+        # if the runs cannot be compared
         (dict(enumerate(TEN)), COPY, range(5)),
     ],
 )
 def test_median_is_of_the_runs_that_count(
     errors: dict[int, float | None], data: DataFacts, counted: Sequence[int]
 ) -> None:
-    cell = judged(TABLE2, PREACT, *(record(TABLE2, PREACT, e, seed=seed, data=data) for seed, e in errors.items()))
+    cell = compare_cell(
+        TABLE2, PREACT, *(record(TABLE2, PREACT, e, seed=seed, data=data) for seed, e in errors.items())
+    )
     (net,) = cell.nets
     assert cell.shown
     assert len(cell.shown.runs) == len(errors)
@@ -287,20 +295,6 @@ def test_median_is_of_the_runs_that_count(
     assert net.median == (np.median(net.errors) if counted else None)
     assert cell.difference == (pytest.approx(np.median(net.errors) - PREACT_NUMBER) if counted else None)
     assert cell.failures.runs == len(counted)
-
-
-# One result in several tables
-
-
-@pytest.mark.parametrize(
-    ("table", "cell_id"),
-    [(TABLE1, "original/resnet110"), (TABLE3, "cifar10_resnet110/original"), (TABLE4, "resnet110/cifar10")],
-)
-def test_same_result_has_the_same_verdict_in_every_table(table: Table, cell_id: str) -> None:
-    runs = records(TABLE2, BASELINE, around(BASELINE_NUMBER + 0.1))
-    there = judged(table, cell_id, *runs)
-    assert there.verdict == "reproduced"
-    assert there.assessment == judged(TABLE2, BASELINE, *runs).assessment
 
 
 # Failing
@@ -327,7 +321,7 @@ def test_same_result_has_the_same_verdict_in_every_table(table: Table, cell_id: 
 def test_net_that_failed_in_the_paper(
     errors: list[float], seeds: int, verdict: str, reason: str, is_certain: bool
 ) -> None:
-    cell = judge(TABLE1, FAILS, errors, seeds=seeds)
+    cell = compare_errors(TABLE1, FAILS, errors, seeds=seeds)
     assert (cell.verdict, cell.reason, cell.assessment.is_certain_by_failures) == (verdict, reason, is_certain)
     assert cell.assessment.is_by_failures == (verdict != "underpowered")
     assert (cell.assessment.p_value, cell.assessment.interval, cell.difference) == (None, None, None)
@@ -346,14 +340,14 @@ def test_net_that_failed_in_the_paper(
     ],
 )
 def test_failing_where_the_paper_did_not_is_worse(errors: list[float], seeds: int, verdict: str, reason: str) -> None:
-    cell = judge(TABLE2, BASELINE, errors, seeds=seeds)
+    cell = compare_errors(TABLE2, BASELINE, errors, seeds=seeds)
     assert (cell.verdict, cell.reason, cell.assessment.interval) == (verdict, reason, None)
     assert cell.assessment.is_by_failures == cell.assessment.is_certain_by_failures == (verdict == "worse")
 
 
 def test_failed_runs_are_mentioned_beside_an_interval() -> None:
     errors = [6.6, 25.0, 6.5, 6.7, 6.6]
-    cell = judge(TABLE2, BASELINE, errors)
+    cell = compare_errors(TABLE2, BASELINE, errors)
     assert cell.verdict == "underpowered"
     assert cell.reason.startswith("unstable: 1 of 5 failed; too much noise")
     assert str(cell.assessment.failures) == "1 of 5 failed"
@@ -362,7 +356,7 @@ def test_failed_runs_are_mentioned_beside_an_interval() -> None:
 
 @pytest.mark.parametrize(("median", "verdict"), [(CIFAR100_NUMBER + 0.1, "reproduced"), (80.0, "worse")])
 def test_cifar100_errors_above_20_percent_do_not_fail(median: float, verdict: str) -> None:
-    cell = judge(TABLE3, CIFAR100, around(median))
+    cell = compare_errors(TABLE3, CIFAR100, around(median))
     assert (cell.verdict, cell.reason, cell.assessment.is_by_failures) == (verdict, "", False)
     check_numbers(cell, expectation(around(median), CIFAR100_NUMBER))
 
@@ -372,7 +366,7 @@ def test_cifar100_errors_above_20_percent_do_not_fail(median: float, verdict: st
 
 def sweep(errors: dict[str, list[float | None]]) -> CellComparison:
     runs = [r for label, found in errors.items() for r in records(TABLE1, SWEEP, found, setting=label)]
-    return judged(TABLE1, SWEEP, *runs)
+    return compare_cell(TABLE1, SWEEP, *runs)
 
 
 def settings(errors: list[float | None], **others: list[float | None]) -> dict[str, list[float | None]]:
@@ -414,7 +408,7 @@ def test_failed_runs_are_counted_over_all_settings() -> None:
 def test_sweep_on_other_pixels_is_not_comparable() -> None:
     runs = [r for label in SETTINGS[:-1] for r in records(TABLE1, SWEEP, [90.0] * 5, setting=label)]
     elsewhere = records(TABLE1, SWEEP, [90.0] * 5, setting=SETTINGS[-1], data=COPY)
-    cell = judged(TABLE1, SWEEP, *runs, *elsewhere)
+    cell = compare_cell(TABLE1, SWEEP, *runs, *elsewhere)
     assert cell.verdict == "not comparable"
     assert COPY.name in cell.reason
 
@@ -426,7 +420,7 @@ def test_sweep_on_other_pixels_is_not_comparable() -> None:
 @pytest.mark.parametrize(("table", "cell_id", "error"), [(TABLE2, PREACT, 6.37), (TABLE1, FAILS, math.inf)])
 def test_reduced_profiles_are_never_reproduced(profile: str, table: Table, cell_id: str, error: float) -> None:
     runs = records(table, cell_id, [error] * 5, profile=profile)
-    cell = judged(table, cell_id, *runs, profile=profile, seeds=5)
+    cell = compare_cell(table, cell_id, *runs, profile=profile, seeds=5)
     assert (cell.verdict, cell.reason) == ("not comparable", f"profile {profile} is not the paper's experiment")
     assert (cell.difference, cell.assessment.interval) == (None, None)
 
@@ -447,17 +441,17 @@ def test_not_comparable(
     table: Table, cell_id: str, error: float, how: dict[str, Any], newer: dict[str, Any] | None, reason: str
 ) -> None:
     runs = records(table, cell_id, [error] * 5, **how)
-    cell = judged(table, cell_id, *(mixed(run, **newer) if newer else run for run in runs))
+    cell = compare_cell(table, cell_id, *(mixed(run, **newer) if newer else run for run in runs))
     assert (cell.verdict, cell.reason, cell.assessment.interval) == ("not comparable", reason, None)
     published = cell.cell.number  # a difference is given all the same, with no offset
     assert cell.difference == (None if published is None else pytest.approx(error - published))
 
 
 def test_cell_without_an_ended_run_is_not_run() -> None:
-    cell = judged(TABLE2, PREACT)
+    cell = compare_cell(TABLE2, PREACT)
     assert (cell.verdict, cell.reason, cell.shown) == ("not run", "", None)
     runs = [record(TABLE2, PREACT, None, seed=seed, iteration=i) for seed, i in enumerate((8_000, 31_999, 400))]
-    begun = judged(TABLE2, PREACT, *runs)
+    begun = compare_cell(TABLE2, PREACT, *runs)
     assert (begun.verdict, begun.reason) == ("not run", "unfinished; the farthest run is at iteration 31,999")
     for one in (cell, begun):
         assert (one.nets[0].counted, one.nets[0].errors, one.nets[0].median, one.difference) == ((), [], None, None)
@@ -472,7 +466,7 @@ def test_cell_without_an_ended_run_is_not_run() -> None:
     ],
 )
 def test_unfinished_runs_are_not_run_rather_than_not_comparable(run: Any) -> None:
-    cell = judged(TABLE2, PREACT, run, profile=run.spec.profile)
+    cell = compare_cell(TABLE2, PREACT, run, profile=run.spec.profile)
     assert (cell.verdict, cell.reason) == ("not run", "unfinished; the farthest run is at iteration 60")
 
 
@@ -488,14 +482,8 @@ def test_unfinished_runs_are_not_run_rather_than_not_comparable(run: Any) -> Non
 def test_run_has_no_error_of_another_crop_or_metric(
     column: str, errors: list[float], verdict: str, reason: str, counted: list[float]
 ) -> None:
-    cell = judge(TABLE5, f"original_resnet152/{column}", errors, seeds=3)
+    cell = compare_errors(TABLE5, f"original_resnet152/{column}", errors, seeds=3)
     assert (cell.verdict, cell.reason, cell.nets[0].errors) == (verdict, reason, counted)
-
-
-def test_run_has_no_top5_error() -> None:
-    cells = tuple(replace(c, column=replace(c.column, metric="top5")) for c in TABLE2.all_cells)
-    cell = judge(replace(TABLE2, all_cells=cells), PREACT, [PREACT_NUMBER] * 5)
-    assert (cell.verdict, cell.reason) == ("not run", "its runs did not measure this error")
 
 
 # External results
@@ -505,12 +493,12 @@ def test_external_results_count_from_the_lowest_seed() -> None:
     errors, seeds = around(PREACT_NUMBER + 0.9), (3, 11, 20, 31, 44)
     entered = [external(TABLE2, PREACT, e, seed=s) for s, e in zip(seeds, errors, strict=True)]
     later = [external(TABLE2, PREACT, 90.0, seed=s) for s in (50, 51, 52)]
-    cell = judged(TABLE2, PREACT, externals=[*later, *reversed(entered)])
+    cell = compare_cell(TABLE2, PREACT, externals=[*later, *reversed(entered)])
     assert cell.verdict == "worse"
     check_numbers(cell, expectation(errors, PREACT_NUMBER))
     assert cell.shown
     assert str(cell.shown.conditions) == "external: a paper"
-    four = judged(TABLE2, PREACT, externals=entered[:4])
+    four = compare_cell(TABLE2, PREACT, externals=entered[:4])
     assert (four.verdict, four.reason) == ("underpowered", "too few runs: 4 of 5")
 
 
@@ -518,6 +506,6 @@ def test_external_results_count_from_the_lowest_seed() -> None:
 def test_external_result_can_have_another_crop(column: str, published: float, tolerance: float) -> None:
     errors = [published + d for d in (-0.02, 0.0, 0.03)]
     entered = [external(TABLE5, f"original_resnet152/{column}", e, seed=i) for i, e in enumerate(errors)]
-    cell = judged(TABLE5, f"original_resnet152/{column}", externals=entered)
+    cell = compare_cell(TABLE5, f"original_resnet152/{column}", externals=entered)
     assert cell.verdict == "reproduced"
     check_numbers(cell, expectation(errors, published, published_runs=1, tolerance=tolerance, resolution=0.1))

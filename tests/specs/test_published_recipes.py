@@ -41,6 +41,19 @@ def test_common_values_of_all_recipes(recipes: dict[str, Recipe], name: str) -> 
     assert recipe.batch_norm.group == recipe.authors.images_per_gpu
 
 
+def test_cifar_recipe_follows_the_papers(recipes: dict[str, Recipe]) -> None:
+    """Appendix of the paper, and v1 (Sec. 4.2); the rest are our decisions."""
+    recipe = recipes["cifar"]
+    assert (recipe.iterations, recipe.drops.at) == (64_000, (32_000, 48_000))
+    assert (recipe.batch_size, recipe.batch_norm.group) == (128, 64), "128 images on 2 GPUs"
+    assert recipe.augmentation == Augmentation(padding=4, flip=True)
+    assert (recipe.momentum_form, recipe.input, recipe.batch_norm.at_test) == (
+        "caffe",
+        "per_pixel_mean",
+        "reestimated",
+    )
+
+
 def test_recipe_without_warm_up_differs_in_nothing_else(recipes: dict[str, Recipe]) -> None:
     assert recipes["cifar"].warm_up == WarmUp(0.01, 400)
     assert recipes["cifar_no_warm_up"] == replace(recipes["cifar"], recipe="cifar_no_warm_up", warm_up=None)

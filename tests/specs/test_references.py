@@ -147,14 +147,3 @@ def test_reference_to_a_reference_is_refused(specs: SmallSpecs) -> None:
     specs.set(ONE_EXPECTED, ("footnotes",), {})
     ((_, _, message),) = specs.complaints("two")
     assert message.endswith("one/original/basic refers to two/baseline/cifar; name that cell instead.")
-
-
-def test_peers_of_the_original_resnet110_are_in_all_four_tables(tables: dict[str, Table]) -> None:
-    cells = {
-        "table1": "original/resnet110",
-        "table2": "original/resnet110",
-        "table3": "cifar10_resnet110/original",
-        "table4": "resnet110/cifar10",
-    }
-    found = {name: [peer.value for peer in tables[name].peers if peer.cell == cell] for name, cell in cells.items()}
-    assert found == {name: [6.52, 6.32, 6.60, 6.44, 6.73, 6.97, 3.69] for name in cells}
