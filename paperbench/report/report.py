@@ -18,7 +18,7 @@ from paperbench.compare.evidence import Group, Run, errors_of
 from paperbench.compare.failing import failing
 from paperbench.compare.statistics import FIRST_LOOK, SECOND_LOOK, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
-from paperbench.report.grid import Beside, Grid, Marked, paper_grid
+from paperbench.report.grid import AddedColumn, Grid, Marked, paper_grid
 from paperbench.specs.experiment import Column
 from paperbench.specs.table import Cell
 
@@ -225,11 +225,11 @@ class Report:
             if self.has_verdicts
         }
 
-        def beside(column: Column) -> list[Beside]:
-            found = [Beside(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
-            return [*found, Beside("verdict", "left", verdicts)] if self.has_verdicts else found
+        def added_columns(column: Column) -> list[AddedColumn]:
+            found = [AddedColumn(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
+            return [*found, AddedColumn("verdict", "left", verdicts)] if self.has_verdicts else found
 
-        return paper_grid(self.comparison.table, [cell.compared.cell for cell in self._shown], beside)
+        return paper_grid(self.comparison.table, [cell.compared.cell for cell in self._shown], added_columns)
 
     @property
     def footnotes(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.table import Table, load_table
-from tests.compare.judging import ORIGINAL, external, record, records
+from tests.compare.judging import external, record, records
 from tests.helpers import ROOT, copy_of_specs, edit, write_record
 
 Run = Callable[..., tuple[int, str, str]]
@@ -167,17 +167,6 @@ def test_damaged_history_is_named(
     assert problem in err
 
 
-def test_copied_run_counts_once(run: Run, tmp_path: Path, table2: Table) -> None:
-    (directory,) = write(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
-    copy = directory.path.with_name("another-s1")
-    copy.mkdir()
-    for file in directory.path.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    _, out, err = run("compare", "table2", "--results", tmp_path, *ALONE)
-    assert "n=1" in out
-    assert f"{copy} holds the record of run {directory.path.name}." in err
-
-
 def test_runs_of_other_tables_are_ignored(run: Run, tmp_path: Path, table2: Table) -> None:
     table3 = load_table("table3", ROOT)
     write(tmp_path, [record(table3, "cifar10_resnet164_no_warm_up/preact", 5.5)])
@@ -197,21 +186,6 @@ def test_external_results_are_listed_and_damaged_ones_named(run: Run, tmp_path: 
     _, out, err = run("compare", "table2", "--results", tmp_path, *ALONE)
     assert "n=4, reported by" in out
     assert str(files[0]) in err
-
-
-def test_unprinted_rows_and_rows_on_request_are_not_required(run: Run, tmp_path: Path) -> None:
-    table3 = load_table("table3", ROOT)
-    for cell in table3.cells():
-        assert cell.number is not None
-        errors = [cell.number + shift for shift in (-0.04, -0.02, 0.0, 0.02, 0.04)]
-        data = ORIGINAL if cell.dataset == "cifar10" else replace(ORIGINAL, name="CIFAR-100", fingerprint="e" * 64)
-        write(tmp_path, [record(table3, cell.id, error, seed=seed, data=data) for seed, error in enumerate(errors)])
-    command = ["compare", "table3", "--results", tmp_path, "--require", "reproduced"]
-    code, out, _ = run(*command)
-    assert code == 0
-    assert out.count("  reproduced") == 12
-    code, out, _ = run(*command, "--format", "junit")
-    assert ElementTree.fromstring(out).findall(".//testsuite[1]//failure") == []
 
 
 def test_changed_recipe_is_named_despite_a_broken_table(run: Run, tmp_path: Path, table2: Table) -> None:

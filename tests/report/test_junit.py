@@ -128,12 +128,6 @@ def test_cells_fail_exactly_if_the_exit_status_is_1(
             assert (cells.get("failures") == "0") == comparison.holds(requirement)
 
 
-def test_cells_that_are_not_reproduced_fail_if_required(numbers: Comparison) -> None:
-    found = outcomes(numbers, "reproduced")
-    for cell in numbers.cells:
-        assert found[cell.cell.id] == ("passed" if cell.verdict == "reproduced" else "failure")
-
-
 def test_unprinted_and_unrequested_cells_are_not_required(
     tables: dict[str, Table],
 ) -> None:
