@@ -162,6 +162,8 @@ def test_twice_the_runs_of_a_table_are_its_extension(plan: Any) -> None:
     plans = [plan(seeds=seeds) for seeds in (None, 1, 2, 3)]
     assert [(len(one.runs), one.seeds) for one in plans] == [(1, 1), (1, 1), (2, 1), (3, 3)]
     assert "Profile smoke; 1 run" in str(paperbench.run(plans[2], Observer()).judged)
+    other = paperbench.run(plan(seeds=3, max_seconds=1e-9), Observer())
+    assert other.judged.comparison.planned == 3
 
 
 def test_precision_is_the_users_or_tables_or_devices(plan: Any, tmp_path: Path) -> None:
