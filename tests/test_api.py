@@ -107,6 +107,7 @@ def plan(tmp_path: Path) -> Any:
 
 def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = plan(stop_at=4)
+    assert first.unnamed_rows == ()
     assert "preact_resnet110(depth=8)" in str(first)
     assert "not started" in str(first)
     assert "1 run, 4 iterations to do, about 2.2 MB of disk" in str(first)
@@ -161,9 +162,9 @@ def test_twice_the_runs_of_a_table_are_its_extension(plan: Any) -> None:
     """Any other number is taken as fixed beforehand."""
     plans = [plan(seeds=seeds) for seeds in (None, 1, 2, 3)]
     assert [(len(one.runs), one.seeds) for one in plans] == [(1, 1), (1, 1), (2, 1), (3, 3)]
-    assert "Profile smoke; 1 run" in str(paperbench.run(plans[2], Observer()).judged)
-    other = paperbench.run(plan(seeds=3, max_seconds=1e-9), Observer())
+    other = paperbench.run(plan(seeds=3, max_seconds=1e-9), Observer())  # makes the results directory
     assert other.judged.comparison.planned == 3
+    assert "Profile smoke; 1 run" in str(paperbench.run(plans[2], Observer()).judged)
 
 
 def test_precision_is_the_users_or_tables_or_devices(plan: Any, tmp_path: Path) -> None:
