@@ -181,17 +181,17 @@ class PublishedTable:
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
-        folder = Path(results)
-        if folder.exists() and not folder.is_dir():
-            raise PaperbenchError(f"{folder} is not a directory. Name a results directory (`--results`).")
-        if not folder.is_dir():
+        directory = Path(results)
+        if directory.exists() and not directory.is_dir():
+            raise PaperbenchError(f"{directory} is not a directory. Name a results directory (`--results`).")
+        if not directory.is_dir():
             raise PaperbenchError(
-                f"{folder} does not exist. Name a results directory (`--results`), or make one: "
-                f"`paperbench run {self.id} --profile {profile} --results {folder}`."
+                f"{directory} does not exist. Name a results directory (`--results`), or make one: "
+                f"`paperbench run {self.id} --profile {profile} --results {directory}`."
             )
-        store = Store(folder)
+        store = Store(directory)
         records, damaged = store.records()
-        externals, complaints = read_externals(folder)
+        externals, complaints = read_externals(directory)
         comparison = compare(
             self.table,
             chosen,
@@ -239,8 +239,8 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
     Raises:
         PaperbenchError: The table does not exist, or one of its files is invalid.
     """
-    folder = find_spec_root(Path(root) if root is not None else None)
-    return PublishedTable(read_table(table, folder), folder)
+    directory = find_spec_root(Path(root) if root is not None else None)
+    return PublishedTable(read_table(table, directory), directory)
 
 
 @dataclass(frozen=True)
@@ -382,12 +382,12 @@ def plan(
         raise PaperbenchError(f"stop_at must be at least 1, not {stop_at}.")
     if max_seconds is not None and not 0 < max_seconds < math.inf:
         raise PaperbenchError(f"max_seconds must be a positive number of seconds, not {max_seconds}.")
-    published, folder = load_table(table, root), Path(results)
+    published, directory = load_table(table, root), Path(results)
     read = published.table
     of_profile = read.profiles.named(profile)
     chosen = read.cells(cells)
-    if folder.exists() and not folder.is_dir():
-        raise PaperbenchError(f"{folder} is not a directory. Choose another one (`--results DIR`).")
+    if directory.exists() and not directory.is_dir():
+        raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
 
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right
@@ -402,11 +402,11 @@ def plan(
     on = choose_device(device)
     choose_engine(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
-    data_folder = data_directory(Path(data) if data is not None else None)
-    datasets = {key: load_dataset(key, data_folder) for key in planning.needed_datasets(chosen, of_profile)}
+    data_path = data_directory(Path(data) if data is not None else None)
+    datasets = {key: load_dataset(key, data_path) for key in planning.needed_datasets(chosen, of_profile)}
     usual = read.seeds_in(of_profile)
     runs = planning.plan(read, chosen, profile, arithmetic, seeds or usual, datasets)
-    to_do = remaining(runs, Store(folder), Limits(stop_at), incompatible)
+    to_do = remaining(runs, Store(directory), Limits(stop_at), incompatible)
     matching = read.cells(cells, on_request=True)
     return Plan(
         table=published,
@@ -416,8 +416,10 @@ def plan(
         seeds=usual if seeds in (None, 2 * usual) else seeds,
         runs=runs,
         remaining=to_do,
-        bytes_needed=check_disk_space([run for run, _ in to_do], Store(folder), start_anew=incompatible == "restart"),
-        results=folder,
+        bytes_needed=check_disk_space(
+            [run for run, _ in to_do], Store(directory), start_anew=incompatible == "restart"
+        ),
+        results=directory,
         device=on,
         engine=engine,
         incompatible=incompatible,

@@ -20,7 +20,7 @@ from tests.compare.judging import records
 from tests.helpers import copy_of_specs, edit, python
 
 
-def test_a_table_is_loaded_and_compared_without_torch(tmp_path: Path) -> None:
+def test_table_is_compared_without_torch(tmp_path: Path) -> None:
     program = (
         "import sys, paperbench; table = paperbench.load_table('table2'); judged = table.compare(sys.argv[1]);"
         "print(len(judged.cells), len(judged.claims), 'torch' in sys.modules, 'timm' in sys.modules)"
@@ -46,7 +46,7 @@ def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Tabl
         judged.cell("preact/resnet11")
 
 
-def test_a_notebook_shows_markdown_and_print_the_command_lines_table(tmp_path: Path) -> None:
+def test_notebook_shows_markdown_and_print_shows_text(tmp_path: Path) -> None:
     damaged = tmp_path / "runs" / os.fsdecode(b"damaged\xff-s0")  # no text that could be written as UTF-8
     damaged.mkdir(parents=True)
     (damaged / "record.json").write_text("{")
@@ -67,7 +67,7 @@ def test_a_notebook_shows_markdown_and_print_the_command_lines_table(tmp_path: P
         (lambda path: paperbench.load_table("table2").compare(path).render("latxe"), "Did you mean 'latex'"),
     ],
 )
-def test_mistakes_get_the_messages_of_the_command_line(tmp_path: Path, call: object, message: str) -> None:
+def test_mistakes_are_explained(tmp_path: Path, call: object, message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
         call(tmp_path)  # type: ignore[operator]
 
@@ -105,10 +105,9 @@ def plan(tmp_path: Path) -> Any:
     return planned
 
 
-def test_a_table_is_planned_trained_and_judged_from_python(
-    plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = plan(stop_at=4)
+    assert first.unnamed_rows == ()
     assert "preact_resnet110(depth=8)" in str(first)
     assert "not started" in str(first)
     assert "1 run, 4 iterations to do, about 2.2 MB of disk" in str(first)
@@ -118,6 +117,9 @@ def test_a_table_is_planned_trained_and_judged_from_python(
     out, err = capsys.readouterr()
     assert out == ""
     assert "paused at iteration 4 as requested" in err
+    assert outcome.advice == "Next: give the same command without --stop-at, or with a later one."
+    assert "preact/resnet110" in outcome.summary()
+    assert outcome.summary().endswith(f"\n\n{outcome.advice}")
 
     second = plan()
     ((run, left),) = second.remaining
@@ -132,34 +134,40 @@ def test_a_table_is_planned_trained_and_judged_from_python(
     (cell,) = outcome.judged.cells
     assert cell.shown
     assert cell.shown.errors == [record.result.test_error]
+    options = f"--cells preact/resnet110 --profile smoke --results {tmp_path / 'results'} --tables {tmp_path}"
+    assert outcome.advice == f"Next: `paperbench compare table2 {options}` prints the report."
     assert plan().remaining == []
     assert "1 run, 0 iterations to do" in str(plan())
 
 
-def test_what_fails_or_is_left_is_returned(plan: Any, tmp_path: Path) -> None:
+def test_outcome_has_failed_and_remaining_runs(plan: Any, tmp_path: Path) -> None:
     both = plan(seeds=2)
     damaged, other = both.runs
-    folder = tmp_path / "results" / "runs" / damaged.id
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text("{")
+    directory = tmp_path / "results" / "runs" / damaged.id
+    directory.mkdir(parents=True)
+    (directory / "record.json").write_text("{")
     assert "no record" in str(both)
     outcome = paperbench.run(both, Observer())
     assert outcome.failed == outcome.remaining == [damaged]
+    assert outcome.advice == "Next: fix the errors above, then give the same command again (1 run to do)."
     assert not outcome.is_cut_short
     assert other.id in {r.run for r in Store(tmp_path / "results").records()[0]}
     outcome = paperbench.run(plan(cells="*/resnet110", max_seconds=1e-9), Observer())
     assert (len(outcome.remaining), outcome.failed, outcome.is_cut_short, outcome.signal) == (5, [], True, None)
+    assert outcome.advice == "Next: give the same command again (5 runs to do)."
     assert paperbench.run(plan(seeds=2, incompatible="restart"), Observer()).failed == []
 
 
-def test_twice_the_tables_runs_are_its_extension_and_judged_as_such(plan: Any) -> None:
-    """As of "5+5": another number than that is one that was fixed beforehand."""
+def test_twice_the_runs_of_a_table_are_its_extension(plan: Any) -> None:
+    """Any other number is taken as fixed beforehand."""
     plans = [plan(seeds=seeds) for seeds in (None, 1, 2, 3)]
     assert [(len(one.runs), one.seeds) for one in plans] == [(1, 1), (1, 1), (2, 1), (3, 3)]
+    other = paperbench.run(plan(seeds=3, max_seconds=1e-9), Observer())  # makes the results directory
+    assert other.judged.comparison.planned == 3
     assert "Profile smoke; 1 run" in str(paperbench.run(plans[2], Observer()).judged)
 
 
-def test_the_precision_is_the_users_else_the_tables_else_that_of_the_device(plan: Any, tmp_path: Path) -> None:
+def test_precision_is_the_users_or_tables_or_devices(plan: Any, tmp_path: Path) -> None:
     def chosen(**choices: Any) -> set[str]:
         return {run.spec.precision for run in plan(**choices).runs}
 
@@ -169,18 +177,18 @@ def test_the_precision_is_the_users_else_the_tables_else_that_of_the_device(plan
     assert chosen(precision="fp32") == {"fp32"}
 
 
-def test_the_engine_asked_for_is_the_one_that_trains(plan: Any) -> None:
-    told: list[tuple[str, str]] = []
+def test_requested_engine_trains(plan: Any) -> None:
+    engines: list[tuple[str, str]] = []
 
     class Noting(Observer):
         def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-            told.append((engine, reason))
+            engines.append((engine, reason))
 
     paperbench.run(plan(engine="eager"), Noting())
-    assert told == [("eager", "as requested")]
+    assert engines == [("eager", "as requested")]
 
 
-def test_a_signal_ends_a_run_of_the_main_thread_and_its_handlers_come_back(plan: Any) -> None:
+def test_signal_stops_a_run_and_handlers_are_restored(plan: Any) -> None:
     received: list[int] = []
 
     class Sending(Observer):
@@ -199,7 +207,7 @@ def test_a_signal_ends_a_run_of_the_main_thread_and_its_handlers_come_back(plan:
     assert (outcome.is_cut_short, outcome.signal, len(outcome.remaining)) == (True, signal.SIGINT, 1)
 
 
-def test_a_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
+def test_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
     """Python allows none there; a notebook may run in such a thread."""
     with ThreadPoolExecutor() as pool:
         outcome = pool.submit(lambda: paperbench.run(plan(), Observer())).result()
@@ -221,6 +229,6 @@ def test_a_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
         ({"incompatible": "restrat"}, "Did you mean 'restart'"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(plan: Any, choices: dict[str, Any], message: str) -> None:
+def test_invalid_plan_is_refused(plan: Any, choices: dict[str, Any], message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
         plan(**choices)

@@ -58,8 +58,8 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A column beside the published numbers of a column; `texts` by cell id."""
+class AddedColumn:
+    """A column to print beside a column of published numbers; `texts` by cell id."""
 
     header: str
     alignment: str
@@ -77,12 +77,14 @@ class _Line:
     cells: Mapping[str, str]
 
 
-def paper_grid(table: Table, cells: Sequence[Cell], beside: Callable[[Column], Sequence[Beside]] | None = None) -> Grid:
+def paper_grid(
+    table: Table, cells: Sequence[Cell], added_columns: Callable[[Column], Sequence[AddedColumn]] | None = None
+) -> Grid:
     """Lay out a table as the paper prints it, with its rows from the literature.
 
     Args:
         cells: The cells to show; columns and rows without any are left out.
-        beside: Returns the columns to add beside a column of results.
+        added_columns: Returns the columns to add beside a column of results.
     """
     experiment = table.experiment
     rows = [row for row in experiment.rows if any(cell.row.id == row.id for cell in cells)]
@@ -107,9 +109,9 @@ def paper_grid(table: Table, cells: Sequence[Cell], beside: Callable[[Column], S
     add_labels("before", "key")
     for column in experiment.columns:
         if any(cell.column.id == column.id for cell in cells):
-            header = f"{column.title}, paper" if beside else column.title
+            header = f"{column.title}, paper" if added_columns else column.title
             columns.append((column.id, header, "right", [line.published.get(column.id, "") for line in lines]))
-            for ours in beside(column) if beside else ():
+            for ours in added_columns(column) if added_columns else ():
                 texts = [ours.texts.get(line.cells.get(column.id, ""), "") for line in lines]
                 columns.append((column.id, ours.header, ours.alignment, texts))
     add_labels("after", "minor")
@@ -236,7 +238,7 @@ def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[L
         gap: Number of characters between columns.
     """
     columns = list(zip(grid.headers, *grid.rows, strict=True))
-    without_headers = [max(len(text.rstrip()) for text in (*_words(header), *texts)) for header, *texts in columns]
+    without_headers = [max(_longest_word(header), *map(len, texts), 0) for header, *texts in columns]
     widths = [max(map(len, column)) for column in columns]
     for minima in (without_headers, _minima(grid, breaking)):
         while sum(widths) + gap * (len(columns) - 1) > width:
@@ -261,7 +263,7 @@ def _minima(grid: Grid, breaking: Breaking) -> list[int]:
         if breaking == "anywhere":
             minima.append(min(MIN_COLUMN_WIDTH, max(map(len, (header, *texts)))))
             continue
-        least = max(len(word.rstrip()) for word in _words(header))
+        least = _longest_word(header)
         for text in texts:
             is_verdict = isinstance(text, Marked) and breaking != "verdicts"
             if is_verdict or (alignment == "right" and breaking == "headers"):
@@ -269,9 +271,7 @@ def _minima(grid: Grid, breaking: Breaking) -> list[int]:
             elif alignment == "right":  # "22.71 (22.68±0.22)"
                 least = max(least, *map(len, text.replace(" (", "\n(").split("\n")))
             else:
-                least = max(
-                    least, min(len(text), MIN_PROSE_COLUMN_WIDTH), *(len(word.rstrip()) for word in _words(text))
-                )
+                least = max(least, min(len(text), MIN_PROSE_COLUMN_WIDTH), _longest_word(text))
         minima.append(least)
     return minima
 
@@ -284,6 +284,10 @@ def _words(text: str) -> Lines:
     """Split a text where it may be broken: at spaces, and in names after a slash or parenthesis."""
     whole = FORMULA.sub(lambda found: found[0].replace(" ", "\0").replace("(", "\1"), text)
     return [word.replace("\0", " ").replace("\1", "(") for word in _BREAKS.split(whole)]
+
+
+def _longest_word(text: str) -> int:
+    return max(len(word.rstrip()) for word in _words(text))
 
 
 def _wrap(text: str, width: int) -> Lines:

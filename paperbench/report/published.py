@@ -12,9 +12,10 @@ from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Table
 
+_MAX_CELLS_LISTED = 3
 _NOT_IN_PROFILE = "not in this profile: made for other images"
 _LONG_ADDS = (
-    "`--long` adds sources and notes, published numbers that differ elsewhere, public re-implementations, the claims, "
+    "`--long` adds sources and notes, numbers in circulation that differ, public re-implementations, the claims, "
     "and the sources of the recipes."
 )
 
@@ -68,7 +69,7 @@ def _remarks(table: Table) -> Iterator[str]:
             notes.append(f"{row.title}: {'; '.join(filter(None, (row.source, row.note)))}")
     yield from _listed("Notes", notes)
     disputed = [f"{d.cell or 'table'}: {d.circulates}; the paper: {d.paper}" for d in table.disputed]
-    yield from _listed("Found elsewhere, and what the paper has", disputed)
+    yield from _listed("In circulation, unlike the paper", disputed)
     if table.peers:
         peers = tuple((p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.peers)
         grid = Grid(("cell", "error", "source", "remark"), peers, ("left", "right", "left", "left"))
@@ -129,7 +130,7 @@ def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
 
 
 def _short_nets(table: Table, profile: Profile) -> Iterator[tuple[str, str]]:
-    """Return a line for each cell, for each row ("row/*") if its cells have the same net."""
+    """Return cell and net for each cell, or once for a row ("row/*") whose cells have the same net."""
     by_row: dict[str, dict[str, str]] = {}
     for cell in table.all_cells:
         nets = [str(cell.reference_in(profile, setting)) for setting in cell.settings] if cell.is_in(profile) else []
@@ -150,11 +151,8 @@ def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
     for name, cells in by_recipe.items():
         recipe = table.recipe_in(profile, name)
         values = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
-        whose = (
-            ""
-            if len(by_recipe) == 1
-            else f" of {', '.join(cells) if long or len(cells) <= 3 else f'{len(cells)} cells'}"
-        )
+        listed = ", ".join(cells) if long or len(cells) <= _MAX_CELLS_LISTED else f"{len(cells)} cells"
+        whose = f" of {listed}" if len(by_recipe) > 1 else ""
         if long:
             title = paragraph(f"Recipe {recipe.recipe}{whose} ({recipe.source})")
             yield from _listed(title, [f"{key}: {format_value(value)}" for key, value in values.items()])

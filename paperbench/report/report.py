@@ -19,7 +19,7 @@ from paperbench.compare.failures import count_failures
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
 from paperbench.compare.verdicts import CellComparison, NetComparison
 from paperbench.errors import count
-from paperbench.report.grid import Beside, Grid, Marked, paper_grid
+from paperbench.report.grid import AddedColumn, Grid, Marked, paper_grid
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
 
@@ -226,11 +226,11 @@ class Report:
             if self.has_verdicts
         }
 
-        def beside(column: Column) -> list[Beside]:
-            found = [Beside(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
-            return [*found, Beside("verdict", "left", verdicts)] if self.has_verdicts else found
+        def added_columns(column: Column) -> list[AddedColumn]:
+            found = [AddedColumn(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
+            return [*found, AddedColumn("verdict", "left", verdicts)] if self.has_verdicts else found
 
-        return paper_grid(self.comparison.table, [cell.compared.cell for cell in self._shown], beside)
+        return paper_grid(self.comparison.table, [cell.compared.cell for cell in self._shown], added_columns)
 
     @property
     def footnotes(self) -> dict[str, str]:

@@ -26,6 +26,8 @@ _STANDING_WIDTH = max(map(len, get_args(Standing)))
 
 @dataclass(frozen=True)
 class _Style:
+    """The marks of a format."""
+
     heading: str
     subheading: str
     item: str
@@ -117,7 +119,8 @@ def _short_claims(report: Report) -> Iterator[str]:
     """One line for each claim, if any has been judged."""
     if not report.claims:
         return
-    lines, judged = [f"Claims: {report.claims}"], report.comparison.claims
+    counts, _, _ = report.claims.partition(" Contradicted:")
+    lines, judged = [f"Claims: {counts}"], report.comparison.claims
     if any(claim.standing != "not run" for claim in judged):
         lines += [f"  {_standing(claim):<{_STANDING_WIDTH}}  {claim.claim.id}" for claim in judged]
     yield "\n".join(paragraph(line, "    ") for line in lines)

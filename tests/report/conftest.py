@@ -1,4 +1,4 @@
-"""Comparisons of the shipped tables with made-up runs."""
+"""Comparisons of the shipped tables with invented runs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def numbers(table2: Table) -> Comparison:
     bn_after_addition/resnet110     worse
     bn_after_addition/resnet164     better
     relu_before_addition/resnet110  underpowered: one run has diverged
-    relu_before_addition/resnet164  underpowered: two of five have ended, one is under way
+    relu_before_addition/resnet164  underpowered: two of five have ended, one is running
     relu_only_preact/resnet110      not comparable: a copy of the data
-    relu_only_preact/resnet164      not run: under way
-    preact/resnet110                worse, but for Holm's correction
-    preact/resnet164                reproduced by twice as many runs, from elsewhere
+    relu_only_preact/resnet164      not run: running
+    preact/resnet110                worse, but not after Holm's correction
+    preact/resnet164                reproduced by twice as many runs, all external
     """
     noisy = (5.2, 5.9, 5.3, 5.8, 5.5, 5.45, 5.4, 5.5, 5.55, 5.5)
-    elsewhere = [
+    externals = [
         external(table2, "preact/resnet164", e, seed=s, source="=A lab, by e-mail") for s, e in enumerate(noisy)
     ]
     return compared(
@@ -49,13 +49,13 @@ def numbers(table2: Table) -> Comparison:
         record(table2, "relu_only_preact/resnet164", None),
         *records(table2, "preact/resnet110", (7.3, 7.6, 7.25, 7.5, 7.1)),
         record(table2, "original/resnet110", 6.7, precision="bf16"),
-        externals=elsewhere,
+        externals=externals,
     )
 
 
 @pytest.fixture(scope="session")
 def failing(table1: Table) -> Comparison:
-    """Table 1 with a cell for every verdict that failing can bring.
+    """Table 1 with a cell for every verdict by the rule for failing nets.
 
     plain                      reproduced: all fail
     constant_scaling_unscaled  better: none fails
@@ -77,13 +77,13 @@ def failing(table1: Table) -> Comparison:
 
 @pytest.fixture(scope="session")
 def more_numbers(table2: Table) -> Comparison:
-    """Five runs of original/resnet110 near 6.6 decide, and fifteen of 9.0 follow, which change nothing."""
+    """Five runs of original/resnet110 near 6.6 decide; fifteen more of 9.0 do not count."""
     return compared(table2, *records(table2, "original/resnet110", (6.58, 6.64, 6.49, 6.71, 6.60, *[9.0] * 15)))
 
 
 @pytest.fixture(scope="session")
 def more_failing(table1: Table) -> Comparison:
-    """Five runs of each net of a sweep fail, and five that do not follow, which change nothing."""
+    """Five runs of each net of a sweep fail; five more that do not fail do not count."""
     errors = (90.0, 91.0, 92.0, 93.0, 94.0, *[12.0] * 5)
     sweep = [records(table1, SWEEP, errors, setting=setting.label) for setting in table1.cell(SWEEP).settings]
     return compared(table1, *(run for runs in sweep for run in runs))

@@ -32,7 +32,7 @@ def of(comparison: Comparison, cell: str) -> list[dict[str, str]]:
     return [line for line in read(comparison) if line["cell"] == cell]
 
 
-def test_there_is_one_line_a_run(numbers: Comparison) -> None:
+def test_csv_has_one_line_per_run(numbers: Comparison) -> None:
     lines = read(numbers)
     assert list(lines[0]) == list(COLUMNS)
     assert [len(of(numbers, cell.cell.id)) for cell in numbers.cells] == [6, 5, 5, 5, 5, 5, 5, 3, 1, 10]
@@ -42,7 +42,7 @@ def test_there_is_one_line_a_run(numbers: Comparison) -> None:
     assert len(text.splitlines()) == 1 + len(lines)
 
 
-def test_a_run_has_what_was_put_into_it(numbers: Comparison) -> None:
+def test_line_has_the_values_of_the_run_and_its_cell(numbers: Comparison) -> None:
     lines = of(numbers, "bn_after_addition/resnet110")
     assert [float(line["error"]) for line in lines] == [9.95, 10.10, 10.02, 9.90, 10.20]
     assert [line["seed"] for line in lines] == ["0", "1", "2", "3", "4"]
@@ -59,13 +59,13 @@ def test_a_run_has_what_was_put_into_it(numbers: Comparison) -> None:
     assert {(line["verdict"], line["differs"]) for line in alone} == {("worse", "false")}
 
 
-def test_groups_that_are_not_pooled_are_numbered_and_have_medians_of_their_own(numbers: Comparison) -> None:
+def test_groups_are_numbered_and_have_their_medians(numbers: Comparison) -> None:
     lines = of(numbers, "original/resnet110")
     assert [(line["group"], line["precision"]) for line in lines] == [("1", "fp32")] * 5 + [("2", "bf16")]
     assert [(line["median"], line["counted"]) for line in lines[4:]] == [("6.6", "true"), ("6.7", "false")]
 
 
-def test_data_are_told_by_their_fingerprint(numbers: Comparison) -> None:
+def test_data_are_identified_by_fingerprint(numbers: Comparison) -> None:
     for cell, fingerprint in (
         ("relu_only_preact/resnet110", COPY.fingerprint),
         ("original/resnet110", ORIGINAL.fingerprint),
@@ -74,7 +74,7 @@ def test_data_are_told_by_their_fingerprint(numbers: Comparison) -> None:
         assert {line["fingerprint"] for line in of(numbers, cell)} == {fingerprint}
 
 
-def test_a_net_without_runs_has_a_line_whose_columns_of_runs_are_empty(table2: Table) -> None:
+def test_net_without_runs_has_a_line(table2: Table) -> None:
     lines = read(compared(table2))
     assert len(lines) == 10
     for line in lines:
@@ -82,7 +82,7 @@ def test_a_net_without_runs_has_a_line_whose_columns_of_runs_are_empty(table2: T
         assert {line[column] for column in OF_RUNS} == {""}
 
 
-def test_every_net_of_a_sweep_has_its_lines(table1: Table, failing: Comparison) -> None:
+def test_every_net_of_a_sweep_has_lines(table1: Table, failing: Comparison) -> None:
     settings = [f"gate_bias={-bias}" for bias in range(6)]
     lines = of(failing, SWEEP)
     assert [line["setting"] for line in lines[::5]] == settings
@@ -91,7 +91,7 @@ def test_every_net_of_a_sweep_has_its_lines(table1: Table, failing: Comparison) 
     assert {line["published"] for line in lines} == {"fail"}
 
 
-def test_a_diverged_run_has_a_status_and_no_error(failing: Comparison) -> None:
+def test_diverged_run_has_no_error(failing: Comparison) -> None:
     text = render(failing)
     assert not {"inf", "nan", "none"} & set(text.lower().replace('"', ",").replace("\n", ",").split(","))
     plain = of(failing, "plain/resnet110")
@@ -99,7 +99,7 @@ def test_a_diverged_run_has_a_status_and_no_error(failing: Comparison) -> None:
     assert [(line["status"], line["error"]) for line in plain][:2] == [("finished", "90.0"), ("diverged", "")]
 
 
-def test_numbers_stay_numbers_and_no_text_begins_a_formula(numbers: Comparison) -> None:
+def test_numbers_are_finite_and_no_text_is_a_formula(numbers: Comparison) -> None:
     lines = read(numbers)
     for column in ("difference", "low", "high", "p_value", "median", "error", "published_std"):
         values = [float(line[column]) for line in lines if line[column]]
@@ -113,7 +113,7 @@ def test_numbers_stay_numbers_and_no_text_begins_a_formula(numbers: Comparison) 
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", " =", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
-def test_text_that_a_spreadsheet_would_compute_is_kept_from_it(table2: Table, start: str) -> None:
+def test_formulas_are_escaped(table2: Table, start: str) -> None:
     source = f'{start}HYPERLINK("http://x", "y")'
     run = record(table2, "preact/resnet110", 6.0, data=replace(COPY, name=source))
     result = external(table2, "preact/resnet164", 5.5, source=source.strip())
@@ -123,7 +123,7 @@ def test_text_that_a_spreadsheet_would_compute_is_kept_from_it(table2: Table, st
 
 
 @pytest.mark.parametrize("source", ['a "quoted" name', "a, b; c", "it's", "'=1", "Müller † 中"])
-def test_any_other_text_comes_back_as_it_was(table2: Table, source: str) -> None:
+def test_other_text_is_unchanged(table2: Table, source: str) -> None:
     result = external(table2, "preact/resnet164", 5.5, source=source)
     (line,) = of(compared(table2, externals=[result]), "preact/resnet164")
     assert line["source"] == source

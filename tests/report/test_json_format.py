@@ -5,7 +5,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -59,7 +59,7 @@ def objects(value: object) -> Iterator[dict[str, Any]]:
         yield from objects(part)
 
 
-def test_the_schema_leaves_no_object_open() -> None:
+def test_schema_allows_no_unknown_keys() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     closed = [one for one in objects(SCHEMA) if isinstance(one.get("properties"), dict) and "type" in one]
     assert len(closed) > 10
@@ -68,7 +68,7 @@ def test_the_schema_leaves_no_object_open() -> None:
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
-def test_every_table_without_runs_fits_the_schema(tables: dict[str, Table], name: str) -> None:
+def test_every_table_fits_the_schema_without_runs(tables: dict[str, Table], name: str) -> None:
     assert len(read(compared(tables[name], on_request=True))["cells"]) == len(tables[name].all_cells)
 
 
@@ -81,15 +81,13 @@ def test_every_table_without_runs_fits_the_schema(tables: dict[str, Table], name
         lambda value: value["cells"][0].update(p_value=1.5),
     ],
 )
-def test_the_schema_notices_what_does_not_belong(
-    numbers: Comparison, damage: Callable[[dict[str, Any]], object]
-) -> None:
+def test_schema_rejects_damaged_documents(numbers: Comparison, damage: Callable[[dict[str, Any]], object]) -> None:
     value = read(numbers)
     damage(value)
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(value)
 
 
-def test_every_verdict_is_there_and_counted(numbers: Comparison, failing: Comparison) -> None:
+def test_verdicts_are_listed_and_counted(numbers: Comparison, failing: Comparison) -> None:
     value = read(numbers)
     assert {name: cell["verdict"] for name, cell in cells(value).items()} == {
         c.cell.id: c.verdict for c in numbers.cells
@@ -110,7 +108,7 @@ def test_every_verdict_is_there_and_counted(numbers: Comparison, failing: Compar
     assert found["constant_scaling_unscaled"] == "better"
 
 
-def test_a_table_without_differences_holds_but_is_not_all_reproduced_by_that(table2: Table) -> None:
+def test_table_without_differences_holds(table2: Table) -> None:
     summary = read(compared(table2))["summary"]
     assert (summary["holds"], summary["all_reproduced"]) == (True, False)
     runs = records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3))
@@ -118,7 +116,7 @@ def test_a_table_without_differences_holds_but_is_not_all_reproduced_by_that(tab
     assert (summary["holds"], summary["all_reproduced"]) == (True, True)
 
 
-def test_a_sceptic_can_compute_every_verdict_from_what_is_there(numbers: Comparison) -> None:
+def test_every_verdict_follows_from_the_numbers(numbers: Comparison) -> None:
     judged = [cell for cell in read(numbers)["cells"] if cell["interval"]]
     assert len(judged) == 6
     for cell in judged:
@@ -143,9 +141,7 @@ def test_a_sceptic_can_compute_every_verdict_from_what_is_there(numbers: Compari
     assert {cell["noise"]["rests_on"] for cell in judged} == {"ours", "both"}
 
 
-def test_runs_that_do_not_count_are_there_and_change_nothing(
-    more_numbers: Comparison, more_failing: Comparison
-) -> None:
+def test_runs_beyond_the_planned_do_not_count(more_numbers: Comparison, more_failing: Comparison) -> None:
     cell = cells(read(more_numbers))["original/resnet110"]
     (net,) = cell["nets"]
     assert counted(net) == [[True] * 5 + [False] * 15]
@@ -156,7 +152,7 @@ def test_runs_that_do_not_count_are_there_and_change_nothing(
     assert [(net["failing"]["runs"], net["shown"]["median"]) for net in gating["nets"]] == [(5, 92.0)] * 6
 
 
-def test_failures_of_a_sweep_are_those_of_all_its_nets_whatever_decided(table1: Table) -> None:
+def test_failures_of_a_sweep_are_over_all_nets(table1: Table) -> None:
     first, second, *_ = table1.cell(SWEEP).settings
     runs = [
         *records(table1, SWEEP, [12.0] * 5, setting=first.label),
@@ -168,7 +164,7 @@ def test_failures_of_a_sweep_are_those_of_all_its_nets_whatever_decided(table1: 
     assert [net["failing"] for net in judged["nets"][:3]] == counts
 
 
-def test_runs_in_other_groups_of_another_source_and_under_way_do_not_count(numbers: Comparison, table2: Table) -> None:
+def test_other_groups_and_unfinished_runs_do_not_count(numbers: Comparison, table2: Table) -> None:
     net = net_of(numbers, "original/resnet110")
     assert counted(net) == [[True] * 5, [False]]
     groups = (net["shown"], *net["others"])
@@ -178,7 +174,7 @@ def test_runs_in_other_groups_of_another_source_and_under_way_do_not_count(numbe
     assert counted(net_of(compared(table2, externals=results), "preact/resnet164")) == [[True], [False]]
 
 
-def test_a_run_that_diverged_or_has_not_ended_has_no_error(numbers: Comparison, failing: Comparison) -> None:
+def test_diverged_or_unfinished_run_has_no_error(numbers: Comparison, failing: Comparison) -> None:
     net = net_of(numbers, "relu_before_addition/resnet110")
     assert [(run["error"], run["status"], run["iteration"]) for run in net["shown"]["runs"][1:4]] == [
         (7.9, "finished", 64_000),
@@ -194,7 +190,7 @@ def test_a_run_that_diverged_or_has_not_ended_has_no_error(numbers: Comparison, 
     assert (net["shown"]["median"], net["shown"]["median_diverged"], net["failing"]) == (None, False, None)
 
 
-def test_each_net_of_a_sweep_stands_for_itself(failing: Comparison) -> None:
+def test_nets_of_a_sweep_are_separate(failing: Comparison) -> None:
     cell = cells(read(failing))[SWEEP]
     assert [net["setting"] for net in cell["nets"]] == [f"gate_bias={-bias}" for bias in range(6)]
     assert {net["verdict"] for net in cell["nets"]} == {"reproduced"}
@@ -203,11 +199,7 @@ def test_each_net_of_a_sweep_stands_for_itself(failing: Comparison) -> None:
     assert (cell["published"]["value"], cell["published"]["tolerance"]) == ("fail", None)
 
 
-def test_pixels_are_told_by_name_origin_and_fingerprint(numbers: Comparison) -> None:
-    assert net_of(numbers, "relu_only_preact/resnet110")["shown"]["conditions"]["data"] == asdict(COPY)
-
-
-def test_of_a_result_from_elsewhere_only_the_source_is_known(numbers: Comparison, table2: Table) -> None:
+def test_external_result_has_only_a_source(numbers: Comparison, table2: Table) -> None:
     shown = net_of(numbers, "preact/resnet164")["shown"]
     unknown = {"data": None, "precision": None, "numerics": [], "is_mixed": False}
     assert shown["conditions"] == {**unknown, "source": "=A lab, by e-mail"}
@@ -227,7 +219,7 @@ def test_infinite_degrees_of_freedom_are_null(table2: Table) -> None:
     assert value["planned"] == 1
 
 
-def test_the_published_result_comes_with_its_provenance(tables: dict[str, Table]) -> None:
+def test_published_result_has_its_provenance(tables: dict[str, Table]) -> None:
     cell = cells(read(compared(tables["table1"])))["original/resnet110"]
     published = cell["published"]
     assert [published[key] for key in ("value", "std", "statistic", "n")] == [6.61, 0.16, "median", 5]
@@ -246,7 +238,7 @@ def test_the_published_result_comes_with_its_provenance(tables: dict[str, Table]
     ]
 
 
-def test_claims_say_what_was_tested_and_found(numbers: Comparison) -> None:
+def test_claims_have_test_and_findings(numbers: Comparison) -> None:
     judged = next(c for c in numbers.claims if c.claim.id == "bn_after_addition_worse_110")
     (written,) = [c for c in read(numbers)["claims"] if c["claim"]["id"] == judged.claim.id]
     assert (written["standing"], written["level"]) == ("supported", 0.05)
@@ -260,7 +252,7 @@ def test_claims_say_what_was_tested_and_found(numbers: Comparison) -> None:
     assert claim["section"] == "Sec. 4.1"
 
 
-def test_deviations_name_their_cells_even_where_they_are_all(numbers: Comparison) -> None:
+def test_deviations_name_their_cells_even_if_all(numbers: Comparison) -> None:
     deviations = {d["topic"]: d for d in read(numbers)["deviations"]}
     with_runs_of_ours = [c.cell.id for c in numbers.cells if c.cell.id != "preact/resnet164"]
     assert deviations["framework"]["cells"] == with_runs_of_ours
@@ -268,7 +260,7 @@ def test_deviations_name_their_cells_even_where_they_are_all(numbers: Comparison
     assert deviations["initialisation"]["paper"] == ""
 
 
-def test_what_was_not_used_and_what_was_damaged_is_named(table2: Table) -> None:
+def test_unused_and_damaged_files_are_named(table2: Table) -> None:
     one, other = (record(table2, "preact/resnet110", error) for error in (6.4, 6.5))
     comparison = compared(table2, one, other)
     value = read(comparison, "runs/x/record.json is not JSON", *comparison.left_out)
@@ -277,7 +269,7 @@ def test_what_was_not_used_and_what_was_damaged_is_named(table2: Table) -> None:
     assert one.run in left_out
 
 
-def test_the_same_results_give_the_same_text_in_whatever_order_they_come(table2: Table) -> None:
+def test_order_of_records_does_not_matter(table2: Table) -> None:
     runs = [
         *records(table2, "preact/resnet110", (6.4, 6.2, 6.9)),
         record(table2, "preact/resnet110", 6.6, precision="bf16"),
@@ -286,14 +278,14 @@ def test_the_same_results_give_the_same_text_in_whatever_order_they_come(table2:
     assert read(compared(table2, *runs)) == read(compared(table2, *runs[::-1]))
 
 
-def test_it_says_which_version_and_format_it_is(numbers: Comparison) -> None:
+def test_document_names_version_and_schema(numbers: Comparison) -> None:
     value = read(numbers)
     found = [value[key] for key in ("schema", "paperbench", "table", "profile")]
     assert found == [1, __version__, "table2", "paper"]
     assert value["source"]["arxiv"] == "1603.05027"
 
 
-def test_a_number_that_json_has_not_is_an_error_and_not_written(table2: Table) -> None:
+def test_nan_is_an_error(table2: Table) -> None:
     comparison = compared(table2, cells="preact/resnet110")
     (cell,) = comparison.cells
     broken = replace(cell, assessment=replace(cell.assessment, shift=math.nan))

@@ -16,7 +16,7 @@ from tests.report.conftest import SWEEP
 
 
 def suites(comparison: Comparison, requirement: Requirement = "no difference") -> tuple[Element, Element]:
-    """Those of cells and of claims."""
+    """Return the suites of cells and of claims, after checking their totals."""
     root = fromstring(junit.render(Report(comparison), requirement))
     assert root.tag == "testsuites"
     cells, claims = root
@@ -28,7 +28,7 @@ def suites(comparison: Comparison, requirement: Requirement = "no difference") -
 
 
 def cases(comparison: Comparison, requirement: Requirement = "no difference") -> dict[str, Element]:
-    """Cells and claims by their names."""
+    """Return the test cases of cells and claims by name."""
     found = [case for suite in suites(comparison, requirement) for case in suite.findall("testcase")]
     assert len({case.get("name") for case in found}) == len(found)
     return {case.get("name", ""): case for case in found}
@@ -55,7 +55,7 @@ def properties(element: Element) -> list[tuple[str | None, str | None]]:
     return [(p.get("name"), p.get("value")) for p in element.findall("properties/property")]
 
 
-def test_cells_and_claims_pass_fail_or_are_skipped_by_their_verdicts(numbers: Comparison, failing: Comparison) -> None:
+def test_outcomes_follow_from_verdicts_and_standings(numbers: Comparison, failing: Comparison) -> None:
     found = outcomes(numbers)
     for cell in numbers.cells:
         differs = cell in numbers.differing
@@ -72,7 +72,7 @@ def test_cells_and_claims_pass_fail_or_are_skipped_by_their_verdicts(numbers: Co
     assert by_rule["dropout_shortcut"] == "skipped"
 
 
-def test_a_net_that_fails_in_some_runs_where_the_paper_has_it_fail_is_not_sure_to_be_better(table1: Table) -> None:
+def test_better_cell_with_failing_runs_is_skipped(table1: Table) -> None:
     comparison = compared(table1, *records(table1, "plain/resnet110", (12.0, 12.1, 12.2, 90.0, 90.0)))
     case = cases(comparison)["plain/resnet110"]
     assert outcome(case) == "skipped"
@@ -80,7 +80,7 @@ def test_a_net_that_fails_in_some_runs_where_the_paper_has_it_fail_is_not_sure_t
     assert "the runs disagree" in message(case)
 
 
-def test_only_the_runs_that_count_are_in_numbers(
+def test_properties_are_of_the_counted_runs(
     numbers: Comparison, more_numbers: Comparison, more_failing: Comparison
 ) -> None:
     case = cases(more_numbers)["original/resnet110"]
@@ -94,7 +94,7 @@ def test_only_the_runs_that_count_are_in_numbers(
     assert ("n", "2") in properties(running)
 
 
-def test_a_contradicted_claim_of_a_reduced_net_is_no_failure(numbers: Comparison) -> None:
+def test_contradicted_claim_of_a_reduced_profile_is_no_failure(numbers: Comparison) -> None:
     _, claims = suites(replace(numbers, profile="smoke"))
     by_name = {case.get("name"): case for case in claims.findall("testcase")}
     assert message(by_name["bn_after_addition_worse_164"]).startswith(
@@ -112,11 +112,11 @@ def test_deviations_are_properties_of_the_suite_of_cells(numbers: Comparison) ->
     assert [name for name, _ in properties(claims)] == ["paperbench"]
 
 
-def test_there_is_a_failing_cell_just_where_the_exit_status_is_1(
+def test_cells_fail_exactly_if_the_exit_status_is_1(
     tables: dict[str, Table], table2: Table, numbers: Comparison, failing: Comparison
 ) -> None:
     alone = compared(table2, *records(table2, "preact/resnet110", (7.3, 7.6, 7.25, 7.5, 7.1)))
-    assert not alone.holds()  # without others, what Holm's correction spares elsewhere differs
+    assert not alone.holds()  # compared alone, so without Holm's correction
     runs = records(table2, "preact/resnet110", (6.3, 6.4, 6.5))
     reproduced = compared(table2, *runs, seeds=3, cells="preact/resnet110")
     assert reproduced.holds("reproduced")
@@ -128,13 +128,7 @@ def test_there_is_a_failing_cell_just_where_the_exit_status_is_1(
             assert (cells.get("failures") == "0") == comparison.holds(requirement)
 
 
-def test_where_all_must_be_reproduced_everything_else_fails(numbers: Comparison) -> None:
-    found = outcomes(numbers, "reproduced")
-    for cell in numbers.cells:
-        assert found[cell.cell.id] == ("passed" if cell.verdict == "reproduced" else "failure")
-
-
-def test_what_the_paper_does_not_print_and_what_is_not_asked_for_need_not_be_reproduced(
+def test_unprinted_and_unrequested_cells_are_not_required(
     tables: dict[str, Table],
 ) -> None:
     found = outcomes(compared(tables["table3"], on_request=True), "reproduced")
@@ -149,7 +143,7 @@ def test_what_the_paper_does_not_print_and_what_is_not_asked_for_need_not_be_rep
     assert outcomes(begun)[on_request] == "skipped"
 
 
-def test_what_is_skipped_says_why(numbers: Comparison) -> None:
+def test_skipped_cases_have_reasons(numbers: Comparison) -> None:
     found = cases(numbers)
     for cell, verdict in (
         ("relu_only_preact/resnet110", "not comparable"),
@@ -163,7 +157,7 @@ def test_what_is_skipped_says_why(numbers: Comparison) -> None:
             assert message(found[claim.claim.id]).removeprefix(f"{claim.standing}: ") == claim.reason
 
 
-def test_a_failure_says_what_was_found_and_by_which_runs(numbers: Comparison) -> None:
+def test_failure_has_numbers_and_runs(numbers: Comparison) -> None:
     case = cases(numbers)["bn_after_addition/resnet110"]
     assert message(case).startswith("worse: +1.85 points [")
     for detail in ("9.95", "10.10", "10.02", "9.90", "10.20", "8.17", "CIFAR-10, fp32, numerics 1"):
@@ -178,7 +172,7 @@ def test_a_failure_says_what_was_found_and_by_which_runs(numbers: Comparison) ->
     assert "+1.0" in text_of(contradicted)
 
 
-def test_names_tell_table_and_profile(table2: Table) -> None:
+def test_names_contain_table_and_profile(table2: Table) -> None:
     comparison = compared(table2, record(table2, "preact/resnet110", 9.0, profile="smoke"), profile="smoke")
     assert {case.get("classname") for case in cases(comparison).values()} == {"paperbench.table2.smoke"}
     assert [suite.get("name") for suite in suites(comparison)] == [
@@ -187,17 +181,17 @@ def test_names_tell_table_and_profile(table2: Table) -> None:
     ]
 
 
-def test_characters_that_xml_cannot_hold_are_replaced_and_all_others_kept(table2: Table) -> None:
+def test_characters_not_allowed_in_xml_are_replaced(table2: Table) -> None:
     nasty = "".join(map(chr, range(32))) + "\x7f\ud800\udfff\ufffe\uffff <&>\"' ]]> é † 中 \U0001f600"
     comparison = compared(table2)
     first, *others = comparison.cells
     edited = replace(first, assessment=replace(first.assessment, reason=nasty))
-    told = message(cases(replace(comparison, cells=(edited, *others)))[first.cell.id]).removeprefix("not run: ")
-    assert told.replace("\ufffd", "") == "\t\n\r\x7f <&>\"' ]]> é † 中 \U0001f600"
-    assert told.count("\ufffd") == 29 + 4  # control characters but three, two surrogates, two that are no characters
+    text = message(cases(replace(comparison, cells=(edited, *others)))[first.cell.id]).removeprefix("not run: ")
+    assert text.replace("\ufffd", "") == "\t\n\r\x7f <&>\"' ]]> é † 中 \U0001f600"
+    assert text.count("\ufffd") == 29 + 4  # control characters but three, two surrogates, two that are no characters
 
 
-def test_the_declaration_is_true_whatever_the_text_is_written_in(numbers: Comparison) -> None:
+def test_xml_is_ascii(numbers: Comparison) -> None:
     text = junit.render(Report(numbers))
     assert text.startswith("<?xml version='1.0' encoding='us-ascii'?>\n<testsuites ")
     assert text.isascii()

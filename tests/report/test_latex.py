@@ -42,7 +42,7 @@ def render(comparison: Comparison) -> str:
 
 
 def parsed(text: str) -> list[LatexNode]:
-    """The nodes of a text; whatever is unbalanced is an error."""
+    """Parse LaTeX; unbalanced text is an error."""
     nodes: list[LatexNode] = LatexWalker(text, tolerant_parsing=False).get_latex_nodes()[0]
     return nodes
 
@@ -58,7 +58,7 @@ def environments(nodes: list[Any], name: str) -> list[LatexEnvironmentNode]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of the outer tabular, printed, each in one line."""
+    """Return the cells of the outer tabular as printed, each in one line."""
     (table,) = environments(parsed(text), "table")
     (tabular,) = environments(table.nodelist, "tabular")
     return list(_rows(tabular))
@@ -80,7 +80,7 @@ def _rows(tabular: LatexEnvironmentNode) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    """Text that LaTeX would choke on wherever a user can bring it in."""
+    """Compare a table with LaTeX's special characters in every text that a user controls."""
     root = copy_of_specs(tmp_path_factory.mktemp("hostile"))
     quoted = "'" + HOSTILE.replace("'", "''") + "'"
     edit(root / "experiments" / "table2.yaml", "title: BN after addition", f"title: {quoted}")
@@ -101,21 +101,21 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     )
 
 
-def everything_run(table: Table, *, runs: int = 5, of_elsewhere: bool = False) -> Comparison:
-    """A whole table with `runs` runs per net, most of them close to the paper; cells on request have none.
+def everything_run(table: Table, *, runs: int = 5, are_external: bool = False) -> Comparison:
+    """Compare a whole table with `runs` runs per net near the published number.
 
     Args:
-        of_elsewhere: Whether the results are from elsewhere, as those of nets that cannot be tested here must be.
+        are_external: Whether the results are external, as they must be for ImageNet.
     """
-    found, elsewhere = [], []
+    found, externals = [], []
     for cell in table.cells():
         errors = [round((cell.number or 75.0) + 0.07 * (2 * (seed % 5) - 4), 2) for seed in range(runs)]
         for setting in cell.settings:
-            if of_elsewhere:
-                elsewhere += [external(table, cell.id, e, seed=s, setting=setting.label) for s, e in enumerate(errors)]
+            if are_external:
+                externals += [external(table, cell.id, e, seed=s, setting=setting.label) for s, e in enumerate(errors)]
             else:
                 found += records(table, cell.id, errors, setting=setting.label)
-    return compared(table, *found, externals=elsewhere, on_request=True)
+    return compared(table, *found, externals=externals, on_request=True)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def comparisons(
     }
 
 
-def test_every_table_is_one_balanced_environment_with_rows_of_as_many_columns_as_declared(
+def test_every_table_is_balanced_with_the_declared_columns(
     comparisons: dict[str, Comparison],
 ) -> None:
     for name, comparison in comparisons.items():
@@ -150,7 +150,7 @@ def test_every_table_is_one_balanced_environment_with_rows_of_as_many_columns_as
         assert text.endswith("\\end{table}\n")
 
 
-def test_published_numbers_and_ours_stand_side_by_side(numbers: Comparison) -> None:
+def test_published_numbers_and_ours_are_side_by_side(numbers: Comparison) -> None:
     headers, *lines = rows(render(numbers))
     of_both = ["ResNet-110, paper", "ours", "verdict", "ResNet-164, paper", "ours", "verdict"]
     assert headers == ["case", "Fig.", *of_both]
@@ -161,12 +161,12 @@ def test_published_numbers_and_ours_stand_side_by_side(numbers: Comparison) -> N
 
 
 def below(comparison: Comparison) -> str:
-    """What stands below the table, printed."""
+    """Return the notes below the table as printed."""
     text: str = LatexNodes2Text().latex_to_text(render(comparison).partition(r"\end{tabular}}")[2])
     return text
 
 
-def test_runs_deviations_and_claims_are_named_below(numbers: Comparison, failing: Comparison) -> None:
+def test_runs_deviations_and_claims_are_below(numbers: Comparison, failing: Comparison) -> None:
     text = below(numbers)
     for errors in (
         "relu_before_addition/resnet110: 7.80, 7.90, diverged, 7.70, 7.85",
@@ -184,13 +184,13 @@ def test_runs_deviations_and_claims_are_named_below(numbers: Comparison, failing
     assert "Contradicted: bn_after_addition_worse_164." in text
 
 
-def test_without_a_run_nothing_is_said_of_runs(comparisons: dict[str, Comparison]) -> None:
+def test_table_without_runs_has_no_notes_on_runs(comparisons: dict[str, Comparison]) -> None:
     text = below(comparisons["table1"])
     assert "No run of this table" in text
     assert not any(absent in text for absent in ("Claims", "Deviations", "Test error of each run"))
 
 
-def test_what_must_be_said_of_a_verdict_is_a_footnote(numbers: Comparison) -> None:
+def test_notes_on_verdicts_are_footnotes(numbers: Comparison) -> None:
     text = render(numbers)
     table, _, notes = text.partition(r"\end{tabular}}")
     unbroken = table.replace(r"\begin{tabular}[t]{@{}l@{}}", "").replace(r"\\ \quad", "")
@@ -212,14 +212,14 @@ def test_what_must_be_said_of_a_verdict_is_a_footnote(numbers: Comparison) -> No
     assert "2 cells differ from the paper" in notes
 
 
-def test_marks_of_the_paper_are_explained_where_they_stand(comparisons: dict[str, Comparison]) -> None:
+def test_footnotes_of_the_paper_are_printed_if_used(comparisons: dict[str, Comparison]) -> None:
     text = render(comparisons["table4"])
     assert "4.62† (4.69±0.20)" in [row[1] for row in rows(text)]
     assert r"\textdagger{} mini-batches of 64 instead of 128" in text
     assert "dagger" not in render(compared(comparisons["table4"].table, cells="preact_resnet164"))
 
 
-def test_a_reduced_profile_has_no_verdicts_and_says_what_it_is(comparisons: dict[str, Comparison]) -> None:
+def test_reduced_profile_has_no_verdicts(comparisons: dict[str, Comparison]) -> None:
     text = render(comparisons["smoke"])
     assert "verdict" not in rows(text)[0]
     assert "reproduced" not in text
@@ -227,7 +227,7 @@ def test_a_reduced_profile_has_no_verdicts_and_says_what_it_is(comparisons: dict
     assert r"\label{tab:table2-smoke}" in text
 
 
-def test_rows_do_not_begin_with_what_a_line_break_would_take_as_its_argument(hostile: Comparison) -> None:
+def test_rows_do_not_begin_with_an_argument_of_a_line_break(hostile: Comparison) -> None:
     text = render(hostile)
     assert "{}* starred & " in text
     for part in text.split("\\\\")[1:]:
@@ -249,7 +249,7 @@ def test_escaped_text_prints_as_it_was(text: str) -> None:
 
 
 @given(st.text())
-def test_escaped_text_is_balanced_ascii_without_any_command_of_its_own(text: str) -> None:
+def test_escaped_text_is_balanced_ascii_without_commands(text: str) -> None:
     escaped = escape(text)
     assert escaped.isascii()
     assert escaped.isprintable()
@@ -259,7 +259,7 @@ def test_escaped_text_is_balanced_ascii_without_any_command_of_its_own(text: str
 
 
 @given(st.from_regex(rf"\A{FORMULA.pattern}", fullmatch=True))
-def test_formulas_are_balanced_whatever_is_in_them(text: str) -> None:
+def test_formulas_are_balanced(text: str) -> None:
     parsed(escape(text))
 
 
@@ -275,7 +275,7 @@ def test_formulas_are_balanced_whatever_is_in_them(text: str) -> None:
         ("224x224", r"$224\times224$"),
         ("3x3x16", r"$3\times3\times16$"),
         ("a 320x320 crop, 3x3", r"a $320\times320$ crop, $3\times3$"),
-        # what only looks like a formula
+        # no formulas
         ("0x10 a1x1 1x1a", "0x10 a1x1 1x1a"),
         ("Fig. 4(b)", "Fig. 4(b)"),
         ("gate_bias top_1 a_b_c", r"gate\_bias top\_1 a\_b\_c"),
@@ -286,7 +286,7 @@ def test_formulas_are_balanced_whatever_is_in_them(text: str) -> None:
         ("[-0.10, +0.20]", "[$-$0.10, +0.20]"),
         ("ResNet-110, pre-act, 1e-05, 5-3", "ResNet-110, pre-act, 1e-05, 5-3"),
         ("Caffe -> PyTorch", r"Caffe \textrightarrow{} PyTorch"),
-        # what the default font has not in its place, what it would join, and what it has not
+        # characters that the default font lacks or joins
         (
             "a<b>c|d^e~f`g",
             r"a\textless{}b\textgreater{}c\textbar{}d\textasciicircum{}e\textasciitilde{}f\textasciigrave{}g",
@@ -300,9 +300,7 @@ def test_text_is_escaped(text: str, latex: str) -> None:
     assert escape(text) == latex
 
 
-def test_long_titles_are_broken_where_the_table_is_wide_and_only_there_and_never_in_formulas(
-    comparisons: dict[str, Comparison], tmp_path: Path
-) -> None:
+def test_long_titles_are_broken_in_wide_tables_only(comparisons: dict[str, Comparison], tmp_path: Path) -> None:
     wide = render(comparisons["table5"])
     assert r"\begin{tabular}[t]{@{}l@{}}ResNet-152, original\\ \quad Residual Unit\end{tabular} &" in wide, re.findall(
         r"ResNet-152.{60}", wide
@@ -315,33 +313,33 @@ def test_long_titles_are_broken_where_the_table_is_wide_and_only_there_and_never
     assert r"scaled ResNets by\\ \quad $1-g(x)$\end{tabular}" in text
 
 
-def log_of(texts: Iterable[str], folder: Path) -> str:
-    """What LaTeX says of tables in the class article with its own margins."""
+def log_of(texts: Iterable[str], directory: Path) -> str:
+    """Return LaTeX's log for tables in the article class."""
     compiler = shutil.which("pdflatex") or shutil.which("tectonic")
     if compiler is None:
         pytest.skip("needs pdflatex or tectonic")
     begin = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
     tables = "\\clearpage\n".join(texts)
-    (folder / "tables.tex").write_text(f"{begin}\n{tables}\n\\end{{document}}\n", encoding="ascii")
+    (directory / "tables.tex").write_text(f"{begin}\n{tables}\n\\end{{document}}\n", encoding="ascii")
     options = ["-interaction=nonstopmode", "-halt-on-error"] if compiler.endswith("pdflatex") else ["--keep-logs"]
     result = subprocess.run(
-        [compiler, *options, "tables.tex"], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+        [compiler, *options, "tables.tex"], cwd=directory, capture_output=True, text=True, check=False, timeout=300
     )
     if ".sty' not found" in result.stdout + result.stderr:
         pytest.skip("needs the LaTeX packages booktabs and graphicx")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return (folder / "tables.log").read_text(encoding="utf-8", errors="replace")
+    return (directory / "tables.log").read_text(encoding="utf-8", errors="replace")
 
 
 def test_it_compiles(comparisons: dict[str, Comparison], tmp_path: Path) -> None:
     assert "Missing character" not in log_of(map(render, comparisons.values()), tmp_path)
 
 
-def test_no_table_is_larger_than_the_page(
+def test_no_table_is_larger_than_a_page(
     tables: dict[str, Table], comparisons: dict[str, Comparison], tmp_path: Path
 ) -> None:
     without = [comparison for name, comparison in comparisons.items() if name != "hostile"]
-    full = [everything_run(table, of_elsewhere=name == "table5") for name, table in tables.items()]
+    full = [everything_run(table, are_external=name == "table5") for name, table in tables.items()]
     extended = everything_run(tables["table1"], runs=20)
     log = log_of(map(render, [*without, *full, extended]), tmp_path)
     assert [line for line in log.splitlines() if "Overfull" in line or "Float too large" in line] == []
