@@ -339,7 +339,7 @@ class Outcome:
         if self.remaining:
             return f"Next: give the same command again ({left} to do)."
         if self.plan.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
-            return "Next: give the same command without --stop-at, or with a later one, to train further."
+            return "Next: give the same command without --stop-at, or with a later one."
         return f"Next: `{self.plan.compare_command}` prints the report."
 
 

@@ -117,7 +117,7 @@ def test_a_table_is_planned_trained_and_judged_from_python(
     assert (outcome.failed, outcome.remaining, outcome.is_cut_short, outcome.signal) == ([], [], False, None)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "paused at iteration 4 as asked" in err
+    assert "paused at iteration 4 as requested" in err
 
     second = plan()
     ((run, left),) = second.remaining

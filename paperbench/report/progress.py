@@ -1,26 +1,29 @@
-"""How a run goes, told while it goes: a bar on a terminal, plain lines elsewhere."""
+"""Progress of runs: on a terminal one line that rewrites itself and one that remains per run, elsewhere plain lines."""
 
 from __future__ import annotations
 
+import os
+import textwrap
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
 from paperbench.errors import count
+from paperbench.report.grid import MIN_WIDTH
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.specs.recipe import Recipe
 
 SECONDS_BETWEEN_LINES = 10.0
+_MIN_BAR = 6
 
 
 class _Stream:
-    """A stream that nobody may be reading any more: a closed terminal must not end a training."""
+    """A stream that drops what it cannot write: a closed terminal must not end a training."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -34,68 +37,84 @@ class _Stream:
         with suppress(OSError, ValueError):
             self._stream.flush()
 
+    def isatty(self) -> bool:
+        with suppress(OSError, ValueError):
+            return self._stream.isatty()
+        return False
+
+    @property
+    def width(self) -> int:
+        """The terminal's width, which may change at any time, else $COLUMNS, else 80; at least `MIN_WIDTH`."""
+        columns = 0
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        with suppress(ValueError):
+            columns = columns or int(os.environ.get("COLUMNS", ""))
+        return max(MIN_WIDTH, columns or 80)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 class Progress(Observer):
-    """Prints how one run after another goes.
+    """Prints the progress of the runs of a command.
 
     Args:
-        to_do: The runs that the command has to do, and the iterations that each lacks.
-        runs: Number of runs of the command.
+        to_do: The runs to do, each with the number of iterations to do.
+        runs: Number of runs of the command, finished ones included.
         stream: Where to print.
     """
 
     def __init__(self, to_do: Iterable[tuple[PlannedRun, int]], runs: int, stream: TextIO) -> None:
         self._runs, self._stream = runs, _Stream(stream)
-        self._lacking = {run.id: iterations for run, iterations in to_do}  # of the runs after the present one
-        self._number, self._run_id = 0, ""
-        self._recipe: Recipe | None = None
+        self._is_terminal = self._stream.isatty()
+        self._to_do = {run.id: iterations for run, iterations in to_do}  # without the current run
+        self._number = 0
+        self._run: PlannedRun | None = None
         self._here = self._last = self._done = self._run_done = 0
-        self._started = self._run_started = self._spoke = time.monotonic()
+        self._started = self._run_started = self._last_line = time.monotonic()
         self._bar: Any = None
+        self._facts: Sequence[str] = ()
         self._engine = ""
 
     def skipped(self, run: PlannedRun, why: str) -> None:
-        """A run that is not worked on: there already, or busy elsewhere; perhaps no longer worked on."""
-        self._say_of(run, f": {why}")
+        self._say_of(run, why)
 
     def failed(self, run: PlannedRun, why: str) -> None:
-        """A run that cannot go on."""
-        self._say_of(run, f": error: {why}")
+        self._begin(run)
+        self.say(f"{self._name_run()}: error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
         held = count(runs, "other run")
         self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {held}")
 
     def warned(self, run: PlannedRun, text: str) -> None:
-        """Something about a run that changes little."""
         self.say(f"    {run.id}: {text}")
 
-    def _say_of(self, run: PlannedRun, text: str) -> None:
-        self._close_bar()
-        self._lacking.pop(run.id, None)
-        if run.id != self._run_id:
-            self._number += 1
-            self._run_id = run.id
-        cells = ", ".join(run.cells)
-        self.say(f"[{self._number}/{self._runs}] {cells} ({run.net_name}, seed {run.seed}, run {run.id}){text}")
-
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-        self._here, self._last, self._recipe = iteration, last_iteration, run.recipe
-        self._run_done, self._run_started, self._spoke = 0, time.monotonic(), time.monotonic()
-        of_all = f" of {run.recipe.iterations:,}" if last_iteration < run.recipe.iterations else ""
-        continued = f", continued at {iteration:,}" if iteration else ""
-        self._say_of(run, f": to iteration {last_iteration:,}{of_all}{continued}")
-        if (said := f"engine {engine}: {reason}") != self._engine:  # once, until it changes
-            self._engine = said
+        self._here, self._last = iteration, last_iteration
+        self._run_done, self._run_started, self._last_line = 0, time.monotonic(), time.monotonic()
+        self._begin(run)
+        if not self._is_terminal:
+            of_all = f" of {run.recipe.iterations:,}" if last_iteration < run.recipe.iterations else ""
+            resumed = f", resumed at {iteration:,}" if iteration else ""
+            self.say(f"{self._name_run()}: to iteration {last_iteration:,}{of_all}{resumed}")
+        if (text := f"engine {engine}: {reason}") != self._engine:
+            self._engine = text
             wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
-            self.say(f"    {said}{wait}")
-        if self._stream.isatty():
+            self.say(f"    {text}{wait}")
+        if self._is_terminal:
+            self._facts = ()
             total = max(last_iteration, iteration)
+            bar_format, columns = self._layout()
             self._bar = tqdm(
-                total=total, initial=iteration, unit="it", leave=False, file=self._stream, dynamic_ncols=True
+                total=total,
+                initial=iteration,
+                leave=False,
+                file=self._stream,
+                position=0,  # tqdm would count bars that other code left open
+                bar_format=bar_format,
+                ncols=columns,
             )
 
     def stepped(self, iteration: int) -> None:
@@ -103,66 +122,127 @@ class Progress(Observer):
         self._run_done += 1
         self._here = iteration
         if self._bar is not None:
-            self._bar.update()
+            self._bar.bar_format, self._bar.ncols = self._layout()
+            self._bar.update(iteration - self._bar.n)
 
     def logged(self, line: HistoryLine) -> None:
-        facts = [f"lr {line.lr:.3g}"]
-        if line.train_loss is None:
-            facts.append("train loss not finite")
-        else:
-            facts.append(f"train loss {line.train_loss:.4f}, error {line.train_error:.2f} %")
+        if self._bar is not None:
+            tested = f"test {line.test_error:.1f}" if line.test_error is not None else ""
+            tested = tested or next((fact for fact in self._facts if fact.startswith("test")), "")
+            loss = ["loss not finite"]
+            if line.train_loss is not None:
+                loss = [f"loss {line.train_loss:.3g}", f"err {line.train_error:.1f}"]
+            self._facts = [*loss, *filter(None, [tested])]
+            self._refresh()
+            return
+        if line.test_error is None and time.monotonic() - self._last_line < SECONDS_BETWEEN_LINES:
+            return
+        self._last_line = time.monotonic()
+        facts = [f"lr {line.lr:.3g}", "train loss not finite"]
+        if line.train_loss is not None:
+            facts[1] = f"train loss {line.train_loss:.4f}, error {line.train_error:.2f} %"
         if line.test_error is not None:
             facts.append(f"test error {line.test_error:.2f} %")
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"all {_clock(self._seconds_left_in_all())}, {', '.join(facts)}")
-        elif line.test_error is not None or time.monotonic() - self._spoke >= SECONDS_BETWEEN_LINES:
-            self._spoke = time.monotonic()
-            if self._run_done and self._recipe:  # else the line is one that an interrupted session owed
-                seconds = (time.monotonic() - self._run_started) / self._run_done
-                left = (self._last - self._here) * seconds
-                facts.append(f"{self._recipe.batch_size / seconds:,.0f} images/s")
-                facts.append(f"{_clock(left)} left, {_clock(self._seconds_left_in_all())} in all")
-            self.say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}")
+        if self._run_done and self._run:  # otherwise the line belongs to an interrupted session
+            seconds = (time.monotonic() - self._run_started) / self._run_done
+            facts.append(f"{self._run.recipe.batch_size / seconds:,.0f} images/s")
+            left = (self._last - self._here) * seconds
+            facts.append(f"{_clock(left)} left, {self._left_in_all()} in all")
+        self.say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}")
 
     def finishing(self) -> None:
         if self._bar is not None:
-            self._bar.set_postfix_str("averaging BN statistics, testing")
+            self._facts = ["averaging BN statistics, testing"]
+            self._refresh()
         else:
             self.say("    averaging BN statistics over the training set, testing")
 
     def ended(self, record: Record) -> None:
-        self._close_bar()
+        at = f"iteration {record.iteration:,}"
         if record.result:
             result = record.result
-            outcome = f"test error {result.test_error:.2f} % (moving averages {result.moving_average_test_error:.2f} %)"
+            outcome = f"test error {result.test_error:.2f} %"
+            more = f" (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.divergence:
-            outcome = f"diverged: {record.divergence}"
-        elif self._recipe and record.iteration == self._recipe.iterations:
-            outcome = f"stopped after iteration {record.iteration:,}, before its final test; the same command makes it"
+            outcome, more = "diverged", f": {record.divergence}"
+        elif self._run and record.iteration == self._run.recipe.iterations:
+            outcome, more = f"stopped after {at}", ", before its final test; the same command runs the test"
         elif record.iteration == self._last:
-            outcome = f"paused at iteration {record.iteration:,} as asked; a later --stop-at, or none, continues it"
+            outcome, more = f"paused at {at}", " as requested; a later --stop-at, or none, resumes it"
         else:
-            outcome = f"paused at iteration {record.iteration:,}; the same command continues it"
-        self.say(f"    {outcome}, {_clock(record.seconds)} in all sessions")
+            outcome, more = f"paused at {at}", "; the same command resumes it"
+        if self._is_terminal and self._run:
+            self._say_of(self._run, f"{outcome}, {_clock(record.seconds)}")
+        else:
+            self.say(f"    {outcome}{more}, {_clock(record.seconds)} in all sessions")
+
+    def say(self, text: str) -> None:
+        """Print a text in lines of its own; on a terminal they fit its width."""
+        if self._bar is not None:
+            self._bar.clear()
+        if self._is_terminal:
+            text = textwrap.fill(text, self._stream.width - 1, subsequent_indent="    ", break_on_hyphens=False)
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def _begin(self, run: PlannedRun) -> None:
+        """Make a run the current one, whose number counts up once."""
+        self._close_bar()
+        self._to_do.pop(run.id, None)
+        if self._run is None or run.id != self._run.id:
+            self._number += 1
+        self._run = run
+
+    def _name_run(self) -> str:
+        if self._run is None:
+            return ""
+        run, cells = self._run, ", ".join(self._run.cells)
+        return f"[{self._number}/{self._runs}] {cells} ({run.net_name}, seed {run.seed}, run {run.id})"
+
+    def _say_of(self, run: PlannedRun, text: str) -> None:
+        """Print how a run ended, on a terminal in one line."""
+        self._begin(run)
+        line, width = f"{self._name_run()}: {text}", self._stream.width - 1
+        if self._is_terminal and len(line) > width:
+            line = f"[{self._number}/{self._runs}] {run.cells[0]}, seed {run.seed}: {text}"
+        if self._is_terminal and len(line) > width:
+            line = f"{run.cells[0]} {run.seed}: {text.removeprefix('test error ')}"
+        self.say(line if not self._is_terminal or len(line) <= width else f"{line[: width - 3]}...")
+
+    def _layout(self) -> tuple[str, int]:
+        """Return tqdm's format and width: the facts that fit, then the bar if it does."""
+        columns = self._stream.width - 1  # a full line would make some terminals start another
+        count = f"{self._here}/{self._last}"
+        facts = [f"all {self._left_in_all()}", *self._facts]
+        while len(facts) > 1 and len(", ".join(facts)) + len(count) + 1 > columns:
+            facts.pop()
+        run = f"{self._run.cells[0]} seed {self._run.seed}" if self._run else ""
+        for fact in (f"[{self._number}/{self._runs}]", run):
+            if len(", ".join([*facts, fact])) + len(f" || {count}") + _MIN_BAR <= columns:
+                facts.append(fact)
+        text = ", ".join(facts)
+        has_bar = len(f"{text} || {count}") + _MIN_BAR <= columns
+        return f"{text} {'|{bar}| ' if has_bar else ''}{count}", columns
+
+    def _refresh(self) -> None:
+        self._bar.bar_format, self._bar.ncols = self._layout()
+        self._bar.refresh()
 
     def _close_bar(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
-    def _seconds_left_in_all(self) -> float:
-        elapsed = time.monotonic() - self._started
-        remaining = self._last - self._here + sum(self._lacking.values())
-        return remaining * elapsed / max(self._done, 1)
-
-    def say(self, text: str) -> None:
-        """A line of text."""
-        if self._bar is not None:
-            self._bar.clear()
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+    def _left_in_all(self) -> str:
+        """The time left for all runs, "?" before the first iteration."""
+        if not self._done:
+            return "?"
+        iterations = self._last - self._here + sum(self._to_do.values())
+        return _clock(iterations * (time.monotonic() - self._started) / self._done)
 
 
 def _clock(seconds: float) -> str:
+    """Format a duration as m:ss or h:mm:ss."""
     whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+    minutes = f"{whole // 60 % 60}:{whole % 60:02}"
+    return minutes if whole < 3600 else f"{whole // 3600}:{minutes:>05}"

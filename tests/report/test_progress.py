@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import TextIO
 
 import pytest
 
@@ -20,57 +28,147 @@ def run(table2: Table, small_dataset: ImageDataset) -> PlannedRun:
     return planned
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+class Screen:
+    """What a terminal of some width shows of the output so far."""
+
+    def __init__(self, file: int, columns: int) -> None:
+        self._file, self.columns = file, columns
+
+    def lines(self) -> list[str]:
+        """Return the lines, asserting that none is wider than the terminal."""
+        os.set_blocking(self._file, False)
+        text = b""
+        with suppress(BlockingIOError):
+            while True:
+                text += os.read(self._file, 65536)
+        lines = []
+        for written in text.decode().replace("\r\n", "\n").split("\n"):
+            line: list[str] = []
+            for part in written.split("\r"):
+                assert len(part) < self.columns
+                line[: len(part)] = part
+            lines.append("".join(line).rstrip())
+        return lines
+
+
+@contextmanager
+def terminal(columns: int) -> Iterator[tuple[TextIO, Screen]]:
+    main, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    try:
+        with os.fdopen(secondary, "w") as stream:
+            yield stream, Screen(main, columns)
+    finally:
+        os.close(main)
 
 
 def line(iteration: int, test_error: float | None) -> HistoryLine:
-    return HistoryLine(iteration, 1.0, 0.1, 1.5, 50.0, 1.0 if test_error else None, test_error, 1.0)
+    return HistoryLine(iteration, 1.0, 0.1, 1.17, 41.52, 1.0 if test_error else None, test_error, 1.0)
 
 
-def told(run: PlannedRun, stream: io.StringIO, goal: int = 80, **ending: object) -> str:
-    other = replace(run, seed=1)
+def train(run: PlannedRun, stream: TextIO, goal: int = 80, **ending: object) -> Progress:
+    """Report one finished run, and 40 iterations of another."""
     progress = Progress([(run, 80)], 2, stream)
-    progress.skipped(other, "finished at iteration 80 already")
+    progress.skipped(replace(run, seed=1), "finished at iteration 80 already")
     progress.started(run, 0, goal, "eager", "a reason")
     for iteration in range(1, 41):
         progress.stepped(iteration)
     progress.logged(line(20, None))
-    progress.logged(line(40, 12.5))
+    progress.logged(line(40, 78.61))
     if not ending:
         progress.finishing()
     progress.ended(a_record(**ending))
-    return stream.getvalue()
+    return progress
+
+
+def plain(run: PlannedRun, goal: int = 80, **ending: object) -> list[str]:
+    stream = io.StringIO()
+    train(run, stream, goal, **ending)
+    return stream.getvalue().splitlines()
 
 
 def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None:
-    lines = told(run, io.StringIO()).splitlines()
+    lines = plain(run)
     assert lines[0].startswith("[1/2] preact/resnet110 (preact_resnet110(depth=14), seed 1, run ")
     assert lines[0].endswith("finished at iteration 80 already")
     assert lines[1].startswith("[2/2] ")
     assert lines[1].endswith(": to iteration 80")
     assert lines[2] == "    engine eager: a reason"
-    assert "40/80  lr 0.1, train loss 1.5000, error 50.00 %, test error 12.50 %, " in lines[3]
+    assert "40/80  lr 0.1, train loss 1.1700, error 41.52 %, test error 78.61 %, " in lines[3]
     assert lines[3].endswith("in all")
     assert lines[4].strip() == "averaging BN statistics over the training set, testing"
-    assert lines[5].strip().startswith("test error 6.50 % (moving averages 6.75 %), 0:00:12")
-    assert len(lines) == 6  # nothing for iteration 20: no test, and no ten seconds since the last line
+    assert lines[5].strip() == "test error 6.50 % (moving averages 6.75 %), 0:12 in all sessions"
+    assert len(lines) == 6  # none for iteration 20: no test, and no ten seconds since the last line
 
 
-def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:
-    text = told(run, Terminal())
-    assert "40/80" in text
-    assert "\r" in text
-    assert "test error 6.50 %" in text
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_terminal_keeps_one_unwrapped_line_per_run(run: PlannedRun, columns: int) -> None:
+    with terminal(columns) as (stream, screen):
+        train(run, stream)
+        skipped, engine, ended, rest = screen.lines()
+    assert "finished" in skipped
+    assert engine == "    engine eager: a reason"
+    assert "6.50 %" in ended
+    assert rest == ""
+
+
+@pytest.mark.parametrize(
+    ("columns", "start", "has_bar"),
+    [
+        (40, "all 0:00, loss 1.17, err 41.5 40/80", False),
+        (60, "all 0:00, loss 1.17, err 41.5, test 78.6 |", True),
+        (80, "all 0:00, loss 1.17, err 41.5, test 78.6, [1/2] |", True),
+        (200, "all 0:00, loss 1.17, err 41.5, test 78.6, [1/2], preact/resnet110 seed 0 |", True),
+    ],
+)
+def test_bar_shows_what_fits_beginning_with_time_left(
+    run: PlannedRun, columns: int, start: str, has_bar: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    with terminal(columns) as (stream, screen):
+        progress = Progress([(run, 80)], 2, stream)
+        progress.started(run, 0, 80, "eager", "a reason")
+        progress.stepped(40)
+        progress.logged(line(40, 78.61))
+        assert screen.lines()[-1].startswith(start)
+        progress.logged(line(40, None))  # the last test error stays
+        shown = screen.lines()[-1]
+        assert shown.startswith(start)
+        assert ("█" in shown) is has_bar
+        assert shown.endswith("40/80")
+
+
+def test_bar_follows_the_width_of_the_terminal(run: PlannedRun) -> None:
+    with terminal(200) as (stream, screen):
+        progress = Progress([(run, 80)], 1, stream)
+        progress.started(run, 0, 80, "eager", "a reason")
+        assert len(screen.lines()[-1]) == 199
+        fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+        progress.stepped(1)
+        progress.logged(line(1, None))
+        assert len(screen.lines()[-1].rstrip()) == 49
+
+
+def test_closed_terminal_does_not_end_a_training(run: PlannedRun) -> None:
+    class Closed(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+        def flush(self) -> None:
+            raise ValueError("I/O operation on closed file")
+
+    train(run, Closed())
 
 
 @pytest.mark.parametrize(
     ("goal", "ending", "message"),
     [
-        (40, {"iteration": 40}, "paused at iteration 40 as asked; a later --stop-at, or none, continues it"),
-        (80, {"iteration": 40}, "paused at iteration 40; the same command continues it"),
-        (80, {"iteration": 80}, "stopped after iteration 80, before its final test; the same command makes it"),
+        (40, {"iteration": 40}, "paused at iteration 40 as requested; a later --stop-at, or none, resumes it"),
+        (80, {"iteration": 40}, "paused at iteration 40; the same command resumes it"),
+        (80, {"iteration": 80}, "stopped after iteration 80, before its final test; the same command runs the test"),
         (
             80,
             {"iteration": 40, "status": "diverged"},
@@ -79,62 +177,66 @@ def test_a_terminal_gets_a_bar(run: PlannedRun) -> None:
         (
             80,
             {"status": "diverged", "divergence": Divergence(9, 0.1, None, None)},
-            "iterations before did not show where",
+            "diverged: ",
         ),
     ],
 )
-def test_how_a_run_without_a_result_ended(run: PlannedRun, goal: int, ending: dict[str, object], message: str) -> None:
-    assert message in told(run, io.StringIO(), goal, **{"status": "partial", **ending})
+def test_run_without_result_is_reported(run: PlannedRun, goal: int, ending: dict[str, object], message: str) -> None:
+    assert message in plain(run, goal, **{"status": "partial", **ending})[-1]
 
 
-def test_a_prefix_says_of_how_much(run: PlannedRun) -> None:
-    assert ": to iteration 40 of 80" in told(run, io.StringIO(), 40, status="partial", iteration=40)
+def test_prefix_is_reported_with_the_length_of_the_run(run: PlannedRun) -> None:
+    assert plain(run, 40, status="partial", iteration=40)[1].endswith(": to iteration 40 of 80")
 
 
-@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
-def test_a_line_that_an_interrupted_session_owed_comes_before_any_step(run: PlannedRun, stream: io.StringIO) -> None:
+def test_history_line_of_an_interrupted_session_may_precede_any_step(run: PlannedRun) -> None:
+    stream = io.StringIO()
     progress = Progress([(run, 40)], 1, stream)
     progress.started(run, 40, 80, "eager", "a reason")
     progress.logged(line(40, 12.5))
-    progress.stepped(41)
-    progress.ended(a_record())
-    assert ("test error 12.50 %\n" in stream.getvalue()) is not stream.isatty()
+    assert "resumed at 40" in stream.getvalue()
+    assert stream.getvalue().endswith("test error 12.50 %\n")
 
 
-def test_a_run_that_fails_or_is_lost_closes_its_bar_and_counts_once(run: PlannedRun) -> None:
-    stream = Terminal()
-    progress = Progress([(run, 80)], 2, stream)
-    progress.started(run, 0, 80, "eager", "a reason")
-    progress.warned(run, "begun elsewhere")
-    progress.failed(run, "no memory")
-    progress.skipped(replace(run, seed=1), "another process is at it")
-    lines = [line.split("\r")[-1].strip() for line in stream.getvalue().split("\n")]
-    assert f"{run.id}: begun elsewhere" in lines
-    assert any(line.startswith("[1/2] ") and line.endswith(": error: no memory") for line in lines)
-    assert lines[-2].startswith("[2/2] ")
-    assert lines[-2].endswith(": another process is at it")
+def test_failed_run_is_counted_once_and_its_error_is_complete(run: PlannedRun) -> None:
+    error = "no memory; " + "use a smaller batch or " * 5 + "another GPU"
+    with terminal(80) as (stream, screen):
+        progress = Progress([(run, 80)], 2, stream)
+        progress.started(run, 0, 80, "eager", "a reason")
+        progress.warned(run, "begun elsewhere")
+        progress.failed(run, error)
+        progress.skipped(replace(run, seed=1), "another process works on it")
+        _, warning, *failure, skipped, _ = screen.lines()
+    assert warning == f"    {run.id}: begun elsewhere"
+    assert failure[0].startswith("[1/2] ")
+    assert " ".join(" ".join(failure).split()).endswith(f": error: {error}")
+    assert skipped == "[2/2] preact/resnet110, seed 1: another process works on it"
 
 
-def test_a_loss_that_is_not_finite_is_said(run: PlannedRun) -> None:
+def test_loss_that_is_not_finite_is_reported(run: PlannedRun) -> None:
+    broken = replace(line(20, 90.0), train_loss=None, train_error=None)
     stream = io.StringIO()
-    progress = Progress([(run, 80)], 1, stream)
-    progress.started(run, 0, 80, "eager", "a reason")
-    progress.stepped(1)
-    progress.logged(replace(line(20, 90.0), train_loss=None, train_error=None))
+    with terminal(80) as (on_terminal, screen):
+        for one in (stream, on_terminal):
+            progress = Progress([(run, 80)], 1, one)
+            progress.started(run, 0, 80, "eager", "a reason")
+            progress.stepped(1)
+            progress.logged(broken)
+        assert "loss not finite, test 90.0" in screen.lines()[-1]
     assert "train loss not finite" in stream.getvalue()
 
 
-@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
-def test_the_engine_is_named_once_until_it_changes(run: PlannedRun, stream: io.StringIO) -> None:
+def test_engine_is_named_once_until_it_changes(run: PlannedRun) -> None:
+    stream = io.StringIO()
     progress = Progress([], 4, stream)
     for seed, engine in enumerate(["graph", "graph", "eager", "compile", "compile"]):
         progress.started(replace(run, seed=seed), 0, 80, engine, "a reason")
         progress.stepped(1)
         progress.ended(a_record())
-    lines = [line.split("\r")[-1] for line in stream.getvalue().split("\n")]
+    lines = stream.getvalue().splitlines()
     assert [line for line in lines if "engine" in line] == [
         "    engine graph: a reason",
         "    engine eager: a reason",
         "    engine compile: a reason; the first step compiles the net, which can take minutes",
     ]
-    assert next(i for i, line in enumerate(lines) if "engine" in line) == 1, "right behind the run's name"
+    assert "engine" in lines[1]
