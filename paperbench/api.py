@@ -1,4 +1,4 @@
-"""Tables as objects: what scripts, notebooks and the command line use.
+"""Tables as objects, for scripts, notebooks and the command line.
 
     import paperbench
     judged = paperbench.load_table("table2").compare("results/")
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 
 class JudgedTable:
-    """A table of the paper with a verdict for each cell and claim. `str` is the report for a terminal.
+    """A table of the paper with a verdict for each cell and claim. `str` is the short report for a terminal.
 
     Attributes:
-        comparison: All that was found.
-        complaints: What could not be read or was left out, one sentence each.
-        other_profiles: Those that there are runs of too.
+        comparison: All verdicts and their evidence.
+        complaints: Files, records and results that could not be used, one sentence each.
+        other_profiles: Other profiles with runs of these nets.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class JudgedTable:
         return self.comparison.claims
 
     def cell(self, cell_id: str) -> CellComparison:
-        """The cell `row/column`.
+        """Return the cell `row/column`.
 
         Raises:
-            PaperbenchError: It was not compared.
+            PaperbenchError: The cell was not compared.
         """
         for compared in self.cells:
             if compared.cell.id == cell_id:
@@ -87,7 +87,7 @@ class JudgedTable:
         raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [c.cell.id for c in self.cells])}")
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
-        """Whether no cell differs from the paper; or, with "reproduced", whether all are reproduced."""
+        """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""
         return self.comparison.holds(requirement)
 
     @property
@@ -99,7 +99,7 @@ class JudgedTable:
         """Format the report.
 
         Args:
-            requirement: What a cell must be to pass, in JUnit's XML.
+            requirement: The condition for a cell to pass, in "junit".
             long: Whether "table" is the full report; the other formats always are.
 
         Raises:
@@ -140,10 +140,11 @@ class JudgedTable:
 
 
 class PublishedTable:
-    """A table as the paper prints it. `str` is that, as text.
+    """A table as the paper prints it, which is also its `str`.
 
     Attributes:
-        table: Everything known of it.
+        table: The table with its recipes, claims and profiles.
+        root: The directory with its experiments/ and expected/.
     """
 
     def __init__(self, table: Table, root: Path) -> None:
@@ -169,14 +170,14 @@ class PublishedTable:
         profile: str = "paper",
         seeds: int | None = None,
     ) -> JudgedTable:
-        """Judge the results in a directory.
+        """Judge the results in a results directory.
 
         Args:
             cells: One shell pattern or several, see `Table.cells`.
-            seeds: Runs a cell, fixed beforehand, if not as many as the table says.
+            seeds: Runs per cell, fixed beforehand; by default the table's.
 
         Raises:
-            PaperbenchError: There is no such directory, profile or cell.
+            PaperbenchError: The directory, profile or cell does not exist.
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
@@ -185,7 +186,7 @@ class PublishedTable:
             raise PaperbenchError(f"{folder} is not a directory. Name a results directory (`--results`).")
         if not folder.is_dir():
             raise PaperbenchError(
-                f"{folder} does not exist. Name the one with the results (`--results`), or make one: "
+                f"{folder} does not exist. Name a results directory (`--results`), or make one: "
                 f"`paperbench run {self.id} --profile {profile} --results {folder}`."
             )
         store = Store(folder)
@@ -209,7 +210,7 @@ class PublishedTable:
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):
             if one != self.id:
-                with suppress(PaperbenchError):  # whoever asks for that table is told what is wrong with it
+                with suppress(PaperbenchError):  # reported when that table is loaded
                     yield read_table(one, self.root)
 
     def __str__(self) -> str:
@@ -224,19 +225,19 @@ class PublishedTable:
 
 
 def _printable(text: str) -> str:
-    """Text without what file names can hold and no encoding can."""
+    """Replace the surrogates in file names that are not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
-    """A table of the paper.
+    """Load a table of the paper.
 
     Args:
         table: Its id, such as "table2".
-        root: A folder with experiments/ and expected/; by default those of paperbench.
+        root: A directory with experiments/ and expected/; by default paperbench's own.
 
     Raises:
-        PaperbenchError: There is no such table, or one of its files is not as it should be.
+        PaperbenchError: The table does not exist, or one of its files is invalid.
     """
     folder = spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, folder), folder)
@@ -244,15 +245,15 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs that a table needs, and how to train them. `str` lists them.
+    """The runs that a table needs, and how to train them. `str` lists the runs.
 
     Attributes:
-        cells: The shell patterns that chose the cells.
-        unnamed_rows: Rows that match it and run only if they are named in full.
-        seeds: Runs per cell, fixed beforehand; the runs may be the extension to twice as many.
+        cells: The shell patterns of the cells.
+        unnamed_rows: Rows that match a pattern but are run only if they are named in full.
+        seeds: Runs per cell, fixed beforehand; `runs` may be the extension to twice as many.
         runs: All runs of these cells and seeds.
-        remaining: Those still to be done, each with the iterations that it lacks.
-        bytes_needed: Disk space that they will fill.
+        remaining: The runs to do, each with the number of iterations to do.
+        bytes_needed: Disk space that they need.
         results: The results directory.
         stop_at: Iteration at which every run pauses.
         max_seconds: Time to train for.
@@ -307,14 +308,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a plan led to.
+    """The outcome of `run`.
 
     Attributes:
-        plan: What was asked for.
-        failed: Runs that could not continue; the observer has the reasons.
-        remaining: Runs still to be done, the failed ones among them.
-        is_cut_short: Whether a signal or the time limit stopped it.
-        signal: Number of the signal, if it was one.
+        failed: Runs that could not be resumed; the observer got the reasons.
+        remaining: Runs still to do, including the failed ones.
+        is_cut_short: Whether a signal or the time limit stopped training.
+        signal: Number of the signal, if a signal stopped it.
     """
 
     plan: Plan
@@ -359,22 +359,22 @@ def plan(
     incompatible: Incompatible = "refuse",
     root: str | PathLike[str] | None = None,
 ) -> Plan:
-    """What it takes to train a table. Loads the data sets; writes nothing.
+    """Plan the training of a table. Loads the data sets; writes nothing.
 
     Args:
-        results: The results directory; runs that it holds are continued.
+        results: The results directory; its runs are resumed.
         cells: One shell pattern or several, see `Table.cells`.
-        seeds: Runs per cell, if not as many as the table or profile says. Twice as many are its extension.
+        seeds: Runs per cell; by default the table's or profile's. Twice as many are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
         engine: "eager", "graph" or "compile"; "auto" chooses.
-        data: Folder with the data sets; by default $PAPERBENCH_DATA, else ./data.
-        stop_at: Iteration at which every run pauses: a prefix, to be continued later.
-        max_seconds: Time to train for.
-        incompatible: What to do with runs by other versions, or without a readable checkpoint.
-        root: As of `load_table`.
+        data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
+        stop_at: Iteration at which every run pauses: a prefix, to be resumed later.
+        max_seconds: Time limit for training.
+        incompatible: How to treat runs by other versions, or without a readable checkpoint.
+        root: As for `load_table`.
 
     Raises:
-        PaperbenchError: A name is unknown, data are missing, the device lacks something, or the disk is too full.
+        PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
     """
     if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
         raise PaperbenchError(f"seeds must be from 1 to {MAX_SEEDS}, not {seeds}.")
@@ -400,7 +400,7 @@ def plan(
     if incompatible not in get_args(Incompatible):
         raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     on = choose_device(device)
-    choose_engine(engine, on, iterations=0)  # complains, if it must, before data are read
+    choose_engine(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_folder = data_directory(Path(data) if data is not None else None)
     datasets = {key: load_dataset(key, data_folder) for key in planning.needed_datasets(chosen, of_profile)}
@@ -427,10 +427,10 @@ def plan(
 
 
 def run(plan: Plan, observer: Observer | None = None) -> Outcome:
-    """Train what a plan lacks, then judge the table. Ctrl-C, and SIGTERM, stop it after the present iteration.
+    """Train the remaining runs of a plan, then judge the table. Ctrl-C and SIGTERM stop it after the current iteration.
 
     Args:
-        observer: Follows the runs; by default progress goes to stderr.
+        observer: Follows the runs; by default progress is printed on stderr.
 
     Raises:
         PaperbenchError: A file cannot be written.
@@ -445,7 +445,7 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
         executor = Executor(store, plan.device, limits, observer, plan.incompatible, plan.engine)
         failed = executor.run_all(plan.runs)
     is_cut_short = limits.exhausted
-    plan.results.mkdir(parents=True, exist_ok=True)  # there was perhaps no time to start any run
+    plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
     return Outcome(plan, judged, failed, left, is_cut_short, limits.signal)

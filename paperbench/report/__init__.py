@@ -1,4 +1,4 @@
-"""What people and other programs read: comparisons in several formats, tables, pictures of nets, progress of runs."""
+"""Reports for people and programs: comparisons in several formats, tables, diagrams of nets, progress of runs."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from typing import Literal, get_args
 
 Format = Literal["table", "markdown", "latex", "json", "csv", "junit"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-"""Of a comparison."""
+"""The formats of a comparison."""

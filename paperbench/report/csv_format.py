@@ -1,11 +1,10 @@
 """A comparison as CSV (RFC 4180, but with plain newlines): one line per run, and one for each net without runs.
 
-A net stands in a cell, its runs in groups that may be pooled; what holds for all runs of a cell, net or group is
-repeated in each of their lines. An empty field means that there is no such value. Numbers are in full precision, flags
-are `true` or `false`, and the versions in `numerics` have spaces between them.
+Values of a cell, net or group of runs are repeated in the lines of all its runs. An empty field means no value. Numbers
+are in full precision, flags are `true` or `false`, and the versions in `numerics` are separated by spaces.
 
-Spreadsheets take text that begins with =, +, - or @ for a formula. Such text gets an apostrophe in front, which they
-read as "this is text". Numbers are left alone.
+Spreadsheets compute text that begins with =, +, - or @ as a formula. Such text gets an apostrophe in front, which marks
+it as text. Numbers are left alone.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ COLUMNS = {
     "error": "run.error",
     "counted": "run.counted",
 }
-"""The columns, each with its place in the JSON document, whose types (`report.json_format`) say what it is."""
+"""The columns, each with its path in the JSON document; see the types in `report.json_format`."""
 
-_FORMULA_BEGINS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the latter four are the former in full width
+_FORMULA_BEGINS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the last four are the full-width forms
 
 
 def render(document: ComparisonDocument) -> str:
-    """The comparison as CSV, the names of the columns first."""
+    """Return the comparison as CSV with a header line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -72,7 +71,7 @@ def render(document: ComparisonDocument) -> str:
 
 
 def _lines(document: ComparisonDocument) -> Iterator[dict[str, object]]:
-    """What the columns of each line are read from."""
+    """Yield the objects to which the paths of the columns lead, for each line."""
     for cell in document.cells:
         for net in cell.nets:
             of_net = {"document": document, "cell": cell, "net": net}

@@ -20,7 +20,7 @@ MIN_WIDTH = 40
 """Width in characters below which nothing is fitted to the terminal."""
 MAX_PROSE_WIDTH = 120
 MIN_PROSE_COLUMN_WIDTH = 14
-MIN_COLUMN_WIDTH = 5
+MIN_COLUMN_WIDTH = 3
 
 _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
@@ -173,6 +173,7 @@ def as_text(grid: Grid, long: bool = True) -> str:
         ("headers", blocks),
         ("headers", narrow),
         ("numbers", narrow),
+        ("verdicts", narrow),
         ("anywhere", narrow),
     ]
     for breaking, grids in attempts:
@@ -222,8 +223,8 @@ def as_markdown(grid: Grid) -> str:
 Lines = list[str]
 """The lines of one table cell."""
 
-Breaking = Literal["headers", "numbers", "anywhere"]
-"""What may be broken into lines: headers and prose; also numbers with a parenthesis; also words."""
+Breaking = Literal["headers", "numbers", "verdicts", "anywhere"]
+"""What may be broken into lines: headers and prose; also numbers before a parenthesis; also verdicts; also words."""
 
 
 def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[Lines], list[list[Lines]]]:
@@ -261,7 +262,8 @@ def _minima(grid: Grid, breaking: Breaking) -> list[int]:
             continue
         least = max(len(word.rstrip()) for word in _words(header))
         for text in texts:
-            if isinstance(text, Marked) or (alignment == "right" and breaking == "headers"):
+            is_verdict = isinstance(text, Marked) and breaking != "verdicts"
+            if is_verdict or (alignment == "right" and breaking == "headers"):
                 least = max(least, len(text))
             elif alignment == "right":  # "22.71 (22.68±0.22)"
                 least = max(least, *map(len, text.replace(" (", "\n(").split("\n")))

@@ -1,7 +1,7 @@
-"""A comparison as typed facts: what `--format json` writes, and what the lines of `--format csv` are taken from.
+"""A comparison as typed facts, the content of `--format json` and `--format csv`.
 
 Errors are in percent; differences, deviations and tolerances in percentage points. No number is infinite: a diverged
-run has no error, and where a median or degrees of freedom would be infinite stands null.
+run has no error, and an infinite median or number of degrees of freedom is null.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _INFINITE_IS_NULL = BeforeValidator(_finite)
 
 @typed
 class RunFacts:
-    """One training.
+    """One run.
 
     Attributes:
-        run: Its id, which names its folder and record; null of a result from elsewhere.
-        error: Test error after the last iteration; null while it has not ended, if it diverged, or if the run has no
-            error of the cell's kind.
-        iteration: Iterations done; null of a result from elsewhere.
-        counted: Whether verdict, median, difference and failures are about it: it has ended and is one of the runs
-            tested or, before the first test, of those planned; if none of these has ended, it is any that has.
+        run: The run's id, which names its directory and record; null for an external result.
+        error: Test error after the last iteration; null before the run has ended, if it diverged, or if it has no error
+            of the cell's kind.
+        iteration: Iterations done; null for an external result.
+        counted: Whether verdict, median, difference and failures include the run: it has ended and is one of the tested
+            runs or, before the first test, of the planned runs. If none of these has ended, all that have are counted.
     """
 
     seed: int
@@ -65,10 +65,10 @@ class GroupFacts:
     """Runs that may be pooled, by seed.
 
     Attributes:
-        conditions: What they have in common; of results from elsewhere only the source is known.
-        median: Of the test errors: in `shown` of the counted runs, in `others` of all that have ended; null if there
-            are none, or if it is infinite.
-        median_diverged: Whether so many runs diverged that it is infinite.
+        conditions: The conditions that the runs share; for external results only the source is known.
+        median: Median test error, in `shown` of the counted runs, in `others` of all runs that have ended; null without
+            such runs, or if it is infinite.
+        median_diverged: Whether the median is infinite because of diverged runs.
     """
 
     conditions: Conditions
@@ -82,13 +82,13 @@ class NetFacts:
     """One net of a cell.
 
     Attributes:
-        setting: What sets it apart from the others of a sweep, such as gate_bias=-3; empty in a cell of one net.
-        net: The paper's net as one would ask timm for it; a reduced profile changes its depth.
-        reason: Why it has this verdict; empty where the interval says all.
-        look: 1 if it follows from the planned runs, 2 if from twice as many; null if from no full number of runs.
-        failing: Of the counted runs; null without any.
+        setting: The net's setting in a sweep, such as gate_bias=-3; empty in a cell with one net.
+        net: The paper's net, as timm's `create_model` takes it; a reduced profile changes its depth.
+        reason: The reason for the verdict; empty where the interval is reason enough.
+        look: 1 if the verdict follows from the planned runs, 2 if from twice as many, null if from fewer.
+        failing: Failures among the counted runs; null without counted runs.
         shown: The runs that the verdict is about.
-        others: The other groups, from near to the paper to far from it.
+        others: The other groups, the nearest to the paper first.
     """
 
     setting: str
@@ -103,12 +103,12 @@ class NetFacts:
 
 @typed
 class IntervalFacts:
-    """Where the true difference of our median and the published one lies, by two one-sided tests.
+    """Confidence interval of our median minus the published number, by two one-sided tests.
 
     Attributes:
         level: Error level of each side, as a probability.
         difference: Our median minus the published number.
-        degrees: Of freedom of the t distribution; null: infinite, the normal distribution.
+        degrees: Degrees of freedom of the t distribution; null for the normal distribution.
     """
 
     low: float
@@ -125,8 +125,8 @@ class NoiseFacts:
 
     Attributes:
         std: Standard deviation of a single run, with its safety factor.
-        degrees: Of freedom; null: infinite, the deviation is taken as known.
-        rests_on: Whose runs it was estimated from.
+        degrees: Degrees of freedom; null if the deviation is taken as known.
+        rests_on: The runs that it was estimated from.
         published_weight: Share of the published variance in the pooled one, from 0 to 1.
     """
 
@@ -142,17 +142,17 @@ class CellFacts:
 
     Attributes:
         id: "row/column".
-        row, column: Their titles.
+        row, column: Titles of its row and column.
         dataset: Key of the data set of the paper's nets.
-        evaluation: How its nets are tested; null: on whole images.
+        evaluation: How its nets are tested; null for whole images.
         labels: The paper's further columns.
-        published: What the paper prints, with number of runs, statistic and tolerance where it prints a number.
-        home: "table/row/column" of the cell that the published result stands in first.
+        published: The published result, with number of runs, statistic and tolerance if it is a number.
+        home: "table/row/column" of the cell in which the published result appears first.
         differs: Whether it differs from the paper after Holm's correction, which makes the exit status 1.
-        shift: Our median minus the published number, if the two differ significantly within the tolerance.
-        difference: The same, whatever the verdict; null where there are no two numbers to compare.
+        shift: Our median minus the published number, if they differ significantly but within the tolerance.
+        difference: Our median minus the published number, whatever the verdict; null unless both are numbers.
         p_value: Of the hypothesis that the true difference is within the tolerance.
-        nets: One, or each of a sweep. The other values are as theirs, for all of them together.
+        nets: The net, or all nets of a sweep. The other values are for all nets together.
     """
 
     id: str
@@ -181,13 +181,13 @@ class CellFacts:
 
 @typed
 class Summary:
-    """What the verdicts add up to.
+    """Totals of the verdicts.
 
     Attributes:
-        verdicts, standings: How many cells and claims there are of each.
-        holds: Whether no cell differs: the exit status.
-        all_reproduced: The same with `--require reproduced`.
-        expected_false_alarms: How many cells would be called worse or better by chance, without Holm's correction, if
+        verdicts, standings: Number of cells with each verdict and of claims with each standing.
+        holds: Whether no cell differs, which makes the exit status 0.
+        all_reproduced: Whether the exit status is 0 with `--require reproduced`.
+        expected_false_alarms: Expected number of cells called worse or better by chance, without Holm's correction, if
             every true difference were exactly the tolerance.
     """
 
@@ -200,17 +200,17 @@ class Summary:
 
 @typed
 class ComparisonDocument:
-    """A table of the paper beside our runs, judged, as `paperbench compare TABLE --format json` writes it.
+    """A judged table, as `paperbench compare TABLE --format json` writes it.
 
     Attributes:
         schema: Version of this format.
-        paperbench: Version of paperbench that judged.
+        paperbench: Version of paperbench that judged the table.
         planned: Runs per cell, fixed beforehand.
-        footnotes: The paper's own, by mark.
-        claims: What the paper says about several cells, judged by our runs among each other.
-        deviations: Where our runs deviate from what the authors did; `paper` is empty where the paper does not say.
-        left_out: What was meant for this table and not used, a sentence each.
-        complaints: What could not be read, likewise.
+        footnotes: The paper's footnotes, by mark.
+        claims: The paper's claims about several cells, judged by our runs alone.
+        deviations: Deviations of our runs from the paper; `paper` is empty where the paper is silent.
+        left_out: Records and results for this table that were not used, a sentence each.
+        complaints: Files that could not be read, a sentence each.
     """
 
     schema: Literal[1]
@@ -230,15 +230,15 @@ class ComparisonDocument:
 
 
 def render(document: ComparisonDocument) -> str:
-    """The JSON, in ASCII, which any terminal can print, with a newline at the end."""
+    """Return the JSON, in ASCII, which any terminal can print, with a newline at the end."""
     return json.dumps(json.loads(to_json(document)), indent=1) + "\n"
 
 
 def document(comparison: Comparison, complaints: Sequence[str] = ()) -> ComparisonDocument:
-    """The facts of a comparison.
+    """Collect the facts of a comparison.
 
     Args:
-        complaints: What could not be read, one sentence each; what the comparison itself left out may be among them.
+        complaints: Files that could not be read, one sentence each; may repeat `comparison.left_out`.
     """
     table = comparison.table
     verdicts = Counter(cell.verdict for cell in comparison.cells)
@@ -267,7 +267,7 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
 
 
 def _take(kind: type[T], *sources: object, **given: object) -> T:
-    """A value of a type, its fields as given, or else the attributes of the same names of the first source with one."""
+    """Make a value of a type; fields not given are attributes of the first source that has them."""
     names = [field.name for field in fields(cast(Any, kind)) if field.name not in given]
     return kind(**{name: next(getattr(s, name) for s in sources if hasattr(s, name)) for name in names}, **given)
 

@@ -1,10 +1,9 @@
-"""A report as JUnit XML, for the machinery that shows test results.
+"""A report as JUnit XML, for CI systems.
 
-One suite has a test case for each cell, another one for each claim. A cell fails where it makes the exit status 1: if
-it is worse or better even after Holm's correction; or, if that is required, if it is not reproduced though the paper
-prints a result and it is not left to a request. What cannot be judged yet is skipped, with the reason. A claim fails if
-it is contradicted in the paper's profile, which the exit status does not tell. Properties of the suite of cells say
-where our runs deviate from the paper's.
+One suite has a test case for each cell, another one for each claim. A cell fails if it makes the exit status 1: if it
+is worse or better after Holm's correction or, with `--require reproduced`, if it is not reproduced although it should
+be. A cell or claim that cannot be judged yet is skipped, with the reason. A claim fails if it is contradicted in the
+paper's profile, which does not change the exit status. Properties of the suite of cells list our deviations.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _Outcome = Literal["passed", "failure", "skipped"]
 
 
 def render(report: Report, requirement: Requirement = "no difference") -> str:
-    """The report as XML, in ASCII, with a newline at the end.
+    """Return the report as XML, in ASCII, with a newline at the end.
 
     Args:
-        requirement: What the exit status tells.
+        requirement: The condition for exit status 0.
     """
     profile = report.comparison.profile
     name = f"paperbench.{report.comparison.table.id}.{profile}"
@@ -52,7 +51,7 @@ def render(report: Report, requirement: Requirement = "no difference") -> str:
 
 
 def _add(parent: ElementTree.Element, tag: str, content: str = "", **attributes: str) -> ElementTree.Element:
-    """A new element, without the characters that XML cannot hold, however they are escaped."""
+    """Add an element. Characters that XML cannot contain even if escaped are replaced."""
     legal = {name: _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", value) for name, value in attributes.items()}
     element = ElementTree.SubElement(parent, tag, legal)
     element.text = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", content) or None
@@ -66,11 +65,11 @@ def _add_properties(element: ElementTree.Element, properties: Iterable[tuple[str
 
 
 def _add_outcome(case: ElementTree.Element, outcome: _Outcome, message: str, details: Iterable[str]) -> None:
-    """Say how a test case ended.
+    """Add the outcome of a test case.
 
     Args:
-        message: Verdict or standing, and why, in a line.
-        details: All that is known, in several.
+        message: Verdict or standing, and the reason, in one line.
+        details: The lines of the full report.
     """
     text = "\n".join(details)
     if outcome == "failure":
@@ -123,9 +122,10 @@ def _details(report: CellReport, notes: Iterable[str]) -> Iterator[str]:
     yield from notes
     for net in report.nets:
         shown = net.net.shown
-        runs = f"{shown.conditions}; test error (%) by seed from 0 on: {net.errors or '-'}" if shown else "no runs"
+        runs = f"{shown.conditions}; test error (%) by seed from 0: {net.errors or '-'}" if shown else "no runs"
         yield f"{net.name}: {runs}"
         yield from (f"{net.name}: not pooled: {text}" for text in net.others)
+        yield from (f"external: {text}" for text in net.external_results() if net.ours)
 
 
 def _add_claim(case: ElementTree.Element, judged: ClaimVerdict, profile: str) -> None:
@@ -138,6 +138,6 @@ def _add_claim(case: ElementTree.Element, judged: ClaimVerdict, profile: str) ->
     elif standing == "contradicted" and profile == "paper":
         outcome, because = "failure", says
     elif standing == "contradicted":
-        because = f"the reduced nets or data of profile {profile} say nothing about the paper's; {because}"
+        because = f"profile {profile} trains other nets or data than the paper; {because}"
     _add_properties(case, {"standing": standing, "section": claim.section}.items())
     _add_outcome(case, outcome, f"{standing}: {because}", [says, method(judged), *judged.findings])

@@ -1,8 +1,8 @@
 """A report as a LaTeX table in the paper's layout: published numbers, ours, verdicts.
 
-What comes out is a complete `table` environment and no document. It needs the packages booktabs and graphicx and
-nothing else, and no font or input encoding: every character that is not ASCII is written as a command, or as its number
-where LaTeX's own fonts have none. A table that is wider than the text is scaled down to it.
+The output is a `table` environment, not a document. It needs the packages booktabs and graphicx, and no font or input
+encoding: characters outside ASCII are written as commands, or as code points if no font has them. A wide table
+is scaled down to the width of the text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from paperbench import __version__
 from paperbench.report.grid import FORMULA, Breaking, Lines, Marked, can_fit, fitted
 from paperbench.report.report import NOTHING, Report
 
-_CHARACTERS = 102  # so many in a row are scaled down to some 6.5 points in the class article
-_NOTE_LINE = 100  # so many characters of a note are a line in the class article
+_CHARACTERS = 102  # a row of this length is scaled down to about 6.5 points in the article class
+_NOTE_LINE = 100  # characters in a line of notes in the article class
 
 _NOT_IN_THE_FONTS = re.compile(
     "[^ -~\xa0-\u017f\u0391-\u03a9\u03b1-\u03c9–—‘’“”†‡•…←→≠≤≥≈∞\N{MINUS SIGN}]|[\xa8\xab\xad\xb4\xbb"  # noqa: RUF001
@@ -49,7 +49,7 @@ _TO_TEXT: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (FORMULA, _formula),
     (re.compile("->"), r"\\textrightarrow{}"),
     (re.compile(r"(?<![\w)\]])-(?=\d)"), "$-$"),
-    (re.compile(r"(?<=(.))(?=[-',])\1"), r"{}\1"),  # two in a row would be printed as another character
+    (re.compile(r"(?<=(.))(?=[-',])\1"), r"{}\1"),  # two in a row would print as another character
 ]
 _ENCODER = UnicodeToLatexEncoder(
     conversion_rules=[
@@ -64,13 +64,13 @@ _ENCODER = UnicodeToLatexEncoder(
 
 
 def escape(text: str) -> str:
-    """Text as LaTeX that prints it, in ASCII."""
+    """Return LaTeX, in ASCII, that prints a text."""
     escaped: str = _ENCODER.unicode_to_latex(unicodedata.normalize("NFC", text))
     return escaped
 
 
 def render(report: Report) -> str:
-    """The table as LaTeX, with a newline at the end."""
+    """Return the table as LaTeX, with a newline at the end."""
     comparison, columns = report.comparison, "".join(alignment[0] for alignment in report.grid.alignment)
     reduced = "" if report.has_verdicts else f" in the reduced profile {comparison.profile}"
     caption = f"{comparison.table.experiment.title}: {report.title} and our runs{reduced}."
@@ -95,7 +95,7 @@ def render(report: Report) -> str:
         r"\end{tabular}}",
         r"\par\medskip",
         r"\begin{minipage}{\linewidth}",
-        r"\raggedright\fontsize{6.5}{7.5}\selectfont",  # so that Table 1's extension fits a page
+        r"\raggedright\fontsize{6.5}{7.5}\selectfont",  # lets Table 1's extension fit a page
         *(rf"{note}\par" for note in _notes(report)),
         r"\end{minipage}",
         r"\end{table}",
@@ -104,11 +104,7 @@ def render(report: Report) -> str:
 
 
 def _row(cells: Sequence[Lines], columns: str, where: Literal["b", "t"]) -> str:
-    """Cells of several lines each.
-
-    Args:
-        where: Whether the last or the first lines stand beside each other.
-    """
+    """Format a row of cells with several lines each, aligned at the bottom or top line."""
     texts = [_stacked(lines, column, where) for lines, column in zip(cells, columns, strict=True)]
     return _without_argument(" & ".join(texts)) + r" \\"
 
@@ -133,7 +129,7 @@ def _superscript(letters: str) -> str:
 
 
 def _without_argument(line: str) -> str:
-    """A line that does not begin as an argument of the line break before it would."""
+    """Protect a line that the line break before it would take for its argument."""
     return ("{}" if line.startswith(("[", "*")) else "") + line
 
 

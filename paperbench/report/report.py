@@ -263,7 +263,8 @@ class Report:
         farthest = "; (at k): no run has ended, the farthest is at iteration k" if is_running else ""
         minus = "; (+x): minus the published number, in points" if self.has_verdicts else ""
         runs = count(comparison.planned, "run")
-        yield f"ours: median test error (%) of {runs}, or of n where given{minus}{farthest}."
+        if any(net.ours for net in self.nets):
+            yield f"ours: median test error (%) of {runs}, or of n where given{minus}{farthest}."
         if not self.has_verdicts:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."

@@ -10,12 +10,13 @@ import pytest
 
 from paperbench.compare.comparison import Comparison
 from paperbench.report.report import Report
-from paperbench.report.text import render
+from paperbench.report.text import render, summary
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, compared, external, in_cell, record, records
 from tests.helpers import a_session, write_record
+from tests.report.conftest import SWEEP
 
 
 @pytest.fixture(autouse=True)
@@ -23,22 +24,22 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def text_of(comparison: Comparison, root: Path = Path("nowhere"), form: Any = "table") -> str:
-    return render(Report(comparison), Store(root), form)
+def text_of(comparison: Comparison, root: Path = Path("nowhere"), form: Any = "table", *, long: bool = True) -> str:
+    return render(Report(comparison), Store(root), form, long)
 
 
 def row(text: str, title: str) -> list[str]:
-    """The texts of the first table row that begins with a title."""
+    """Return the cells of the first table row with a title."""
     line = next(line for line in text.splitlines() if line.startswith(title))
     return [part.strip() for part in line.split("  ") if part.strip()]
 
 
 def flat(text: str) -> str:
-    """Prose without its line breaks."""
+    """Join the lines of prose."""
     return " ".join(text.split())
 
 
-def test_the_published_number_stands_beside_median_difference_and_verdict(table2: Table) -> None:
+def test_published_number_is_beside_median_difference_and_verdict(table2: Table) -> None:
     comparison = compared(table2, *records(table2, "preact/resnet110", (6.4, 6.5, 6.6)))
     text = text_of(comparison)
     assert row(text, "full pre-activation") == [
@@ -51,7 +52,7 @@ def test_the_published_number_stands_beside_median_difference_and_verdict(table2
     assert "of 5 runs, or of n where given" in flat(text)
 
 
-def test_all_rows_of_the_paper_stand_in_its_order(table2: Table) -> None:
+def test_all_rows_are_in_the_order_of_the_paper(table2: Table) -> None:
     text = text_of(compared(table2))
     assert [line.split("4(")[1][0] for line in text.splitlines() if "4(" in line] == ["a", "b", "c", "d", "e"]
     assert "No run of this table in this profile yet." in text
@@ -59,7 +60,7 @@ def test_all_rows_of_the_paper_stand_in_its_order(table2: Table) -> None:
     assert "\nRuns\n" not in text
 
 
-def test_every_verdict_has_its_word_and_its_reason(numbers: Comparison) -> None:
+def test_every_verdict_has_its_reason(numbers: Comparison) -> None:
     text = text_of(numbers)
     assert row(text, "original Residual")[2:] == [
         *("6.61", "6.60 (-0.01)", "reproduced"),
@@ -91,7 +92,7 @@ def test_every_verdict_has_its_word_and_its_reason(numbers: Comparison) -> None:
     assert "at alpha = 0.05 (0.01 after the extension)" in flat(text)
 
 
-def test_interval_noise_its_published_share_and_that_of_the_test_set_are_shown(numbers: Comparison) -> None:
+def test_interval_and_noise_are_listed(numbers: Comparison) -> None:
     text = text_of(numbers)
     errors, median, interval, std, _ = row(text, "original/resnet110")[1:]
     assert (errors, median) == ("6.58, 6.64, 6.49, 6.71, 6.60", "6.60")
@@ -103,7 +104,7 @@ def test_interval_noise_its_published_share_and_that_of_the_test_set_are_shown(n
     assert noise in flat(text)
 
 
-def test_other_groups_are_listed_and_not_pooled(numbers: Comparison, table2: Table) -> None:
+def test_groups_that_are_not_pooled_are_listed(numbers: Comparison, table2: Table) -> None:
     heading = "Not pooled with these:\n\n"
     assert f"{heading}  original/resnet110: CIFAR-10, bf16, numerics 1: 6.70; median 6.70\n" in text_of(numbers)
     ours = records(table2, "preact/resnet110", (6.4, 6.5, 6.3, 6.2, 6.4))
@@ -128,9 +129,7 @@ def test_failing_nets_are_counted(failing: Comparison) -> None:
     assert where in flat(text)
 
 
-def test_the_report_says_how_many_cells_differ_where_some_were_judged(
-    table1: Table, table2: Table, failing: Comparison
-) -> None:
+def test_differing_cells_are_named_if_any_cell_was_judged(table1: Table, table2: Table, failing: Comparison) -> None:
     both = "constant_scaling_unscaled/resnet110 (better), conv_shortcut/resnet110 (worse)."
     assert f"By the rule for failing nets, 2 cells differ from the paper: {both}" in flat(text_of(failing))
     one = compared(table1, *records(table1, "conv_shortcut/resnet110", [inf] * 5))
@@ -140,7 +139,7 @@ def test_the_report_says_how_many_cells_differ_where_some_were_judged(
     assert "from the paper" not in text_of(compared(table2)).split("\n\nClaims")[0]
 
 
-def test_the_papers_further_columns_stand_around_the_results(table1: Table) -> None:
+def test_further_columns_of_the_paper_are_around_the_results(table1: Table) -> None:
     text = text_of(compared(table1))
     assert row(text, "case") == ["case", "Fig.", "on shortcut", "on F", "error (%), paper", "ours", "verdict", "remark"]
     assert row(text, "constant scaling") == [
@@ -149,7 +148,7 @@ def test_the_papers_further_columns_stand_around_the_results(table1: Table) -> N
     ]
 
 
-def test_literature_means_and_marks_stand_as_printed(tables: dict[str, Table]) -> None:
+def test_literature_means_and_marks_are_as_printed(tables: dict[str, Table]) -> None:
     text = text_of(compared(tables["table4"], on_request=True))
     assert row(text, "NIN") == ["NIN", "8.81", "35.68"]
     assert "4.62† (4.69±0.20)" in text
@@ -157,7 +156,7 @@ def test_literature_means_and_marks_stand_as_printed(tables: dict[str, Table]) -
     assert "†: mini-batches of 64 instead of 128" in text
 
 
-def test_claims_come_with_test_level_basis_and_section(table2: Table) -> None:
+def test_claims_have_test_level_basis_and_section(table2: Table) -> None:
     comparison = compared(
         table2,
         *records(table2, "preact/resnet164", (5.4, 5.5, 5.3, 5.45, 5.5)),
@@ -166,17 +165,17 @@ def test_claims_come_with_test_level_basis_and_section(table2: Table) -> None:
     )
     claims = {c.claim.id: c for c in comparison.claims}
     close, early = claims["relu_only_preact_close_164"], claims["original_slightly_slower_start_164"]
-    told = flat(text_of(comparison).split("\n\nClaims\n\n")[1])
-    assert told.startswith("2 supported, 1 undecided, 11 not run.")
+    claims_text = flat(text_of(comparison).split("\n\nClaims\n\n")[1])
+    assert claims_text.startswith("2 supported, 1 undecided, 11 not run.")
     assert (
         "supported: ReLU-only pre-activation performs very similarly to the original unit on ResNet-164 (Sec. 4.1; "
         f"relu_only_preact_close_164). By {close.test} at alpha = 0.05; {close.basis} {close.findings[0]} supported: "
-    ) in told
-    assert "bn_after_addition_worse_110" in told.split("Not run:")[1]
-    assert f"Undecided: original_slightly_slower_start_164: {early.reason}" in told
+    ) in claims_text
+    assert "bn_after_addition_worse_110" in claims_text.split("Not run:")[1]
+    assert f"Undecided: original_slightly_slower_start_164: {early.reason}" in claims_text
 
 
-def test_a_contradicted_claim_stands_out(numbers: Comparison) -> None:
+def test_contradicted_claim_is_in_capitals(numbers: Comparison) -> None:
     text = flat(text_of(numbers))
     assert "CONTRADICTED: BN after addition is considerably worse than the original unit on ResNet-164" in text
     assert "Contradicted: bn_after_addition_worse_164." in text
@@ -200,44 +199,37 @@ def test_a_contradicted_claim_stands_out(numbers: Comparison) -> None:
     ],
     ids=["diverged median", "a diverged run", "a seed missing and one under way", "more than planned"],
 )
-def test_errors_are_listed_by_seed_beside_the_median_of_those_that_count(
-    table2: Table, errors: dict[int, float | None], ours: str, listed: str
-) -> None:
+def test_errors_are_listed_by_seed(table2: Table, errors: dict[int, float | None], ours: str, listed: str) -> None:
     runs = [record(table2, "preact/resnet110", error, seed=seed) for seed, error in errors.items()]
     comparison = compared(table2, *runs)
     assert ours in row(text_of(comparison), "full pre-activation")
     assert [net.errors for net in Report(comparison).nets if net.errors] == [listed]
 
 
-@pytest.mark.parametrize("name", ["numbers", "failing"])
-def test_lines_fit_120_columns_but_for_wide_tables(name: str, request: pytest.FixtureRequest) -> None:
-    assert max(map(len, text_of(request.getfixturevalue(name)).splitlines())) <= 200
-
-
 @pytest.mark.parametrize(
-    ("seeds", "told"),
+    ("seeds", "design"),
     [
         (3, "3 runs per cell, fixed beforehand by --seeds; the table says 5\n"),
         (1, "1 run per cell, fixed beforehand by --seeds"),
         (None, "Profile paper; 5 runs per cell, fixed beforehand\n"),
     ],
 )
-def test_the_number_of_runs_fixed_beforehand_and_what_was_left_out_are_told(
-    table2: Table, seeds: int | None, told: str
+def test_planned_number_of_runs_and_left_out_records_are_reported(
+    table2: Table, seeds: int | None, design: str
 ) -> None:
     text = render(Report(compared(table2, seeds=seeds), 2), Store(Path("nowhere")), "table")
-    assert told in text
+    assert design in text
     assert "Left out: 2 of the records and results" in text
 
 
-def test_groups_that_read_the_same_are_told_apart_by_their_pixels(table2: Table) -> None:
+def test_groups_on_different_pixels_are_told_apart(table2: Table) -> None:
     other = replace(COPY, fingerprint="d" * 64)
     runs = [record(table2, "preact/resnet110", 8.0, data=COPY), record(table2, "preact/resnet110", 9.0, data=other)]
     text = text_of(compared(table2, *runs))
     assert ("pixels dddddddd" in text) != ("pixels cccccccc" in text)  # whichever of the two is not shown above
 
 
-def test_deviations_from_the_paper_stand_under_the_table(numbers: Comparison) -> None:
+def test_deviations_are_listed(numbers: Comparison) -> None:
     deviations = text_of(numbers).split("Deviations from the paper\n\n")[1]
     assert "  framework: Caffe -> PyTorch 2.15.0\n" in deviations
     assert "  data: CIFAR-10 -> CIFAR-10 (some copy) (re-encoded) (relu_only_preact/resnet110)\n" in deviations
@@ -246,7 +238,7 @@ def test_deviations_from_the_paper_stand_under_the_table(numbers: Comparison) ->
     assert "B (original/resnet164, bn_after" in flat(deviations)
 
 
-def test_runs_are_listed_with_the_newest_values_that_their_records_vouch_for(table2: Table, tmp_path: Path) -> None:
+def test_runs_are_listed_with_the_newest_values_of_their_records(table2: Table, tmp_path: Path) -> None:
     prefix = record(table2, "preact/resnet110", None, iteration=1_000, sessions=(a_session(1_000, seconds=60.0),))
     lines = [
         HistoryLine(500, 1.28, 0.1, 2.0, 60.0, None, 55.5, 10.0),
@@ -262,7 +254,7 @@ def test_runs_are_listed_with_the_newest_values_that_their_records_vouch_for(tab
 
 
 @pytest.mark.parametrize(("profile", "depths"), [("smoke", ("14", "20")), ("shallow", ("20", "29"))])
-def test_reduced_profiles_have_no_verdicts_and_say_why(table2: Table, profile: str, depths: tuple[str, str]) -> None:
+def test_reduced_profile_has_no_verdicts(table2: Table, profile: str, depths: tuple[str, str]) -> None:
     text = text_of(compared(table2, record(table2, "preact/resnet110", 12.0, profile=profile), profile=profile))
     assert all(f"ours at depth {depth}" in text for depth in depths)
     assert f"Not comparable with the paper: profile {profile} is not its experiment" in text
@@ -272,19 +264,19 @@ def test_reduced_profiles_have_no_verdicts_and_say_why(table2: Table, profile: s
     assert "(+" not in row(text, "full pre-activation")[3]
 
 
-def test_only_the_columns_of_the_chosen_cells_are_shown(table2: Table) -> None:
+def test_only_columns_of_the_selected_cells_are_shown(table2: Table) -> None:
     text = text_of(compared(table2, record(table2, "preact/resnet110", 6.5), cells="preact/resnet110"))
     assert "ResNet-110, paper" in text
     assert "ResNet-164" not in text
     assert "14 about cells that were not selected." in text
 
 
-def test_a_run_that_serves_two_cells_is_listed_once(table2: Table) -> None:
+def test_run_of_two_cells_is_listed_once(table2: Table) -> None:
     run = record(table2, "preact/resnet110", 6.5)
     assert text_of(compared(table2, run, replace(run))).count(run.run) == 1
 
 
-def test_markdown_has_headings_lists_and_tables_of_pipes(numbers: Comparison) -> None:
+def test_markdown_has_headings_lists_and_tables(numbers: Comparison) -> None:
     text = text_of(numbers, form="markdown")
     assert text.startswith("## Table 2 of arXiv:1603.05027")
     for heading in ("### Cells", "### Claims", "### Deviations from the paper", "### Runs"):
@@ -297,9 +289,107 @@ def test_markdown_has_headings_lists_and_tables_of_pipes(numbers: Comparison) ->
     assert "\n\n- supported: " in text
 
 
-def test_what_markdown_would_take_for_its_own_is_escaped(table2: Table) -> None:
-    titled = replace(table2.experiment, case="a <b>|c")
+def test_short_report_has_table_letters_and_a_line_per_claim(numbers: Comparison) -> None:
+    text = text_of(numbers, long=False)
+    assert row(text, "BN after addition")[3:5] == ["10.02 (+1.85)", "worse"]
+    assert "\n[a] shifted by +0.17" in text
+    assert "2 cells differ from the paper" in text
+    claims = text.split("\n\nClaims: ")[1].split("\n\n")[0].splitlines()[1:]
+    assert len(claims) == len(numbers.claims)
+    assert "  CONTRADICTED  bn_after_addition_worse_164" in claims
+    assert text.splitlines()[-1].startswith("`--long` adds")
+    for absent in ("Deviations", "two one-sided tests", "6.58, 6.64", "\nRuns\n"):
+        assert absent in text_of(numbers)
+        assert absent not in text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("long", [False, True])
+def test_every_line_fits_the_terminal(
+    tables: dict[str, Table],
+    numbers: Comparison,
+    failing: Comparison,
+    columns: int,
+    long: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for comparison in [*(compared(table, on_request=True) for table in tables.values()), numbers, failing]:
+        text = text_of(comparison, long=long)
+        assert max(map(len, text.splitlines())) <= columns
+        assert columns == 60 or all(cell.verdict in text for cell in comparison.cells)
+
+
+def test_without_a_terminal_lines_have_80_columns(numbers: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: (_ for _ in ()).throw(OSError))
+    assert 70 < max(map(len, text_of(numbers).splitlines())) <= 80
+
+
+def test_wide_table_has_a_block_per_column_of_results(numbers: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, first, second, *_ = text_of(numbers).split("\n\n")
+    assert row(first, "BN after addition") == ["BN after addition", "4(b)", "8.17", "10.02 (+1.85)", "worse"]
+    assert row(second, "BN after addition") == ["BN after addition", "4(b)", "6.50", "5.08 (-1.42)", "better"]
+
+
+def test_external_results_have_a_section_and_no_place_among_ours(numbers: Comparison, table1: Table) -> None:
+    for long in (False, True):
+        section = text_of(numbers, long=long).split("External results")[1].split("\n\nC")[0]
+        assert "preact/resnet164: 5.50 (+0.04), n=10, reported by =A lab, by e-mail: reproduced" in section
+        assert ("errors: 5.20, 5.90, 5.30" in section) is long
+    sweep = [
+        external(table1, SWEEP, 90.0, seed=seed, setting=setting.label)
+        for setting in table1.cell(SWEEP).settings
+        for seed in range(5)
+    ]
+    text = text_of(compared(table1, externals=sweep))
+    assert row(text, "exclusive gating")[5:7] == ["-", "reproduced [a, b]"]
+    assert "External results" not in text_of(compared(table1))
+
+
+@pytest.mark.parametrize(
+    ("errors", "outliers"),
+    [
+        ((6.33, 6.38, 6.37, 6.32, 8.1), ["preact/resnet110: seed 4 (8.10)"]),
+        ((6.33, 6.38, 6.37, 6.32, 6.80), []),  # within the tolerance
+        ((6.0, 7.0, 8.0, 5.0, 9.5), []),  # as far apart as the others
+        ((6.33, 6.38, 8.1), []),  # too few runs
+        ((6.33, 6.38, 6.37, 6.32, inf), []),  # diverged
+    ],
+)
+def test_outliers_are_named_and_still_count(table2: Table, errors: tuple[float, ...], outliers: list[str]) -> None:
+    report = Report(compared(table2, *records(table2, "preact/resnet110", errors)))
+    assert [text for net in report.nets for text in net.outliers] == outliers
+    assert any("Outliers, which count like every run" in note for note in report.short_notes) is bool(outliers)
+    assert [len(net.net.counted) for net in report.nets if net.ours] == [len(errors)]
+
+
+def test_summary_lists_cells_with_runs_in_few_lines(numbers: Comparison, tables: dict[str, Table]) -> None:
+    lines = summary(Report(numbers)).splitlines()
+    assert lines[0] == "Table 2, profile paper"
+    assert row("\n".join(lines), "bn_after_addition/resnet110")[1:] == ["8.17", "10.02 (+1.85)", "worse"]
+    assert len(lines) == 3 + 9
+    assert not any("preact/resnet164 " in line and "relu" not in line for line in lines)
+    lines = summary(Report(compared(tables["table4"]))).splitlines()
+    assert len(lines) <= 13
+    smoke = compared(numbers.table, record(numbers.table, "preact/resnet110", 12.0, profile="smoke"), profile="smoke")
+    text = summary(Report(smoke))
+    assert text.startswith("Table 2, profile smoke: not comparable with the paper\n")
+    assert row(text, "preact/resnet110") == ["preact/resnet110", "6.37", "12.00"]
+
+
+def test_markdown_escapes_html_and_links_everywhere(table2: Table) -> None:
+    titled = replace(table2.experiment, case="a <b>|c", title="T <script>")
     row_ = replace(titled.rows[0], title="x | <i>y")
     cells = tuple(replace(c, row=row_) if c.row.id == row_.id else c for c in table2.all_cells)
     table = replace(table2, experiment=replace(titled, rows=(row_, *titled.rows[1:])), all_cells=cells)
-    assert "x \\| &lt;i>y" in text_of(compared(table), form="markdown")
+    hostile = "<img src=x> [click](javascript:1) &lt;"
+    ours = record(table, "preact/resnet110", 8.0, data=replace(COPY, name=hostile, origin=hostile))
+    text = text_of(
+        compared(table, ours, externals=[external(table, "preact/resnet164", 5.5, source=hostile)]), form="markdown"
+    )
+    assert "x \\| &lt;i>y" in text
+    assert "<" not in text
+    assert "](" not in text
+    assert text.count("&lt;img src=x> [click]&#40;javascript:1) &amp;lt;") >= 4

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from paperbench.report.published import describe, published_table
+from paperbench.specs.table import Table
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def test_short_description_has_numbers_nets_and_recipe(table2: Table) -> None:
+    text = describe(table2, "paper")
+    for part in (
+        "Table 2 of arXiv:1603.05027",
+        "\noriginal Residual Unit    4(a)        6.61        5.93\n",
+        "Published: median of 5 runs, unless noted. Tolerance: 0.5 percentage points",
+        "\npreact/resnet164                preact_resnet164\n",
+        "Recipe cifar: batch_size 128; iterations 64000; learning_rate 0.1;",
+    ):
+        assert part in text
+    assert text.split("\n\n")[-1].startswith("`--long` adds")
+    assert "preact_lowest_110" not in text
+
+
+def test_long_description_adds_sources_claims_and_settings(table2: Table) -> None:
+    text = describe(table2, "paper", long=True)
+    for part in (
+        "original/resnet110: std 0.16, from arXiv:1512.03385, Table 6",
+        "preact_lowest_110: Full pre-activation has the lowest test error of all placements on ResNet-110",
+        "relu_only_preact/resnet164: 5.71; the paper: 5.91",
+        'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: there is no such row',
+        "preact_resnet164                  164  bottleneck  CIFAR-10",
+        "  iterations: 64000\n",
+        "  drops: at 32000 and 48000, factor 0.1\n",
+    ):
+        assert part in text
+
+
+def test_description_is_of_the_profile(table2: Table) -> None:
+    text = describe(table2, "smoke", long=True)
+    for part in ("preact_resnet110(depth=14)", "handwritten digits", "  iterations: 80\n", "seeds: 1\n"):
+        assert part in text
+
+
+def test_rows_with_one_net_and_sweeps_take_a_line(tables: dict[str, Table]) -> None:
+    assert "\npreact_resnet152/*                   preact_resnet152\n" in describe(tables["table5"], "paper")
+    assert "preact_resnet152/*                   not in this profile" in describe(tables["table5"], "smoke")
+    assert "resnet110_exclusive_gating(gate_bias=0) to gate_bias=-5\n" in describe(tables["table1"], "paper")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("long", [False, True])
+def test_every_line_fits_the_terminal(
+    tables: dict[str, Table], columns: int, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for table in tables.values():
+        for profile in ("paper", "smoke"):
+            assert max(map(len, describe(table, profile, long).splitlines())) <= columns
+        assert max(map(len, published_table(table).splitlines())) <= columns
