@@ -174,7 +174,7 @@ class PublishedTable:
 
         Args:
             cells: One shell pattern or several, see `Table.cells`.
-            seeds: Runs a cell, fixed beforehand, if not as many as the table says.
+            seeds: Runs per cell, fixed beforehand; by default the table's.
 
         Raises:
             PaperbenchError: The directory, profile or cell does not exist.
@@ -248,9 +248,9 @@ class Plan:
     """The runs that a table needs, and how to train them. `str` lists the runs.
 
     Attributes:
-        cells: The shell patterns that chose the cells.
-        unnamed_rows: Rows that match it and run only if they are named in full.
-        seeds: Runs per cell, fixed beforehand; the runs may be the extension to twice as many.
+        cells: The shell patterns of the cells.
+        unnamed_rows: Rows that match a pattern but are run only if they are named in full.
+        seeds: Runs per cell, fixed beforehand; `runs` may be the extension to twice as many.
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
@@ -362,9 +362,9 @@ def plan(
     """Plan the training of a table. Loads the data sets; writes nothing.
 
     Args:
-        results: The results directory; runs that it holds are continued.
+        results: The results directory; its runs are resumed.
         cells: One shell pattern or several, see `Table.cells`.
-        seeds: Runs per cell, if not as many as the table or profile says. Twice as many are its extension.
+        seeds: Runs per cell; by default the table's or profile's. Twice as many are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
         engine: "eager", "graph" or "compile"; "auto" chooses.
         data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.

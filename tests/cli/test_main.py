@@ -112,7 +112,7 @@ def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
         ("run table2 --device cpu --engine graph", "Engine graph: CUDA graphs need an NVIDIA GPU."),
         ("run table2", "CIFAR-10 not found in the directory data."),
         ("run table5 --cells preact_resnet152/*", "paperbench cannot train or test on ImageNet (ILSVRC 2012) yet"),
-        ("run table5 --profile smoke --cells preact_resnet152/*", "not for a profile that trains on digits"),
+        ("run table5 --profile smoke --cells preact_resnet152/*", "profile that trains on digits"),
         ("data convert . other.npz", "Name the new file cifar10.npz or cifar100.npz"),
         ("verify --data .", "--data needs --rerun. Add --rerun, or omit --data."),
         ("verify --device cpu", "--device needs --rerun."),

@@ -108,6 +108,7 @@ def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, traine
     assert finished.result == only_record(trained).result
     assert finished.result is not None
     assert f"{finished.result.test_error:.2f}" in out
+    assert "`paperbench compare table2 --cells preact/resnet110 --profile smoke" in out
     assert run(*command)[0] == 0
     assert only_record(results) == finished, "nothing is trained again"
 
@@ -199,8 +200,8 @@ def test_signal_pauses_the_run_and_the_same_command_resumes_it(
     assert "(at " in out
     paused = only_record(tmp_path / "r")
     assert paused.status == "partial"
-    history = Store(tmp_path / "r").directory(paused.run).history()
-    assert [line.iteration for line in history] == list(range(1, paused.iteration + 1))
+    history = list(Store(tmp_path / "r").directory(paused.run).history())
+    assert 1 <= history[-1].iteration <= paused.iteration, "a resumed run may still owe the last line"
     if number == signal.SIGTERM:  # resuming does not depend on the signal
         assert run(*endless_run, "--stop-at", paused.iteration + 2)[0] == 0
         resumed = only_record(tmp_path / "r")
