@@ -130,7 +130,7 @@ def test_mistakes_get_a_short_message_and_status_2(run: Run, arguments: str, mes
     assert (code, out) == (2, "")
     assert err.startswith("paperbench: error: ")
     assert message in err
-    if "not in data" not in err:  # which lists the ways to get the data
+    if "not found" not in err:  # which lists the ways to get the data
         assert len(err.splitlines()) <= 2
 
 

@@ -148,11 +148,13 @@ def test_failed_run_does_not_stop_the_others(run: Run, quick_specs: Path, tmp_pa
 def test_run_of_another_process_is_skipped(run: Run, trained: Path, quick_specs: Path, tmp_path: Path) -> None:
     run_id = only_record(trained).run
     theirs = Store(tmp_path / "r").lease(run_id)
-    assert theirs.take()
-    with theirs.held():
+    assert theirs.acquire()
+    try:
         code, _, err = run("run", "table2", "--tables", quick_specs, *ONE_CELL, "--results", tmp_path / "r")
+    finally:
+        theirs.release()
     assert code == 0
-    assert f"process {os.getpid()} works on it" in err
+    assert f"process {os.getpid()} is training it" in err
     assert "paperbench: 1 run left to other processes." in err
     assert Store(tmp_path / "r").records()[0] == []
 

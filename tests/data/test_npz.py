@@ -108,7 +108,7 @@ def test_directory_pipe_or_huge_file_is_not_read(file: Path) -> None:
     assert re.search("damaged or not a .npz file .*Is a directory", error_message(file))
     file.rmdir()
     os.mkfifo(file)
-    assert "it is no ordinary file" in error_message(file)
+    assert "it is not a regular file" in error_message(file)
     file.unlink()
     file.touch()
     os.truncate(file, 2**40)

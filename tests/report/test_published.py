@@ -31,7 +31,7 @@ def test_long_description_adds_sources_claims_and_settings(table2: Table) -> Non
         "original/resnet110: std 0.16, from arXiv:1512.03385, Table 6",
         "preact_lowest_110: Full pre-activation has the lowest test error of all placements on ResNet-110",
         "relu_only_preact/resnet164: 5.71; the paper: 5.91",
-        'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: there is no such row',
+        'table: a row "BN-only pre-activation" with 5.63 for ResNet-164; the paper: the table has no such row',
         "preact_resnet164                  164  bottleneck  CIFAR-10",
         "  iterations: 64000\n",
         "  drops: at 32000 and 48000, factor 0.1\n",

@@ -145,15 +145,15 @@ def test_signal_during_final_averaging_can_be_resumed(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits()
-    one_pass = Trainer._one_pass
+    all_batches = Trainer._reestimation_batches
 
     def signalled(self: Trainer) -> Any:
-        for number, images in enumerate(one_pass(self)):
+        for number, images in enumerate(all_batches(self)):
             yield images
             if number == 3:
                 limits.signal = signal.SIGTERM
 
-    monkeypatch.setattr(Trainer, "_one_pass", signalled)
+    monkeypatch.setattr(Trainer, "_reestimation_batches", signalled)
     _, log = train(run, tmp_path, limits)
     assert (log.record.status, log.record.iteration) == ("partial", 20)
     monkeypatch.undo()

@@ -132,7 +132,7 @@ def test_row_on_request_must_be_named_in_full(tables: dict[str, Table], pattern:
 def test_pattern_matching_only_rows_on_request_names_them(
     tables: dict[str, Table], table: str, pattern: str, rows: str
 ) -> None:
-    with pytest.raises(PaperbenchError, match=rf"whose row must be named in full: {rows}\."):
+    with pytest.raises(PaperbenchError, match=rf"only if their row is named in full: {rows}\."):
         tables[table].cells(pattern)
 
 
