@@ -2,7 +2,7 @@
 
 Source: He et al., arXiv:1603.05027 (the paper) and arXiv:1512.03385 (v1); where both are silent, the authors' released
 Torch code (github.com/KaimingHe/resnet-1k-layers) and the harness that it plugs into (facebookarchive/fb.resnet.torch).
-README.md and ARCHITECTURE.md list those decisions. `paperbench.catalogue` lists the names, `paperbench.architecture`
+docs/decisions.md lists those decisions. `paperbench.catalogue` lists the names, `paperbench.architecture`
 lays out the layers of each net.
 """
 
