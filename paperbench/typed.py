@@ -29,6 +29,7 @@ Id = Annotated[str, StringConstraints(pattern=_ID)]
 
 Count = Annotated[int, pydantic.Field(ge=1)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
+Percent = Annotated[float, pydantic.Field(ge=0, le=100)]
 
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)

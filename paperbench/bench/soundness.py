@@ -28,8 +28,8 @@ UPDATES = 3
 
 MIN_UPDATE_NORM, MAX_UPDATE_NORM = 0.85, 1.15
 """Bounds of the update norm relative to eager float32. In bfloat16 it is 0.97 to 1.01 for ResNet-20 to ResNet-1001,
-0.49 with halved gradients, at most 0.66 without momentum. Directions are not compared, as rounding turns them in deep
-nets."""
+0.49 with halved gradients, at most 0.66 without momentum. Directions are not compared, as
+rounding alone rotates them in deep nets."""
 
 TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2, "bf16-fp32-stream": 5e-2}
 """Maximum relative difference of a loss from eager float32."""

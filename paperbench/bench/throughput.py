@@ -48,7 +48,7 @@ MIN_STEPS = 2
 
 
 def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: torch.device) -> list[Variant]:
-    """Return the variants to measure: plain loops, as shipped first, then on-device loops, then ours.
+    """Return the variants to measure: plain loops, default precision first, then on-device loops, then ours.
 
     Args:
         engines: If empty, all that the device supports; on a CPU only eager, as compiling takes minutes.

@@ -95,7 +95,7 @@ def _of_net(net: Net) -> Iterable[_Difference]:
         if value is not None and (name != "stride_in" or "bottleneck" in net.family):
             yield title, "", format_value(value)
         elif name == "shortcut_bn" and net.shortcut == "conv":
-            yield title, "", "as the placement's projections"
+            yield title, "", "same as the placement's projections"
 
 
 def _by_profile(cell: Cell, paper: Profile, profile: Profile, recipe: Recipe, printed: Recipe) -> Iterable[_Difference]:

@@ -268,11 +268,6 @@ def _analyse(cell: Cell, analysis: Analysis) -> Assessment:
     )
 
 
-def format_interval(interval: Interval) -> str:
-    """Return an interval as `[-0.12, +0.34]`."""
-    return f"[{interval.low:+.2f}, {interval.high:+.2f}]"
-
-
 def _assess_sweep(nets: Sequence[NetComparison]) -> Assessment:
     """Return the verdict of a sweep: reproduced if every net fails, better if one certainly does not."""
     better, excluded, reproduced = (

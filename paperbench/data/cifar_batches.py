@@ -37,7 +37,7 @@ MD5 = {
 """Published md5 sums of the original training and test files, as in torchvision."""
 _LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
 _MAX_BYTES = 256 * 2**20
-"""Maximum size of a file; the largest original one has 155 million bytes."""
+"""Maximum size of a file; the largest original one is 155 MB."""
 
 
 def load_batches(key: str, directory: Path) -> ImageDataset:

@@ -41,6 +41,6 @@ def check_weights(file: Path, net: Net) -> None:
     if replace(stored, num_classes=net.num_classes, in_chans=net.in_chans) != net:
         listed = "".join(f", {key}={value!r}" for key, value in arguments.items())
         raise PaperbenchError(
-            f"{file} holds another net than the one requested. Ask for {metadata['architecture']!r}{listed}, or give "
-            "another file."
+            f"{file} holds a different net from the one requested. Ask for {metadata['architecture']!r}{listed}, or "
+            "give another file."
         )

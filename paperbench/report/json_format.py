@@ -24,9 +24,9 @@ from paperbench.compare.failures import FailureCount, count_failures
 from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.runs.record import Status
 from paperbench.specs.cell import Cell
-from paperbench.specs.expected import ExpectedCell, Percent, Source
+from paperbench.specs.expected import ExpectedCell, Source
 from paperbench.specs.experiment import Evaluation
-from paperbench.typed import to_json, typed
+from paperbench.typed import Percent, to_json, typed
 
 T = TypeVar("T")
 Look = Annotated[int, Field(ge=1, le=2)]

@@ -16,8 +16,7 @@ from pydantic import Field, StringConstraints
 from paperbench.errors import PaperbenchError
 from paperbench.files import format_read_error, list_directory, write_atomically
 from paperbench.runs.hashed import HashedJson, RecordError
-from paperbench.runs.record import Percent
-from paperbench.typed import Problem, Text, raise_problems, typed
+from paperbench.typed import Percent, Problem, Text, raise_problems, typed
 
 _DIRECTORY = "external"
 _REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."

@@ -59,7 +59,10 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
             raise SystemExit(128 + number)
         limits.signal = number
         with suppress(OSError):  # the terminal may be closed
-            os.write(2, b"\npaperbench: stopping; a second signal exits at once and loses work since the checkpoint\n")
+            os.write(
+                2,
+                b"\npaperbench: stopping; a second signal exits at once and discards work since the last checkpoint\n",
+            )
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     previous = {number: signal.signal(number, on_signal) for number in numbers}

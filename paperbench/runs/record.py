@@ -8,12 +8,11 @@ from pydantic import Field, PositiveInt
 
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.run_spec import RunSpec
-from paperbench.typed import Text, typed
+from paperbench.typed import Percent, Text, typed
 
 Status = Literal["partial", "finished", "diverged"]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
-Percent = Annotated[float, Field(ge=0, le=100)]
 
 
 @typed

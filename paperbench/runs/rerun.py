@@ -53,7 +53,7 @@ class Rerun:
 
 
 class NotRepeatableError(RunError):
-    """A run that cannot be rerun here; this does not speak against its record."""
+    """A run that cannot be rerun here; this does not cast doubt on its record."""
 
 
 def rerun_prefix(

@@ -42,7 +42,8 @@ class VerifiedRun:
 def verify(store: Store) -> list[VerifiedRun]:
     """Recompute all hashes in a results directory, and check that records, histories and checkpoints fit together.
 
-    Writes nothing and takes no lease. A run with problems is checked twice, since a process may just be writing there.
+    Writes nothing and takes no lease. A run with problems is checked twice, since a process may be writing there at
+    that moment.
 
     Raises:
         PaperbenchError: The runs cannot be listed.
@@ -132,7 +133,7 @@ def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
             yield f"{str(error).rstrip('.')}."
         else:
             if checkpoint.iteration != file.iteration:
-                yield f"{file.path} holds another iteration than its name says."
+                yield f"{file.path} contains a different iteration from the one in its name."
 
 
 def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:

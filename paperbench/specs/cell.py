@@ -65,7 +65,7 @@ class Cell:
         """Return the key of the data set that the cell's nets train on.
 
         Raises:
-            PaperbenchError: The profile's images have another size than the nets expect.
+            PaperbenchError: The profile's images differ in size from what the nets expect.
         """
         if not self.is_in(profile):
             raise PaperbenchError(

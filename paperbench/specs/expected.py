@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paperbench.specs.claim import Claim
-from paperbench.typed import Count, Id, Positive, Problem, Text, raise_problems, typed
+from paperbench.typed import Count, Id, Percent, Positive, Problem, Text, raise_problems, typed
 
 Statistic = Literal["median", "single"]
-Percent = Annotated[float, Field(ge=0, le=100)]
 
 
 @typed

@@ -101,7 +101,7 @@ def choose_engine(wanted: str, device: torch.device, iterations: int, earlier: s
         return EngineChoice("graph", f"compiling does not pay off below {COMPILE_MIN_ITERATIONS:,} iterations")
     if why_not := available["compile"]:
         return EngineChoice("graph", f"compiling is not available: {why_not}")
-    return EngineChoice("compile", f"compiling pays off over {iterations:,} iterations")
+    return EngineChoice("compile", f"compiling is expected to pay off over {iterations:,} iterations")
 
 
 def _why_no_triton() -> str | None:

@@ -100,7 +100,7 @@ def test_unspecified_choices_about_nets() -> None:
     assert {d.topic: (d.ours, {cell.partition("/")[0] for cell in d.cells}) for d in listed} == {
         SHORTCUTS: ("A", rows - {"conv_shortcut"}),
         "gate weight initialisation": ("he", gates),
-        "BN on convolution shortcuts": ("as the placement's projections", {"conv_shortcut"}),
+        "BN on convolution shortcuts": ("same as the placement's projections", {"conv_shortcut"}),
         "inverted dropout (scaled in training)": ("no", {"dropout_shortcut"}),
     }
 
