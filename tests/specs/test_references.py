@@ -100,8 +100,6 @@ def test_remarks_follow_the_number(specs: SmallSpecs) -> None:
         (TWO, ("columns", 0, "dataset"), "cifar100", "data set is cifar10; here it is cifar100."),
         (TWO, ("rows", 0, "recipe"), "large", "recipe is small; here it is large."),
         (TWO, ("rows", 0, "evaluation"), {"crop": 28, "scale": 32}, "whole images; here it is 28x28 crop of a shorter"),
-        (ONE, ("rows", 0, "cells", "basic"), "preact_resnet110", "net is preact_resnet110; here it is original_resn"),
-        (ONE, ("recipe",), "large", "recipe is large; here it is small."),
         (ONE, ("columns", 0, "metric"), "top5", "metric is top5; here it is top1."),
     ],
 )
@@ -114,10 +112,8 @@ def test_reference_to_another_experiment_is_refused(
     assert difference in message
 
 
-@pytest.mark.parametrize(
-    "net", ["original_resnet110.cifar10", {"model": "preact_resnet110", "kwargs": {"placement": "original"}}]
-)
-def test_other_spelling_of_the_same_net_is_the_same_experiment(specs: SmallSpecs, net: Any) -> None:
+def test_other_spelling_of_the_same_net_is_the_same_experiment(specs: SmallSpecs) -> None:
+    net = {"model": "preact_resnet110", "kwargs": {"placement": "original"}}
     specs.set(TWO, ("rows", 0, "cells", "cifar"), net)
     assert specs.load("two").cell("baseline/cifar").number == 6.61
 
@@ -128,11 +124,7 @@ def test_other_spelling_of_the_same_net_is_the_same_experiment(specs: SmallSpecs
         ({"same_as": "onne/original/basic"}, "same_as must name a cell of another table. Did you mean 'one'?"),
         ({"same_as": "two/large/imagenet"}, "same_as must name a cell of another table."),
         ({"same_as": "one/orignal/basic"}, "one has no cell 'orignal/basic'. Did you mean 'original/basic'?"),
-        ({"same_as": "one/nin/basic"}, "one has no cell 'nin/basic'."),
         ({"same_as": "original/basic"}, "must be table/row/column, such as table2/original/resnet110."),
-        ({"same_as": "one/original/"}, "must be table/row/column"),
-        ({"same_as": "one/original/basic/"}, "must be table/row/column"),
-        ({"same_as": "one/original/basic", "value": 6.61}, "a cell needs either value or same_as."),
         ({"same_as": "one/original/basic", "n": 5}, "n: belongs with the number, in one/original/basic."),
         ({"same_as": "one/original/basic", "tolerance": 1.0}, "tolerance: is only for cells with a number."),
     ],
