@@ -240,10 +240,9 @@ def test_deepest_nets_train_8_images_in_4_gb(name: str) -> None:
     assert int(done.stdout) * 1024 < 4e9
 
 
-@pytest.mark.parametrize("name", [mark_deep("preact_resnet1001"), mark_deep("original_resnet1202")])
-def test_deepest_nets_can_be_copied_and_pickled(name: str) -> None:
+def test_deep_net_can_be_copied_and_pickled() -> None:
     """Without exceeding Python's recursion limit."""
-    model = build(name)
+    model = build("preact_resnet1001")
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert twin.net == model.net
         assert [(k, v.shape) for k, v in twin.state_dict().items()] == [
