@@ -154,3 +154,4 @@ def test_printed_parameter_counts(tables: dict[str, Table]) -> None:
         counts = {"conv": convolution_weights(net), "all": architecture.parameters(net)}
         fitting = tuple(what for what, n in counts.items() if f"{n / 1e6:.1f}M" == cell.expected.params)
         assert fitting == counted[net.depth], (cell.id, counts)
+    assert {c.expected.params for name, table in tables.items() if name != "table4" for c in table.all_cells} == {None}

@@ -105,11 +105,6 @@ def test_all_values_but_monitoring_and_documentation_define_a_run(recipe: Recipe
     assert recipe.defining_values() == {k: v for k, v in read_yaml(SHIPPED).data.items() if k not in others}
 
 
-def test_value_by_dotted_name(recipe: Recipe) -> None:
-    found = [recipe.value_of(name) for name in ("momentum", "warm_up.iterations", "augmentation")]
-    assert found == [0.9, 400, {"padding": 4, "flip": True}]
-
-
 def test_large_image_augmentations_are_recognised(recipe: Recipe) -> None:
     values: list[dict[str, Any]] = [{"jitter": 0.4}, {"lighting": 0.1}, {"crop": 224}, {"aspect_ratio": (0.75, 1.33)}]
     assert all(Augmentation(padding=0, flip=True, **one).is_for_large_images for one in values)

@@ -132,12 +132,6 @@ def test_patterns_omit_rows_on_request(tables: dict[str, Table], name: str) -> N
 # Cells in profiles
 
 
-def test_paper_profile_changes_nothing(table2: Table) -> None:
-    paper = table2.profiles.named("paper")
-    assert (dict(paper.depth), paper.dataset, paper.recipe, paper.seeds) == ({}, None, None, None)
-    assert (table2.seeds_in(paper), table2.recipe_in(paper).iterations) == (5, 64_000)
-
-
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4"])
 @pytest.mark.parametrize("profile", ["paper", "shallow", "smoke"])
 def test_profiles_change_only_depth_and_data_of_cifar_nets(tables: dict[str, Table], name: str, profile: str) -> None:
