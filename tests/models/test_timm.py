@@ -144,60 +144,33 @@ def test_features_only(name: str, depth: int, size: int, shapes: list[tuple[int,
     assert [(f.shape[1], f.shape[2]) for f in getter(images)] == shapes
 
 
-class TestForwardIntermediates:
-    @pytest.fixture
-    def model(self) -> ResidualNet:
-        return created("preact_resnet110", depth=14).eval()
+def test_forward_intermediates_returns_the_stage_outputs() -> None:
+    model, images = created("preact_resnet110", depth=14).eval(), torch.randn(2, 3, 32, 32)
+    outputs: list[Tensor] = []
+    for stage in model.stages:
+        stage.register_forward_hook(lambda _m, _i, output: outputs.append(output))
+    _, levels = model.forward_intermediates(images)
+    assert all(torch.equal(level, one) for level, one in zip(levels, outputs, strict=True))
+    (picked,) = model.forward_intermediates(images, indices=[-2], intermediates_only=True)
+    assert torch.equal(picked, levels[1])
+    outputs.clear()
+    final, (level,) = model.forward_intermediates(images, indices=[1], stop_early=True)
+    assert len(outputs) == 2
+    assert torch.equal(final, level)
+    final, normed = model.forward_intermediates(images, norm=True)
+    assert torch.equal(normed[2], final)
+    assert torch.equal(normed[2], model.tail(levels[2]))
+    assert torch.equal(normed[1], levels[1])
+    with pytest.raises(ValueError, match="must be NCHW or NHWC, not NLC"):
+        model.forward_intermediates(images, output_fmt="NLC")  # type: ignore[arg-type]
 
-    @pytest.fixture
-    def images(self) -> Tensor:
-        return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
-    def test_levels_are_the_stage_outputs(self, model: ResidualNet, images: Tensor) -> None:
-        outputs: list[Tensor] = []
-        for stage in model.stages:
-            stage.register_forward_hook(lambda _m, _i, output: outputs.append(output))
-        final, levels = model.forward_intermediates(images)
-        assert [torch.equal(level, one) for level, one in zip(levels, outputs, strict=True)] == [True] * 3
-        assert torch.equal(final, model.forward_features(images))
-
-    def test_levels_follow_the_order_of_indices(self, model: ResidualNet, images: Tensor) -> None:
-        all_levels = model.forward_intermediates(images, intermediates_only=True)
-        for indices, expected in (([2, 0], [2, 0]), (2, [1, 2]), ([-1], [2]), ((1,), [1])):
-            found = model.forward_intermediates(images, indices=indices, intermediates_only=True)
-            assert len(found) == len(expected)
-            assert all(torch.equal(f, all_levels[e]) for f, e in zip(found, expected, strict=True))
-
-    def test_stop_early_skips_later_stages(self, model: ResidualNet, images: Tensor) -> None:
-        executed: list[int] = []
-        for number, stage in enumerate(model.stages):
-            stage.register_forward_hook(lambda *_, number=number: executed.append(number))
-        final, (level,) = model.forward_intermediates(images, indices=[1], stop_early=True)
-        assert executed == [0, 1]
-        assert torch.equal(final, level)
-
-    def test_norm_applies_the_tail(self, model: ResidualNet, images: Tensor) -> None:
-        raw = model.forward_intermediates(images, intermediates_only=True)
-        final, levels = model.forward_intermediates(images, norm=True)
-        assert torch.equal(levels[2], final)
-        assert torch.equal(levels[2], model.tail(raw[2]))
-        assert torch.equal(levels[1], raw[1])
-
-    def test_output_format_and_invalid_arguments(self, model: ResidualNet, images: Tensor) -> None:
-        usual = model.forward_intermediates(images, intermediates_only=True)
-        other = model.forward_intermediates(images, output_fmt="NHWC", intermediates_only=True)
-        assert all(torch.equal(a.permute(0, 2, 3, 1), b) for a, b in zip(usual, other, strict=True))
-        with pytest.raises(ValueError, match="must be NCHW or NHWC, not NLC"):
-            model.forward_intermediates(images, output_fmt="NLC")  # type: ignore[arg-type]
-        with pytest.raises(AssertionError, match="out of range"):
-            model.forward_intermediates(images, indices=[3])
-
-    def test_first_level_of_imagenet_nets_is_before_the_pooling(self) -> None:
-        model = created("preact_resnet18").eval()
-        pooling_inputs: list[Tensor] = []
-        model.stem.pool.register_forward_pre_hook(lambda _m, inputs: pooling_inputs.append(inputs[0]))
-        levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), indices=[0], intermediates_only=True)
-        assert torch.equal(levels[0], pooling_inputs[0])
+def test_first_level_of_imagenet_nets_is_before_the_pooling() -> None:
+    model = created("preact_resnet18").eval()
+    pooling_inputs: list[Tensor] = []
+    model.stem.pool.register_forward_pre_hook(lambda _m, inputs: pooling_inputs.append(inputs[0]))
+    levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), indices=[0], intermediates_only=True)
+    assert torch.equal(levels[0], pooling_inputs[0])
 
 
 def test_parameter_groups_for_layer_wise_learning_rates() -> None:
