@@ -121,6 +121,8 @@ def test_unset_fields_are_omitted_at_every_depth() -> None:
     ("changes", "message"),
     [
         ({"count": "3"}, "count: must be a whole number, not '3'."),
+        ({"count": [3]}, "count: must be a whole number, not a list."),
+        ({"count": True}, "count: must be a whole number, not true."),
         ({"count": 3.0}, "count: must be a whole number, not 3.0."),
         ({"count": None}, "count: must be a whole number; it is empty."),
         ({"number": None}, "number: must be a number, or 'fail'; it is empty."),

@@ -72,7 +72,7 @@ def test_changed_depth_stays_in_the_family_of_the_name() -> None:
 @pytest.mark.parametrize(
     ("name", "kwargs", "same"),
     [
-        ("original_resnet110", {"shortcut": "conv"}, "resnet110_conv_shortcut"),
+        ("original_resnet110", {"shortcut": "conv", "shortcut_bn": True}, "resnet110_conv_shortcut"),
         ("resnet110_conv_shortcut", {"shortcut": "exclusive_gating", "gate_bias": -6}, "resnet110_exclusive_gating"),
         ("resnet110_conv_shortcut", {"shortcut": "identity", "placement": "preact"}, "preact_resnet110"),
         ("original_resnet101", {"placement": "bn_after_addition"}, "resnet101_bn_after_addition"),

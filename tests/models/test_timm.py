@@ -86,6 +86,7 @@ def test_arguments_reach_the_net() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
+        ("preact_resnet164.cifar1", {}, r"has no tag 'cifar1'\. Did you mean 'cifar10'"),
         ("original_resnet110", {"gate_bias": -3}, "would ignore gate_bias"),
         ("preact_resnet20", {"drop_rate": 0.1}, r"must be 0: .* use shortcut='dropout'"),
         ("preact_resnet20", {"global_pool": ""}, "use num_classes=0 with global_pool=''"),
@@ -171,6 +172,14 @@ def test_first_level_of_imagenet_nets_is_before_the_pooling() -> None:
     model.stem.pool.register_forward_pre_hook(lambda _m, inputs: pooling_inputs.append(inputs[0]))
     levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), indices=[0], intermediates_only=True)
     assert torch.equal(levels[0], pooling_inputs[0])
+
+
+def test_pruning_keeps_the_levels() -> None:
+    model, images = created("preact_resnet18").eval(), torch.randn(1, 3, 64, 64)
+    before = model.forward_intermediates(images, intermediates_only=True)
+    assert model.prune_intermediate_layers([2]) == [2]
+    after = model.forward_intermediates(images, intermediates_only=True)
+    assert all(torch.equal(a, b) for a, b in zip(after, before[:3], strict=True))
 
 
 def test_parameter_groups_for_layer_wise_learning_rates() -> None:
