@@ -9,7 +9,6 @@ import jsonschema
 import pytest
 from pydantic import Field, ValidationError
 
-from paperbench.errors import nearest
 from paperbench.typed import (
     Count,
     Id,
@@ -168,12 +167,6 @@ def test_values_made_in_python_are_validated() -> None:
     for wrong in ({"count": 1.0}, {"steps": [1]}, {"inner": {"rate": 1.0}}):
         with pytest.raises(ValidationError):
             Outer("x", **wrong)  # type: ignore[arg-type]
-
-
-def test_nearest_word_or_all_known_words() -> None:
-    assert nearest("smok", ["paper", "smoke"]) == "Did you mean 'smoke'?"
-    assert nearest("x", ["paper", "smoke"]) == "Known: paper, smoke."
-    assert nearest("x", []) == "There are none."
 
 
 def test_only_the_first_of_many_problems_are_listed() -> None:

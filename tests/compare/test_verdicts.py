@@ -89,12 +89,6 @@ def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> N
     assert format_interval(cell.assessment.interval) == text
 
 
-def test_identical_runs_have_the_noise_of_rounding() -> None:
-    cell = compare_errors(TABLE2, PREACT, [5.87] * 5)
-    assert cell.verdict == "underpowered"
-    check_numbers(cell, expectation([5.87] * 5, PREACT_NUMBER, resolution=0.01))
-
-
 def test_rounding_follows_the_decimals_of_the_table() -> None:
     cells = tuple(replace(c, defaults=replace(c.defaults, decimals=1)) for c in TABLE2.all_cells)
     quiet, loud = [6.36, 6.37, 6.38, 6.37, 6.37], around(PREACT_NUMBER)
@@ -161,14 +155,11 @@ def test_no_seed_is_missing_if_all_planned_runs_ended() -> None:
     assert plain.reason == "plain/resnet110: too few runs: 2 of 2, minimum 3"
 
 
-@pytest.mark.parametrize("runs", [6, 9])
-def test_runs_between_the_analyses_change_nothing(runs: int) -> None:
+def test_runs_between_the_analyses_change_nothing() -> None:
     first = around(PREACT_NUMBER + 0.5)
-    alone, cell = (
-        compare_errors(TABLE2, PREACT, first),
-        compare_errors(TABLE2, PREACT, [*first, *[PREACT_NUMBER] * (runs - 5)]),
-    )
-    assert cell.reason == f"{alone.reason} ({runs} have ended)"
+    alone = compare_errors(TABLE2, PREACT, first)
+    cell = compare_errors(TABLE2, PREACT, [*first, *[PREACT_NUMBER] * 4])
+    assert cell.reason == f"{alone.reason} (9 have ended)"
     assert replace(cell.assessment, reason=alone.reason) == alone.assessment
 
 
@@ -192,14 +183,6 @@ def test_second_analysis_uses_the_stricter_level(shift: float, then: np.ndarray,
     assert at_five.high < 0.5 or at_five.low > 0.5
     assert cell.assessment.analysis
     assert (cell.assessment.analysis.number, len(cell.assessment.analysis.runs)) == (2, 10)
-
-
-@pytest.mark.parametrize("errors", [around(PREACT_NUMBER), around(PREACT_NUMBER, [*WIDE, *WIDE])])
-def test_runs_beyond_a_decision_or_the_extension_change_nothing(errors: list[float]) -> None:
-    assert (
-        compare_errors(TABLE2, PREACT, [*errors, *[9.5] * 5]).assessment
-        == compare_errors(TABLE2, PREACT, errors).assessment
-    )
 
 
 ON_PUBLISHED = "noise is the published standard deviation"

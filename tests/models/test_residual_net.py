@@ -100,11 +100,6 @@ def test_modules_have_the_depth_and_parameters_of_the_catalogue(name: str) -> No
             assert (module.bias is not None) == path.endswith("gate"), path
 
 
-@pytest.mark.parametrize(("name", "expected"), [("original_resnet110", 1_730_714), ("preact_resnet110", 1_730_522)])
-def test_option_b_adds_two_projections_to_basic_nets(name: str, expected: int) -> None:
-    assert count(build(name, shortcut_option="B")) == expected
-
-
 def test_initial_values() -> None:
     model = ResidualNet(resolve("preact_resnet164"))
     model.init_weights(torch.Generator().manual_seed(0))
