@@ -13,7 +13,7 @@ from paperbench.specs.table import Table
 from tests.compare.judging import COPY, ORIGINAL, a_table, compared, external, mixed, record, records
 from tests.helpers import a_session
 
-TABLE1, TABLE2, TABLE3, TABLE4 = (a_table(f"table{i}") for i in (1, 2, 3, 4))
+TABLE1, TABLE2, TABLE4 = (a_table(f"table{i}") for i in (1, 2, 4))
 PREACT, ORIGINAL_110, PREACT_164 = "preact/resnet110", "original/resnet110", "preact/resnet164"
 UNVERIFIED = DataFacts("unverified", "unknown", False, ORIGINAL.fingerprint)
 SILENT = {

@@ -30,11 +30,10 @@ from tests.compare.judging import (
     with_expected,
 )
 
-TABLE1, TABLE2, TABLE3, TABLE4, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 4, 5))
+TABLE1, TABLE2, TABLE3, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 5))
 PREACT, PREACT_NUMBER = "preact/resnet110", 6.37  # without a published spread
 BASELINE, BASELINE_NUMBER, BASELINE_STD = "original/resnet110", 6.61, 0.16
 FAILS = "plain/resnet110"
-CIFAR100, CIFAR100_NUMBER = "cifar100_resnet164/original", 25.16
 SWEEP = "exclusive_gating_0_to_5/resnet110"
 SETTINGS = [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
 
@@ -417,8 +416,9 @@ def test_external_results_count_from_the_lowest_seed() -> None:
 
 
 def test_external_result_can_have_another_crop() -> None:
-    errors = [5.48, 5.5, 5.53]
-    entered = [external(TABLE5, "original_resnet152/top5", e, seed=i) for i, e in enumerate(errors)]
-    cell = compare_cell(TABLE5, "original_resnet152/top5", externals=entered)
-    assert cell.verdict == "reproduced"
-    check_numbers(cell, expectation(errors, 5.5, published_runs=1, tolerance=0.3, resolution=0.1))
+    """Errors above 20 % are failures only on CIFAR-10."""
+    errors = [21.28, 21.3, 21.33]
+    entered = [external(TABLE5, "original_resnet152/top1", e, seed=i) for i, e in enumerate(errors)]
+    cell = compare_cell(TABLE5, "original_resnet152/top1", externals=entered)
+    assert (cell.verdict, cell.assessment.is_by_failures) == ("reproduced", False)
+    check_numbers(cell, expectation(errors, 21.3, published_runs=1, resolution=0.1))
