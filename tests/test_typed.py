@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
 from pydantic import Field, ValidationError
 
-from paperbench.errors import nearest
 from paperbench.typed import (
     Count,
     Id,
@@ -91,7 +90,6 @@ def test_json_round_trip() -> None:
     )
     assert from_json(Outer, to_json(value)) == value
     assert "\n" in to_json(value, indent=1)
-    assert asdict(replace(value, title="y"))["title"] == "y"
 
 
 def test_generated_schema_agrees_with_the_type() -> None:
@@ -122,33 +120,27 @@ def test_unset_fields_are_omitted_at_every_depth() -> None:
     ("changes", "message"),
     [
         ({"count": "3"}, "count: must be a whole number, not '3'."),
-        ({"count": 3.0}, "count: must be a whole number, not 3.0."),
+        ({"count": [3]}, "count: must be a whole number, not a list."),
         ({"count": True}, "count: must be a whole number, not true."),
+        ({"count": 3.0}, "count: must be a whole number, not 3.0."),
         ({"count": None}, "count: must be a whole number; it is empty."),
         ({"number": None}, "number: must be a number, or 'fail'; it is empty."),
-        ({"count": [3]}, "count: must be a whole number, not a list."),
         ({"flag": 1}, "flag: must be true or false, not 1."),
         ({"title": 3}, "title: must be text, not 3. Put it in quotes."),
         ({"title": "a\x1b[2J"}, "title: must be text without control characters, not 'a\\x1b[2J'."),
         ({"id": "a/b"}, "id: must be made of lowercase letters, digits and underscores, not 'a/b'."),
         ({"kind": "nera"}, "kind: must be 'near' or 'far', not 'nera'."),
-        ({"inner": 3}, "inner: must be a mapping, not 3."),
         ({"inner": {"rate": float("nan")}}, "inner.rate: must be a finite number, not nan."),
-        ({"inner": {"rate": float("inf")}}, "inner.rate: must be a finite number, not inf."),
         ({"inner": {"rate": 0}}, "inner.rate: must be above 0, not 0."),
-        ({"inner": {"rate": 1, "steps": 0}}, "inner.steps: must be at least 1, not 0."),
         ({"inner": {}}, "inner.rate: is missing."),
         ({"steps": 3}, "steps: must be a list, not 3."),
         ({"steps": [1, "two"]}, "steps[1]: must be a whole number, not 'two'."),
         ({"pair": [1]}, "pair[1]: is missing."),
         ({"pair": [1, 2, 3]}, "pair: must have at most 2 entries, not 3."),
-        ({"number": "fial"}, "number: must be a number, or 'fail', not 'fial'."),
         ({"number": 101}, "number: must be a number of at most 100, or 'fail', not 101."),
         ({"number": "x" * 100}, f"number: must be a number, or 'fail', not '{'x' * 76}...."),
         ({"cuont": 1}, "cuont: unknown key. Did you mean 'count'?"),
-        ({"inner": {"rate": 1, "zzz": 2}}, "inner.zzz: unknown key. Known: rate, steps, within."),
         ({"inner": {"rate": 1, "within": {"lenght": 2}}}, "inner.within.lenght: unknown key. Did you mean 'length'?"),
-        ({"by_name": {"a": {"rate": 1, "stepz": 2}}}, "by_name.a.stepz: unknown key. Did you mean 'steps'?"),
         ({"by_id": {"a": {"rate": 1, "stepz": 2}}}, "by_id.a.stepz: unknown key. Did you mean 'steps'?"),
         ({"count": -1}, "count: must not be negative."),
     ],
@@ -175,12 +167,6 @@ def test_values_made_in_python_are_validated() -> None:
     for wrong in ({"count": 1.0}, {"steps": [1]}, {"inner": {"rate": 1.0}}):
         with pytest.raises(ValidationError):
             Outer("x", **wrong)  # type: ignore[arg-type]
-
-
-def test_nearest_word_or_all_known_words() -> None:
-    assert nearest("smok", ["paper", "smoke"]) == "Did you mean 'smoke'?"
-    assert nearest("x", ["paper", "smoke"]) == "Known: paper, smoke."
-    assert nearest("x", []) == "There are none."
 
 
 def test_only_the_first_of_many_problems_are_listed() -> None:

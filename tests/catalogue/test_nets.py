@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paperbench.architecture import parameters, units
-from paperbench.catalogue import DATASETS, FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net, resolve, tags
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
 from paperbench.errors import ArgumentError, PaperbenchError
 from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import from_json
@@ -25,26 +23,6 @@ def test_registered_names_are_those_of_the_paper() -> None:
     assert set(NETS) == both_units | table2 | table1 | {"resnet101_bn_after_addition"}
 
 
-@pytest.mark.parametrize(
-    ("name", "units"),
-    [
-        ("original_resnet110", (18, 18, 18)),
-        ("original_resnet1202", (200, 200, 200)),
-        ("original_resnet110_1layer", (36, 36, 36)),
-        ("preact_resnet164", (18, 18, 18)),
-        ("preact_resnet1001", (111, 111, 111)),
-        ("preact_resnet18", (2, 2, 2, 2)),
-        ("preact_resnet34", (3, 4, 6, 3)),
-        ("preact_resnet50", (3, 4, 6, 3)),
-        ("preact_resnet101", (3, 4, 23, 3)),
-        ("preact_resnet152", (3, 8, 36, 3)),
-        ("preact_resnet200", (3, 24, 36, 3)),
-    ],
-)
-def test_units_per_stage(name: str, units: tuple[int, ...]) -> None:
-    assert resolve(name).units == units
-
-
 def test_depth_in_the_name_counts_the_weight_layers() -> None:
     for net in NETS.values():
         assert len(net.units) == len(FAMILIES[net.family].widths)
@@ -54,13 +32,10 @@ def test_depth_in_the_name_counts_the_weight_layers() -> None:
 @pytest.mark.parametrize(
     ("name", "depth", "neighbours"),
     [
-        ("preact_resnet110", 109, "104 or 110"),
         ("preact_resnet110", -4, "8"),
         ("original_resnet1001", 1000, "992 or 1001"),
         ("original_resnet110_1layer", 21, "20 or 23"),
         ("preact_resnet50", 110, "101 or 152"),
-        ("preact_resnet50", 18, "50"),
-        ("preact_resnet18", 1000, "34"),
     ],
 )
 def test_illegal_depth_is_refused_with_its_neighbours(name: str, depth: int, neighbours: str) -> None:
@@ -78,11 +53,8 @@ def test_changed_depth_stays_in_the_family_of_the_name() -> None:
 @pytest.mark.parametrize(
     ("name", "kwargs", "same"),
     [
-        ("original_resnet110", {"shortcut": "conv"}, "resnet110_conv_shortcut"),
         ("original_resnet110", {"shortcut": "conv", "shortcut_bn": True}, "resnet110_conv_shortcut"),
-        ("original_resnet110", {"shortcut": "dropout", "inverted": False}, "resnet110_dropout_shortcut"),
         ("resnet110_conv_shortcut", {"shortcut": "exclusive_gating", "gate_bias": -6}, "resnet110_exclusive_gating"),
-        ("resnet110_exclusive_gating", {"shortcut": "identity"}, "original_resnet110"),
         ("resnet110_conv_shortcut", {"shortcut": "identity", "placement": "preact"}, "preact_resnet110"),
         ("original_resnet101", {"placement": "bn_after_addition"}, "resnet101_bn_after_addition"),
         ("preact_resnet164.cifar10", {}, "preact_resnet164"),
@@ -96,19 +68,6 @@ def test_changed_depth_stays_in_the_family_of_the_name() -> None:
 def test_equal_nets_are_equal_however_requested(name: str, kwargs: dict[str, Any], same: str) -> None:
     assert resolve(name, **kwargs) == NETS[same]
     assert resolve(name, **kwargs).canonical() == NETS[same].canonical()
-
-
-@pytest.mark.parametrize("scales", [{"shortcut_scale": 1}, {"residual_scale": 1}])
-def test_scaling_only_one_path_is_not_the_identity(scales: dict[str, Any]) -> None:
-    halves = {"shortcut_scale": 0.5, "residual_scale": 0.5, **scales}
-    assert resolve("resnet110_constant_scaling", **halves) != NETS["original_resnet110"]
-
-
-def test_every_shortcut_combines_with_every_placement() -> None:
-    pairs = list(itertools.product(SHORTCUTS, PLACEMENTS))
-    nets = [resolve("original_resnet110", shortcut=shortcut, placement=placement) for shortcut, placement in pairs]
-    assert len(pairs) == len(set(nets)) == 30
-    assert [(net.shortcut, net.placement) for net in nets] == pairs
 
 
 def test_canonical_form_contains_only_set_fields() -> None:
@@ -134,23 +93,10 @@ def test_canonical_form_contains_only_set_fields() -> None:
     }
 
 
-def test_nets_survive_a_round_trip_through_json() -> None:
-    for net in NETS.values():
-        assert from_json(Net, json.dumps(net.canonical())) == net
-
-
 def test_equal_numbers_give_the_same_digest() -> None:
     zeros = (0, 0.0, -0.0, np.float32(0))
     nets = [resolve("resnet110_exclusive_gating", gate_bias=zero) for zero in zeros]
     assert len({canonical_json(net.canonical()) for net in nets}) == 1
-
-
-def test_option_a_on_bottleneck_nets() -> None:
-    net = resolve("preact_resnet164", shortcut_option="A")
-    first, second = (next(unit for unit in units(net) if unit.stage == stage) for stage in (0, 1))
-    assert (first.resizing, first.stride) == ("zero_pad", 1)
-    assert (second.resizing, second.stride) == ("zero_pad", 2)
-    assert parameters(net) == parameters(resolve("preact_resnet164")) - 16 * 64 - 64 * 128 - 128 * 256
 
 
 def test_tags_set_the_number_of_classes() -> None:
@@ -164,25 +110,17 @@ def test_tags_set_the_number_of_classes() -> None:
     ("name", "kwargs", "message"),
     [
         ("preact_resnet11", {}, "Did you mean 'preact_resnet1"),
-        ("preact_resnet110.cifar1000", {}, "has no tag 'cifar1000'. Did you mean 'cifar100'"),
         ("preact_resnet110.imagenet", {}, "has no tag 'imagenet'. Known: cifar10, cifar100"),
-        ("preact_resnet110.", {}, "has no tag ''"),
         ("preact_resnet110.cifar10.x", {}, "has no tag 'cifar10.x'. Did you mean 'cifar10'"),
         ("preact_resnet110", {"depth": "20"}, "must be a whole number"),
         ("preact_resnet110", {"depth": 6_000_002}, "Depth 6000002 of a basic net is too large: the maximum is 10,000"),
         ("preact_resnet110", {"num_classes": -1}, "must be at least 0, not -1"),
         ("preact_resnet110", {"in_chans": 0}, "must be at least 1, not 0"),
-        ("preact_resnet110", {"shortcut_option": "C"}, "must be 'A' or 'B', not 'C'"),
-        ("preact_resnet110", {"placement": ["preact"]}, "must be text, not a list"),
         ("preact_resnet110", {"placement": "preactt"}, "unknown placement 'preactt'. Did you mean 'preact'"),
         ("preact_resnet110", {"shortcut": "gating"}, "unknown shortcut 'gating'. Known: constant_scaling, conv"),
         ("resnet110_exclusive_gating", {"gate_bias": float("nan")}, "must be a finite number, not nan"),
         ("resnet110_exclusive_gating", {"gate_bias": 10**400}, "must be a number"),
-        ("resnet110_exclusive_gating", {"gate_init": "zero"}, "must be 'he' or 'gaussian'"),
         ("resnet110_constant_scaling", {"shortcut_scale": -0.5}, "must be at least 0, not -0.5"),
-        ("resnet110_dropout_shortcut", {"inverted": 1}, "must be true or false"),
-        ("resnet110_conv_shortcut", {"shortcut_bn": "yes"}, "must be true or false"),
-        ("preact_resnet164", {"stride_in": "last"}, "must be 'first' or 'middle'"),
     ],
 )
 def test_bad_requests_are_refused(name: str, kwargs: dict[str, object], message: str) -> None:
@@ -195,9 +133,6 @@ def test_bad_requests_are_refused(name: str, kwargs: dict[str, object], message:
     [
         ("original_resnet110", {"gate_bias": -6}, "shortcut is identity, and gate_bias is for exclusive_gating and"),
         ("resnet110_exclusive_gating", {"shortcut_scale": 0.5}, "shortcut_scale is for constant_scaling"),
-        ("resnet110_exclusive_gating", {"shortcut": "conv", "gate_bias": -6}, "its shortcut is conv"),
-        ("resnet110_constant_scaling", {"inverted": True}, "inverted is for dropout"),
-        ("resnet110_dropout_shortcut", {"shortcut_bn": True}, "shortcut_bn is for conv"),
         ("resnet110_conv_shortcut", {"shortcut_option": "A"}, "every shortcut is a convolution"),
         ("preact_resnet110", {"stride_in": "first"}, "only bottleneck units have this choice"),
         ("original_resnet164", {"transition_shortcut": "raw"}, "units of placement original have no pre-activation"),
@@ -219,9 +154,6 @@ def test_unknown_argument_is_also_a_type_error() -> None:
     ("changes", "message"),
     [
         ({"family": "basics"}, "unknown family 'basics'. Did you mean 'basic'"),
-        ({"placement": None}, "placement: must be text; it is empty"),
-        ({"depth": 110.0}, "depth: must be a whole number, not 110.0"),
-        ({"depth": 111}, "no depth 111"),
         ({"filters": 16}, "filters: unknown key"),
         ({"shortcut_option": None}, "A net with shortcut identity needs shortcut_option"),
         ({"shortcut": "conv"}, "A net with shortcut conv has no shortcut_option"),

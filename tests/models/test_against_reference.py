@@ -154,10 +154,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("preact_resnet110", {"num_classes": 7}),
     ("preact_resnet110", {"num_classes": 0}),
     ("preact_resnet110", {"in_chans": 1}),
-    ("original_resnet110_1layer", {"in_chans": 1, "num_classes": 3}),
-    ("resnet110_constant_scaling", {"shortcut_scale": 0.0}),
     ("resnet110_constant_scaling", {"shortcut_scale": 0.7, "residual_scale": 0.4}),
-    ("resnet110_constant_scaling", {"residual_scale": 0.5, "placement": "bn_after_addition"}),
     ("resnet110_dropout_shortcut", {"inverted": True}),
     ("resnet110_dropout_shortcut", {"inverted": True, "placement": "preact", "transition_shortcut": "raw"}),
     *(
@@ -167,7 +164,6 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
         for bn in (True, False)
     ),
     *(("original_resnet164", {"stride_in": "middle", "placement": placement}) for placement in PLACEMENTS),
-    ("original_resnet164", {"stride_in": "middle", "shortcut": "exclusive_gating"}),
     ("original_resnet18", {"shortcut_option": "A"}),
     ("original_resnet164", {"shortcut_option": "A"}),
     ("preact_resnet164", {"shortcut_option": "A"}),
@@ -197,39 +193,6 @@ def test_initial_gates(shortcut: str, kwargs: dict[str, Any]) -> None:
             std = 0.01 if "gate_init" in kwargs else math.sqrt(2 / len(value))
             assert abs(value.std().item() / std - 1) < 5 / math.sqrt(2 * value.numel()), key
     assert_equals_reference(model.double(), images_for(net))
-
-
-DISTINCT_NAMES = (
-    "original_resnet20",
-    "preact_resnet20",
-    "resnet110_exclusive_gating",
-    "resnet110_conv_shortcut",
-    "resnet110_bn_after_addition",
-    "preact_resnet110_1layer",
-    "preact_resnet164",
-    "resnet164_relu_only_preact",
-    "preact_resnet18",
-    "original_resnet50",
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in DISTINCT_NAMES else pytest.mark.full)
-        for name, net in NETS.items()
-        if net.depth <= 200
-    ],
-)
-def test_parameter_names_and_shapes_at_full_depth(name: str) -> None:
-    """The reference finds all its parameters, with fitting shapes, and reads all that exist."""
-    with torch.device("meta"):
-        model = ResidualNet(resolve(name))
-    state = ReadState({key: torch.zeros_like(value, device="cpu") for key, value in model.state_dict().items()})
-    with torch.no_grad():
-        out = forward(model.net, state, torch.zeros(1, 3, 16, 16), training=False)
-    assert out.shape == (1, model.net.num_classes)
-    assert not state.unread
 
 
 @pytest.mark.parametrize("name", ["original_resnet110", "preact_resnet110", "original_resnet164", "preact_resnet164"])
@@ -308,54 +271,3 @@ def test_preactivation_equals_asymmetric_after_add_activation(training: bool) ->
     expected = asymmetric_after_addition(net, state, images, training=training)
     assert not state.unread
     torch.testing.assert_close(model(images), expected, rtol=1e-9, atol=1e-9)
-
-
-class TestDropoutShortcut:
-    DRAWS = 400
-
-    @pytest.fixture(params=[False, True], ids=["not inverted", "inverted"])
-    def inverted(self, request: pytest.FixtureRequest) -> bool:
-        return bool(request.param)
-
-    @pytest.fixture
-    def unit(self, inverted: bool) -> nn.Module:
-        """A unit of the original placement with residual function zero, so its output is relu(h(x))."""
-        model = ResidualNet(resolve("resnet110_dropout_shortcut", depth=14, inverted=inverted))
-        unit = model.get_submodule("stages.0.1")
-        nn.init.zeros_(unit.get_parameter("residual.bn2.weight"))
-        nn.init.zeros_(unit.get_parameter("residual.bn2.bias"))
-        return unit
-
-    @pytest.fixture
-    def x(self) -> Tensor:
-        """Positive, so that the ReLU after the addition does not change it."""
-        return 0.5 + torch.rand(2, 16, 8, 8, generator=generator(5))
-
-    def test_kept_values_are_unscaled_or_doubled(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
-        torch.manual_seed(6)
-        x.requires_grad_()
-        out = unit(x)
-        factors = out.detach() / x.detach()
-        assert set(factors.unique().tolist()) == {0.0, 2.0 if inverted else 1.0}
-        out.sum().backward()
-        assert x.grad is not None
-        assert torch.equal(x.grad, factors)  # the backward pass drops the same elements
-        assert not torch.equal(unit(x) > 0, factors > 0)
-
-    def test_half_of_the_elements_are_dropped_independently(self, unit: nn.Module, x: Tensor) -> None:
-        torch.manual_seed(7)
-        kept = torch.stack([unit(x).detach() > 0 for _ in range(self.DRAWS)]).double()
-        assert abs(kept.mean().item() - 0.5) < 5 * 0.5 / math.sqrt(kept.numel())
-        for axes in ((2,), (3, 4), (2, 3, 4)):  # not whole channels, maps or images
-            share = kept.mean(axes)
-            n = kept.numel() / share.numel()
-            assert share.std().item() == pytest.approx(0.5 / math.sqrt(n), rel=0.1), axes
-
-    def test_evaluation_computes_the_mean_of_training(self, unit: nn.Module, x: Tensor, inverted: bool) -> None:
-        torch.manual_seed(8)
-        mean = torch.stack([unit(x).detach() for _ in range(self.DRAWS)]).double().mean(0)
-        expected = x.double() * (1.0 if inverted else 0.5)
-        # Six standard errors, since there are 2048 elements.
-        assert (mean / expected - 1).abs().max().item() < 6 / math.sqrt(self.DRAWS)
-        assert mean.sum().item() == pytest.approx(expected.sum().item(), rel=5 / math.sqrt(self.DRAWS * x.numel()))
-        torch.testing.assert_close(unit.eval()(x).double(), expected)

@@ -100,11 +100,6 @@ def test_modules_have_the_depth_and_parameters_of_the_catalogue(name: str) -> No
             assert (module.bias is not None) == path.endswith("gate"), path
 
 
-@pytest.mark.parametrize(("name", "expected"), [("original_resnet110", 1_730_714), ("preact_resnet110", 1_730_522)])
-def test_option_b_adds_two_projections_to_basic_nets(name: str, expected: int) -> None:
-    assert count(build(name, shortcut_option="B")) == expected
-
-
 def test_initial_values() -> None:
     model = ResidualNet(resolve("preact_resnet164"))
     model.init_weights(torch.Generator().manual_seed(0))
@@ -240,10 +235,9 @@ def test_deepest_nets_train_8_images_in_4_gb(name: str) -> None:
     assert int(done.stdout) * 1024 < 4e9
 
 
-@pytest.mark.parametrize("name", [mark_deep("preact_resnet1001"), mark_deep("original_resnet1202")])
-def test_deepest_nets_can_be_copied_and_pickled(name: str) -> None:
+def test_deep_net_can_be_copied_and_pickled() -> None:
     """Without exceeding Python's recursion limit."""
-    model = build(name)
+    model = build("preact_resnet1001")
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert twin.net == model.net
         assert [(k, v.shape) for k, v in twin.state_dict().items()] == [

@@ -13,10 +13,9 @@ import torch
 from timm.models import group_parameters
 from torch import Tensor, nn
 
-from paperbench.architecture import units
 from paperbench.catalogue import FAMILIES, NETS, SHORTCUTS, tags
 from paperbench.errors import PaperbenchError
-from paperbench.models import ResidualNet, ResidualUnit
+from paperbench.models import ResidualNet
 
 
 def created(name: str, **kwargs: Any) -> ResidualNet:
@@ -75,8 +74,6 @@ def test_names_and_tags_are_listed() -> None:
     assert timm.list_pretrained("preact_*") == [], "no weights to download"
     model = created("preact_resnet164.cifar100", depth=11)
     assert (model.num_classes, model.pretrained_cfg["tag"]) == (100, "cifar100")
-    with pytest.raises(PaperbenchError, match=r"has no tag 'cifar1'\. Did you mean 'cifar10'"):
-        created("preact_resnet164.cifar1")
 
 
 def test_arguments_reach_the_net() -> None:
@@ -89,8 +86,7 @@ def test_arguments_reach_the_net() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("preact_resnet110", {"depth": 21}, "Nearest: 20 or 26"),
-        ("resnet110_exclusive_gating", {"gate_bais": -3}, r"no argument 'gate_bais'\. Did you mean 'gate_bias'"),
+        ("preact_resnet164.cifar1", {}, r"has no tag 'cifar1'\. Did you mean 'cifar10'"),
         ("original_resnet110", {"gate_bias": -3}, "would ignore gate_bias"),
         ("preact_resnet20", {"drop_rate": 0.1}, r"must be 0: .* use shortcut='dropout'"),
         ("preact_resnet20", {"global_pool": ""}, "use num_classes=0 with global_pool=''"),
@@ -101,7 +97,7 @@ def test_bad_arguments_are_refused(name: str, arguments: dict[str, Any], message
         created(name, **arguments)
 
 
-@pytest.mark.parametrize("tag", ["cifar10", "cifar100", "imagenet"])
+@pytest.mark.parametrize("tag", ["cifar100", "imagenet"])
 def test_data_configuration_follows_the_recipe(tag: str) -> None:
     name = "preact_resnet18" if tag == "imagenet" else "preact_resnet20"
     with torch.device("meta"):
@@ -132,19 +128,11 @@ def test_head_and_classifier_reset() -> None:
         model.reset_classifier(-1)
 
 
-def test_pooling_that_doubles_the_features() -> None:
-    model = created("preact_resnet20", depth=8, global_pool="catavgmax").eval()
-    assert model.get_classifier().in_features == model.head_hidden_size == 128
-    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
-
-
 @pytest.mark.parametrize(
     ("name", "depth", "size", "shapes"),
     [
         ("preact_resnet110", 8, 32, [(16, 32), (32, 16), (64, 8)]),
-        ("original_resnet164", 11, 32, [(64, 32), (128, 16), (256, 8)]),
         ("preact_resnet50", 50, 64, [(64, 32), (256, 16), (512, 8), (1024, 4), (2048, 2)]),
-        ("original_resnet18", 18, 64, [(64, 32), (64, 16), (128, 8), (256, 4), (512, 2)]),
     ],
 )
 def test_features_only(name: str, depth: int, size: int, shapes: list[tuple[int, int]]) -> None:
@@ -153,78 +141,45 @@ def test_features_only(name: str, depth: int, size: int, shapes: list[tuple[int,
     images = torch.randn(1, 3, size, size)
     assert [(f.shape[1], f.shape[2]) for f in model(images)] == shapes
     assert model.feature_info.reduction() == [size // side for _, side in shapes]
-    asked = timm.create_model(name, depth=depth, features_only=True, out_indices=(2, 0)).eval()
-    assert [f.shape[1] for f in asked(images)] == asked.feature_info.channels() == [shapes[2][0], shapes[0][0]]
     getter = timm.create_model(name, depth=depth, features_only=True, feature_cls="getter").eval()
     assert [(f.shape[1], f.shape[2]) for f in getter(images)] == shapes
 
 
-class TestForwardIntermediates:
-    @pytest.fixture
-    def model(self) -> ResidualNet:
-        return created("preact_resnet110", depth=14).eval()
+def test_forward_intermediates_returns_the_stage_outputs() -> None:
+    model, images = created("preact_resnet110", depth=14).eval(), torch.randn(2, 3, 32, 32)
+    outputs: list[Tensor] = []
+    for stage in model.stages:
+        stage.register_forward_hook(lambda _m, _i, output: outputs.append(output))
+    _, levels = model.forward_intermediates(images)
+    assert all(torch.equal(level, one) for level, one in zip(levels, outputs, strict=True))
+    (picked,) = model.forward_intermediates(images, indices=[-2], intermediates_only=True)
+    assert torch.equal(picked, levels[1])
+    outputs.clear()
+    final, (level,) = model.forward_intermediates(images, indices=[1], stop_early=True)
+    assert len(outputs) == 2
+    assert torch.equal(final, level)
+    final, normed = model.forward_intermediates(images, norm=True)
+    assert torch.equal(normed[2], final)
+    assert torch.equal(normed[2], model.tail(levels[2]))
+    assert torch.equal(normed[1], levels[1])
+    with pytest.raises(ValueError, match="must be NCHW or NHWC, not NLC"):
+        model.forward_intermediates(images, output_fmt="NLC")  # type: ignore[arg-type]
 
-    @pytest.fixture
-    def images(self) -> Tensor:
-        return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
-    def test_levels_are_the_stage_outputs(self, model: ResidualNet, images: Tensor) -> None:
-        outputs: list[Tensor] = []
-        for stage in model.stages:
-            stage.register_forward_hook(lambda _m, _i, output: outputs.append(output))
-        final, levels = model.forward_intermediates(images)
-        assert [torch.equal(level, one) for level, one in zip(levels, outputs, strict=True)] == [True] * 3
-        assert torch.equal(final, model.forward_features(images))
+def test_first_level_of_imagenet_nets_is_before_the_pooling() -> None:
+    model = created("preact_resnet18").eval()
+    pooling_inputs: list[Tensor] = []
+    model.stem.pool.register_forward_pre_hook(lambda _m, inputs: pooling_inputs.append(inputs[0]))
+    levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), indices=[0], intermediates_only=True)
+    assert torch.equal(levels[0], pooling_inputs[0])
 
-    def test_levels_follow_the_order_of_indices(self, model: ResidualNet, images: Tensor) -> None:
-        all_levels = model.forward_intermediates(images, intermediates_only=True)
-        for indices, expected in (([2, 0], [2, 0]), (2, [1, 2]), ([-1], [2]), ((1,), [1])):
-            found = model.forward_intermediates(images, indices=indices, intermediates_only=True)
-            assert len(found) == len(expected)
-            assert all(torch.equal(f, all_levels[e]) for f, e in zip(found, expected, strict=True))
 
-    def test_stop_early_skips_later_stages(self, model: ResidualNet, images: Tensor) -> None:
-        executed: list[int] = []
-        for number, stage in enumerate(model.stages):
-            stage.register_forward_hook(lambda *_, number=number: executed.append(number))
-        final, (level,) = model.forward_intermediates(images, indices=[1], stop_early=True)
-        assert executed == [0, 1]
-        assert torch.equal(final, level)
-
-    def test_norm_applies_the_tail(self, model: ResidualNet, images: Tensor) -> None:
-        raw = model.forward_intermediates(images, intermediates_only=True)
-        final, levels = model.forward_intermediates(images, norm=True)
-        assert torch.equal(levels[2], final)
-        assert torch.equal(levels[2], model.tail(raw[2]))
-        assert torch.equal(levels[1], raw[1])
-
-    def test_output_format_and_invalid_arguments(self, model: ResidualNet, images: Tensor) -> None:
-        usual = model.forward_intermediates(images, intermediates_only=True)
-        other = model.forward_intermediates(images, output_fmt="NHWC", intermediates_only=True)
-        assert all(torch.equal(a.permute(0, 2, 3, 1), b) for a, b in zip(usual, other, strict=True))
-        with pytest.raises(ValueError, match="must be NCHW or NHWC, not NLC"):
-            model.forward_intermediates(images, output_fmt="NLC")  # type: ignore[arg-type]
-        with pytest.raises(AssertionError, match="out of range"):
-            model.forward_intermediates(images, indices=[3])
-
-    def test_pruning_keeps_the_levels(self, model: ResidualNet, images: Tensor) -> None:
-        before = model.forward_intermediates(images, indices=[0, 1], intermediates_only=True)
-        assert model.prune_intermediate_layers([0, 1]) == [0, 1]
-        after = model.forward_intermediates(images, indices=[0, 1], intermediates_only=True)
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        assert len(model.stages) == 2
-        assert torch.equal(model(images), after[1])
-        of_imagenet = created("preact_resnet18").eval()
-        of_imagenet.prune_intermediate_layers([2])
-        levels = of_imagenet.forward_intermediates(torch.randn(1, 3, 64, 64), intermediates_only=True)
-        assert [level.shape[1] for level in levels] == [64, 64, 128]
-
-    def test_first_level_of_imagenet_nets_is_before_the_pooling(self) -> None:
-        model = created("preact_resnet18").eval()
-        pooling_inputs: list[Tensor] = []
-        model.stem.pool.register_forward_pre_hook(lambda _m, inputs: pooling_inputs.append(inputs[0]))
-        levels = model.forward_intermediates(torch.randn(1, 3, 64, 64), indices=[0], intermediates_only=True)
-        assert torch.equal(levels[0], pooling_inputs[0])
+def test_pruning_keeps_the_levels() -> None:
+    model, images = created("preact_resnet18").eval(), torch.randn(1, 3, 64, 64)
+    before = model.forward_intermediates(images, intermediates_only=True)
+    assert model.prune_intermediate_layers([2]) == [2]
+    after = model.forward_intermediates(images, intermediates_only=True)
+    assert all(torch.equal(a, b) for a, b in zip(after, before[:3], strict=True))
 
 
 def test_parameter_groups_for_layer_wise_learning_rates() -> None:
@@ -317,16 +272,11 @@ def test_checkpointing_works_with_compilation() -> None:
     assert {int(b) for name, b in checkpointed.named_buffers() if name.endswith("num_batches_tracked")} == {1}
 
 
-@pytest.mark.parametrize("name", ["preact_resnet110", "original_resnet18"])
-def test_checkpointed_features_count_a_batch_once(name: str) -> None:
-    model = timm.create_model(name, depth=18 if "18" in name else 8, features_only=True).train()
+def test_checkpointed_features_count_a_batch_once() -> None:
+    model = timm.create_model("original_resnet18", features_only=True).train()
     model.model.set_grad_checkpointing()
     torch.stack([level.sum() for level in model(torch.randn(2, 3, 64, 64))]).sum().backward()
     assert {int(b) for name, b in model.named_buffers() if name.endswith("num_batches_tracked")} == {1}
-
-
-def test_drop_rates_of_zero_are_accepted() -> None:
-    created("preact_resnet20", depth=8, drop_rate=0.0, drop_path_rate=0.0)
 
 
 def test_entry_points_can_be_imported_and_pickled() -> None:
@@ -335,18 +285,3 @@ def test_entry_points_can_be_imported_and_pickled() -> None:
     assert set(NETS) < set(module.__all__)
     assert all(callable(getattr(module, name)) for name in module.__all__)
     assert pickle.loads(pickle.dumps(timm.models.model_entrypoint("preact_resnet20"))) is module.preact_resnet20
-
-
-def test_single_unit_has_the_initial_gate_bias() -> None:
-    net = NETS["resnet110_exclusive_gating"]
-    unit = ResidualUnit(net, next(units(net)))
-    assert unit.addition.gate.bias.eq(-6).all()  # type: ignore[union-attr, operator]
-
-
-def test_features_can_be_scripted() -> None:
-    model = timm.create_model("preact_resnet18", features_only=True).eval()
-    images = torch.randn(1, 3, 64, 64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch prefers export now
-        scripted = torch.jit.script(model)
-    assert all(torch.equal(a, b) for a, b in zip(scripted(images), model(images), strict=True))

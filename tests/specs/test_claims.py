@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -58,14 +59,11 @@ def test_claim_needs_exactly_the_keys_of_its_kind(specs: SmallSpecs, kind: str) 
         ("lower", "cells", [A], "a claim of kind lower needs at least 2 cells, not 1."),
         ("lower", "cells", [A, B, A], "lists a cell twice."),
         ("lower", "cells", ["preact/bsic", B], f"unknown cell 'preact/bsic'. Did you mean '{A}'?"),
-        ("close", "cells", [B, "preact/bsic"], "unknown cell 'preact/bsic'."),
         ("close", "within", 0, "must be above 0, not 0."),
-        ("early", "iteration", 0, "must be at least 1, not 0."),
         ("early", "measure", "test_error", "must be train_loss or train_error: runs have no test error before they"),
         ("higher_loss_lower_error", "cells", [A, B, C], "needs exactly 2 cells, not 3."),
         ("largest_gain", "pairs", [[B, A]], "a claim of kind largest_gain needs at least 2 pairs of 2 cells."),
         ("largest_gain", "pairs", [[B, A], [B, A, C]], "needs at least 2 pairs of 2 cells."),
-        ("largest_gain", "pairs", [B, A], "must be a list, not "),
         ("largest_gain", "pairs", [[B, A], [B, "nowhere"]], "unknown cell 'nowhere'. Known: gating/basic, "),
         ("lower", "cells", [A, "gating/basic"], "gating/basic is a sweep over several nets"),
     ],
@@ -88,74 +86,21 @@ def test_only_test_errors_can_be_compared_with_literature(specs: SmallSpecs) -> 
         assert ["unknown cell 'nin/basic'" in message for message in messages(specs)] == [True]
 
 
-CLAIMS = {  # by kind
-    "table1": {
-        "lower": """
-            identity_lowest_error identity_lowest_training_loss frozen_gating_worse frozen_gating_higher_training_loss
-            exclusive_gating_6_best exclusive_gating_far_behind exclusive_gating_7_better_than_poor_ones
-            shortcut_only_gating_0_poor shortcut_only_gating_0_higher_training_loss shortcut_only_gating_bias_matters
-            shortcut_only_gating_better_than_exclusive conv_shortcut_poorer conv_shortcut_higher_training_loss
-            more_parameters_higher_training_error
-        """,
-        "early": "identity_fastest_error_reduction",
-        "diverges": "plain_fails constant_scaling_unscaled_fails exclusive_gating_0_to_5_fails dropout_fails",
-        "converges": "frozen_gating_converges",
-        "close": "shortcut_only_gating_6_near_baseline",
-    },
-    "table2": {
-        "lower": """
-            bn_after_addition_worse_110 bn_after_addition_worse_164 relu_before_addition_worse_110
-            relu_before_addition_worse_164 relu_before_better_than_bn_after_addition_110
-            relu_before_better_than_bn_after_addition_164 relu_only_better_than_relu_before_110 preact_lowest_110
-            preact_lowest_164
-        """,
-        "early": "bn_after_addition_slow_start_110 original_slightly_slower_start_164",
-        "converges": "original_164_goes_healthy",
-        "close": "relu_only_preact_close_110 relu_only_preact_close_164",
-    },
-    "table3": {
-        "lower": """
-            preact_better_cifar10_resnet110_1layer preact_better_cifar10_resnet110 preact_better_cifar10_resnet164
-            preact_better_cifar10_resnet1001 preact_better_cifar100_resnet164 preact_better_cifar100_resnet1001
-            preact_1001_lowest_training_loss original_1001_worse_than_164_cifar10 original_1001_worse_than_110_cifar10
-            original_1001_worse_than_164_cifar100
-        """,
-        "converges": "original_1001_converges_cifar10",
-        "largest_gain": "largest_gain_at_1001_cifar10 largest_gain_at_1001_cifar100",
-        "early": "original_1001_slow_start",
-        "higher_loss_lower_error": """
-            regularised_cifar10_resnet110_1layer regularised_cifar10_resnet110 regularised_cifar10_resnet164
-            regularised_cifar100_resnet164
-        """,
-        "close": "warm_up_not_necessary",
-    },
-    "table4": {
-        "lower": "batch_64_slightly_better",
-    },
-    "table5": {
-        "early": """
-            constant_scaling_higher_training_error_101 exclusive_gating_higher_training_error_101
-            shortcut_only_gating_higher_training_error_101 conv_shortcut_higher_training_error_101
-            dropout_shortcut_higher_training_error_101
-        """,
-        "lower": """
-            bn_after_addition_worse_101_top1 bn_after_addition_worse_101_top5
-            bn_after_addition_higher_training_loss_101 original_200_worse_than_152 original_200_lower_training_error
-            preact_200_better_than_original_200 preact_200_better_than_152 aspect_200_better_than_inception_v3_top1
-            aspect_200_better_than_inception_v3_top5
-        """,
-        "close": "preact_152_gain_small_top1 preact_152_gain_small_top5",
-    },
+KINDS = {
+    "table1": {"lower": 14, "early": 1, "diverges": 4, "converges": 1, "close": 1},
+    "table2": {"lower": 9, "early": 2, "converges": 1, "close": 2},
+    "table3": {"lower": 10, "early": 1, "converges": 1, "close": 1, "largest_gain": 2, "higher_loss_lower_error": 4},
+    "table4": {"lower": 1},
+    "table5": {"lower": 9, "early": 5, "close": 2},
 }
 
 
-@pytest.mark.parametrize("table", CLAIMS)
-def test_claims_of_the_paper_by_kind(tables: dict[str, Table], table: str) -> None:
-    found = sorted((claim.kind, claim.id) for claim in tables[table].expected.claims)
-    assert found == sorted((kind, claim) for kind, claims in CLAIMS[table].items() for claim in claims.split())
+@pytest.mark.parametrize("table", KINDS)
+def test_number_of_the_papers_claims_by_kind(tables: dict[str, Table], table: str) -> None:
+    assert Counter(claim.kind for claim in tables[table].expected.claims) == KINDS[table]
 
 
-@pytest.mark.parametrize("table", CLAIMS)
+@pytest.mark.parametrize("table", KINDS)
 def test_published_numbers_support_the_claims(tables: dict[str, Table], table: str) -> None:
     """Otherwise a claim would name the wrong cells, or in the wrong order."""
     expected = tables[table].expected
@@ -178,20 +123,6 @@ def test_published_numbers_support_the_claims(tables: dict[str, Table], table: s
         elif claim.kind == "largest_gain":
             gains = [(numbers[before] or 0) - (numbers[after] or 0) for before, after in claim.pairs]
             assert all(gains[0] > gain for gain in gains[1:]), claim.id
-
-
-@pytest.mark.parametrize(
-    ("table", "cells"),
-    [
-        ("table1", {"constant_scaling/resnet110", "shortcut_only_gating_0/resnet110", "conv_shortcut/resnet110"}),
-        ("table2", {"original/resnet164", "relu_only_preact/resnet164"}),
-    ],
-)
-def test_no_claim_is_about_an_order_within_the_noise(tables: dict[str, Table], table: str, cells: set[str]) -> None:
-    """12.22 < 12.35 < 12.86 and 5.91 < 5.93 are printed, but the text does not mention these orders."""
-    for claim in tables[table].expected.claims:
-        if claim.kind == "lower" and claim.cells[0] in cells:
-            assert not cells & set(claim.cells[1:]), claim.id
 
 
 def test_early_claims_are_before_the_first_drop(tables: dict[str, Table]) -> None:

@@ -31,45 +31,32 @@ def sweep(*, kwargs: dict[str, Any] | None = None, **arguments: Any) -> dict[str
 NETS = [
     (ONE, NET, "preact_resnet11", "Unknown net 'preact_resnet11'. Did you mean 'preact_resnet1"),
     (ONE, NET, None, "must be text; it is empty."),
-    (ONE, NET, ["preact_resnet110"], "must be text, not a list."),
-    (ONE, NET, {"kwargs": {"depth": 20}}, "basic.model: is missing."),
     (ONE, NET, {"model": "preact_resnet110", "kwargs": {"dept": 20}}, "'dept'. Did you mean 'depth'?"),
     (ONE, NET, {"model": "preact_resnet110", "kwargs": {"num_classes": 5}}, "num_classes follows from the data set"),
     (ONE, NET, {"model": "preact_resnet110", "kwargs": {"gate_bias": -6}}, "gate_bias"),
-    (ONE, NET, "preact_resnet110.cifar1", "'cifar1'. Did you mean 'cifar10'?"),
     (ONE, NET, "preact_resnet110.cifar100", "is tagged for cifar100, but the data set is cifar10. Remove the tag."),
     (ONE, NET, "preact_resnet101", "preact_resnet101 expects images of 224x224 pixels, but CIFAR-10 has 32x32."),
     (ONE, SWEEP, sweep(gate_bias=[0]), "sweep.gate_bias: needs at least two different values, without duplicates."),
-    (ONE, SWEEP, sweep(gate_bias=[0, 0.0]), "sweep.gate_bias: needs at least two different values"),
-    (ONE, SWEEP, sweep(gate_bias=-1), "sweep.gate_bias: must be a list, not -1."),
     (ONE, SWEEP, sweep(gate_bais=[0, -1]), "Did you mean 'gate_bias'?"),
-    (ONE, SWEEP, sweep(gate_bias=[0, "low"]), "must be a number"),
     (ONE, SWEEP, sweep(kwargs={"gate_bias": -6}, gate_bias=[0, -1]), "sweep.gate_bias: is also in kwargs."),
     (ONE, SWEEP, sweep(gate_bias=[0, -1], gate_init=["he", "gaussian"]), "sweep: must have exactly one argument."),
-    (ONE, SWEEP, sweep(), "sweep: must have exactly one argument."),
     (ONE, SWEEP, sweep(depth=[110, 56]), "sweep: depth cannot be swept, because profiles set it"),
 ]
 EXPERIMENTS = [
     (ONE, ("rows", 1, "id"), "original", "rows[1].id: duplicate id 'original'."),
-    (ONE, ("rows", 1, "id"), "pre/act", "must be made of lowercase letters, digits and underscores, not 'pre/act'."),
     (ONE, ("rows",), [], "rows: must not be empty."),
-    (ONE, ("columns",), [], "columns: must not be empty."),
     (ONE, ("seeds",), 0, "seeds: must be at least 1, not 0."),
-    (ONE, ("seeds",), 1001, "seeds: must be at most 1000, not 1001."),
     (ONE, ("table",), "two", "table: must be one, like the file name."),
     (ONE, ("recipe",), "smal", "recipe: unknown recipe 'smal'. Did you mean 'small'?"),
     (ONE, ("rows", 0, "dataset"), "cifra10", "unknown data set 'cifra10'. Did you mean 'cifar10'?"),
     (ONE, ("rows", 0, "dataset"), REMOVED, "rows[0].cells.basic: needs a data set"),
     (ONE, ("rows", 0, "labels", "onF"), "1", "unknown label 'onF'. Did you mean 'on F'?"),
-    (ONE, ("rows", 0, "labels", "on F"), 1, "on F: must be text, not 1. Put it in quotes."),
     (ONE, ("labels", "unused"), "after", "labels.unused: no row has this label."),
-    (ONE, ("labels", "on F"), "behind", "labels.on F: must be 'before' or 'after', not 'behind'."),
     (ONE, ("rows", 1, "figrue"), "4(b)", "rows[1].figrue: unknown key. Did you mean 'figure'?"),
     (TWO, ("rows", 0, "dataset"), "cifar10", "rows[0].cells.cifar: has two data sets"),
     (TWO, ("rows", 0, "cells", "cifra"), "preact_resnet110", "unknown column 'cifra'. Did you mean 'cifar'?"),
     (TWO, ("rows", 1, "recipe"), "lagre", "rows[1].recipe: unknown recipe 'lagre'. Did you mean 'large'?"),
     (TWO, ("rows", 1, "evaluation", "crop"), 257, "the crop (257 pixels) must not exceed the scale (256 pixels)."),
-    (TWO, ("rows", 1, "evaluation", "scale"), REMOVED, "evaluation.scale: is missing."),
 ]
 PUBLISHED = [
     (ONE_EXPECTED, ("table",), "two", "table: must be one, like the file name."),
@@ -77,11 +64,9 @@ PUBLISHED = [
     (ONE_EXPECTED, ("cells", "preact", "depe"), 1, "unknown cell 'preact/depe'. Did you mean 'preact/deep'?"),
     (ONE_EXPECTED, CELL, "failed", "must be a number, or 'fail' or 'unprinted', not 'failed'."),
     (ONE_EXPECTED, CELL, 817, "must be a number of at most 100, or 'fail' or 'unprinted', not 817."),
-    (ONE_EXPECTED, CELL, -1, "must be a number of at least 0, or 'fail' or 'unprinted', not -1."),
     (ONE_EXPECTED, CELL, float("nan"), "must be a finite number, or"),
     (ONE_EXPECTED, CELL, {"note": "a"}, "value: a cell needs either value or same_as."),
     (ONE_EXPECTED, CELL, {"value": 6.0, "std": 0.2}, "std: std and std_source must be given together."),
-    (ONE_EXPECTED, CELL, {"value": 6.0, "sdt": 0.2}, "sdt: unknown key. Did you mean 'std'?"),
     (ONE_EXPECTED, CELL, {"value": "fail", "tolerance": 1}, "tolerance: is only for cells with a number."),
     (ONE_EXPECTED, CELL, {"value": 6.0, "statistic": "single", "n": 2}, "n: must be 1 for a single run, not 2."),
     (
@@ -100,24 +85,13 @@ PUBLISHED = [
     ),
     (TWO_EXPECTED, ("cells", "large", "imagenet"), "fail", "`fail` is not defined for ImageNet"),
     (ONE_EXPECTED, ("literature", 0, "id"), "preact", "literature[0].id: 'preact' is also a row of the experiment."),
-    (
-        ONE_EXPECTED,
-        ("literature",),
-        [{"id": "nin", "title": "NIN", "cells": {"basic": 1}}] * 2,
-        "literature[1].id: duplicate id 'nin'.",
-    ),
     (ONE_EXPECTED, ("literature", 0, "cells", "basci"), 8.0, "unknown column 'basci'. Did you mean 'basic'?"),
-    (ONE_EXPECTED, ("literature", 0, "labels", "onF"), "1", "unknown label 'onF'. Did you mean 'on F'?"),
     (ONE_EXPECTED, ("peers", 0, "cell"), "original/basi", "peers[0].cell: unknown cell 'original/basi'. Did you"),
-    (ONE_EXPECTED, ("disputed", 0, "cell"), "original/basi", "disputed[0].cell: unknown cell 'original/basi'."),
 ]
 RECIPES = [
     (PROFILES, ("profiles", "quick", "depth", "basic"), 15, "quick.depth.basic: A basic net has no depth 15"),
     (PROFILES, ("profiles", "quick", "depth", "basci"), 14, "unknown family 'basci'. Did you mean 'basic'?"),
     (PROFILES, ("profiles", "paper", "seeds"), 3, "the profile `paper` must exist and change nothing."),
-    (PROFILES, ("profiles", "paper"), REMOVED, "the profile `paper` must exist and change nothing."),
-    (SMALL, ("momentun",), 0.9, "momentun: unknown key. Did you mean 'momentum'?"),
-    (LARGE, ("augmentation", "crop"), 500, "augmentation.crop: must be at most 256, the minimum of shorter_side."),
 ]
 
 
@@ -139,13 +113,6 @@ def test_all_problems_are_reported_at_their_lines_in_order(specs: SmallSpecs) ->
         (SMALL, specs.line_of(SMALL, "batch_size: 0"), "batch_size: must be at least 1, not 0."),
         (SMALL, specs.line_of(SMALL, "eps: none"), "batch_norm.eps: must be a number, not 'none'."),
     ]
-
-
-def test_all_problems_between_files_are_reported(specs: SmallSpecs) -> None:
-    specs.set(ONE_EXPECTED, ("cells", "preact", "deep"), REMOVED)
-    specs.set(ONE_EXPECTED, ("peers", 0, "cell"), "preact/depe")
-    specs.set(ONE_EXPECTED, ("claims", 0, "cells", 0), "preact/bsic")
-    assert len(specs.complaints()) == 3
 
 
 def test_profile_that_breaks_a_recipe_is_named(specs: SmallSpecs) -> None:

@@ -77,9 +77,6 @@ def test_table4_dagger_row_drops_after_epochs_80_and_121(recipes: dict[str, Reci
     """`epoch >= 122 and 2 or epoch >= 81 and 1 or 0`, of 781.25 iterations an epoch."""
     recipe = recipes["cifar_torch"]
     assert recipe.drops.at == (after(80, recipe, CIFAR_IMAGES), after(121, recipe, CIFAR_IMAGES))
-    first, second = recipe.drops.at
-    rates = [recipe.rate_at(i) for i in (0, first - 1, first, second - 1, second, recipe.iterations - 1)]
-    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
 def test_imagenet_recipe_follows_the_appendix(recipes: dict[str, Recipe]) -> None:
@@ -108,9 +105,7 @@ def test_table5_dagger_row_follows_the_released_code(recipes: dict[str, Recipe])
     assert (found.jitter, found.lighting) == (0.4, 0.1)
 
 
-def test_values_that_the_sources_do_not_give(
-    recipes: dict[str, Recipe],
-) -> None:
+def test_values_that_the_sources_do_not_give(recipes: dict[str, Recipe]) -> None:
     ours = {"momentum_form", "initialisation", "batch_norm.eps", "batch_norm.moving_average", "batch_norm.at_test"}
     assert {name: (recipe.authors.framework, set(recipe.silent)) for name, recipe in recipes.items()} == {
         "cifar": ("Caffe", ours),
@@ -119,8 +114,3 @@ def test_values_that_the_sources_do_not_give(
         "imagenet": ("Caffe", ours),
         "imagenet_torch": ("Torch7", {"iterations"}),
     }
-
-
-def test_only_imagenet_recipes_resize(recipes: dict[str, Recipe]) -> None:
-    large = {name for name, recipe in recipes.items() if recipe.augmentation.is_for_large_images}
-    assert large == {"imagenet", "imagenet_torch"}

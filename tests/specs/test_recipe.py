@@ -32,33 +32,20 @@ def changed(**changes: Any) -> dict[str, Any]:
     ("changes", "blamed", "message"),
     [
         ({"batch_size": 0}, "batch_size", "must be at least 1, not 0."),
-        ({"iterations": 64000.0}, "iterations", "must be a whole number, not 64000.0."),
         ({"momentum": 1}, "momentum", "must be below 1, not 1."),
-        ({"momentum": -0.1}, "momentum", "must be at least 0, not -0.1."),
         ({"momentum": 0, "momentum_form": "nesterov"}, "momentum", "must be above 0 with nesterov."),
-        ({"weight_decay": -1.0}, "weight_decay", "must be at least 0, not -1.0."),
         ({"batch_norm": {"group": 1}}, "batch_norm.group", "must be at least 2, not 1."),
         ({"batch_norm": {"group": 48}}, "batch_norm.group", "must divide batch_size (128)."),
-        ({"batch_norm": {"eps": 0}}, "batch_norm.eps", "must be above 0, not 0."),
         ({"batch_norm": {"moving_average": 1.5}}, "batch_norm.moving_average", "must be at most 1, not 1.5."),
-        (
-            {"batch_norm": {"at_test": "batch"}},
-            "batch_norm.at_test",
-            "must be 'reestimated' or 'moving_average', not 'batch'.",
-        ),
         ({"drops": {"at": [48000, 32000]}}, "drops.at", "must be in increasing order."),
-        ({"drops": {"at": [32000, 32000]}}, "drops.at", "must be in increasing order."),
-        ({"drops": {"factor": 10}}, "drops.factor", "must be at most 1, not 10."),
         ({"drops": {"at": [399, 48000]}}, "drops.at", "the first drop is before the end of the warm-up at 400."),
         ({"drops": {"at": [-1]}, "warm_up": None}, "drops.at[0]", "must be at least 0, not -1."),
         ({"drops": {"at": [32000, 64000]}}, "drops.at", "the drop at 64000 is not before the end at 64000 iterations."),
-        ({"warm_up": {"iterations": 0}}, "warm_up.iterations", "must be at least 1, not 0."),
         ({"monitoring": {"log_every": 0}}, "monitoring.log_every", "must be at least 1, not 0."),
-        ({"monitoring": {"checkpoint_share": 0}}, "monitoring.checkpoint_share", "must be above 0, not 0."),
         ({"silent": ["input", "momentun"]}, "silent[1]", "unknown recipe value 'momentun'. Did you mean 'momentum'?"),
         *(
             ({"silent": [name]}, "silent[0]", f"unknown recipe value '{name}'.")
-            for name in ("batch_norm.epsilon", "momentum.form", "monitoring", "source", "", "drops.at.0")
+            for name in ("batch_norm.epsilon", "momentum.form", "monitoring", "source")
         ),
     ],
 )
@@ -74,14 +61,10 @@ LARGE = {"padding": 0, "crop": 224}
 @pytest.mark.parametrize(
     ("augmentation", "blamed", "message"),
     [
-        ({"padding": -1}, "padding", "must be at least 0, not -1."),
         ({"shorter_side": [256, 480], "crop": 224}, "padding", "must be 0 for images that are resized or recoloured."),
         ({"jitter": 0.4}, "padding", "must be 0 for images that are resized or recoloured."),
         ({**LARGE, "shorter_side": [480, 256]}, "shorter_side", "must have the smaller number first."),
-        ({**LARGE, "shorter_side": [256.5, 480]}, "shorter_side[0]", "must be a whole number, not 256.5."),
         ({**LARGE, "area": [1.0, 0.08]}, "area", "must have the smaller number first."),
-        ({**LARGE, "area": [8, 100]}, "area[0]", "must be at most 1, not 8."),
-        ({**LARGE, "aspect_ratio": [0.7, 1, 1.3]}, "aspect_ratio", "must have at most 2 entries, not 3."),
         ({**LARGE, "shorter_side": [100, 480]}, "crop", "must be at most 100, the minimum of shorter_side."),
         ({"padding": 0, "area": [0.08, 1.0]}, "crop", "is required with shorter_side or area."),
         ({**LARGE, "shorter_side": [256, 480], "area": [0.1, 1.0]}, "area", "cannot be combined with shorter_side"),
@@ -98,26 +81,16 @@ def test_invalid_augmentation_is_refused(augmentation: dict[str, Any], blamed: s
     [
         {"warm_up": None},
         {"drops": {"at": []}},
-        {"drops": {"at": [400, 500]}},
         {"momentum": 0},
-        {"weight_decay": 0},
-        {"momentum_form": "nesterov"},
         {"batch_norm": {"group": 128}},
-        {"augmentation": {"padding": 0, "flip": False}},
         {"augmentation": {"padding": 0, "shorter_side": [256, 256], "crop": 224}},
         {"augmentation": {"padding": 0, "crop": 224, "area": [0.08, 1.0], "aspect_ratio": [0.75, 1.3333]}},
         {"augmentation": {"padding": 0, "jitter": 0.4, "lighting": 0.1}},
-        {"silent": []},
         {"silent": ["batch_norm", "warm_up.iterations", "input"]},
     ],
 )
 def test_unusual_recipe_is_accepted(changes: dict[str, Any]) -> None:
     from_json(Recipe, json.dumps(changed(**changes)))
-
-
-def test_unset_values_are_not_in_digests(recipe: Recipe) -> None:
-    assert "warm_up" not in replace(recipe, warm_up=None).defining_values()
-    assert recipe.defining_values()["augmentation"] == {"padding": 4, "flip": True}
 
 
 def test_learning_rate_schedule(recipe: Recipe) -> None:
@@ -127,13 +100,9 @@ def test_learning_rate_schedule(recipe: Recipe) -> None:
 
 
 def test_all_values_but_monitoring_and_documentation_define_a_run(recipe: Recipe) -> None:
+    assert "warm_up" not in replace(recipe, warm_up=None).defining_values(), "unset values are not in digests"
     others = {"schema", "recipe", "source", "monitoring", "authors", "silent"}
     assert recipe.defining_values() == {k: v for k, v in read_yaml(SHIPPED).data.items() if k not in others}
-
-
-def test_value_by_dotted_name(recipe: Recipe) -> None:
-    found = [recipe.value_of(name) for name in ("momentum", "warm_up.iterations", "augmentation")]
-    assert found == [0.9, 400, {"padding": 4, "flip": True}]
 
 
 def test_large_image_augmentations_are_recognised(recipe: Recipe) -> None:

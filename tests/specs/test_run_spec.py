@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from paperbench.specs.run_spec import RunSpec, canonical_json
 from tests.helpers import SPEC_VALUES, a_spec
 
 CANONICAL = (
@@ -36,9 +35,7 @@ def test_tuple_and_list_have_the_same_digest() -> None:
     "changes",
     [
         {"net": {**SPEC_VALUES["net"], "depth": 14}},
-        {"net": {**SPEC_VALUES["net"], "placement": "original"}},
         {"recipe": {**SPEC_VALUES["recipe"], "learning_rate": 0.1000001}},
-        {"recipe": {**SPEC_VALUES["recipe"], "drops": {"at": [65, 50], "factor": 0.1}}},
         {"data": "cd" * 32},
         {"profile": "smoke"},
         {"precision": "tf32"},
@@ -54,13 +51,6 @@ def test_run_id_is_digest_prefix_and_seed() -> None:
     assert spec.run_id(17) == f"{spec.digest[:12]}-s17"
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_nan_and_infinity_are_refused(value: float) -> None:
+def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        canonical_json({"rate": value})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        _ = a_spec(recipe={"rate": value}).digest
-
-
-def test_fields_of_a_spec() -> None:
-    assert set(RunSpec.__dataclass_fields__) == {"net", "recipe", "data", "profile", "precision"}
+        _ = a_spec(recipe={"rate": float("nan")}).digest

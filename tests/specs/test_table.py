@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ ON_REQUEST = {
 }
 
 
+ROWS = ["original", "bn_after_addition", "relu_before_addition", "relu_only_preact", "preact"]
+
+
 def ids(table: Table, pattern: str, **options: bool) -> set[str]:
     return {cell.id for cell in table.cells(pattern, **options)}
 
@@ -35,15 +39,10 @@ def ids(table: Table, pattern: str, **options: bool) -> set[str]:
 # Loading
 
 
-@pytest.mark.parametrize("name", ["tabel2", "2", 2, "Table2"])
+@pytest.mark.parametrize("name", ["tabel2", 2])
 def test_unknown_table_gets_a_suggestion(name: Any) -> None:
     with pytest.raises(PaperbenchError, match=re.escape(f"Unknown table {name!r}. Did you mean 'table2'?")):
         load_table(name, ROOT)
-
-
-def test_profiles_file_is_not_a_table() -> None:
-    with pytest.raises(PaperbenchError, match="Unknown table 'profiles'"):
-        load_table("profiles", ROOT)
 
 
 def test_directory_without_tables_is_refused(tmp_path: Path) -> None:
@@ -69,33 +68,6 @@ def test_cell_can_override_the_defaults(specs: SmallSpecs) -> None:
 # Choosing cells
 
 
-@pytest.mark.parametrize(
-    ("pattern", "number"),
-    [("*", 10), ("preact/*", 2), ("*/resnet1?0", 5), ("[bo]*/*164", 2), ("preact", 2), ("resnet164", 5)],
-)
-def test_cells_match_a_shell_pattern(table2: Table, pattern: str, number: int) -> None:
-    assert len(table2.cells(pattern)) == number
-
-
-def test_cells_come_column_by_column(table2: Table) -> None:
-    rows = [row.id for row in table2.experiment.rows]
-    assert [c.id for c in table2.cells()] == [f"{row}/{net}" for net in ("resnet110", "resnet164") for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "hint"),
-    [
-        ("preact/resnet11", "Did you mean 'preact/resnet110'?"),
-        ("preakt", "Did you mean 'preact'?"),
-        ("PREACT", "Did you mean 'preact'?"),
-        ("", "Known:"),
-    ],
-)
-def test_pattern_without_match_gets_a_suggestion(table2: Table, pattern: str, hint: str) -> None:
-    with pytest.raises(PaperbenchError, match=re.escape(f"No cell of table2 matches {pattern!r}. {hint}")):
-        table2.cells(pattern)
-
-
 def test_unknown_cell_and_profile_get_a_suggestion(table2: Table) -> None:
     with pytest.raises(
         PaperbenchError, match=r"table2 has no cell 'preact/resnet11'\. Did you mean 'preact/resnet110'"
@@ -103,6 +75,50 @@ def test_unknown_cell_and_profile_get_a_suggestion(table2: Table) -> None:
         table2.cell("preact/resnet11")
     with pytest.raises(PaperbenchError, match=r"Unknown profile 'smok'\. Did you mean 'smoke'"):
         table2.profiles.named("smok")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (["preact", "original"], ["original/110", "preact/110", "original/164", "preact/164"]),
+        (("preact/*110", "preact", "preact"), ["preact/110", "preact/164"]),
+        ("[bo]*/*164", ["original/164", "bn_after_addition/164"]),
+        ("resnet164", [f"{row}/164" for row in ROWS]),
+        ("*", [f"{row}/{depth}" for depth in (110, 164) for row in ROWS]),
+    ],
+)
+def test_patterns_choose_cells_column_by_column(
+    table2: Table, pattern: str | Sequence[str], expected: list[str]
+) -> None:
+    assert [cell.id.replace("resnet", "") for cell in table2.cells(pattern)] == expected
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["original", "preakt"], "No cell of table2 matches 'preakt'. Did you mean 'preact'?"),
+        ("preakt/*", "Did you mean 'preact/*'?"),
+        ("*/resnet101", "Did you mean '*/resnet110'?"),
+        ("preakt/resnet100", "Did you mean 'preact/resnet110'?"),
+        ("original,preact", "Give several patterns one by one, without commas: original preact."),
+        ("xyz", "Known: bn_after_addition, original, preact,"),
+        ([], "Give at least one"),
+    ],
+)
+def test_pattern_without_a_cell_is_refused_with_a_suggestion(
+    table2: Table, patterns: str | Sequence[str], message: str
+) -> None:
+    with pytest.raises(PaperbenchError, match=re.escape(message)):
+        table2.cells(patterns)
+
+
+def test_row_on_request_must_be_named_in_full(tables: dict[str, Table]) -> None:
+    table = tables["table4"]
+    assert "resnet1202/cifar10" in ids(table, "resnet1202/cifar*")
+    assert "resnet1202/cifar10" not in ids(table, "resnet1*/cifar10")
+    with pytest.raises(PaperbenchError, match=r"only if their row is named in full: resnet1202\."):
+        table.cells(["resnet110", "resnet120*"])
+    assert len(table.cells(["*", "resnet1202"])) == len(table.all_cells)
 
 
 @pytest.mark.parametrize("name", ON_REQUEST)
@@ -113,49 +129,7 @@ def test_patterns_omit_rows_on_request(tables: dict[str, Table], name: str) -> N
     assert {cell.id for cell in tables[name].all_cells if cell.row.on_request} == ON_REQUEST[name]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "is_found"),
-    [("resnet1202", True), ("resnet1202/cifar*", True), ("cifar10", False), ("resnet1*/cifar10", False)],
-)
-def test_row_on_request_must_be_named_in_full(tables: dict[str, Table], pattern: str, is_found: bool) -> None:
-    assert ("resnet1202/cifar10" in ids(tables["table4"], pattern)) == is_found
-    assert "resnet1202/cifar10" in ids(tables["table4"], pattern, on_request=True)
-
-
-@pytest.mark.parametrize(
-    ("table", "pattern", "rows"),
-    [
-        ("table4", "*1202/cifar10", "resnet1202"),
-        ("table5", "resnet101_*_gating", "resnet101_exclusive_gating or resnet101_shortcut_only_gating"),
-    ],
-)
-def test_pattern_matching_only_rows_on_request_names_them(
-    tables: dict[str, Table], table: str, pattern: str, rows: str
-) -> None:
-    with pytest.raises(PaperbenchError, match=rf"only if their row is named in full: {rows}\."):
-        tables[table].cells(pattern)
-
-
 # Cells in profiles
-
-
-@pytest.mark.parametrize("row", ["original", "bn_after_addition", "relu_before_addition", "relu_only_preact", "preact"])
-@pytest.mark.parametrize(("column", "depth", "family"), [("resnet110", 110, "basic"), ("resnet164", 164, "bottleneck")])
-def test_cells_of_table2_train_the_net_of_their_row_and_column(
-    table2: Table, row: str, column: str, depth: int, family: str
-) -> None:
-    cell, paper = table2.cell(f"{row}/{column}"), table2.profiles.named("paper")
-    net = cell.net_in(paper)
-    assert (net.placement, net.depth, net.family, net.num_classes) == (row, depth, family, 10)
-    assert cell.dataset_in(paper) == "cifar10"
-    expected = f"{row}_{column}" if row in ("original", "preact") else f"{column}_{row}"
-    assert str(cell.reference_in(paper)) == expected
-
-
-def test_paper_profile_changes_nothing(table2: Table) -> None:
-    paper = table2.profiles.named("paper")
-    assert (dict(paper.depth), paper.dataset, paper.recipe, paper.seeds) == ({}, None, None, None)
-    assert (table2.seeds_in(paper), table2.recipe_in(paper).iterations) == (5, 64_000)
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4"])
