@@ -245,20 +245,14 @@ def test_only_one_of_many_acquires_an_expired_lease(
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("content", [b"", b'{"machine": 1}'])
-def test_damaged_lease_file_expires(directory: Path, new_lease: Callable[..., Lease], content: bytes) -> None:
+def test_damaged_lease_file_expires(directory: Path, new_lease: Callable[..., Lease]) -> None:
     """Left by a power cut, or by a kill between opening and writing."""
     directory.mkdir(parents=True)
-    (directory / "abc-s0.7").write_bytes(content)
+    (directory / "abc-s0.7").write_bytes(b"")
     lease = new_lease()
     assert not lease.acquire()
     assert acquire_any({RUN: lease}, lambda: False, print) == RUN
     assert files(directory) == ["abc-s0.8"]
-
-
-def test_waiting_can_be_cancelled(holder: Callable[..., int], new_lease: Callable[..., Lease]) -> None:
-    holder(remote=True)
-    assert acquire_any({RUN: new_lease()}, lambda: True, print) is None
 
 
 @pytest.mark.parametrize("other", [None, "abc-s0.1", "abc-s0.2"])
@@ -290,12 +284,6 @@ def test_heartbeat_notices_a_lost_lease(
     assert lease.is_lost
 
 
-def test_unwritable_lease_directory_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PaperbenchError, match="cannot be written: Not a directory"):
-        Lease(tmp_path / "file" / "leases", RUN).acquire()
-
-
 def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.full)
 
@@ -305,17 +293,10 @@ def slow(*values: Any) -> Any:
     ("owner", "name", "call"),
     [
         (Checkpoints, "write", 3),
-        slow(RunDirectory, "append_history", 1),
-        (RunDirectory, "append_history", 4),
-        (RunDirectory, "write_history", 1),
-        slow(RunDirectory, "write_history", 4),
-        slow(RunDirectory, "write_record", 1),
+        slow(RunDirectory, "append_history", 4),
         (RunDirectory, "write_record", 4),
-        (Checkpoints, "prune", 4),
-        (Trainer, "finish", 1),
-        slow(os, "fsync", 2),
+        slow(Trainer, "finish", 1),
         (os, "fsync", 6),
-        slow(os, "fsync", 10),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -66,17 +66,10 @@ def ids_of(table: Table, profile: str = "paper") -> dict[str, str]:
     }
 
 
-def planned(table: Table, dataset: ImageDataset, profile: str, seeds: int, pattern: str = "*") -> list[tuple[str, int]]:
-    cells = table.cells(pattern)
-    datasets = dict.fromkeys(needed_datasets(cells, table.profiles.named(profile)), dataset)
-    return [(run.cells[0], run.seed) for run in plan(table, cells, profile, "fp32", seeds, datasets)]
-
-
 def test_first_seed_of_every_cell_comes_first(table2: Table, small_dataset: ImageDataset) -> None:
-    runs = planned(table2, small_dataset, "paper", 2)
-    assert len(runs) == 20
-    assert [seed for _, seed in runs] == [0] * 10 + [1] * 10
-    assert len({cell for cell, _ in runs[:10]}) == 10
+    runs = plan(table2, table2.cells("*"), "paper", "fp32", 2, {"cifar10": small_dataset})
+    assert [run.seed for run in runs] == [0] * 10 + [1] * 10
+    assert len({run.cells[0] for run in runs[:10]}) == 10
 
 
 def test_shared_run_has_the_name_of_its_first_cell(small_dataset: ImageDataset, tmp_path: Path) -> None:
@@ -133,11 +126,6 @@ def test_sweep_has_one_run_per_value_and_seed(tables: dict[str, Table], small_da
     runs = plan(table, cells, "paper", "fp32", 2, {"cifar10": small_dataset})
     assert [(run.seed, run.net.gate_bias) for run in runs] == [
         (seed, bias) for seed in (0, 1) for bias in (0, -1, -2, -3, -4, -5, -6, -7)
-    ]
-    assert [run.cells[0] for run in runs[:8]] == [
-        *["exclusive_gating_0_to_5/resnet110"] * 6,
-        "exclusive_gating_6/resnet110",
-        "exclusive_gating_7/resnet110",
     ]
     assert runs[5].net_name == "resnet110_exclusive_gating(gate_bias=-5)"
     assert len({run.id for run in runs}) == 16
@@ -216,13 +204,10 @@ NET = "    cells: {{cifar10: {{model: original_resnet1202, kwargs: {{{}}}}}}}"
     ("file", "old", "new"),
     [
         (TABLE, CELL, CELL.replace("original", "preact")),
-        (TABLE, CELL, NET.format("depth: 110")),
         (TABLE, CELL, NET.format("shortcut_option: B")),
         (TABLE, CELL, f"    recipe: cifar_torch\n{CELL}"),
         (TABLE, CELL, f"    evaluation: {{crop: 28, scale: 32}}\n{CELL}"),
         (RECIPE, "weight_decay: 0.0001", "weight_decay: 0.0002"),
-        (RECIPE, "group: 64 ", "group: 32 "),
-        (RECIPE, "at: [32000, 48000]", "at: [32000, 48001]"),
     ],
 )
 def test_other_net_recipe_or_evaluation_is_another_experiment(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from paperbench.catalogue import PLACEMENTS, resolve
+from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
@@ -95,20 +95,20 @@ def stream(model: ResidualNet, images: torch.Tensor, precision: str) -> dict[str
     return seen
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("preact_resnet164", {"depth": 11}),
+        ("preact_resnet164", {"depth": 11, "placement": "original"}),
         ("preact_resnet20", {"depth": 8, "shortcut_option": "B"}),
-        ("resnet110_conv_shortcut", {"depth": 8}),
+        ("resnet110_conv_shortcut", {"depth": 8, "placement": "preact"}),
         ("resnet110_exclusive_gating", {"depth": 8}),
+        ("resnet110_bn_after_addition", {"depth": 8}),
     ],
 )
 def test_stream_is_float32_and_branches_are_bfloat16(
-    recipe: Recipe, small_dataset: ImageDataset, name: str, arguments: dict[str, object], placement: str
+    recipe: Recipe, small_dataset: ImageDataset, name: str, arguments: dict[str, object]
 ) -> None:
-    net = resolve(name, **arguments, placement=placement)
+    net = resolve(name, **arguments)
     plain, wide = (Trainer(net, recipe, small_dataset, 0, p, CPU) for p in ("bf16", "bf16-fp32-stream"))
     assert wide.model.state_dict().keys() == plain.model.state_dict().keys()
     images = torch.randn(4, 3, 32, 32)
