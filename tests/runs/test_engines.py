@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs import session as session_module
@@ -48,31 +49,38 @@ def test_engine_choice_gets_request_length_and_earlier_engine(
     assert asked == [("auto", CPU, 20, None), ("eager", CPU, 20, "eager"), ("auto", CPU, 20, "compile")]
 
 
-def set_engine(directory: RunDirectory, engine: str) -> None:
-    """Change the engine of the last session in the checkpoint of a paused run."""
+def set_engine(directory: RunDirectory, engine: str, more_threads: int = 0) -> None:
+    """Change the last session in the checkpoint of a paused run."""
 
     def change(checkpoint: Checkpoint) -> Checkpoint:
         *sessions, last = checkpoint.facts.sessions
-        return replace(checkpoint, facts=replace(checkpoint.facts, sessions=(*sessions, replace(last, engine=engine))))
+        environment = replace(last.environment, threads=last.environment.threads + more_threads)
+        sessions.append(replace(last, engine=engine, environment=environment))
+        return replace(checkpoint, facts=replace(checkpoint.facts, sessions=tuple(sessions)))
 
     edit_checkpoint(directory, change)
 
 
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize(("engine", "warns"), [("eager", False), ("graph", False), ("compile", True)])
+@pytest.mark.parametrize(
+    ("engine", "more_threads", "warning"),
+    [
+        ("graph", 0, None),
+        ("compile", 0, "threads, engine compile; resumes with torch"),
+        ("eager", 1, f"{torch.get_num_threads() + 1} threads, engine eager or graph; resumes with torch"),
+    ],
+)
 def test_resuming_with_other_arithmetic_warns(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, engine: str, warns: bool
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, engine: str, more_threads: int, warning: str | None
 ) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
-    set_engine(directory, engine)
+    set_engine(directory, engine, more_threads)
     directory, log = train(run, tmp_path)
     assert [s.engine for s in log.record.sessions] == [engine, "eager"]
-    if warns:
-        (warning,) = log.warnings
-        assert "threads, engine compile; resumes with torch" in warning
-        assert "not bit-identical" in warning
-    else:
-        assert log.warnings == []
+    assert len(log.warnings) == (warning is not None)
+    for found in log.warnings:
+        assert str(warning) in found
+        assert "not bit-identical" in found
     assert_same(directory, expected)
 
 

@@ -339,31 +339,6 @@ def test_finished_run_of_other_version_restarts_on_request(
     assert again.steps == []
 
 
-def test_resuming_with_other_thread_count_warns(run: PlannedRun, tmp_path: Path) -> None:
-    _, first = train(run, tmp_path, stop_at=8)
-    assert first.warnings == []
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads + 1)
-        _, second = train(run, tmp_path, stop_at=9)
-    finally:
-        torch.set_num_threads(threads)
-    (warning,) = second.warnings
-    assert "not bit-identical" in warning
-    assert [s.environment.threads for s in second.record.sessions] == [threads, threads + 1]
-
-
-def test_failing_run_does_not_stop_the_others(run: PlannedRun, tmp_path: Path) -> None:
-    other = replace(run, seed=1)
-    store, log = Store(tmp_path), Log()
-    store.directory(run.id).path.mkdir(parents=True)
-    store.directory(run.id).record_file.write_text("{")
-    assert Executor(store, CPU, Limits(), log).run_all([run, other]) == [run]
-    assert f"{store.directory(run.id).record_file} " in log.failure
-    assert log.record.run == other.id
-    assert store.directory(run.id).record_file.read_text() == "{"
-
-
 @pytest.mark.parametrize(
     ("error", "iteration"),
     [(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), 0), (None, 9)],

@@ -83,25 +83,6 @@ def test_shared_run_has_the_name_of_its_first_cell(small_dataset: ImageDataset, 
     assert shared.net_name == "original_resnet110"
 
 
-def test_cifar100_run_has_100_classes_and_tag(small_dataset: ImageDataset, tmp_path: Path) -> None:
-    specs = copy_of_specs(tmp_path)
-    edit(
-        specs / "experiments" / "table2.yaml",
-        "figure: 4(e)\n    dataset: cifar10",
-        "figure: 4(e)\n    dataset: cifar100",
-    )
-    table = load_table("table2", specs)
-    runs = plan(table, table.cells("preact/*"), "paper", "fp32", 1, {"cifar100": small_dataset})
-    assert [(run.net_name, run.net.num_classes) for run in runs] == [
-        ("preact_resnet110.cifar100", 100),
-        ("preact_resnet164.cifar100", 100),
-    ]
-    (small,) = plan(table, table.cells("preact/resnet110"), "shallow", "fp32", 1, {"cifar100": small_dataset})
-    assert small.net_name == "preact_resnet110.cifar100(depth=20)"
-    (digits,) = plan(table, table.cells("preact/resnet110"), "smoke", "fp32", 1, {"digits": small_dataset})
-    assert (digits.net_name, digits.net.num_classes) == ("preact_resnet110(depth=14)", 10)
-
-
 @pytest.mark.parametrize("table", IDS)
 def test_run_ids_never_change(tables: dict[str, Table], table: str) -> None:
     """A changed id orphans runs that took days to train. New spec fields must keep the old digests."""
@@ -138,12 +119,12 @@ def test_each_cell_uses_its_own_recipe_and_data_set(tables: dict[str, Table], sm
     assert needed_datasets(cells, paper) == ["cifar10", "cifar100"]
     other = replace(small_dataset, key="cifar100", x_train=small_dataset.x_train[::-1].copy())
     runs = plan(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset, "cifar100": other})
-    assert {run.cells[0]: (run.recipe.recipe, run.dataset.key, run.spec.data) for run in runs} == {
-        "preact_resnet164/cifar10": ("cifar", "cifar10", small_dataset.fingerprint),
-        "preact_resnet1001/cifar10": ("cifar", "cifar10", small_dataset.fingerprint),
-        "preact_resnet1001_batch64/cifar10": ("cifar_torch", "cifar10", small_dataset.fingerprint),
-        "preact_resnet164/cifar100": ("cifar", "cifar100", other.fingerprint),
-        "preact_resnet1001/cifar100": ("cifar", "cifar100", other.fingerprint),
+    assert {run.cells[0]: (run.net_name, run.recipe.recipe, run.spec.data) for run in runs} == {
+        "preact_resnet164/cifar10": ("preact_resnet164", "cifar", small_dataset.fingerprint),
+        "preact_resnet1001/cifar10": ("preact_resnet1001", "cifar", small_dataset.fingerprint),
+        "preact_resnet1001_batch64/cifar10": ("preact_resnet1001", "cifar_torch", small_dataset.fingerprint),
+        "preact_resnet164/cifar100": ("preact_resnet164.cifar100", "cifar", other.fingerprint),
+        "preact_resnet1001/cifar100": ("preact_resnet1001.cifar100", "cifar", other.fingerprint),
     }
     assert small_dataset.fingerprint != other.fingerprint
     for run in runs:

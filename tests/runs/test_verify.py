@@ -18,32 +18,20 @@ from paperbench.runs.record import Record
 from paperbench.runs.rerun import NotRepeatableError, Rerun, rerun_prefix
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import VerifiedRun, verify
-from paperbench.specs.recipe import Drops, Recipe
+from paperbench.specs.recipe import Drops
 from paperbench.training.trainer import Trainer
 from tests.helpers import json_with_hash
-from tests.runs.running import CPU, plan_run, tiny_recipe, train
-
-
-@pytest.fixture(scope="module")
-def finished(
-    paper_recipe: Recipe, small_dataset: object, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[PlannedRun, Path]:
-    run, root = plan_run(tiny_recipe(paper_recipe), small_dataset), tmp_path_factory.mktemp("finished")
-    train(run, root)
-    return run, root
+from tests.runs.running import CPU, plan_run, train
 
 
 @pytest.fixture
-def store(finished: tuple[PlannedRun, Path], tmp_path: Path) -> Store:
-    """A results directory with one finished run, which the test may damage."""
-    shutil.copytree(finished[1], tmp_path / "results")
-    return Store(tmp_path / "results")
+def directory(finished: RunDirectory) -> RunDirectory:
+    return finished
 
 
 @pytest.fixture
-def directory(store: Store) -> RunDirectory:
-    (directory,) = store.directories()
-    return directory
+def store(directory: RunDirectory) -> Store:
+    return Store(directory.path.parents[1])
 
 
 def record_of(directory: RunDirectory) -> Record:
@@ -218,20 +206,20 @@ def repeated(run: PlannedRun, record: Record, history: list[HistoryLine], seed: 
     return rerun_prefix(record, history, run.dataset, CPU, random.Random(seed))
 
 
-def test_rerun_is_bit_identical(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
+def test_rerun_is_bit_identical(run: PlannedRun, directory: RunDirectory) -> None:
     record, history = record_of(directory), directory.history()
     lengths = set()
     for seed in range(5):
-        rerun = repeated(finished[0], record, history, seed)
+        rerun = repeated(run, record, history, seed)
         assert (rerun.is_identical, rerun.is_same_machine, rerun.deviation, rerun.holds) == (True, True, 0.0, True)
         lengths.add(rerun.iterations)
     assert len(lengths) > 1
 
 
-def test_rerun_contradicts_edited_numbers(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
+def test_rerun_contradicts_edited_numbers(run: PlannedRun, directory: RunDirectory) -> None:
     history = directory.history()
     history[0] = replace(history[0], train_error=1.0)
-    rerun = repeated(finished[0], record_of(directory), history)
+    rerun = repeated(run, record_of(directory), history)
     assert not rerun.is_identical
     assert not rerun.holds
 
@@ -247,21 +235,19 @@ def first_session(record: Record, **changes: Any) -> Record:
     return replace(record, sessions=(first, replace(first, last=record.iteration)))
 
 
-def test_rerun_on_other_machine_allows_small_differences(
-    finished: tuple[PlannedRun, Path], directory: RunDirectory
-) -> None:
+def test_rerun_on_other_machine_allows_small_differences(run: PlannedRun, directory: RunDirectory) -> None:
     record = first_session(record_of(directory), device="another CPU")
     history = directory.history()
     for factor, holds in ((1.01, True), (1.05, False)):
         changed = [replace(line, train_loss=line.train_loss * factor) for line in history]
-        rerun = repeated(finished[0], record, changed)
+        rerun = repeated(run, record, changed)
         assert (rerun.is_same_machine, rerun.is_identical, rerun.holds) == (False, False, holds)
         assert rerun.deviation == pytest.approx(1 - 1 / factor)
 
 
-def test_rerun_uses_recorded_thread_count(finished: tuple[PlannedRun, Path], directory: RunDirectory) -> None:
+def test_rerun_uses_recorded_thread_count(run: PlannedRun, directory: RunDirectory) -> None:
     before = torch.get_num_threads()
-    rerun = repeated(finished[0], first_session(record_of(directory), threads=before + 1), directory.history())
+    rerun = repeated(run, first_session(record_of(directory), threads=before + 1), directory.history())
     assert rerun.is_same_machine
     assert torch.get_num_threads() == before
 
@@ -271,10 +257,10 @@ def test_rerun_uses_recorded_thread_count(finished: tuple[PlannedRun, Path], dir
     [({"numerics": 0}, "it has numerics version 0"), ({"last": 4}, "its first session logged no history line")],
 )
 def test_run_that_cannot_be_rerun_says_why(
-    finished: tuple[PlannedRun, Path], directory: RunDirectory, session: dict[str, int], message: str
+    run: PlannedRun, directory: RunDirectory, session: dict[str, int], message: str
 ) -> None:
     with pytest.raises(NotRepeatableError, match=message):
-        repeated(finished[0], first_session(record_of(directory), **session), directory.history())
+        repeated(run, first_session(record_of(directory), **session), directory.history())
 
 
 @pytest.mark.parametrize(
@@ -288,7 +274,7 @@ def test_run_that_cannot_be_rerun_says_why(
     ],
 )
 def test_rerun_uses_recorded_engine_if_available(
-    finished: tuple[PlannedRun, Path],
+    run: PlannedRun,
     directory: RunDirectory,
     monkeypatch: pytest.MonkeyPatch,
     recorded: str,
@@ -305,6 +291,6 @@ def test_rerun_uses_recorded_engine_if_available(
     here = {"eager": None, "graph": "no GPU", "compile": None if has_it else "no compiler"}
     monkeypatch.setattr("paperbench.runs.rerun.available_engines", lambda _: here)
     monkeypatch.setattr("paperbench.runs.rerun.Trainer", training)
-    rerun = repeated(finished[0], first_session(record_of(directory), engine=recorded), directory.history())
+    rerun = repeated(run, first_session(record_of(directory), engine=recorded), directory.history())
     assert engines == [trains]
     assert (rerun.is_same_machine, rerun.is_identical) == (is_same_machine, True)

@@ -84,7 +84,7 @@ def test_timm_loads_the_tested_net(
     found = loss(load_net(directory), small_dataset, inputs)
     assert found == pytest.approx(result.test_loss, rel=1e-5)
     if at_test == "reestimated":
-        assert found != pytest.approx(result.moving_average_test_loss, rel=1e-2), "the two statistics differ"
+        assert found != pytest.approx(result.moving_average_test_loss, rel=5e-3), "the two statistics differ"
     found_values = {key: values[key] for key in ("architecture", "tag", "run", "seed", "data", "data_fingerprint")}
     assert found_values == {
         "architecture": net,
@@ -244,8 +244,3 @@ def test_channel_means_of_timm_cost_little_accuracy(
     np.testing.assert_allclose(configured["mean"], measured, atol=0.002)
     channel_means = np.array(configured["mean"], dtype=np.float32).reshape(3, 1, 1)
     assert error(model, dataset, images(dataset, channel_means, 1.0)) == pytest.approx(recorded.test_error, abs=1.0)
-
-
-@pytest.fixture
-def finished(run: PlannedRun, tmp_path: Path) -> RunDirectory:
-    return train(run, tmp_path / "finished")[0]
