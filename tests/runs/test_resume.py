@@ -78,7 +78,7 @@ class Signalled(Log):
         self.receive("end")
 
 
-@pytest.mark.parametrize("at", [10, "end"])
+@pytest.mark.parametrize("at", [5, 10, "end"])
 def test_signal_does_not_wait_for_a_test(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | str
 ) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -11,7 +9,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
-from paperbench.specs.recipe import BatchNormSettings, Recipe
+from paperbench.specs.recipe import Recipe
 from paperbench.training.precision import autocast, choose_device, choose_precision, set_arithmetic
 from paperbench.training.trainer import Trainer
 
@@ -74,11 +72,6 @@ def test_tf32_affects_only_convolutions() -> None:
             assert product < 5e-5
     finally:
         set_arithmetic("fp32")
-
-
-@pytest.fixture
-def recipe(paper_recipe: Recipe) -> Recipe:
-    return replace(paper_recipe, batch_size=8, batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"))
 
 
 def stream(model: ResidualNet, images: torch.Tensor, precision: str) -> dict[str, torch.Tensor]:

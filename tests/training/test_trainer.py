@@ -11,7 +11,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
-from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
+from paperbench.specs.recipe import BatchNormSettings, Recipe
 from paperbench.training.trainer import Trainer
 from tests.training.trainings import advance, differences, state_of, through_a_file
 
@@ -20,18 +20,6 @@ CPU = torch.device("cpu")
 
 def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
     return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
-
-
-@pytest.fixture
-def recipe(paper_recipe: Recipe) -> Recipe:
-    return replace(
-        paper_recipe,
-        batch_size=16,
-        iterations=24,
-        warm_up=WarmUp(0.01, 4),
-        drops=Drops((12,), 0.1),
-        batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"),
-    )
 
 
 def test_resumed_training_equals_the_uninterrupted_one(recipe: Recipe, small_dataset: ImageDataset) -> None:
