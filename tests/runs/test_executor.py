@@ -147,26 +147,6 @@ def test_error_during_save_loses_nothing(
     assert_same(train(run, tmp_path)[0], expected)
 
 
-def test_run_is_skipped_if_lease_is_lost_before_save(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
-    def take_over(iteration: int) -> None:
-        if iteration == 13:
-            (lease,) = (tmp_path / "leases").iterdir()
-            lease.rename(lease.with_suffix(".7")).write_text("another process's")
-
-    train(run, tmp_path, stop_at=10)
-    before = files_of(Store(tmp_path).directory(run.id))
-    log = Log(take_over)
-    directory = Store(tmp_path).directory(run.id)
-    assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run]) == [], "the run has not failed"
-    assert log.failures == log.records == []
-    assert "this process lost its lease on the run" in log.skips[0][1]
-    assert files_of(directory) == before
-    (lease,) = (tmp_path / "leases").iterdir()
-    assert lease.read_text() == "another process's"
-    lease.unlink()
-    assert_same(train(run, tmp_path)[0], expected)
-
-
 def test_run_stops_at_next_step_after_lost_heartbeat(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,14 +54,6 @@ def test_record_of_other_schema_or_run_is_foreign(run: RunDirectory) -> None:
         run.read_record()
 
 
-@pytest.mark.parametrize("cut", [1, 60])
-def test_incomplete_last_line_is_ignored(run: RunDirectory, cut: int) -> None:
-    run.append_history(line(100))
-    run.append_history(line(200))
-    run.history_file.write_bytes(run.history_file.read_bytes()[:-cut])
-    assert run.history() == [line(100)]
-
-
 LINES = [line(100), line(200)]
 
 

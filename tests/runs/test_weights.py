@@ -122,14 +122,6 @@ def test_metadata_hold_mean_and_deviation_of_training_images(
     assert error(load_net(directory), small_dataset, inputs) == result_of(directory).test_error
 
 
-def test_resumed_run_writes_the_same_weights(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
-    paused, log = train(run, tmp_path, stop_at=10)
-    assert not paused.weights_file.exists()
-    assert log.record.files.weights_sha256 is None
-    again, _ = train(run, tmp_path)
-    assert again.weights_file.read_bytes() == expected.weights_file.read_bytes()
-
-
 def test_cifar100_weights_have_their_tag(paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path) -> None:
     dataset = dataclasses.replace(small_dataset, key="cifar100", y_train=small_dataset.y_train + 90)
     run = plan_run(tiny_recipe(paper_recipe), dataset)
