@@ -63,6 +63,7 @@ def test_fingerprint_ignores_memory_order(file: Path) -> None:
         ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "x_test must be uint8 of shape"),
         ({"y_train": np.zeros((8, 1), int)}, "y_train must be integers of shape (8,), one per image, not"),
         ({"y_train": np.arange(8) + 3}, "y_train has labels 3 to 10; CIFAR-10 has 0 to 9."),
+        ({"y_train": np.arange(8) - 1}, "y_train has labels -1 to 6;"),
         ({"y_train": np.array([*range(7), object()], dtype=object)}, "not object of shape (8,)"),
     ],
 )
