@@ -359,6 +359,7 @@ def test_busy_runs_are_retried_after_the_others(run: PlannedRun, tmp_path: Path)
     assert Executor(store, CPU, Limits(), log).run_all(runs) == [runs[3]]
     assert [record.seed for record in log.records] == [4, 0]
     assert [run_id for run_id, _ in log.failures] == [runs[3].id]
+    assert store.directory(runs[3].id).record_file.read_text() == "{"
     assert log.skips == [
         (runs[1].id, "finished at iteration 20 already"),
         (runs[2].id, f"process {os.getpid()} is training it"),
