@@ -21,16 +21,13 @@ def report_in(file: Path) -> BenchReport:
     return from_json(BenchReport, file.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.full)])
-def test_real_measurement_prints_and_writes_the_same(
-    precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_measurement_prints_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
-    assert main([*FAST, "--precisions", precision, "--json", str(file)]) == 0
+    assert main([*FAST, "--precisions", "fp32", "--json", str(file)]) == 0
     printed = capsys.readouterr()
     (net,) = report_in(file).nets
     assert (net.net, net.batch_size) == ("preact_resnet20", 8)
-    assert {found.variant.precision for found in net.variants} == {"fp32", precision}
+    assert {found.variant.precision for found in net.variants} == {"fp32"}
     for found in net.variants:
         (row,) = [line for line in printed.out.splitlines() if line.startswith(found.variant.label)]
         assert found.images_per_second is not None
@@ -55,12 +52,8 @@ def test_wrong_step_gives_status_1(
     [
         ("--models preact_resnet21", "preact_resnet2"),
         ("--models preact_resnet50", "large images"),
-        ("--breakdown preact_resnet50", "large images"),
         ("--engines graph", "CUDA graphs need an NVIDIA GPU"),
-        ("--breakdown preact_resnet20 --engines graph", "CUDA graphs need an NVIDIA GPU"),
-        ("--engines fast", "Unknown engine 'fast'"),
         ("--precisions tf32", "Ampere"),
-        ("--precisions fp64", "Unknown precision 'fp64'"),
         ("--batch-size 1", "at least 2 images"),
         ("--json no/such/folder/file.json", "in an existing directory"),
         ("--breakdown preact_resnet20 --models preact_resnet20", "one net"),

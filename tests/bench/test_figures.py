@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -19,7 +19,7 @@ from paperbench.bench.figures import (
     summarize_error,
 )
 from paperbench.errors import PaperbenchError
-from paperbench.typed import TypedError, from_json, json_schema, to_json
+from paperbench.typed import from_json, json_schema, to_json
 from tests.helpers import ROOT
 
 EAGER = Variant("paperbench", "eager", "fp32")
@@ -56,7 +56,6 @@ def test_noise_is_the_largest_change_in_either_direction() -> None:
         (1.05, 0.1, False),
         (1 / 1.2, 0.1, True),
         (1 / 1.05, 0.1, False),
-        (1.0, 0.0, False),
         (5.0, None, False),
     ],
 )
@@ -96,19 +95,6 @@ def test_published_ratios_follow_from_the_published_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [(("schema",), 2), (("machine", "host"), "a name"), (("nets", 0, "noise"), "little")]
-)
-def test_malformed_report_is_rejected(key: tuple[Any, ...], value: Any) -> None:
-    content = json.loads(published())
-    place = content
-    for part in key[:-1]:
-        place = place[part]
-    place[key[-1]] = value
-    with pytest.raises(TypedError):
-        from_json(BenchReport, json.dumps(content))
-
-
-@pytest.mark.parametrize(
     ("error", "expected"),
     [
         (
@@ -116,7 +102,6 @@ def test_malformed_report_is_rejected(key: tuple[Any, ...], value: Any) -> None:
             "ValueError: cannot open [path] no such file",
         ),
         (ValueError('File "C:\\Folder\\a.py", line 3'), "ValueError: File [path] line 3"),
-        (ValueError(), "ValueError"),
         (PaperbenchError("the loss is nan"), "the loss is nan"),
     ],
 )

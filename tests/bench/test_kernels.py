@@ -19,70 +19,47 @@ from paperbench.models import ResidualNet
 NAMES = {
     "convolution forward": [
         "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn",
-        "void cutlass_cudnn_train::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_128x64_32x4_nhwc_align4>(Params)",
-        "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(cudnn::winograd_nonfused::WinogradDataParams<float, float>)",
         "void cudnn::detail::implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, true, false, true>(int, int, int, float const*)",
-        "void implicit_convolve_sgemm<__nv_bfloat16, __nv_bfloat16, 1024, 5, 5, 3, 3, 3, 1, false, false, true>(int)",
         "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float>(...)",
-        "ampere_scudnn_128x64_relu_medium_nn_v1",
-        "volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1",
         "cudnn_infer_volta_scudnn_128x32_sliced1x4_ldg4_relu_exp_interior_nhwc_tn_v1",
         "void flip_filter<float, float>(float*, float const*, int, int, int, int)",
         "void fft2d_r2c_32x32<float, false, 1u, false>(float2*, float const*, int, int, int)",
         "aten::mkldnn_convolution",
-        "aten::cudnn_convolution",
     ],
     "convolution backward by data": [
         "sm80_xmma_dgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x64x32_stage4_warpsize2x2x1_g1_tensor16x8x8_kernel_cudnn",
         "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816dgrad_optimized_bf16_128x128_32x5_nhwc_unity_stride_align8>(cutlass_tensorop_bf16_s16816dgrad)",
-        "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int, float const*, int)",
     ],
     "convolution backward by weights": [
         "sm80_xmma_wgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_stage4_kernel_cudnn",
-        "void cudnn::cnn::wgrad2d_grouped_direct_kernel<false, true, int, float, float, float, 3, 1>(cudnn::cnn::params)",
-        "void cudnn::detail::wgrad_alg0_engine<float, 512, 6, 5, 3, 3, 3, false, 512>(int, int, int, float const*)",
     ],
     "convolution backward": [
         "aten::convolution_backward",
     ],
     "batch norm": [
         "void at::native::batch_norm_collect_statistics_channels_last_kernel<at::native::Var, c10::BFloat16, float, 4>(c10::BFloat16 const*)",
-        "void at::native::batch_norm_transform_input_channels_last_kernel<c10::BFloat16, float, c10::BFloat16, 4>(...)",
-        "void at::native::batch_norm_backward_reduce_channels_last_kernel<4, c10::BFloat16, float, float>(...)",
-        "void at::native::batch_norm_backward_elemt_channels_last_kernel_impl<4, float, float, float>(...)",
-        "void at::native::batch_norm_backward_kernel<float, float, float, int>(...)",
         "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1, true>(cudnnTensorStruct, float const*)",
-        "void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 512, true, 1>(float, float, float, float)",
         "void cudnn::batchnorm_fwtr_nhwc_semiPersist<float, float, float, 3, 1, 2, 0, true>(...)",
-        "void cudnn::batchnorm_bwtr_nhwc_semiPersist<float, float, float, 3, 1, 2, 0>(...)",
         "triton_red_fused__native_batch_norm_legit_functional_add_2",
-        "triton_per_fused__native_batch_norm_legit_functional_1",
-        "triton_poi_fused__native_batch_norm_legit_functional_relu_3",
         "triton_red_fused_native_batch_norm_backward_threshold_backward_5",
         "triton_red_fused__to_copy_add_var_mean_4",
         "aten::native_batch_norm_backward",
     ],
     "elementwise": [
         "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::launch_clamp_scalar(at::TensorIteratorBase&)::{lambda(float)#1}, std::array<char*, 2ul> >(int)",
-        "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>)",
         "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::threshold_kernel_impl<float>(at::TensorIteratorBase&, float, float)::{lambda(float, float)#1}>(int)",
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float>(...)",
-        "triton_poi_fused_add_relu_7",
         "aten::threshold_backward",
-        "aten::add_",
         "triton_poi_fused_add_convolution_2",
     ],
     "classifier, loss": [
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, float, float>, unsigned int, float, 4, 4> >(...)",
         "void (anonymous namespace)::softmax_warp_forward<float, float, float, 4, true, false>(float*, float const*, int, int, int)",
         "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(...)",
-        "triton_red_fused_mean_12",
         "aten::mean",
         "nvjet_tst_64x8_64x16_4x1_v_bz_TNT",
         "void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float, true, false, false>(...)",
-        "ampere_sgemm_32x32_sliced1x4_nt",
         "sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize64x64x32_cublas",
-        "void gemmSN_NN_kernel<float, 128, 2, 4, 8, 9, 4, false, cublasGemvTensorStridedBatched<float const> >(...)",
         "aten::addmm",
     ],
     "optimiser": [
@@ -91,26 +68,18 @@ NAMES = {
     ],
     "copies": [
         "Memcpy DtoD (Device -> Device)",
-        "Memset (Device)",
         "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)2>(cudnn::ops::nchw2nhwc_params_t<float>)",
-        "void cudnn::engines_precompiled::nhwcToNchwKernel<__nv_bfloat16, __nv_bfloat16, float, true, false>(...)",
         "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>(...)",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}>(int)",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int)",
-        "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<8u>, unsigned int, 1, 64, 64>(...)",
         "triton_poi_fused__to_copy_0",
-        "triton_poi_fused_clone_view_3",
         "aten::copy_",
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::CopyFunctor<c10::BFloat16, float, 2, 1, 1>, at::native::Copy<c10::BFloat16, float> >(...)",
         "triton_poi_fused_convolution_4",
     ],
     "data": [
         "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<...> >(long)",
-        "void at::native::(anonymous namespace)::indexSelectSmallIndex<int, long, unsigned int, 2, 2, -2>(...)",
     ],
     "other": [
         "void some_library::mystery<int>()",
-        "spin_kernel(long)",
         "aten::empty",
     ],
 }
@@ -128,26 +97,19 @@ def counted(model: nn.Module, images: torch.Tensor, *, is_fused: bool = False) -
     return counter.work
 
 
-KNOWN = {
-    # Computed by hand: MB per image unfused in fp32 and fused in bf16; launches unfused and fused
-    "preact_resnet110": (92.4, 32.5, 870, 980),
-    "preact_resnet164": (288.8, 100.9, 1257, 1475),
-}
-
-
 @pytest.mark.parametrize("is_fused", [False, True])
-@pytest.mark.parametrize("name", ["preact_resnet110", pytest.param("preact_resnet164", marks=pytest.mark.full)])
-def test_total_work_equals_hand_counts(name: str, is_fused: bool) -> None:
-    dtype = torch.bfloat16 if is_fused else torch.float32
+def test_total_work_equals_hand_counts(is_fused: bool) -> None:
+    megabytes_per_image, launches = (32.5, 980) if is_fused else (92.4, 870)  # computed by hand
+    net, dtype = resolve("preact_resnet110"), torch.bfloat16 if is_fused else torch.float32
     with torch.device("meta"):
-        model, images = ResidualNet(resolve(name)).train().to(dtype), torch.empty(256, 3, 32, 32, dtype=dtype)
+        model, images = ResidualNet(net).train().to(dtype), torch.empty(256, 3, 32, 32, dtype=dtype)
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.num_batches_tracked = None  # our trainer counts them on the host
     total = sum(counted(model, images, is_fused=is_fused).values())
-    assert total[0] / 256 / 1e6 == pytest.approx(KNOWN[name][is_fused], rel=0.015)  # the hand count omits weights
-    assert total[1] / 256 == pytest.approx(3 * 2 * macs(resolve(name)), rel=1e-3)
-    assert 0 <= total[2] - KNOWN[name][2 + is_fused] <= 15  # some for the loss
+    assert total[0] / 256 / 1e6 == pytest.approx(megabytes_per_image, rel=0.015)  # the hand count omits weights
+    assert total[1] / 256 == pytest.approx(3 * 2 * macs(net), rel=1e-3)
+    assert 0 <= total[2] - launches <= 15  # some for the loss
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
@@ -182,9 +144,3 @@ def test_fused_step_takes_one_pass_with_fewer_bytes() -> None:
     assert list(one["optimiser"]) == [20 * parameters(training.net), 0, 1]
     assert one["elementwise"][0] < two["elementwise"][0]
     assert two["data"][0] > 0
-
-
-def test_bfloat16_halves_bytes_of_convolutions() -> None:
-    training = bench_training("preact_resnet20", 64, torch.device("cpu"))
-    fp32, bf16 = (count_work(training, name, is_fused=False)["convolution forward"] for name in ("fp32", "bf16"))
-    assert (bf16[0], bf16[1]) == (fp32[0] / 2, fp32[1])

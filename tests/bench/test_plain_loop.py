@@ -71,12 +71,7 @@ def test_float64_plain_loop_trains_as_our_trainer(recipe: Recipe, dataset: Image
         seed=0,
         device=CPU,
     )
-    loop = PlainLoop(
-        model,
-        our_batches(batches, dtype),
-        "float64",
-        learning_rate=recipe.rate_at(0),
-    )
+    loop = PlainLoop(model, our_batches(batches, dtype), "float64", learning_rate=recipe.rate_at(0))
     before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
     ours, plain = zip(*((next_loss(trainer), loop.step()) for _ in range(10)), strict=True)
     assert plain == pytest.approx(ours, rel=1e-4)

@@ -14,7 +14,6 @@ from paperbench.bench.figures import NetFigures, Variant, VariantFigures
 from paperbench.bench.plain_loop import PlainLoop
 from paperbench.bench.setup import Training, bench_recipe, bench_training, machine_facts
 from paperbench.bench.throughput import TrainerLoop, VariantRunner, bench_variants, measure_net
-from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import environment_facts
 from paperbench.training.engine import ENGINES
 from paperbench.training.precision import PRECISIONS
@@ -264,11 +263,6 @@ def test_plain_loops_cover_the_shipped_and_every_measured_precision(monkeypatch:
 def test_batch_norm_uses_the_papers_groups_if_they_divide_the_batch(batch_size: int, group: int) -> None:
     recipe = bench_recipe(batch_size)
     assert (recipe.batch_size, recipe.batch_norm.group) == (batch_size, group)
-
-
-def test_batch_of_one_image_is_an_error() -> None:
-    with pytest.raises(PaperbenchError, match="at least 2 images"):
-        bench_recipe(1)
 
 
 def test_machine_facts_have_no_host_name_or_path() -> None:

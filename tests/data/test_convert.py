@@ -81,13 +81,14 @@ def test_images_are_sorted_by_class_and_name_and_converted_to_rgb(directory: Pat
     np.testing.assert_array_equal(dataset.x_train[5], IMAGES[2])
 
 
-@pytest.mark.parametrize("inner", [True, False])
 def test_converted_original_files_keep_their_fingerprint(
-    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch, inner: bool
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = write_batches(monkeypatch, tmp_path / "original", "cifar10", *random_images(24), "labels")
-    dataset = convert(batches if inner else batches.parent, target, "cifar10")
-    assert dataset.fingerprint == load_batches("cifar10", batches).fingerprint
+    for source in (batches, batches.parent):
+        target.unlink(missing_ok=True)
+        dataset = convert(source, target, "cifar10")
+        assert dataset.fingerprint == load_batches("cifar10", batches).fingerprint
     assert (dataset.canonical, dataset.name) == (False, "CIFAR-10 (unverified cifar10.npz)")
 
 
@@ -118,11 +119,10 @@ def test_error_names_unusable_files(directory: Path, target: Path) -> None:
     [
         (Image.fromarray(IMAGES[0, :, :, 0].astype(np.uint16) * 256), "16-bit or floating-point pixels"),
         (Image.fromarray(IMAGES[0]).convert("RGBA"), "transparent; flatten it first"),
-        (Image.fromarray(IMAGES[0]).convert("LA"), "transparent; flatten it first"),
         (transparent_palette(), "transparent; flatten it first"),
         (Image.new("1", (10_000, 10_000)), "10000 x 10000 pixels, not 32 x 32"),
     ],
-    ids=["16-bit", "RGBA", "LA", "palette", "huge"],
+    ids=["16-bit", "RGBA", "palette", "huge"],
 )
 def test_image_without_lossless_rgb_conversion_is_an_error(
     directory: Path, target: Path, image: Image.Image, problem: str
@@ -167,8 +167,3 @@ def test_existing_target_is_kept(directory: Path, target: Path) -> None:
     with pytest.raises(PaperbenchError, match="already exists"):
         convert(directory, target, "cifar10")
     assert target.read_text() == "mine"
-
-
-def test_unwritable_target_is_an_error(directory: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "Cannot convert" in error_message(directory, tmp_path / "file" / "cifar10.npz")

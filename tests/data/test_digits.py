@@ -13,14 +13,6 @@ def digits() -> ImageDataset:
     return load_digits()
 
 
-def test_shapes_and_split(digits: ImageDataset) -> None:
-    assert digits.x_train.shape == (1437, 32, 32, 3)
-    assert digits.x_test.shape == (360, 32, 32, 3)
-    assert digits.x_train.dtype == digits.x_test.dtype == np.uint8
-    assert digits.y_train.dtype == digits.y_test.dtype == np.int64
-    assert (digits.key, digits.canonical) == ("digits", False)
-
-
 def original_order(digits: ImageDataset) -> tuple[np.ndarray, np.ndarray]:
     """Return all images and labels in scikit-learn's order: every fifth from the first on is for testing."""
     train = iter(zip(digits.x_train, digits.y_train, strict=True))

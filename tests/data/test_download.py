@@ -74,9 +74,7 @@ def files_under(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    "error", [URLError("no name resolution"), RuntimeError("corrupted."), IncompleteRead(b"", 100)]
-)
+@pytest.mark.parametrize("error", [URLError("no name resolution"), IncompleteRead(b"", 100)])
 def test_failed_download_explains_the_manual_way(directory: Path, fake_download: Any, error: Exception) -> None:
     fake_download(error)
     message = error_message("cifar10", directory)
@@ -112,13 +110,8 @@ def test_directory_with_wrong_files_is_unchanged(directory: Path, fake_download:
 
 @pytest.mark.parametrize(
     "evil",
-    [
-        member("../evil"),
-        member(f"{BATCHES}/evil", b"", tarfile.SYMTYPE, "../../../outside"),
-        member(f"{BATCHES}/evil", b"", tarfile.LNKTYPE, "../outside"),
-        member(f"{BATCHES}/evil", b"", tarfile.FIFOTYPE),
-    ],
-    ids=["file", "symlink", "link", "pipe"],
+    [member("../evil"), member(f"{BATCHES}/evil", b"", tarfile.SYMTYPE, "../../../outside")],
+    ids=["file", "symlink"],
 )
 def test_archive_with_unsafe_member_is_not_unpacked(
     tmp_path: Path, directory: Path, fake_download: Any, evil: Any
@@ -133,20 +126,12 @@ def test_archive_with_unsafe_member_is_not_unpacked(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((archive_of(GOOD)[:length], "Download of CIFAR-100 failed (") for length in (0, 100)),
-        (b"\x1f\x8b\x08" + bytes(40), "Download of CIFAR-100 failed ("),
+        (archive_of(GOOD)[:100], "Download of CIFAR-100 failed ("),
         (archive_of([GOOD[0], member(f"{BATCHES}/test")]), "md5 mismatch: test."),
     ],
-    ids=range(4),
+    ids=["cut", "other images"],
 )
 def test_damaged_archive_leaves_no_files(directory: Path, fake_download: Any, content: bytes, message: str) -> None:
     fake_download(content)
     assert message in error_message("cifar100", directory)
     assert files_under(directory) == {ARCHIVE}
-
-
-def test_directory_that_cannot_be_created_is_an_error(tmp_path: Path, fake_download: Any) -> None:
-    requests = fake_download(b"")
-    (tmp_path / "file").touch()
-    assert "cannot create or read: Not a directory" in error_message("cifar10", tmp_path / "file" / "data")
-    assert requests == []

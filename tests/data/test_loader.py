@@ -97,14 +97,6 @@ def test_seeds_and_purposes_have_different_streams(small_dataset: ImageDataset) 
     assert streams[0] != streams[2]
 
 
-def test_images_without_augmentation_are_the_originals_minus_the_mean(small_dataset: ImageDataset) -> None:
-    loader = batches(small_dataset, padding=0, flip=False)
-    order = loader.choices(0).order
-    mean = (small_dataset.x_train / 255).mean(axis=0)
-    expected = small_dataset.x_train[order.numpy()] / 255 - mean
-    np.testing.assert_allclose(loader.batch(0).images.permute(0, 2, 3, 1).numpy(), expected, atol=1e-6)
-
-
 def test_channel_mean_std_normalises_each_channel(small_dataset: ImageDataset) -> None:
     loader = batches(small_dataset, input="channel_mean_std", padding=0, flip=False, batch_size=100)
     images = loader.batch(0).images.double()

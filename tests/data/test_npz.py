@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -42,9 +41,8 @@ def test_arrays_load_unchanged_and_others_are_ignored(file: Path, save: Any) -> 
     assert dataset.name == "CIFAR-10 (unverified cifar10.npz)"
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", ">i8", "uint64"])
-def test_labels_may_be_integers_of_any_size(file: Path, dtype: str) -> None:
-    np.savez(file, **{**ARRAYS, "y_train": Y_TRAIN.astype(dtype)})
+def test_labels_may_be_integers_of_any_size(file: Path) -> None:
+    np.savez(file, **{**ARRAYS, "y_train": Y_TRAIN.astype(">i2")})
     loaded = load_npz("cifar10", file).y_train
     assert loaded.dtype == np.int64
     np.testing.assert_array_equal(loaded, Y_TRAIN)
@@ -63,10 +61,7 @@ def test_fingerprint_ignores_memory_order(file: Path) -> None:
         ({"x_train": np.zeros((8, 32, 32, 3))}, "x_train must be uint8 of shape (N, 32, 32, 3) with N from 1 to 200,0"),
         ({"x_train": np.zeros((8, 3, 32, 32), np.uint8)}, "not uint8 of shape (8, 3, 32, 32)."),
         ({"x_test": np.zeros((0, 32, 32, 3), np.uint8), "y_test": np.zeros(0, int)}, "x_test must be uint8 of shape"),
-        ({"x_test": np.uint8(3)}, "not uint8 of shape ()"),
         ({"y_train": np.zeros((8, 1), int)}, "y_train must be integers of shape (8,), one per image, not"),
-        ({"y_train": np.zeros(8)}, "not float64 of shape (8,)"),
-        ({"y_train": np.zeros(8, bool)}, "not bool of shape (8,)"),
         ({"y_train": np.arange(8) + 3}, "y_train has labels 3 to 10; CIFAR-10 has 0 to 9."),
         ({"y_train": np.arange(8) - 1}, "y_train has labels -1 to 6;"),
         ({"y_train": np.array([*range(7), object()], dtype=object)}, "not object of shape (8,)"),
@@ -90,9 +85,8 @@ def test_only_cifar100_may_have_a_hundred_classes(tmp_path: Path) -> None:
         load_npz("cifar10", file)
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_damaged_or_other_file_is_an_error(file: Path, save: Any) -> None:
-    save(file, **ARRAYS)
+def test_damaged_or_other_file_is_an_error(file: Path) -> None:
+    np.savez_compressed(file, **ARRAYS)
     content = file.read_bytes()
     flipped = bytearray(content)
     flipped[len(content) // 3] ^= 0xFF
@@ -103,16 +97,9 @@ def test_damaged_or_other_file_is_an_error(file: Path, save: Any) -> None:
         assert "Copy it again, or make it with numpy.savez or `paperbench data convert`." in error_message(file)
 
 
-def test_directory_pipe_or_huge_file_is_not_read(file: Path) -> None:
-    file.mkdir()
-    assert re.search("damaged or not a .npz file .*Is a directory", error_message(file))
-    file.rmdir()
+def test_pipe_is_not_read(file: Path) -> None:
     os.mkfifo(file)
     assert "it is not a regular file" in error_message(file)
-    file.unlink()
-    file.touch()
-    os.truncate(file, 2**40)
-    assert "1,099,511,627,776 bytes are more than" in error_message(file)
 
 
 def write_members(file: Path, compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> None:
@@ -134,12 +121,9 @@ def header(shape: str, descr: str = "'|u1'", version: tuple[int, int] = (1, 0), 
     ("name", "member", "message"),
     [
         ("x_train", header("(200_001, 32, 32, 3)"), "N from 1 to 200,000, not uint8 of shape (200001, 32, 32, 3)"),
-        ("x_train", header(f"({2**60}, 32, 32, 3)"), "N from 1 to 200,000"),
         ("x_train", header("(8, 32, 32, 3)") + bytes(40 * 2**20), "too few or too many values"),
         ("x_train", header("(8, 32, 32, 3)", "[('a', '|O')]"), "not [('a', 'O')] of shape"),
         ("x_train", header("(8, 32, 32, 3)", version=(2, 0), spaces=40 * 2**20), "has format version (2, 0)"),
-        ("x_train", header("(" * 60_000), "damaged"),
-        ("x_train", bytes(40 * 2**20), "damaged"),
         ("y_train", header("(8,)", "'|O'") + b"\x80\x02cos\nsystem\nX\x01\x00\x00\x00:\x85R.", "not object of shape"),
     ],
 )
@@ -149,8 +133,7 @@ def test_false_header_is_an_error_before_values_are_read(file: Path, name: str, 
         assert message in error_message(file)
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_unbounded_compression_is_an_error(file: Path, compression: int) -> None:
-    write_members(file, compression, x_train=header("(8, 32, 32, 3)") + bytes(40 * 2**20))
+def test_unbounded_compression_is_an_error(file: Path) -> None:
+    write_members(file, zipfile.ZIP_BZIP2, x_train=header("(8, 32, 32, 3)") + bytes(40 * 2**20))
     with limit_memory(megabytes=20):
         assert "compressed with a method that numpy does not use" in error_message(file)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, times_examples
 from tests.helpers import a_record, json_with_hash
 
@@ -50,12 +49,6 @@ def test_record_with_altered_values_is_refused(tree: Any) -> None:
     is_refused(RecordError, Record.from_json, text)
 
 
-@times_examples(1)
-@given(tree=altered_trees(asdict(LINE)) | JSON_VALUES)
-def test_altered_history_line_is_refused(tree: Any) -> None:
-    is_refused(TypedError, from_json, HistoryLine, json.dumps(tree))
-
-
 @times_examples(2)
 @given(content=damaged(HISTORY, JSON_TOKENS) | st.binary())
 def test_damaged_history_is_read_or_refused(run: RunDirectory, content: bytes) -> None:
@@ -63,8 +56,7 @@ def test_damaged_history_is_read_or_refused(run: RunDirectory, content: bytes) -
     is_refused(RunError, run.history)
 
 
-@pytest.mark.parametrize("depth", [100, 210, 100_000])
-@pytest.mark.parametrize("part", ["seed", "spec", "sessions"])
+@pytest.mark.parametrize(("part", "depth"), [("seed", 100_000), ("spec", 210)])
 def test_deeply_nested_record_is_refused(part: str, depth: int) -> None:
     tree = json.loads(RECORD)
     tree[part] = {**tree[part], "recipe": {"a": "HERE"}} if part == "spec" else "HERE"

@@ -12,11 +12,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from paperbench.errors import PaperbenchError, RunError
+from paperbench.errors import RunError
 from paperbench.runs.checkpoints import Checkpoints, DamagedCheckpointError
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint, CheckpointError
-from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.store import Store
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from tests.limits import limit_memory
 from tests.runs.running import assert_equal, train
@@ -26,22 +26,17 @@ def iterations(checkpoints: Checkpoints) -> list[int]:
     return [file.iteration for file in checkpoints.newest_first()]
 
 
-def test_checkpoint_name_holds_iteration_and_hash(tmp_path: Path) -> None:
-    file = Checkpoints(tmp_path).write(64_000, b"state")
-    assert file.path.name == f"checkpoint-64000-{hashlib.sha256(b'state').hexdigest()[:16]}.safetensors"
-    assert file.read() == b"state"
-    assert Checkpoints(tmp_path).newest_first() == [file]
-
-
 def test_checkpoints_are_sorted_and_other_files_ignored(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    for iteration in (900, 1000, 20):
-        checkpoints.write(iteration, b"%d" % iteration)
+    for iteration in (900, 64_000, 20):
+        checkpoints.write(iteration, b"state")
     for name in ("checkpoint", "checkpoint-1-0123", "checkpoint-x-0123456789abcdef", "checkpoint-best"):
         (tmp_path / f"{name}.safetensors").touch()
     (tmp_path / "checkpoint-8-0123456789abcdef.safetensors.12.tmp").touch()
-    assert iterations(checkpoints) == [1000, 900, 20]
-    assert Checkpoints(tmp_path / "missing").newest_first() == []
+    assert iterations(checkpoints) == [64_000, 900, 20]
+    file = checkpoints.newest_first()[0]
+    assert file.path.name == f"checkpoint-64000-{hashlib.sha256(b'state').hexdigest()[:16]}.safetensors"
+    assert file.read() == b"state"
 
 
 @pytest.mark.parametrize(("keep_previous", "left"), [(True, [40, 30, 20]), (False, [40, 30])])
@@ -59,11 +54,10 @@ def test_prune_keeps_newest_and_optionally_previous(tmp_path: Path, keep_previou
     assert (tmp_path / "checkpoint-best.safetensors").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"State"])
-def test_checkpoint_with_wrong_hash_is_damaged(tmp_path: Path, content: bytes) -> None:
+def test_checkpoint_with_wrong_hash_is_damaged(tmp_path: Path) -> None:
     file = Checkpoints(tmp_path).write(8, b"state")
-    file.path.write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match="is damaged: its hash does not match its name"):
+    file.path.write_bytes(b"State")
+    with pytest.raises(DamagedCheckpointError):
         file.read()
 
 
@@ -74,9 +68,6 @@ def test_unreadable_checkpoint_is_not_called_damaged(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot be read: Is a directory\. Fix that") as caught:
         file.read()
     assert not isinstance(caught.value, DamagedCheckpointError)
-    (tmp_path / "file").touch()
-    with pytest.raises(PaperbenchError, match="cannot be written"):
-        Checkpoints(tmp_path / "file").write(8, b"")
 
 
 @pytest.fixture(scope="module")
@@ -137,30 +128,20 @@ def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: b"", "is not a checkpoint"),
-        (lambda data: data[:1000], "is not a checkpoint"),
         (lambda data: data[:-1], "is not a checkpoint"),
-        (lambda data: (2**40).to_bytes(8, "little") + data[8:], "is not a checkpoint"),
         (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[10**6, 10**6])), "is not a checkpoint"),
-        (
-            lambda data: header(data, lambda h: h["model.fc.bias"].update(data_offsets=[0, 2**60])),
-            "is not a checkpoint",
-        ),
         (lambda data: header(data, lambda h: h.pop("__metadata__")), "is not a checkpoint"),
         (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is not a checkpoint"),
         (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is not a checkpoint"),
         (lambda data: facts(data, '"format":1', '"format":2'), "format: must be 1, not 2"),
         (lambda data: facts(data, '"run":"', '"run":"x'), "belongs to run x"),
         (lambda data: facts(data, '"iteration":5', '"iteration":500'), "contradicts itself"),
-        (lambda data: facts(data, '"last":', '"last":1'), "contradicts itself"),
         (lambda data: tensors(data, lambda t: t.pop("iteration")), "lacks the number of iterations"),
         (
             lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor([8, 8]))),
             "lacks the number of iterations",
         ),
-        (lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor(1.0))), "lacks the number of iterations"),
         (lambda data: tensors(data, lambda t: t.update(iteration=torch.tensor(-1))), "contradicts itself"),
-        (lambda data: b"PK\3\4 of torch.save", "is not a checkpoint"),
     ],
 )
 def test_invalid_checkpoint_bytes_are_refused(
@@ -186,13 +167,10 @@ def test_foreign_file_with_right_hash_fails_the_run_and_stays(run: PlannedRun, t
 @pytest.mark.parametrize(
     "change",
     [
-        lambda state: state.pop("model.stem.conv.weight"),
         lambda state: state.update({"model.fc.bias": torch.zeros(11)}),
         lambda state: state.pop("momentum.3"),
         lambda state: state.pop("window.loss"),
-        lambda state: state.pop("noise.cpu"),
         lambda state: state.update({"noise.cpu": torch.zeros(3, dtype=torch.uint8)}),
-        lambda state: state.update({"noise.cpu": torch.zeros(5056)}),
     ],
 )
 def test_state_that_does_not_fit_the_net_fails_the_run(
@@ -216,13 +194,3 @@ def test_gpu_error_while_loading_keeps_the_checkpoint(
     with pytest.raises(RuntimeError, match="illegal memory access"):
         train(run, tmp_path, incompatible="restart")
     assert directory.checkpoints.newest_first()
-
-
-def test_no_file_of_a_run_is_a_pickle(expected: RunDirectory) -> None:
-    """Reading someone else's results directory must not run code."""
-    for file in expected.path.parents[1].rglob("*.*"):
-        data = file.read_bytes()
-        if file.suffix == ".safetensors":
-            assert safetensors.torch.load(data)
-        else:
-            assert [json.loads(text) for text in (data.splitlines() if file.suffix == ".jsonl" else [data])]

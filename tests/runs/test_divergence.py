@@ -26,7 +26,7 @@ from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
-from tests.runs.running import CPU, assert_same, plan_run, train
+from tests.runs.running import assert_same, plan_run, train
 
 AFTER_THE_DROP = 0.1 * 0.1
 
@@ -116,7 +116,6 @@ def test_divergence_is_located(
     [
         (8, [*range(9, 15)]),  # from the checkpoint before the last line, of iteration 10
         (13, [14]),  # from a checkpoint behind it
-        (20, [*range(1, 15)]),  # from the start, as there is no checkpoint
     ],
 )
 def test_replay_starts_at_newest_checkpoint(
@@ -149,13 +148,8 @@ def hot(run: PlannedRun) -> PlannedRun:
 def test_overflowing_run_ends_as_diverged(hot: PlannedRun, tmp_path: Path) -> None:
     directory, log = train(hot, tmp_path)
     assert (log.record.status, log.record.iteration) == ("diverged", 5)
-    # with plain torch: after one update of this size, the next forward pass overflows in its first BN
-    trainer = Trainer(hot.net, hot.recipe, hot.dataset, 0, "fp32", CPU)
-    trainer.step()
-    assert all(p.isfinite().all() for p in trainer.model.parameters())
-    trainer.step()
-    assert math.isnan(trainer.training_metrics().loss)
     assert log.record.divergence
+    # after one update of this size, the next forward pass overflows in its first BN
     assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
     _, again = train(hot, tmp_path)
     assert again.skips == [(hot.id, "diverged at iteration 5 already")]
@@ -175,10 +169,9 @@ def test_divergence_on_gpu_is_located_with_any_engine(hot: PlannedRun, tmp_path:
     assert (log.record.divergence.iteration, log.record.divergence.phase) == (2, "forward")
 
 
-@pytest.mark.parametrize("stops", [(4,), (1, 2, 3, 4)])
-def test_paused_run_diverges_like_uninterrupted_one(hot: PlannedRun, tmp_path: Path, stops: tuple[int, ...]) -> None:
+def test_paused_run_diverges_like_uninterrupted_one(hot: PlannedRun, tmp_path: Path) -> None:
     """Even if it was paused after it diverged and before a line was logged."""
-    for stop in stops:
+    for stop in (1, 2, 3, 4):
         train(hot, tmp_path / "part", stop_at=stop)
     part, _ = train(hot, tmp_path / "part")
     assert_same(part, train(hot, tmp_path / "uninterrupted")[0])
@@ -218,10 +211,10 @@ def test_divergence_in_last_update_is_found_by_final_test(run: PlannedRun, tmp_p
     _, log = train(broken, tmp_path)
     assert log.lines[-1].train_loss is not None
     assert (log.record.status, log.record.result) == ("diverged", None)
-    assert log.record.divergence
-    assert (log.record.divergence.iteration, log.record.divergence.phase) == (20, "test")
-    assert log.record.divergence.learning_rate == 1e30
-    assert log.record.divergence.module
+    found = log.record.divergence
+    assert found
+    assert (found.iteration, found.learning_rate, found.phase) == (20, 1e30, "test")
+    assert found.module
 
 
 def test_divergence_that_does_not_repeat_is_not_located(

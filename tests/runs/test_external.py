@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +66,6 @@ def test_entering_a_result_twice_changes_nothing(tmp_path: Path) -> None:
     ("there", "entered", "message"),
     [
         (6.41, 6.5, "already: 6.41 %, where you enter 6.5 %. If that was wrong, delete the file"),
-        (6.41, None, "already: 6.41 %, where you enter diverged."),
         (None, 7.0, "already: diverged, where you enter 7.0 %."),
     ],
 )
@@ -109,13 +107,8 @@ def test_damaged_result_is_not_overwritten(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"error": 101}, "error: must be at most 100, not 101."),
-        ({"error": -0.5}, "error: must be at least 0"),
-        ({"seed": -1}, "seed: must be at least 0"),
-        ({"seed": 2**63}, "seed: must be below 9223372036854775808"),
-        ({"source": ""}, "source: must be one line of text without leading or trailing spaces, not ''."),
-        ({"source": " x"}, "source: must be one line of text"),
+        ({"source": " x"}, "source: must be one line of text without leading or trailing spaces, not ' x'."),
         ({"source": "x\ny"}, "source: must be one line of text"),
-        ({"source": "x\u2028y"}, "source: must be one line of text"),
         ({"source": "x\x1b[2Jy"}, "source: must be text without control characters"),
         ({"kind": "run"}, "kind: must be 'external', not 'run'."),
         ({"experiment": "../x"}, "experiment: must be text that matches ^[0-9a-f]{64}$"),
@@ -128,9 +121,7 @@ def test_invalid_result_is_left_out_with_complaint(tmp_path: Path, changes: dict
     complaint = only_complaint(tmp_path)
     assert complaint.startswith(f"{path} ")
     assert message in complaint
-    assert complaint.endswith(
-        "Use the version that wrote it, or move the file away." if "schema" in changes else REMEDY
-    )
+    assert complaint.endswith(FOREIGN_REMEDY if "schema" in changes else REMEDY)
 
 
 def test_renamed_copy_counts_once(tmp_path: Path) -> None:
@@ -144,30 +135,17 @@ def test_renamed_copy_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: path.write_bytes(b"\xff\xfe"),
-        lambda path: path.write_bytes(b"0" * 10_000_001),
-        Path.mkdir,
-        lambda path: path.symlink_to("/nowhere"),
-        os.mkfifo,
-    ],
-    ids=["not UTF-8", "huge", "directory", "link", "pipe"],
+    "make", [lambda path: path.write_bytes(b"\xff\xfe"), Path.mkdir], ids=["not UTF-8", "directory"]
 )
 def test_unreadable_files_do_not_hide_other_results(tmp_path: Path, make: Any) -> None:
-    write_external(tmp_path, RESULT)
+    path = write_external(tmp_path, RESULT)
+    path.with_name(path.name + ".123-ab.tmp").write_text("{")  # is ignored
     odd = tmp_path / "external" / "odd.json"
     make(odd)
     results, (complaint,) = read_externals(tmp_path)
     assert results == [RESULT]
     assert complaint.startswith(f"{odd} ")
     assert complaint.endswith(REMEDY)
-
-
-def test_temporary_files_are_ignored(tmp_path: Path) -> None:
-    path = write_external(tmp_path, RESULT)
-    path.with_name(path.name + ".123-ab.tmp").write_text("{")
-    assert read_externals(tmp_path) == ([RESULT], [])
 
 
 def test_unreadable_directory_is_an_error(tmp_path: Path) -> None:

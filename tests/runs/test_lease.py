@@ -245,20 +245,14 @@ def test_only_one_of_many_acquires_an_expired_lease(
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("content", [b"", b'{"machine": 1}'])
-def test_damaged_lease_file_expires(directory: Path, new_lease: Callable[..., Lease], content: bytes) -> None:
+def test_damaged_lease_file_expires(directory: Path, new_lease: Callable[..., Lease]) -> None:
     """Left by a power cut, or by a kill between opening and writing."""
     directory.mkdir(parents=True)
-    (directory / "abc-s0.7").write_bytes(content)
+    (directory / "abc-s0.7").write_bytes(b"")
     lease = new_lease()
     assert not lease.acquire()
     assert acquire_any({RUN: lease}, lambda: False, print) == RUN
     assert files(directory) == ["abc-s0.8"]
-
-
-def test_waiting_can_be_cancelled(holder: Callable[..., int], new_lease: Callable[..., Lease]) -> None:
-    holder(remote=True)
-    assert acquire_any({RUN: new_lease()}, lambda: True, print) is None
 
 
 @pytest.mark.parametrize("other", [None, "abc-s0.1", "abc-s0.2"])
@@ -290,12 +284,6 @@ def test_heartbeat_notices_a_lost_lease(
     assert lease.is_lost
 
 
-def test_unwritable_lease_directory_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PaperbenchError, match="cannot be written: Not a directory"):
-        Lease(tmp_path / "file" / "leases", RUN).acquire()
-
-
 def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.full)
 
@@ -305,17 +293,10 @@ def slow(*values: Any) -> Any:
     ("owner", "name", "call"),
     [
         (Checkpoints, "write", 3),
-        slow(RunDirectory, "append_history", 1),
-        (RunDirectory, "append_history", 4),
-        (RunDirectory, "write_history", 1),
-        slow(RunDirectory, "write_history", 4),
-        slow(RunDirectory, "write_record", 1),
+        slow(RunDirectory, "append_history", 4),
         (RunDirectory, "write_record", 4),
-        (Checkpoints, "prune", 4),
-        (Trainer, "finish", 1),
-        slow(os, "fsync", 2),
+        slow(Trainer, "finish", 1),
         (os, "fsync", 6),
-        slow(os, "fsync", 10),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
@@ -346,10 +327,12 @@ def test_resumed_process_does_not_overwrite_its_successor(
         return original(self, *arguments, **names)
 
     monkeypatch.setattr(owner, name, suspended)
-    _, log = train(run, store.root)
+    log = Log()
+    assert Executor(store, CPU, Limits(), log).run_all([run]) == [], "the run has not failed"
     assert finished, "the function was called often enough"
     ((_, why),) = log.skips
     assert "this process lost its lease" in why
+    assert log.failures == log.records == []
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == finished
 
 
@@ -376,6 +359,7 @@ def test_busy_runs_are_retried_after_the_others(run: PlannedRun, tmp_path: Path)
     assert Executor(store, CPU, Limits(), log).run_all(runs) == [runs[3]]
     assert [record.seed for record in log.records] == [4, 0]
     assert [run_id for run_id, _ in log.failures] == [runs[3].id]
+    assert store.directory(runs[3].id).record_file.read_text() == "{"
     assert log.skips == [
         (runs[1].id, "finished at iteration 20 already"),
         (runs[2].id, f"process {os.getpid()} is training it"),

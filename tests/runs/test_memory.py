@@ -19,12 +19,13 @@ def resident_bytes() -> int:
     raise AssertionError("no VmRSS")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_memory_does_not_grow_with_iterations(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, full: bool, stress: bool
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, stress: bool
 ) -> None:
     """With epochs, history lines, tests and checkpoints in between."""
-    iterations = 20_000 if stress else 2_500 if full else 400
+    iterations = 20_000 if stress else 2_500
     recipe = tiny_recipe(
         paper_recipe,
         batch_size=4,

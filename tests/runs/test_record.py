@@ -70,22 +70,13 @@ def test_record_file_has_documented_keys() -> None:
     ("change", "message"),
     [
         (setting("sessions", 0, "environment", "hostname", to="x"), "sessions[0].environment.hostname: unknown key"),
-        (setting("spec", "seed", to=1), "spec.seed: unknown key"),
-        (setting("seed", to=-1), "seed: must be at least 0"),
-        (setting("sessions", 0, "seconds", to=-1.0), "seconds: must be at least 0"),
-        (setting("test_every", to=0), "test_every: must be above 0"),
-        (setting("files", "history_lines", to=-1), "files.history_lines: must be at least 0"),
         (setting("result", "test_error", to=100.5), "result.test_error: must be at most 100"),
-        (setting("result", "moving_average_test_error", to=-1), "result.moving_average_test_error: must be at least 0"),
-        (setting("spec", "precision", to="fp23"), "spec.precision: must be 'fp32', 'tf32'"),
         (setting("status", to="done"), "status: must be 'partial', 'finished' or 'diverged'"),
-        (setting("data", "name", to="\x1b[2J"), "data.name: must be text without control characters"),
         (setting("net", to="\ud800"), "is not JSON"),
         (setting("result", to=None), "its status is 'finished' without a result"),
         (setting("files", "weights_sha256", to=None), "its status is 'finished' without a hash of the weights"),
         (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "'finished' with a divergence"),
         (setting("status", to="partial"), "its status is 'partial' with a result"),
-        (setting("status", to="diverged"), "its status is 'diverged' with a result"),
         (setting("iteration", to=79), "it is finished at iteration 79, which is not the last of its recipe"),
         (setting("sessions", to=[]), "its sessions do not make up its 80 iterations"),
         (setting("sessions", 0, "last", to=81), "its sessions do not make up its 80 iterations"),
@@ -101,7 +92,6 @@ def test_invalid_record_is_refused(change: Change, message: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        setting("seed", to=4),
         setting("spec", "precision", to="bf16"),
         setting("spec", "recipe", "learning_rate", to=0.2),
     ],
@@ -115,12 +105,6 @@ def test_edited_spec_contradicts_the_run_id(change: Change) -> None:
 def test_other_schema_is_foreign_not_damaged(change: Change) -> None:
     with pytest.raises(ForeignRecordError, match=r"has schema (4|'1'|None), and this version of paperbench reads 1\."):
         Record.from_json(edited(change))
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"schema": 1}', b"\xff"])
-def test_text_that_is_no_record_is_refused(text: str | bytes) -> None:
-    with pytest.raises(RecordError, match=r"is not JSON|has schema None|is missing|must be a mapping"):
-        Record.from_json(text)
 
 
 @pytest.mark.parametrize("number", ["NaN", "1e999"])

@@ -46,8 +46,9 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_workers_share_runs_and_kills_lose_nothing(specs: Path, tmp_path: Path, full: bool, stress: bool) -> None:
-    kills = 1000 if stress else 40 if full else 3
+@pytest.mark.full
+def test_workers_share_runs_and_kills_lose_nothing(specs: Path, tmp_path: Path, stress: bool) -> None:
+    kills = 1000 if stress else 40
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.runs.chaos", str(tmp_path), str(specs), CELLS, str(kills)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=10_000)

@@ -38,9 +38,8 @@ def test_paths_of_a_run(tmp_path: Path) -> None:
     assert directory.history() == []
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_record_must_be_a_regular_file(run: RunDirectory, make: Callable[[Path], object]) -> None:
-    make(run.record_file)
+def test_unreadable_record_is_an_error(run: RunDirectory) -> None:
+    run.record_file.mkdir()
     with pytest.raises(RecordError, match=r"record\.json cannot be read: .* Restore the file"):
         run.read_record()
 
@@ -53,14 +52,6 @@ def test_record_of_other_schema_or_run_is_foreign(run: RunDirectory) -> None:
     run.write_record(a_record())
     with pytest.raises(ForeignRecordError, match=f"holds the record of run {a_record().run}"):
         run.read_record()
-
-
-@pytest.mark.parametrize("cut", [1, 60])
-def test_incomplete_last_line_is_ignored(run: RunDirectory, cut: int) -> None:
-    run.append_history(line(100))
-    run.append_history(line(200))
-    run.history_file.write_bytes(run.history_file.read_bytes()[:-cut])
-    assert run.history() == [line(100)]
 
 
 LINES = [line(100), line(200)]
@@ -146,11 +137,10 @@ def test_damaged_records_are_reported_beside_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda file: (file.unlink(), file.mkdir()), "cannot be read: Is a directory."),
         (lambda file: file.write_bytes(history_bytes([line(99), LINES[1]])), "was edited: its first 2 lines are not"),
         (lambda file: os.truncate(file, 200_000_001), "its 200,000,001 bytes are more than"),
     ],
-    ids=["directory", "edited", "huge"],
+    ids=["edited", "huge"],
 )
 def test_record_with_damaged_history_is_left_out(tmp_path: Path, spoil: Callable[[Path], object], message: str) -> None:
     store = Store(tmp_path)

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 
-from paperbench.catalogue import PLACEMENTS, resolve
+from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
-from paperbench.specs.recipe import BatchNormSettings, Recipe
+from paperbench.specs.recipe import Recipe
 from paperbench.training.precision import autocast, choose_device, choose_precision, set_arithmetic
 from paperbench.training.trainer import Trainer
 
@@ -76,11 +74,6 @@ def test_tf32_affects_only_convolutions() -> None:
         set_arithmetic("fp32")
 
 
-@pytest.fixture
-def recipe(paper_recipe: Recipe) -> Recipe:
-    return replace(paper_recipe, batch_size=8, batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"))
-
-
 def stream(model: ResidualNet, images: torch.Tensor, precision: str) -> dict[str, torch.Tensor]:
     """Outputs of stem, tail, units and convolutions by name."""
     seen: dict[str, torch.Tensor] = {}
@@ -95,20 +88,20 @@ def stream(model: ResidualNet, images: torch.Tensor, precision: str) -> dict[str
     return seen
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("preact_resnet164", {"depth": 11}),
+        ("preact_resnet164", {"depth": 11, "placement": "original"}),
         ("preact_resnet20", {"depth": 8, "shortcut_option": "B"}),
-        ("resnet110_conv_shortcut", {"depth": 8}),
+        ("resnet110_conv_shortcut", {"depth": 8, "placement": "preact"}),
         ("resnet110_exclusive_gating", {"depth": 8}),
+        ("resnet110_bn_after_addition", {"depth": 8}),
     ],
 )
 def test_stream_is_float32_and_branches_are_bfloat16(
-    recipe: Recipe, small_dataset: ImageDataset, name: str, arguments: dict[str, object], placement: str
+    recipe: Recipe, small_dataset: ImageDataset, name: str, arguments: dict[str, object]
 ) -> None:
-    net = resolve(name, **arguments, placement=placement)
+    net = resolve(name, **arguments)
     plain, wide = (Trainer(net, recipe, small_dataset, 0, p, CPU) for p in ("bf16", "bf16-fp32-stream"))
     assert wide.model.state_dict().keys() == plain.model.state_dict().keys()
     images = torch.randn(4, 3, 32, 32)

@@ -12,20 +12,24 @@ from torch import Tensor, nn
 from tests.training.tape import CaptureError, Tape
 
 
-def test_python_values_are_frozen() -> None:
+def test_recording_has_no_effect_and_freezes_python_values() -> None:
     """So an engine with the learning rate as a Python float differs from the eager one."""
-    x, rate, calls = torch.zeros(()), [1.0], []
+    weight, rate, made = torch.ones(3, requires_grad=True), [1.0], []
 
     def step() -> None:
-        calls.append(rate[0])
-        x.add_(torch.ones(()), alpha=rate[0])
+        loss = weight.square().sum()
+        loss.backward()
+        made.append(loss.detach())
+        with torch.no_grad():
+            weight.add_(torch.ones(3), alpha=rate[0])
 
     replay = Tape().record(step)
+    assert torch.equal(weight, torch.ones(3))
+    assert made[0].isnan()
     rate[0] = 100.0
     replay()
-    replay()
-    assert x == 2
-    assert calls == [1.0]
+    assert torch.equal(weight, torch.full((3,), 2.0))
+    assert made == [torch.tensor(3.0)]
 
 
 def test_replays_use_the_current_generator_state() -> None:
@@ -42,38 +46,10 @@ def test_replays_use_the_current_generator_state() -> None:
     assert not torch.equal(noise, expected)
 
 
-def test_recording_has_no_effect_and_yields_garbage() -> None:
-    weight, counter = torch.ones(3, requires_grad=True), torch.zeros((), dtype=torch.int64)
-    made = []
-
-    def step() -> None:
-        loss = weight.square().sum()
-        loss.backward()
-        counter.add_(1)
-        made.append(loss.detach())
-        with torch.no_grad():
-            weight.mul_(2)
-
-    replay = Tape().record(step)
-    assert torch.equal(weight, torch.ones(3))
-    assert counter == 0
-    assert made[0].isnan()
-    replay()
-    assert torch.equal(weight, torch.full((3,), 2.0))
-    assert counter == 1
-    assert made[0] == 3
-
-
 HOST_READS: dict[str, Callable[[Tensor], object]] = {
     "item": lambda x: x.sum().item(),
-    "list": lambda x: x.tolist(),
     "numpy": lambda x: x.numpy(),
-    "cpu": lambda x: x.cpu(),
-    "nonzero": lambda x: x.nonzero(),
     "mask": lambda x: x[x > 0],
-    "assignment under a mask": lambda x: x.__setitem__(x > 0, torch.zeros(())),
-    "equal": lambda x: torch.equal(x, x),
-    "repeats": lambda x: x.repeat_interleave(torch.tensor([1, 2, 1, 1])),
     "from the host": lambda x: x + torch.tensor(2.0),
     "another generator": lambda x: torch.rand(3, generator=torch.Generator()),
 }

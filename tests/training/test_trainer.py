@@ -11,23 +11,11 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
-from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
+from paperbench.specs.recipe import BatchNormSettings, Recipe
 from paperbench.training.trainer import Trainer
 from tests.training.trainings import advance, differences, state_of, through_a_file
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def recipe(paper_recipe: Recipe) -> Recipe:
-    return replace(
-        paper_recipe,
-        batch_size=16,
-        iterations=24,
-        warm_up=WarmUp(0.01, 4),
-        drops=Drops((12,), 0.1),
-        batch_norm=BatchNormSettings(8, 1e-5, 0.1, "reestimated"),
-    )
 
 
 def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
@@ -38,7 +26,7 @@ def test_resumed_training_equals_the_uninterrupted_one(recipe: Recipe, small_dat
     """Stops at and next to the end of the warm-up, the drop and the end of the first epoch (iteration 6.25)."""
     whole = advance(new(recipe, small_dataset), 24)
     part = new(recipe, small_dataset)
-    for stop in (1, 4, 7, 8, 12, 13, 20, 24):
+    for stop in (1, 4, 7, 12, 13, 24):
         saved = through_a_file(advance(part, stop))
         torch.manual_seed(99)  # another process would start from other generators
         part = new(recipe, small_dataset)
@@ -125,14 +113,3 @@ def test_trainer_sets_the_arithmetic(recipe: Recipe, small_dataset: ImageDataset
     assert torch.backends.cudnn.deterministic
     assert torch.backends.cuda.matmul.fp32_precision == "ieee"
     assert torch.backends.cudnn.conv.fp32_precision == "ieee"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_training_on_cuda_resumes_bit_for_bit(recipe: Recipe, small_dataset: ImageDataset, precision: str) -> None:
-    cuda = torch.device("cuda")
-    first, second = (
-        Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, precision, cuda) for _ in range(2)
-    )
-    second.load_state_dict(through_a_file(advance(first, 6)))
-    assert differences(state_of(advance(second, 11)), state_of(advance(first, 11))) == []
