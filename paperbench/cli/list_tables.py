@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from paperbench.cli.arguments import Subparsers, add_tables_root
+from paperbench.cli.arguments import add_shared
+
+SUMMARY = "list the tables and profiles"
 
 NEXT_STEPS = (
     "Next: `paperbench show table2` prints the published numbers, the recipe and the nets. `paperbench run table2 "
@@ -12,10 +14,8 @@ NEXT_STEPS = (
 )
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("list", help="list the tables and profiles")
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import Subparsers, add_tables_root, positive_int
+from paperbench.cli.arguments import add_shared, positive_int
 from paperbench.errors import PaperbenchError, count, listing, nearest
 
 if TYPE_CHECKING:
@@ -34,12 +34,10 @@ _RIGHT_ALIGNED = {"layers", "params", "MACs"}
 _COUNTED = "counted from the tensors of a step; kernels need some workspace on top"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "models",
-        help="list the nets registered with timm, or draw one",
-        description="List the nets that paperbench registers with timm, or draw one of them.",
-    )
+SUMMARY = "list the nets registered with timm, or draw one"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pattern", nargs="?", default="*", metavar="NAME", help="name of a net, or a shell pattern such as 'preact_*'"
     )
@@ -64,8 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--batch-size", type=positive_int, metavar="N", help="with --memory: images per step (default: 128)"
     )
     parser.add_argument("--device", metavar="D", help="with --memory: auto (default), cpu, cuda or cuda:N")
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+    add_shared(parser, "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:

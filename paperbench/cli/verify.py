@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DEFAULT_RESULTS, Subparsers, add_data, add_device, discard_output, positive_int
+from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, discard_output, positive_int
 from paperbench.cli.run import wait_without_spinning
 from paperbench.errors import PaperbenchError, count
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from paperbench.runs.store import Store
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "verify",
-        help="check the files of a results directory; retrain the start of a run",
-        description="Recompute the hashes of all runs and external results, and check that the files belong together. "
-        "Exit status: 0 if no file was edited, truncated or swapped, else 1.",
-    )
+SUMMARY = "check the files of a results directory; retrain the start of a run"
+DESCRIPTION = (
+    "Recompute the hashes of all runs and external results, and check that the files belong together. Exit status: 0 "
+    "if no file was edited, truncated or swapped, else 1."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "positional", nargs="?", type=Path, metavar="RESULTS", help="results directory (default: ./results)"
     )
@@ -41,9 +42,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="also retrain the first iterations of N random runs and compare them: bit for bit on the same CPU, number "
         "of threads and torch, else within 2 %% of the training loss",
     )
-    add_data(parser)
-    add_device(parser)
-    parser.set_defaults(execute=execute, device=None)
+    add_shared(parser, "--data", "--device")
+    parser.set_defaults(device=None)
 
 
 def execute(args: argparse.Namespace) -> int:
