@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--long",
         action="store_true",
-        help="also show sources and notes, claims, public re-implementations, and all settings of the recipes",
+        help="also show sources and notes, claims, and public re-implementations",
     )
     add_shared(parser, "--tables")
 

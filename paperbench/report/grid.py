@@ -162,13 +162,13 @@ def paragraph(text: str, indent: str = "") -> str:
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def as_text(grid: Grid, long: bool = True) -> str:
-    """Format a grid for the terminal's width.
+def as_text(grid: Grid, long: bool = True, width: int | None = None) -> str:
+    """Format a grid for a width, by default the terminal's.
 
     Args:
         long: Whether to keep the columns of minor importance even where they do not fit side by side.
     """
-    width = terminal_width()
+    width = width or terminal_width()
     blocks = [_select(grid, ("key", "minor", part)) for part in dict.fromkeys(grid.parts) if _is_result(part)] or [grid]
     narrow = blocks if long else [_select(block, [part for part in block.parts if part != "minor"]) for block in blocks]
     attempts: list[tuple[Breaking, list[Grid]]] = [

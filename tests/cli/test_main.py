@@ -29,32 +29,11 @@ def test_list_prints_tables_profiles_and_next_steps(run: Run) -> None:
     assert "`paperbench run table2" in out
 
 
-def test_show_prints_numbers_sources_disputes_recipe_and_nets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    code, out, _ = run("show", "table2", "--long")
-    assert code == 0
-    lines = {line.split("  ")[0]: line.split() for line in out.splitlines()}
-    assert lines["original Residual Unit"][-3:] == ["4(a)", "6.61", "5.93"]
-    assert lines["BN after addition"][-2:] == ["8.17", "6.50"]
-    words = " ".join(out.split())
-    for text in (
-        "Table 2 of arXiv:1603.05027",
-        "original/resnet110: std 0.16, from arXiv:1512.03385, Table 6",
-        "preact_lowest_110: Full pre-activation has the lowest test error of all placements on ResNet-110",
-        "relu_only_preact/resnet164: 5.71; the paper: 5.91",
-        "preact_resnet164 164 bottleneck CIFAR-10",
-        "iterations: 64000",
-        "augmentation: padding 4, flip yes",
-    ):
-        assert text in words
-    peers = out.split("Public re-implementations:\n")[1].split("\n\n")[0].splitlines()[2:]
-    assert ("original/resnet110", "6.60") in {tuple(peer.split()[:2]) for peer in peers}, "with both decimals"
-
-
-def test_show_prints_nets_and_recipe_of_a_profile(run: Run) -> None:
+def test_show_takes_a_profile_and_long(run: Run) -> None:
     _, out, _ = run("show", "table2", "--profile", "smoke")
-    assert "preact_resnet110(depth=14)" in out
     assert "iterations 80;" in out
+    assert "Claims:" not in out
+    assert "Claims:" in run("show", "table2", "--long")[1]
 
 
 def test_data_check_describes_the_embedded_digits(run: Run) -> None:

@@ -55,10 +55,10 @@ def test_long_list_has_every_net_with_all_columns(models: Run) -> None:
     assert all(family.size == (224 if len(family.widths) == 4 else 32) for family in FAMILIES.values())
 
 
-def test_list_for_narrow_terminals_names_the_columns_left_out(models: Run) -> None:
+def test_short_list_has_the_main_columns_of_matching_nets(models: Run) -> None:
     _, out, _ = models()
-    assert rows(out)["preact_resnet164"] == ["164", "1,703,258", "244.5M", "2, 3, 4"]
-    assert "--long adds the columns units, placement, shortcut." in out
+    assert rows(out)["preact_resnet164"] == ["164", "1,703,258", "2, 3, 4"]
+    assert "`--long` adds units" in out
     assert list(rows(models("*_resnet110")[1])) == ["original_resnet110", "preact_resnet110"]
 
 
