@@ -12,12 +12,6 @@ from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Table
 
-_MAX_CELLS_LISTED = 3
-_LONG_ADDS = (
-    "`--long` adds sources and notes, numbers in circulation that differ, public re-implementations, the claims, "
-    "and the sources of the recipes."
-)
-
 
 def describe(table: Table, profile_name: str, long: bool = False) -> str:
     """Describe a table and what its cells train in a profile.
@@ -26,17 +20,20 @@ def describe(table: Table, profile_name: str, long: bool = False) -> str:
         long: Whether to add sources, notes, claims and public re-implementations.
     """
     profile = table.profiles.named(profile_name)
-    source = table.source
+    source, defaults = table.source, table.expected.defaults
+    how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
     parts = [
         paragraph(f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}") + f"\n{paragraph(source.paper)}",
         published_table(table),
-        _statistic(table),
+        paragraph(
+            f"Published: {how}, unless noted. Tolerance: {defaults.tolerance:g} percentage points, unless noted."
+        ),
         *(_remarks(table) if long else ()),
         _nets(table, profile, profile_name, long),
         *_recipes(table, profile, long),
     ]
     if not long:
-        parts.append(paragraph(_LONG_ADDS))
+        parts.append(paragraph("`--long` adds sources, notes, differing numbers, re-implementations and claims."))
     return "\n\n".join(parts)
 
 
@@ -47,14 +44,6 @@ def published_table(table: Table, form: Literal["text", "markdown"] = "text") ->
     if form == "markdown":
         return escape_markdown("\n\n".join([as_markdown(grid), *footnotes]))
     return "\n\n".join([as_text(grid), *map(paragraph, footnotes)])
-
-
-def _statistic(table: Table) -> str:
-    defaults = table.expected.defaults
-    how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
-    return paragraph(
-        f"Published: {how}, unless noted. Tolerance: {defaults.tolerance:g} percentage points, unless noted."
-    )
 
 
 def _remarks(table: Table) -> Iterator[str]:
@@ -144,7 +133,7 @@ def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
         recipe = table.recipe_in(profile, name)
         values = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
         settings = "; ".join(f"{key} {format_value(value)}" for key, value in values.items())
-        listed = ", ".join(cells) if long or len(cells) <= _MAX_CELLS_LISTED else f"{len(cells)} cells"
+        listed = ", ".join(cells) if long or len(cells) <= 3 else f"{len(cells)} cells"
         whose = f" of {listed}" if len(by_recipe) > 1 else ""
         source = f" ({recipe.source})" if long else ""
         yield paragraph(f"Recipe {recipe.recipe}{whose}{source}: {settings}.", "  ")

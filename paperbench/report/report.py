@@ -129,13 +129,13 @@ class CellReport:
     def ours(self) -> str:
         """Our result, to print beside the published number."""
         compared = self.compared
-        nets = [net for net in self.nets if net.ours]
-        if len(compared.nets) > 1:
-            counted = count_failures([error for net in nets for error in net.net.errors], compared.dataset)
-            return str(counted) if counted.runs else NOTHING
+        nets = [net.net for net in self.nets if net.ours]
         if not nets:
             return NOTHING
-        (net,) = compared.nets
+        if len(compared.nets) > 1:
+            counted = count_failures([error for net in nets for error in net.errors], compared.dataset)
+            return str(counted) if counted.runs else NOTHING
+        (net,) = nets
         if net.shown and net.median is None:
             is_running = any(record.status == "partial" for record in net.shown.records)
             return f"(at {net.shown.farthest:,})" if is_running else NOTHING
@@ -143,15 +143,6 @@ class CellReport:
         if compared.difference is not None and math.isfinite(compared.difference):
             text += f" ({compared.difference:+.2f})"
         return text if len(net.errors) == compared.planned else f"{text}, n={len(net.errors)}"
-
-    @property
-    def difference(self) -> str:
-        """Our median minus the published number, with its interval; empty without a test."""
-        interval = self.compared.assessment.interval
-        if interval is None:
-            return ""
-        bounds = format_interval(interval)
-        return f"{interval.difference:+.2f} points {bounds} at a tolerance of {self.compared.cell.tolerance:g}"
 
     @cached_property
     def notes(self) -> list[str]:
@@ -244,12 +235,6 @@ class Report:
         return [text for net in self.nets for text in net.external_results()]
 
     @property
-    def notes(self) -> Iterator[str]:
-        """All notes about the whole table."""
-        yield from self.short_notes
-        yield from self.method_notes
-
-    @property
     def short_notes(self) -> Iterator[str]:
         """Notes about the whole table that no reader can do without."""
         comparison = self.comparison
@@ -306,12 +291,12 @@ class Report:
 
     @property
     def deviations(self) -> list[str]:
-        """Deviations of our runs from the paper, as "topic: paper -> ours (cells)"."""
+        """Deviations of our runs from the paper."""
         return [f"{d.topic}: {d.paper} -> {d.ours}{self._whose(d)}" for d in self.comparison.deviations if d.paper]
 
     @property
     def choices(self) -> list[str]:
-        """Our choices where the paper is silent, as "topic: ours (cells)"."""
+        """Our choices where the paper is silent."""
         return [f"{d.topic}: {d.ours}{self._whose(d)}" for d in self.comparison.deviations if not d.paper]
 
     def _whose(self, deviation: Deviation) -> str:
@@ -373,9 +358,12 @@ def _result(comparison: Comparison) -> Iterator[str]:
     else:
         return
     differing = comparison.differing
-    if not differing:
-        yield f"{basis}, no cell differs from the paper."
-        return
+    verb = (
+        "no cell differs"
+        if not differing
+        else "1 cell differs"
+        if len(differing) == 1
+        else f"{len(differing)} cells differ"
+    )
     listed = ", ".join(f"{c.cell.id} ({c.verdict})" for c in differing)
-    verb = "cell differs" if len(differing) == 1 else "cells differ"
-    yield f"{basis}, {len(differing)} {verb} from the paper: {listed}."
+    yield f"{basis}, {verb} from the paper{f': {listed}' if differing else ''}."
