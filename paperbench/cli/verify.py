@@ -57,10 +57,9 @@ def execute(args: argparse.Namespace) -> int:
         if value and not args.rerun:
             raise PaperbenchError(f"{option} needs --rerun. Add --rerun, or omit {option}.")
     results = args.results or args.positional or DEFAULT_RESULTS
-    if not results.exists():
-        raise PaperbenchError(f"{results} does not exist. Name a results directory.")
     if not results.is_dir():
-        raise PaperbenchError(f"{results} is not a directory. Name a results directory.")
+        what = "is not a directory" if results.exists() else "does not exist"
+        raise PaperbenchError(f"{results} {what}. Name a results directory.")
     if not any((results / name).is_dir() for name in ("runs", "external")):
         raise PaperbenchError(f"{results} contains neither runs/ nor external/. Name a results directory.")
     store = Store(results)
@@ -70,11 +69,9 @@ def execute(args: argparse.Namespace) -> int:
     n_externals = len(externals) + len(complaints)
     others = f" and {count(n_externals, 'external result')}" if n_externals else ""
     _print(f"{results}: {count(len(runs), 'run')}{others} checked{statuses and f': {statuses}'}.")
-    for remark in (remark for run in runs for remark in run.remarks):
-        _print(f"remark: {remark}")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
-    for problem in problems:
-        _print(f"problem: {problem}")
+    for line in [f"remark: {r}" for run in runs for r in run.remarks] + [f"problem: {p}" for p in problems]:
+        _print(line)
     sound = [run.record for run in runs if run.record and not run.problems]
     reruns = _rerun(args, store, sound) if args.rerun else []
     holds = not problems and all(rerun.holds for rerun in reruns)

@@ -81,7 +81,7 @@ class Progress(Observer):
 
     def failed(self, run: PlannedRun, why: str) -> None:
         self._begin(run)
-        self.say(f"{self._name_run()}: error: {why}")
+        self.say(f"{self._name(run)}: error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
         held = count(runs, "other run")
@@ -97,17 +97,16 @@ class Progress(Observer):
         if not self._is_terminal:
             of_all = f" of {run.recipe.iterations:,}" if last_iteration < run.recipe.iterations else ""
             resumed = f", resumed at {iteration:,}" if iteration else ""
-            self.say(f"{self._name_run()}: to iteration {last_iteration:,}{of_all}{resumed}")
+            self.say(f"{self._name(run)}: to iteration {last_iteration:,}{of_all}{resumed}")
         if (text := f"engine {engine}: {reason}") != self._engine:
             self._engine = text
             wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
             self.say(f"    {text}{wait}")
         if self._is_terminal:
             self._facts = ()
-            total = max(last_iteration, iteration)
             bar_format, columns = self._layout()
             self._bar = tqdm(
-                total=total,
+                total=max(last_iteration, iteration),
                 initial=iteration,
                 leave=False,
                 file=self._stream,
@@ -158,8 +157,7 @@ class Progress(Observer):
 
     def ended(self, record: Record) -> None:
         at = f"iteration {record.iteration:,}"
-        if record.result:
-            result = record.result
+        if result := record.result:
             outcome = f"test error {result.test_error:.2f} %"
             more = f" (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.divergence:
@@ -192,17 +190,15 @@ class Progress(Observer):
             self._number += 1
         self._run = run
 
-    def _name_run(self) -> str:
-        if self._run is None:
-            return ""
-        run, cells = self._run, ", ".join(self._run.cells)
-        return f"[{self._number}/{self._runs}] {cells} ({run.net_name}, seed {run.seed}, run {run.id})"
+    def _name(self, run: PlannedRun) -> str:
+        what = f"{', '.join(run.cells)} ({run.net_name}, seed {run.seed}, run {run.id})"
+        return f"[{self._number}/{self._runs}] {what}"
 
     def _say_of(self, run: PlannedRun, text: str) -> None:
         """Print how a run ended."""
         self._begin(run)
         name = f"[{self._number}/{self._runs}] {run.cells[0]}, seed {run.seed}"
-        self.say(f"{name if self._is_terminal else self._name_run()}: {text}")
+        self.say(f"{name if self._is_terminal else self._name(run)}: {text}")
 
     def _layout(self) -> tuple[str, int]:
         """Return tqdm's format and width: the facts that fit, the most important ones first, and a bar."""
