@@ -135,7 +135,6 @@ class PublishedTable:
     """A table as the paper prints it, which is also its `str`.
 
     Attributes:
-        table: The table with its recipes, claims and profiles.
         root: The directory with its experiments/ and expected/.
     """
 
@@ -239,9 +238,6 @@ class Plan:
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
-        results: The results directory.
-        stop_at: Iteration at which every run pauses.
-        max_seconds: Time to train for.
     """
 
     table: PublishedTable

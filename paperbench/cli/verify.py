@@ -6,7 +6,6 @@ import argparse
 import random
 from collections import Counter
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from paperbench.errors import PaperbenchError, count
 if TYPE_CHECKING:
     import torch
 
-    from paperbench.data.dataset import ImageDataset
     from paperbench.runs.record import Record
     from paperbench.runs.rerun import Rerun
     from paperbench.runs.store import Store
@@ -92,11 +90,17 @@ def _print(text: str) -> None:
 def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
     """Retrain the first iterations of some runs, and print how they compare."""
     wait_without_spinning()
-    from paperbench.data.sources import data_directory
+    from paperbench.catalogue import DATASETS
+    from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs.rerun import rerun_prefix
     from paperbench.training.precision import choose_device
 
     device, directory = choose_device(args.device or "auto"), data_directory(args.data)
+    datasets = {}
+    for key in DATASETS:
+        with suppress(PaperbenchError):
+            dataset = load_dataset(key, directory)
+            datasets[dataset.fingerprint] = dataset
     rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
     candidates = [record for record in records if record.status != "partial"]
     rng.shuffle(candidates)
@@ -104,8 +108,13 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> lis
     for record in candidates:
         if len(done) == args.rerun:
             break
+        if record.data.fingerprint not in datasets:
+            _print(
+                f"not retrained: {record.run}: {record.data.name} is not in {directory}. Name its place with --data."
+            )
+            continue
         try:
-            dataset = _dataset(record, directory)
+            dataset = datasets[record.data.fingerprint]
             rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, rng)
         except PaperbenchError as error:
             _print(f"not retrained: {record.run}: {error}")
@@ -118,25 +127,6 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> lis
             "and passed the checks above."
         )
     return done
-
-
-def _dataset(record: Record, directory: Path) -> ImageDataset:
-    """Load the data set with the record's fingerprint."""
-    from paperbench.catalogue import DATASETS
-
-    for key in DATASETS:
-        with suppress(PaperbenchError):
-            dataset = _load(key, directory)
-            if dataset.fingerprint == record.data.fingerprint:
-                return dataset
-    raise PaperbenchError(f"{record.data.name} is not in {directory}. Name its directory with --data.")
-
-
-@cache
-def _load(key: str, directory: Path) -> ImageDataset:
-    from paperbench.data.sources import load_dataset
-
-    return load_dataset(key, directory)
 
 
 def _summary(rerun: Rerun, device: torch.device) -> str:

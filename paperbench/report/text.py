@@ -158,15 +158,16 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
 
 
 def _cell_row(report: NetReport) -> tuple[str, ...]:
-    cell, net, assessment = report.cell, report.net, report.net.assessment
-    std = NOTHING
-    if assessment.noise:
-        share = assessment.noise.published_weight
-        std = f"{assessment.noise.std:.2f}" + (f" ({share:.0%})" if share else "")
-    interval = format_interval(assessment.interval) if assessment.interval else NOTHING
-    tolerance = f"{cell.tolerance:g}" if cell.number is not None else NOTHING
-    median = percent(net.median) if net.median is not None else NOTHING
-    return report.name, report.errors, median, interval, std, tolerance
+    cell, net, noise, interval = report.cell, report.net, report.net.assessment.noise, report.net.assessment.interval
+    share = f" ({noise.published_weight:.0%})" if noise and noise.published_weight else ""
+    return (
+        report.name,
+        report.errors,
+        percent(net.median) if net.median is not None else NOTHING,
+        format_interval(interval) if interval else NOTHING,
+        f"{noise.std:.2f}{share}" if noise else NOTHING,
+        f"{cell.tolerance:g}" if cell.number is not None else NOTHING,
+    )
 
 
 def _records(report: Report) -> Iterable[Record]:
