@@ -151,11 +151,7 @@ def paragraph(text: str, indent: str = "") -> str:
 
 
 def as_text(grid: Grid, long: bool = True, width: int | None = None) -> str:
-    """Format a grid for a width, by default the terminal's.
-
-    Args:
-        long: Whether to keep the columns of minor importance even where they do not fit side by side.
-    """
+    """Format a grid for a width, by default the terminal's; unless `long`, without minor columns that do not fit."""
     width = width or terminal_width()
     blocks = [
         _select(grid, ("key", "minor", part)) for part in dict.fromkeys(grid.parts) if part not in ("key", "minor")
@@ -217,12 +213,7 @@ Breaking = Literal["headers", "numbers", "verdicts", "anywhere"]
 
 
 def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[Lines], list[list[Lines]]]:
-    """Break texts into lines, headers and wide columns first, until the table fits or no column can be narrower.
-
-    Args:
-        width: Width of the table in characters.
-        gap: Number of characters between columns.
-    """
+    """Break texts into lines, headers and wide columns first, until the table fits or no column can be narrower."""
     columns = list(zip(grid.headers, *grid.rows, strict=True))
     without_headers = [max(_longest_word(header), *map(len, texts), 0) for header, *texts in columns]
     widths = [max(map(len, column)) for column in columns]

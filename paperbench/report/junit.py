@@ -25,11 +25,7 @@ _Outcome = Literal["passed", "failure", "skipped"]
 
 
 def render(report: Report, requirement: Requirement = "no difference") -> str:
-    """Return the report as XML, in ASCII, with a newline at the end.
-
-    Args:
-        requirement: The condition for exit status 0.
-    """
+    """Return the report as XML, in ASCII, with a newline at the end; `requirement` is that for exit status 0."""
     profile = report.comparison.profile
     name = f"paperbench.{report.comparison.table.id}.{profile}"
     root = ElementTree.Element("testsuites", name=name)
@@ -65,12 +61,7 @@ def _add_properties(element: ElementTree.Element, properties: Iterable[tuple[str
 
 
 def _add_outcome(case: ElementTree.Element, outcome: _Outcome, message: str, details: Iterable[str]) -> None:
-    """Add the outcome of a test case.
-
-    Args:
-        message: Verdict or standing, and the reason, in one line.
-        details: The lines of the full report.
-    """
+    """Add the outcome of a test case; the message begins with verdict or standing."""
     text = "\n".join(details)
     if outcome == "failure":
         _add(case, "failure", text, type=message.partition(":")[0], message=message)

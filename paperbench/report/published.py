@@ -14,11 +14,7 @@ from paperbench.specs.table import Table
 
 
 def describe(table: Table, profile_name: str, long: bool = False) -> str:
-    """Describe a table and what its cells train in a profile.
-
-    Args:
-        long: Whether to add sources, notes, claims and public re-implementations.
-    """
+    """Describe a table and what its cells train in a profile; if `long`, with sources, notes and claims."""
     profile = table.profiles.named(profile_name)
     source, defaults = table.source, table.expected.defaults
     how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"

@@ -81,11 +81,7 @@ class NetReport:
         return [self._describe(group) for group in self.net.others if group.conditions.source is None]
 
     def external_results(self, long: bool = True) -> Iterator[str]:
-        """Describe the results of each external source.
-
-        Args:
-            long: Whether to list the error of each run.
-        """
+        """Describe the results of each external source; if `long`, with the error of each run."""
         for group in filter(None, (self.net.shown, *self.net.others)):
             if group.conditions.source is None:
                 continue
@@ -112,14 +108,10 @@ class NetReport:
 
 @dataclass(frozen=True)
 class CellReport:
-    """One cell.
-
-    Attributes:
-        differs: Whether it differs from the paper after Holm's correction.
-    """
+    """One cell."""
 
     compared: CellComparison
-    differs: bool
+    differs: bool  # from the paper, after Holm's correction
 
     @cached_property
     def nets(self) -> list[NetReport]:
@@ -165,14 +157,10 @@ class CellReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The contents of a report.
-
-    Attributes:
-        left_out: Number of records and results that were not used.
-    """
+    """The contents of a report."""
 
     comparison: Comparison
-    left_out: int = 0
+    left_out: int = 0  # records and results that were not used
 
     @property
     def has_verdicts(self) -> bool:

@@ -54,12 +54,7 @@ _STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("#
 
 
 def render(report: Report, store: Store, form: Literal["table", "markdown"], long: bool = True) -> str:
-    """Format a report.
-
-    Args:
-        store: The store with the histories of the runs.
-        long: Whether to add the errors of all runs, intervals, the evidence for claims, deviations and all runs.
-    """
+    """Format a report; if `long`, with errors, intervals, evidence for claims, deviations and runs."""
     style, comparison = _STYLES[form], report.comparison
     table, planned = comparison.table, comparison.planned
     usual = table.seeds_in(table.profiles.named(comparison.profile))

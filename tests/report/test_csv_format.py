@@ -93,17 +93,10 @@ def test_diverged_run_has_no_error(failing: Comparison) -> None:
     assert [(line["status"], line["error"]) for line in plain][:2] == [("finished", "90.0"), ("diverged", "")]
 
 
-def test_numbers_are_finite_and_no_text_is_a_formula(numbers: Comparison) -> None:
-    lines = read(numbers)
-    for column in ("difference", "low", "high", "p_value", "median", "error", "published_std"):
-        values = [float(line[column]) for line in lines if line[column]]
-        assert values, column
-        assert all(map(math.isfinite, values))
-    assert any(float(line["difference"]) < 0 for line in lines if line["difference"])
-    for line in lines:
-        for value in line.values():
-            if value.startswith(("=", "+", "-", "@", "\t", "\r")):
-                float(value)  # a negative number
+def test_negative_numbers_are_no_formulas(numbers: Comparison) -> None:
+    differences = [float(line["difference"]) for line in read(numbers) if line["difference"]]
+    assert all(map(math.isfinite, differences))
+    assert min(differences) < 0
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", " =", "\uff1d"])

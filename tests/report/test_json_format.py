@@ -70,7 +70,7 @@ def test_every_table_fits_the_schema_without_runs(tables: dict[str, Table], name
     assert len(read(compared(tables[name], on_request=True))["cells"]) == len(tables[name].all_cells)
 
 
-def test_verdicts_are_listed_and_counted(numbers: Comparison, failing: Comparison) -> None:
+def test_verdicts_are_listed_and_counted(numbers: Comparison) -> None:
     value = read(numbers)
     assert {name: cell["verdict"] for name, cell in cells(value).items()} == {
         c.cell.id: c.verdict for c in numbers.cells
@@ -86,9 +86,6 @@ def test_verdicts_are_listed_and_counted(numbers: Comparison, failing: Compariso
     assert (summary["holds"], summary["all_reproduced"]) == (False, False)
     assert summary["expected_false_alarms"] == pytest.approx(0.05 * 6)
     assert sum(summary["standings"].values()) == len(value["claims"]) == len(numbers.claims) > 5
-    found = {name.split("/")[0]: cell["verdict"] for name, cell in cells(read(failing)).items()}
-    assert (found["plain"], found["conv_shortcut"]) == ("reproduced", "worse")
-    assert found["constant_scaling_unscaled"] == "better"
 
 
 def test_table_without_differences_holds(table2: Table) -> None:
@@ -225,14 +222,8 @@ def test_claims_have_test_and_findings(numbers: Comparison) -> None:
     judged = next(c for c in numbers.claims if c.claim.id == "bn_after_addition_worse_110")
     (written,) = [c for c in read(numbers)["claims"] if c["claim"]["id"] == judged.claim.id]
     assert (written["standing"], written["level"]) == ("supported", 0.05)
-    assert (written["test"], written["basis"], written["findings"]) == (
-        *(judged.test, judged.basis),
-        list(judged.findings),
-    )
-    claim = written["claim"]
-    assert claim["cells"] == ["original/resnet110", "bn_after_addition/resnet110"]
-    assert (claim["kind"], claim["measure"], claim["by"]) == ("lower", "test_error", 0.75)
-    assert claim["section"] == "Sec. 4.1"
+    assert (written["test"], written["findings"]) == (judged.test, list(judged.findings))
+    assert written["claim"]["cells"] == ["original/resnet110", "bn_after_addition/resnet110"]
 
 
 def test_deviations_name_their_cells_even_if_all(numbers: Comparison) -> None:
