@@ -105,26 +105,18 @@ class JudgedTable:
         Raises:
             PaperbenchError: The format is unknown.
         """
-        report = self.report
-        match form:  # what a format needs is imported for it alone
-            case "table" | "markdown":
-                from paperbench.report import text
+        from paperbench.report import csv_format, json_format, junit, latex, text
 
-                return text.render(report, self._store, form, long or form == "markdown")
-            case "latex":
-                from paperbench.report import latex
-
-                return latex.render(report)
-            case "junit":
-                from paperbench.report import junit
-
-                return junit.render(report, requirement)
-            case "json" | "csv":
-                from paperbench.report import csv_format, json_format
-
-                facts = json_format.document(self.comparison, self.complaints)
-                return json_format.render(facts) if form == "json" else csv_format.render(facts)
-        raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), FORMATS)}")
+        if form not in FORMATS:
+            raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), FORMATS)}")
+        if form == "table" or form == "markdown":
+            return text.render(self.report, self._store, form, long or form == "markdown")
+        if form == "latex":
+            return latex.render(self.report)
+        if form == "junit":
+            return junit.render(self.report, requirement)
+        facts = json_format.document(self.comparison, self.complaints)
+        return json_format.render(facts) if form == "json" else csv_format.render(facts)
 
     def __str__(self) -> str:
         return self.render("table")
@@ -143,7 +135,6 @@ class PublishedTable:
     """A table as the paper prints it, which is also its `str`.
 
     Attributes:
-        table: The table with its recipes, claims and profiles.
         root: The directory with its experiments/ and expected/.
     """
 
@@ -182,22 +173,15 @@ class PublishedTable:
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
         directory = Path(results)
-        if directory.exists() and not directory.is_dir():
-            raise PaperbenchError(f"{directory} is not a directory. Name a results directory (`--results`).")
         if not directory.is_dir():
-            raise PaperbenchError(
-                f"{directory} does not exist. Name a results directory (`--results`), or make one: "
-                f"`paperbench run {self.id} --profile {profile} --results {directory}`."
-            )
+            what = "is not a directory" if directory.exists() else "does not exist"
+            make = f"`paperbench run {self.id} --profile {profile} --results {directory}`"
+            raise PaperbenchError(f"{directory} {what}. Name a results directory (`--results`), or make one: {make}.")
         store = Store(directory)
         records, damaged = store.records()
         externals, complaints = read_externals(directory)
         comparison = compare(
-            self.table,
-            chosen,
-            profile,
-            records,
-            externals,
+            *(self.table, chosen, profile, records, externals),
             training_mean=store.training_mean,
             seeds=seeds,
             other_tables=self._others,
@@ -254,9 +238,6 @@ class Plan:
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
-        results: The results directory.
-        stop_at: Iteration at which every run pauses.
-        max_seconds: Time to train for.
     """
 
     table: PublishedTable
@@ -333,11 +314,10 @@ class Outcome:
     @property
     def advice(self) -> str:
         """The command to give next, in one line."""
-        left, nets = count(len(self.remaining), "run"), self.judged.report.nets
-        if self.failed:
-            return f"Next: fix the errors above, then give the same command again ({left} to do)."
+        nets = self.judged.report.nets
         if self.remaining:
-            return f"Next: give the same command again ({left} to do)."
+            fix = "fix the errors above, then " if self.failed else ""
+            return f"Next: {fix}give the same command again ({count(len(self.remaining), 'run')} to do)."
         if self.plan.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
             return "Next: give the same command without --stop-at, or with a later one."
         return f"Next: `{self.plan.compare_command}` prints the report."

@@ -59,17 +59,12 @@ def test_notebook_shows_markdown_and_print_shows_text(tmp_path: Path) -> None:
     assert "No run of this table" in str(judged)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda path: paperbench.load_table("tabel2"), "Did you mean 'table2'"),
-        (lambda path: paperbench.load_table("table2").compare(path / "none"), "does not exist"),
-        (lambda path: paperbench.load_table("table2").compare(path).render("latxe"), "Did you mean 'latex'"),
-    ],
-)
-def test_mistakes_are_explained(tmp_path: Path, call: object, message: str) -> None:
-    with pytest.raises(PaperbenchError, match=message):
-        call(tmp_path)  # type: ignore[operator]
+def test_mistakes_are_explained(tmp_path: Path) -> None:
+    table = paperbench.load_table("table2")
+    with pytest.raises(PaperbenchError, match="does not exist"):
+        table.compare(tmp_path / "none")
+    with pytest.raises(PaperbenchError, match="Did you mean 'latex'"):
+        table.compare(tmp_path).render("latxe")  # type: ignore[arg-type]
 
 
 PROFILES = """
@@ -223,7 +218,6 @@ def test_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
         ({"precision": "fp16"}, "Unknown precision 'fp16'"),
         ({"device": "gpu"}, "Unknown device 'gpu'"),
         ({"seeds": 0}, "seeds must be from 1 to"),
-        ({"seeds": 10**9}, "seeds must be from 1 to"),
         ({"stop_at": 0}, "stop_at must be at least 1"),
         ({"max_seconds": float("nan")}, "max_seconds must be a positive number"),
         ({"incompatible": "restrat"}, "Did you mean 'restart'"),

@@ -145,7 +145,7 @@ def check_names(args: argparse.Namespace) -> None:
     if "table" in values:
         table = load_table(args.table, root)
         if "cells" in values:
-            assert table.cells(args.cells, on_request=True)
+            assert table.cells(args.cells or "*", on_request=True)
         if "cell" in values:
             table.cell(args.cell)
     if "profile" in values:

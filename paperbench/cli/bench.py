@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paperbench.cli.arguments import Subparsers, add_device, positive_int, positive_seconds
+from paperbench.cli.arguments import add_shared, positive_int, positive_seconds
 from paperbench.cli.run import wait_without_spinning
 from paperbench.errors import PaperbenchError
 
@@ -21,15 +21,16 @@ BUILD_SHARE = 0.8
 """Share of a net's time after which nothing more is built, to leave time for a round of what was built."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure training speed on this machine against a plain PyTorch loop",
-        description="Measure images per second with every engine and precision, and with plain PyTorch loops, in "
-        "interleaved rounds. A variant is timed only if its first losses and parameter updates match eager float32. "
-        "With --breakdown: measure where the time of one net's training step goes. Exit status: 1 if a variant failed "
-        "or nothing was measured, else 0; running out of memory or time is not a failure.",
-    )
+SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
+DESCRIPTION = (
+    "Measure images per second with every engine and precision, and with plain PyTorch loops, in interleaved rounds. A "
+    "variant is timed only if its first losses and parameter updates match eager float32. With --breakdown: measure "
+    "where the time of one net's training step goes. Exit status: 1 if a variant failed or nothing was measured, else "
+    "0; running out of memory or time is not a failure."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--models",
         nargs="+",
@@ -57,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="P",
         help="such as fp32 bf16 (default: all that the device supports). With --breakdown: one (default: as for `run`)",
     )
-    add_device(parser)
+    add_shared(parser, "--device")
     parser.add_argument(
         "--batch-size", type=positive_int, default=128, metavar="N", help="images per step (default: 128)"
     )
@@ -82,7 +83,6 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="also write all measurements, and facts about the machine, to this file",
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -5,29 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 
-from paperbench.cli.arguments import (
-    Subparsers,
-    add_cells,
-    add_profile,
-    add_results,
-    add_table,
-    add_tables_root,
-    number_of_runs,
-)
+from paperbench.cli.arguments import add_shared, number_of_runs
 from paperbench.report import FORMATS
 
+SUMMARY = "judge each cell and claim of a table"
+DESCRIPTION = (
+    "Judge the results in a results directory. The report fits $COLUMNS, else the terminal, else 80 columns. Exit "
+    "status: 1 if a cell is worse or better than published, after Holm's correction over the cells compared, or fails "
+    "where the paper's does not; else 0."
+)
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "compare",
-        help="judge each cell and claim of a table",
-        description="Judge the results in a results directory. The report fits $COLUMNS, else the terminal, else 80 "
-        "columns. Exit status: 1 if a cell is worse or better than published, "
-        "after Holm's correction over the cells compared, or fails where the paper's does not; else 0.",
-    )
-    add_table(parser)
-    add_cells(parser)
-    add_profile(parser)
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "table", "--cells", "--profile")
     parser.add_argument(
         "--seeds",
         type=number_of_runs,
@@ -48,16 +38,14 @@ def add_parser(subparsers: Subparsers) -> None:
         default="no difference",
         help="exit with 1 unless every cell is reproduced, missing ones included",
     )
-    add_results(parser)
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+    add_shared(parser, "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.api import load_table
 
     table = load_table(args.table, args.tables)
-    judged = table.compare(args.results, cells=args.cells, profile=args.profile, seeds=args.seeds)
+    judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     report = judged.render(args.format, args.require, long=args.long)
     print(report, end="" if report.endswith("\n") else "\n")
     for complaint in judged.complaints:

@@ -6,59 +6,50 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import Subparsers, add_data
+from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
     from paperbench.data.dataset import ImageDataset
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("data", help="check, download or convert a data set")
+SUMMARY = "check, download or convert a data set"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser("check", help="load a data set and print its size and origin")
     check.add_argument("dataset", help="cifar10, cifar100 or digits")
-    add_data(check)
-    check.set_defaults(execute=execute_check)
+    add_shared(check, "--data")
     download = actions.add_parser("download", help="download the original files and verify them")
     download.add_argument("dataset", help="cifar10 or cifar100")
-    add_data(download)
-    download.set_defaults(execute=execute_download)
+    add_shared(download, "--data")
     convert = actions.add_parser(
         "convert", help="make a .npz file from a directory of images or from the original files"
     )
     convert.add_argument("source", type=Path, help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)")
     convert.add_argument("target", type=Path, metavar="OUT.npz", help="file to create, such as data/cifar10.npz")
     convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: from the name of OUT.npz)")
-    convert.set_defaults(execute=execute_convert)
 
 
-def execute_check(args: argparse.Namespace) -> int:
-    from paperbench.data.sources import data_directory, load_dataset
-
-    print(_describe(load_dataset(args.dataset, data_directory(args.data))))
-    return 0
-
-
-def execute_download(args: argparse.Namespace) -> int:
-    from paperbench.data.download import download
-    from paperbench.data.sources import data_directory
-
-    print(f"{download(args.dataset, data_directory(args.data))} is complete; all files verified.")
-    return 0
-
-
-def execute_convert(args: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     from paperbench.data.cifar_batches import DIRECTORIES
     from paperbench.data.convert import convert
+    from paperbench.data.download import download
+    from paperbench.data.sources import data_directory, load_dataset
 
-    key = args.dataset or args.target.stem
-    if key not in DIRECTORIES or args.target.suffix != ".npz":
-        raise PaperbenchError(
-            "Name the new file cifar10.npz or cifar100.npz; under another name ending in .npz, add `--dataset cifar10` "
-            "or `--dataset cifar100`."
-        )
-    print(_describe(convert(args.source, args.target, key)))
+    if args.action == "check":
+        print(_describe(load_dataset(args.dataset, data_directory(args.data))))
+    elif args.action == "download":
+        print(f"{download(args.dataset, data_directory(args.data))} is complete; all files verified.")
+    else:
+        key = args.dataset or args.target.stem
+        if key not in DIRECTORIES or args.target.suffix != ".npz":
+            raise PaperbenchError(
+                "Name the new file cifar10.npz or cifar100.npz; under another name ending in .npz, add `--dataset "
+                "cifar10` or `--dataset cifar100`."
+            )
+        print(_describe(convert(args.source, args.target, key)))
     return 0
 
 

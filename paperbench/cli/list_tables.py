@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from paperbench.cli.arguments import Subparsers, add_tables_root
+from paperbench.cli.arguments import add_shared
 
-NEXT_STEPS = (
-    "Next: `paperbench show table2` prints the published numbers, the recipe and the nets. `paperbench run table2 "
-    "--profile smoke` trains small nets in minutes; without --profile it runs the paper's experiment."
-)
+SUMMARY = "list the tables and profiles"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("list", help="list the tables and profiles")
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -33,5 +28,9 @@ def execute(args: argparse.Namespace) -> int:
     print()
     profiles = [(name, profile.title) for name, profile in load_profiles(root).profiles.items()]
     print(as_text(Grid(("profile", "title"), tuple(profiles), ("left", "left"))))
-    print("\n" + paragraph(NEXT_STEPS))
+    next_steps = (
+        "Next: `paperbench show table2` prints the published numbers, the recipe and the nets. `paperbench run table2 "
+        "--profile smoke` trains small nets in minutes; without --profile it runs the paper's experiment."
+    )
+    print("\n" + paragraph(next_steps))
     return 0

@@ -17,11 +17,11 @@ from paperbench.cli import bench, compare, data, list_tables, models, record, ru
 from paperbench.cli.arguments import discard_output
 from paperbench.errors import PaperbenchError, nearest
 
-SUBCOMMANDS: dict[str, tuple[ModuleType, ...]] = {
-    "Look": (list_tables, show, models),
-    "Run": (run, record),
-    "Judge": (compare, verify),
-    "Machine and files": (bench, data, schema),
+SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
+    "Look": {"list": list_tables, "show": show, "models": models},
+    "Run": {"run": run, "record": record},
+    "Judge": {"compare": compare, "verify": verify},
+    "Machine and files": {"bench": bench, "data": data, "schema": schema},
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""
 
@@ -59,27 +59,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"paperbench: error: {message.removeprefix('argument ')}\nSee `{self.prog} --help`.\n")
 
 
-class _Group:
-    """Adds subcommands and keeps their summaries, for a help text in groups."""
-
-    def __init__(self, title: str, subparsers: Any) -> None:
-        self._title, self._subparsers = title, subparsers
-        self._summaries: dict[str, str] = {}
-
-    def add_parser(self, name: str, *, help: str, **settings: Any) -> argparse.ArgumentParser:  # noqa: A002
-        self._summaries[name] = help
-        settings.setdefault("description", f"{help[0].upper()}{help[1:]}.")
-        parser: argparse.ArgumentParser = self._subparsers.add_parser(name, **settings)
-        return parser
-
-    def help(self, width: int) -> str:
-        lines = [
-            textwrap.fill(f"  {name:<8}  {summary}", width, subsequent_indent=" " * 12)
-            for name, summary in self._summaries.items()
-        ]
-        return "\n".join([f"{self._title}:", *lines])
-
-
 def build_parser() -> Parser:
     """Return the parser of `paperbench` with all subcommands."""
     width = get_terminal_size().columns - 2  # as argparse does
@@ -95,17 +74,22 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"paperbench {paperbench.__version__}")
     subparsers = parser.add_subparsers(prog="paperbench", dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
-    helps = []
+    groups = []
     for title, modules in SUBCOMMANDS.items():
-        group = _Group(title, subparsers)
-        for module in modules:
-            module.add_parser(group)
-        helps.append(group.help(width))
+        lines = [f"{title}:"]
+        for name, module in modules.items():
+            summary = module.SUMMARY
+            description = getattr(module, "DESCRIPTION", f"{summary[0].upper()}{summary[1:]}.")
+            command = subparsers.add_parser(name, description=description)
+            module.add_arguments(command)
+            command.set_defaults(execute=module.execute)
+            lines.append(textwrap.fill(f"  {name:<8}  {summary}", width, subsequent_indent=" " * 12))
+        groups.append("\n".join(lines))
     start = (
         "Start with `paperbench run table2 --profile smoke`: it trains and judges a small Table 2 in three minutes on "
         "two cores. `paperbench COMMAND --help` describes a command."
     )
-    parser.epilog = "\n\n".join([*helps, textwrap.fill(start, width)])
+    parser.epilog = "\n\n".join([*groups, textwrap.fill(start, width)])
     return parser
 
 

@@ -7,11 +7,10 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import Subparsers, add_tables_root, positive_int
+from paperbench.cli.arguments import add_shared, positive_int
 from paperbench.errors import PaperbenchError, count, listing, nearest
 
 if TYPE_CHECKING:
@@ -26,25 +25,19 @@ _NOTES = {
 """Explanations of columns."""
 
 _COLUMNS = ("net", "units", "placement", "shortcut", "layers", "params", "MACs", "tables")
-_PRIORITY = ("net", "layers", "params", "tables", "MACs", "placement", "shortcut", "units")
-"""Columns in the order in which they get their place on a narrow terminal."""
-
+_SHORT_COLUMNS = ("net", "layers", "params", "tables")
 _RIGHT_ALIGNED = {"layers", "params", "MACs"}
 
-_COUNTED = "counted from the tensors of a step; kernels need some workspace on top"
+
+SUMMARY = "list the nets registered with timm, or draw one"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "models",
-        help="list the nets registered with timm, or draw one",
-        description="List the nets that paperbench registers with timm, or draw one of them.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pattern", nargs="?", default="*", metavar="NAME", help="name of a net, or a shell pattern such as 'preact_*'"
     )
     actions = parser.add_mutually_exclusive_group()
-    actions.add_argument("--long", action="store_true", help="list all columns, also if wider than the terminal")
+    actions.add_argument("--long", action="store_true", help="list all columns, even if wider than the terminal")
     actions.add_argument("--diagram", action="store_true", help="draw one net, unit by unit")
     actions.add_argument(
         "--memory",
@@ -64,8 +57,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--batch-size", type=positive_int, metavar="N", help="with --memory: images per step (default: 128)"
     )
     parser.add_argument("--device", metavar="D", help="with --memory: auto (default), cpu, cuda or cuda:N")
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+    add_shared(parser, "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -120,29 +112,17 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _table(names: Iterable[str], tables_root: Path | None, long: bool) -> str:
-    """Return a row for each net, with as many columns as fit the terminal, or all."""
-    from tabulate import MIN_PADDING, tabulate
+    """Return a row for each net: the most important columns, or all."""
+    from paperbench.report.grid import Grid, as_text, paragraph
 
-    from paperbench.report.grid import paragraph, terminal_width
-
-    rows = _rows(names, tables_root)
-    columns = list(_COLUMNS)
-    if not long:
-        widths = {column: max(len(column) + MIN_PADDING, *(len(row[column]) for row in rows)) for column in _COLUMNS}
-        n_fitting = sum(used <= terminal_width() + 2 for used in accumulate(widths[column] + 2 for column in _PRIORITY))
-        columns = [column for column in _COLUMNS if column in _PRIORITY[: max(n_fitting, 1)]]
-    table = tabulate(
-        [[row[column] for column in columns] for row in rows],
-        columns,
-        disable_numparse=True,
-        colalign=["right" if column in _RIGHT_ALIGNED else "left" for column in columns],
-    )
+    columns = _COLUMNS if long else _SHORT_COLUMNS
+    rows = tuple(tuple(row[column] for column in columns) for row in _rows(names, tables_root))
+    grid = Grid(columns, rows, tuple("right" if column in _RIGHT_ALIGNED else "left" for column in columns))
     notes = [text for column, text in _NOTES.items() if column in columns]
-    hidden = [column for column in _COLUMNS if column not in columns]
-    if hidden:
-        notes.append(f"--long adds the columns {listing(hidden)}.")
+    if not long:
+        notes.append("`--long` adds units, placement, shortcut and multiply-accumulates.")
     notes.append("`paperbench models NAME --diagram` draws a net.")
-    return "\n".join([table, "", *(paragraph(note) for note in notes)])
+    return "\n".join([as_text(grid, width=sys.maxsize if long else None), "", *map(paragraph, notes)])
 
 
 def _rows(names: Iterable[str], tables_root: Path | None) -> list[dict[str, str]]:
@@ -214,7 +194,9 @@ def _memory(names: Sequence[str], batch_size: int, wanted_device: str) -> str:
             except torch.OutOfMemoryError:
                 row.append("too much")
         rows.append(row)
-    how = f"measured on {torch.cuda.get_device_name(device)}" if device.type == "cuda" else _COUNTED
+    how = "counted from the tensors of a step; kernels need some workspace on top"
+    if device.type == "cuda":
+        how = f"measured on {torch.cuda.get_device_name(device)}"
     headers = ["net", "fp32", "recomputing", "bf16", "recomputing"]
     table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *("right",) * 4))
     return f"{table}\n\nGB for a training step on {count(batch_size, 'image')}; {how}."

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import Subparsers, add_results, add_table, add_tables_root
+from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError, listing, nearest
 
 if TYPE_CHECKING:
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from paperbench.specs.table import Table
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "record",
-        help="record a result that was not trained here",
-        description="Record a result that was not trained here. It is marked as external: `compare` shows it with its "
-        "source and never pools it with your own runs.",
-    )
-    add_table(parser)
+SUMMARY = "record a result that was not trained here"
+DESCRIPTION = (
+    "Record a result that was not trained here. It is marked as external: `compare` shows it with its source and never "
+    "pools it with your own runs."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "table")
     parser.usage = f"{parser.prog} TABLE CELL\n           --seed S --error E --source TEXT [options]"
     parser.add_argument("cell", metavar="CELL", help="id of one cell, row/column, such as preact/resnet110")
     parser.add_argument(
@@ -38,9 +39,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--source", type=str.strip, required=True, metavar="TEXT", help="one line: who reports the result, and where"
     )
     parser.add_argument("--setting", metavar="LABEL", help="the net, in cells with several nets, such as gate_bias=-3")
-    add_results(parser)
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+    add_shared(parser, "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -6,33 +6,18 @@ import argparse
 import os
 import sys
 
-from paperbench.cli.arguments import (
-    Subparsers,
-    add_cells,
-    add_data,
-    add_device,
-    add_profile,
-    add_results,
-    add_table,
-    add_tables_root,
-    discard_output,
-    number_of_runs,
-    positive_int,
-    positive_seconds,
-)
+from paperbench.cli.arguments import add_shared, discard_output, number_of_runs, positive_int, positive_seconds
 from paperbench.errors import count
 
+SUMMARY = "train the cells of a table, then print it"
+DESCRIPTION = (
+    "Train the missing runs of a table, then print it beside the published numbers. Repeat the command to resume: "
+    "finished runs are never trained again. Exit status: 0; 2 if a run failed; 128 + N after signal N."
+)
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help="train the cells of a table, then print it",
-        description="Train the missing runs of a table, then print it beside the published numbers. Repeat the command "
-        "to resume: finished runs are never trained again. Exit status: 0; 2 if a run failed; 128 + N after signal N.",
-    )
-    add_table(parser)
-    add_cells(parser)
-    add_profile(parser)
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "table", "--cells", "--profile")
     parser.add_argument(
         "--seeds", type=number_of_runs, metavar="N", help="runs per cell (default: the table's, or the profile's)"
     )
@@ -42,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="fp32, tf32, bf16 or bf16-fp32-stream (default: the table's if it sets one, else tf32 on GPUs that have "
         "it, else fp32)",
     )
-    add_device(parser)
+    add_shared(parser, "--device")
     parser.add_argument(
         "--engine",
         default="auto",
@@ -75,10 +60,7 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="list the runs and stop; needs the data set, as run ids depend on its contents",
     )
-    add_data(parser)
-    add_results(parser)
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+    add_shared(parser, "--data", "--results", "--tables")
 
 
 def wait_without_spinning() -> None:
@@ -99,7 +81,7 @@ def execute(args: argparse.Namespace) -> int:
     plan = api.plan(
         args.table,
         args.results,
-        cells=args.cells,
+        cells=args.cells or "*",
         profile=args.profile,
         seeds=args.seeds,
         precision=args.precision,
@@ -111,7 +93,7 @@ def execute(args: argparse.Namespace) -> int:
         incompatible=args.incompatible,
         root=args.tables,
     )
-    for row in plan.unnamed_rows if list(args.cells) != ["*"] else ():
+    for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     if args.dry_run:
         print(plan)

@@ -6,8 +6,9 @@ import argparse
 import importlib
 import json
 
-from paperbench.cli.arguments import Subparsers
 from paperbench.errors import PaperbenchError, nearest
+
+SUMMARY = "print the JSON Schema of a file format"
 
 FORMATS = {
     "experiment": "specs.experiment.Experiment",
@@ -24,10 +25,8 @@ FORMATS = {
 """The type of each file format, as a path below `paperbench`."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("schema", help="print the JSON Schema of a file format")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="a file format (default: list all formats)")
-    parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

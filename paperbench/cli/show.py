@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from paperbench.cli.arguments import Subparsers, add_profile, add_table, add_tables_root
+from paperbench.cli.arguments import add_shared
+
+SUMMARY = "show a table as published, its recipe and its nets"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("show", help="show a table as published, its recipe and its nets")
-    add_table(parser)
-    add_profile(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "table", "--profile")
     parser.add_argument(
         "--long",
         action="store_true",
-        help="also show sources and notes, claims, public re-implementations, and all settings of the recipes",
+        help="also show sources and notes, claims, and public re-implementations",
     )
-    add_tables_root(parser)
-    parser.set_defaults(execute=execute)
+    add_shared(parser, "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:

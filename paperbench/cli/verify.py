@@ -6,30 +6,29 @@ import argparse
 import random
 from collections import Counter
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DEFAULT_RESULTS, Subparsers, add_data, add_device, discard_output, positive_int
+from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, discard_output, positive_int
 from paperbench.cli.run import wait_without_spinning
 from paperbench.errors import PaperbenchError, count
 
 if TYPE_CHECKING:
     import torch
 
-    from paperbench.data.dataset import ImageDataset
     from paperbench.runs.record import Record
     from paperbench.runs.rerun import Rerun
     from paperbench.runs.store import Store
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "verify",
-        help="check the files of a results directory; retrain the start of a run",
-        description="Recompute the hashes of all runs and external results, and check that the files belong together. "
-        "Exit status: 0 if no file was edited, truncated or swapped, else 1.",
-    )
+SUMMARY = "check the files of a results directory; retrain the start of a run"
+DESCRIPTION = (
+    "Recompute the hashes of all runs and external results, and check that the files belong together. Exit status: 0 "
+    "if no file was edited, truncated or swapped, else 1."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "positional", nargs="?", type=Path, metavar="RESULTS", help="results directory (default: ./results)"
     )
@@ -41,9 +40,8 @@ def add_parser(subparsers: Subparsers) -> None:
         help="also retrain the first iterations of N random runs and compare them: bit for bit on the same CPU, number "
         "of threads and torch, else within 2 %% of the training loss",
     )
-    add_data(parser)
-    add_device(parser)
-    parser.set_defaults(execute=execute, device=None)
+    add_shared(parser, "--data", "--device")
+    parser.set_defaults(device=None)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -57,10 +55,9 @@ def execute(args: argparse.Namespace) -> int:
         if value and not args.rerun:
             raise PaperbenchError(f"{option} needs --rerun. Add --rerun, or omit {option}.")
     results = args.results or args.positional or DEFAULT_RESULTS
-    if not results.exists():
-        raise PaperbenchError(f"{results} does not exist. Name a results directory.")
     if not results.is_dir():
-        raise PaperbenchError(f"{results} is not a directory. Name a results directory.")
+        what = "is not a directory" if results.exists() else "does not exist"
+        raise PaperbenchError(f"{results} {what}. Name a results directory.")
     if not any((results / name).is_dir() for name in ("runs", "external")):
         raise PaperbenchError(f"{results} contains neither runs/ nor external/. Name a results directory.")
     store = Store(results)
@@ -70,11 +67,9 @@ def execute(args: argparse.Namespace) -> int:
     n_externals = len(externals) + len(complaints)
     others = f" and {count(n_externals, 'external result')}" if n_externals else ""
     _print(f"{results}: {count(len(runs), 'run')}{others} checked{statuses and f': {statuses}'}.")
-    for remark in (remark for run in runs for remark in run.remarks):
-        _print(f"remark: {remark}")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
-    for problem in problems:
-        _print(f"problem: {problem}")
+    for line in [f"remark: {r}" for run in runs for r in run.remarks] + [f"problem: {p}" for p in problems]:
+        _print(line)
     sound = [run.record for run in runs if run.record and not run.problems]
     reruns = _rerun(args, store, sound) if args.rerun else []
     holds = not problems and all(rerun.holds for rerun in reruns)
@@ -95,11 +90,17 @@ def _print(text: str) -> None:
 def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
     """Retrain the first iterations of some runs, and print how they compare."""
     wait_without_spinning()
-    from paperbench.data.sources import data_directory
+    from paperbench.catalogue import DATASETS
+    from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs.rerun import rerun_prefix
     from paperbench.training.precision import choose_device
 
     device, directory = choose_device(args.device or "auto"), data_directory(args.data)
+    datasets = {}
+    for key in DATASETS:
+        with suppress(PaperbenchError):
+            dataset = load_dataset(key, directory)
+            datasets[dataset.fingerprint] = dataset
     rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
     candidates = [record for record in records if record.status != "partial"]
     rng.shuffle(candidates)
@@ -107,8 +108,13 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> lis
     for record in candidates:
         if len(done) == args.rerun:
             break
+        if record.data.fingerprint not in datasets:
+            _print(
+                f"not retrained: {record.run}: {record.data.name} is not in {directory}. Name its place with --data."
+            )
+            continue
         try:
-            dataset = _dataset(record, directory)
+            dataset = datasets[record.data.fingerprint]
             rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, rng)
         except PaperbenchError as error:
             _print(f"not retrained: {record.run}: {error}")
@@ -121,25 +127,6 @@ def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> lis
             "and passed the checks above."
         )
     return done
-
-
-def _dataset(record: Record, directory: Path) -> ImageDataset:
-    """Load the data set with the record's fingerprint."""
-    from paperbench.catalogue import DATASETS
-
-    for key in DATASETS:
-        with suppress(PaperbenchError):
-            dataset = _load(key, directory)
-            if dataset.fingerprint == record.data.fingerprint:
-                return dataset
-    raise PaperbenchError(f"{record.data.name} is not in {directory}. Name its directory with --data.")
-
-
-@cache
-def _load(key: str, directory: Path) -> ImageDataset:
-    from paperbench.data.sources import load_dataset
-
-    return load_dataset(key, directory)
 
 
 def _summary(rerun: Rerun, device: torch.device) -> str:

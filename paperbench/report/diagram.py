@@ -42,20 +42,11 @@ def _heading(net: Net, size: int) -> Iterator[str]:
         weights = "He's" if net.gate_init == "he" else "Gaussian with standard deviation 0.01"
         facts["gate"] = f"g has one value per channel and pixel; initial weights: {weights}"
     if net.shortcut == "dropout":
-        if net.inverted:
-            facts["dropout"] = "training drops half of the values and doubles the others; testing changes nothing"
-        else:
-            facts["dropout"] = "training drops half of the values; testing halves all values"
-    yield _name(net)
+        rest, test = (" and doubles the others", "changes nothing") if net.inverted else ("", "halves all values")
+        facts["dropout"] = f"training drops half of the values{rest}; testing {test}"
+    known = (n for n, one in NETS.items() if replace(one, num_classes=net.num_classes, in_chans=net.in_chans) == net)
+    yield next(known, f"ResNet-{net.depth}")
     yield from (f"  {key:<12}{fact}" for key, fact in facts.items())
-
-
-def _name(net: Net) -> str:
-    """Return the name of the net in the catalogue, for any numbers of channels and classes, else "ResNet-<depth>"."""
-    for name, known in NETS.items():
-        if replace(known, num_classes=net.num_classes, in_chans=net.in_chans) == net:
-            return name
-    return f"ResNet-{net.depth}"
 
 
 def _stem(net: Net, size: int, paths: int) -> Iterator[str]:
@@ -171,10 +162,6 @@ def _format_shape(channels: int, size: int) -> str:
     return f"{channels} x {size} x {size}"
 
 
-_Piece = tuple[int, str]
-"""Start column and text."""
-
-
 def _line(text: str = "|", paths: int = 2, shape: str = "") -> str:
     """Return a line outside units."""
     return _row(_centred(_COLUMNS[0], text), (_shape_column(paths), shape))
@@ -193,16 +180,16 @@ def _box(text: str | None) -> str:
     return f"[ {text:^{_BOX_TEXT_WIDTH}} ]" if text else "|"
 
 
-def _wire(path: int) -> _Piece:
+def _wire(path: int) -> tuple[int, str]:
     return _COLUMNS[0], "-" * (_COLUMNS[path] - _COLUMNS[0])
 
 
-def _centred(column: int, text: str) -> _Piece:
+def _centred(column: int, text: str) -> tuple[int, str]:
     return max(column - len(text) // 2, 0), text
 
 
-def _row(*pieces: _Piece) -> str:
-    """Return a line with the pieces at their columns. Later pieces overwrite earlier ones."""
+def _row(*pieces: tuple[int, str]) -> str:
+    """Return a line with texts that start at the given columns. Later ones overwrite earlier ones."""
     characters = [" "] * 100
     for column, text in pieces:
         characters[column : column + len(text)] = text

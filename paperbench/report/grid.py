@@ -13,8 +13,7 @@ from typing import Literal
 from tabulate import tabulate
 
 from paperbench.specs.cell import Cell
-from paperbench.specs.expected import LiteratureRow
-from paperbench.specs.experiment import Column, Row
+from paperbench.specs.experiment import Column
 from paperbench.specs.table import Table
 
 MIN_WIDTH = 40
@@ -68,13 +67,14 @@ class AddedColumn:
 
 @dataclass(frozen=True)
 class _Line:
-    """A row of the paper's table. Published results and cell ids are by column id."""
+    """A row of the paper's table. Published results and cells are by column id."""
 
     title: str
+    params: str | None
     figure: str
     labels: Mapping[str, str]
     published: Mapping[str, str]
-    cells: Mapping[str, str]
+    cells: Mapping[str, Cell]
 
 
 def paper_grid(
@@ -89,13 +89,19 @@ def paper_grid(
     experiment = table.experiment
     rows = [row for row in experiment.rows if any(cell.row.id == row.id for cell in cells)]
     is_whole = len(cells) == len(table.all_cells) or all(row in rows or row.on_request for row in experiment.rows)
-    literature = [(row.place, _of_literature(row, table)) for row in table.expected.literature if is_whole]
-    lines = [
-        *(line for place, line in literature if place == "above"),
-        *(_of_experiment(row, [cell for cell in cells if cell.row.id == row.id]) for row in rows),
-        *(line for place, line in literature if place == "below"),
-    ]
-
+    lines = []
+    for row in rows:
+        of_row = {cell.column.id: cell for cell in cells if cell.row.id == row.id}
+        params = next((cell.expected.params for cell in of_row.values() if cell.expected.params), None)
+        numbers = {column: published(cell) for column, cell in of_row.items()}
+        lines.append(_Line(row.title, params, row.figure, row.labels, numbers, of_row))
+    literature: dict[str, list[_Line]] = {"above": [], "below": []}
+    decimals = table.expected.defaults.decimals
+    for one in table.expected.literature if is_whole else ():
+        numbers = {column: f"{error:.{decimals}f}" for column, error in one.cells.items()}
+        literature[one.place].append(_Line(one.title, one.params, "", one.labels, numbers, {}))
+    lines = [*literature["above"], *lines, *literature["below"]]
+    titles = [f"{line.title} ({line.params})" if line.params else line.title for line in lines]
     columns: list[tuple[str, str, str, list[str]]] = []
 
     def add_labels(place: str, part: str) -> None:
@@ -103,7 +109,7 @@ def paper_grid(
             if where == place:
                 columns.append((part, label, "left", [line.labels.get(label, "") for line in lines]))
 
-    columns.append(("key", experiment.case, "left", [line.title for line in lines]))
+    columns.append(("key", experiment.case, "left", titles))
     if any(line.figure for line in lines):
         columns.append(("minor", "Fig.", "left", [line.figure for line in lines]))
     add_labels("before", "key")
@@ -112,26 +118,12 @@ def paper_grid(
             header = f"{column.title}, paper" if added_columns else column.title
             columns.append((column.id, header, "right", [line.published.get(column.id, "") for line in lines]))
             for ours in added_columns(column) if added_columns else ():
-                texts = [ours.texts.get(line.cells.get(column.id, ""), "") for line in lines]
+                ids = [line.cells[column.id].id if column.id in line.cells else "" for line in lines]
+                texts = [ours.texts.get(cell_id, "") for cell_id in ids]
                 columns.append((column.id, ours.header, ours.alignment, texts))
     add_labels("after", "minor")
     parts, headers, alignment, texts_of_columns = zip(*columns, strict=True)
     return Grid(headers, tuple(zip(*texts_of_columns, strict=True)), alignment, parts)
-
-
-def _of_experiment(row: Row, cells: Sequence[Cell]) -> _Line:
-    params = next((cell.expected.params for cell in cells if cell.expected.params), None)
-    results, ids = {c.column.id: published(c) for c in cells}, {c.column.id: c.id for c in cells}
-    return _Line(_titled(row.title, params), row.figure, row.labels, results, ids)
-
-
-def _of_literature(row: LiteratureRow, table: Table) -> _Line:
-    results = {column: _number(error, table.expected.defaults.decimals) for column, error in row.cells.items()}
-    return _Line(_titled(row.title, row.params), "", row.labels, results, {})
-
-
-def _titled(title: str, params: str | None) -> str:
-    return f"{title} ({params})" if params else title
 
 
 def published(cell: Cell) -> str:
@@ -143,12 +135,8 @@ def published(cell: Cell) -> str:
         return "fail"
     mean = ""
     if expected.mean is not None and expected.std is not None:
-        mean = f" ({_number(expected.mean, decimals)}±{_number(expected.std, decimals)})"
-    return f"{_number(cell.number, decimals)}{expected.mark or ''}{mean}"
-
-
-def _number(value: float, decimals: int) -> str:
-    return f"{value:.{decimals}f}"
+        mean = f" ({expected.mean:.{decimals}f}±{expected.std:.{decimals}f})"
+    return f"{cell.number:.{decimals}f}{expected.mark or ''}{mean}"
 
 
 def terminal_width() -> int:
@@ -162,14 +150,12 @@ def paragraph(text: str, indent: str = "") -> str:
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def as_text(grid: Grid, long: bool = True) -> str:
-    """Format a grid for the terminal's width.
-
-    Args:
-        long: Whether to keep the columns of minor importance even where they do not fit side by side.
-    """
-    width = terminal_width()
-    blocks = [_select(grid, ("key", "minor", part)) for part in dict.fromkeys(grid.parts) if _is_result(part)] or [grid]
+def as_text(grid: Grid, long: bool = True, width: int | None = None) -> str:
+    """Format a grid for a width, by default the terminal's; unless `long`, without minor columns that do not fit."""
+    width = width or terminal_width()
+    blocks = [
+        _select(grid, ("key", "minor", part)) for part in dict.fromkeys(grid.parts) if part not in ("key", "minor")
+    ] or [grid]
     narrow = blocks if long else [_select(block, [part for part in block.parts if part != "minor"]) for block in blocks]
     attempts: list[tuple[Breaking, list[Grid]]] = [
         ("headers", [grid]),
@@ -187,7 +173,7 @@ def as_text(grid: Grid, long: bool = True) -> str:
 
 def _draw(grid: Grid, width: int, breaking: Breaking) -> str:
     headers, rows = fitted(grid, width, 2, breaking)
-    widths = [_width(column) for column in zip(headers, *rows, strict=True)]
+    widths = [max(len(line) for lines in column for line in lines) for column in zip(headers, *rows, strict=True)]
     pads = [str.rjust if alignment == "right" else str.ljust for alignment in grid.alignment]
     return "\n".join(
         "  ".join(pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True)).rstrip()
@@ -196,14 +182,10 @@ def _draw(grid: Grid, width: int, breaking: Breaking) -> str:
     )
 
 
-def _is_result(part: str) -> bool:
-    return part not in ("key", "minor")
-
-
 def _select(grid: Grid, parts: Sequence[str]) -> Grid:
     """Keep the columns of some parts, and the rows that have a text in one of their columns of results."""
     kept = [n for n, part in enumerate(grid.parts) if part in parts]
-    results = [n for n in kept if _is_result(grid.parts[n])]
+    results = [n for n in kept if grid.parts[n] not in ("key", "minor")]
     return Grid(
         tuple(grid.headers[n] for n in kept),
         tuple(tuple(row[n] for n in kept) for row in grid.rows if any(row[n] for n in results)),
@@ -231,12 +213,7 @@ Breaking = Literal["headers", "numbers", "verdicts", "anywhere"]
 
 
 def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[Lines], list[list[Lines]]]:
-    """Break texts into lines, headers and wide columns first, until the table fits or no column can be narrower.
-
-    Args:
-        width: Width of the table in characters.
-        gap: Number of characters between columns.
-    """
+    """Break texts into lines, headers and wide columns first, until the table fits or no column can be narrower."""
     columns = list(zip(grid.headers, *grid.rows, strict=True))
     without_headers = [max(_longest_word(header), *map(len, texts), 0) for header, *texts in columns]
     widths = [max(map(len, column)) for column in columns]
@@ -258,11 +235,10 @@ def can_fit(grid: Grid, width: int, gap: int, breaking: Breaking) -> bool:
 
 def _minima(grid: Grid, breaking: Breaking) -> list[int]:
     """Return how narrow each column may become."""
+    if breaking == "anywhere":
+        return [MIN_COLUMN_WIDTH] * len(grid.headers)
     minima = []
     for alignment, header, *texts in zip(grid.alignment, grid.headers, *grid.rows, strict=True):
-        if breaking == "anywhere":
-            minima.append(min(MIN_COLUMN_WIDTH, max(map(len, (header, *texts)))))
-            continue
         least = _longest_word(header)
         for text in texts:
             is_verdict = isinstance(text, Marked) and breaking != "verdicts"
@@ -274,10 +250,6 @@ def _minima(grid: Grid, breaking: Breaking) -> list[int]:
                 least = max(least, min(len(text), MIN_PROSE_COLUMN_WIDTH), _longest_word(text))
         minima.append(least)
     return minima
-
-
-def _width(column: Sequence[Lines]) -> int:
-    return max((len(line) for lines in column for line in lines), default=0)
 
 
 def _words(text: str) -> Lines:

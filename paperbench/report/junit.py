@@ -17,27 +17,23 @@ from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Requirement
 from paperbench.report.grid import published
-from paperbench.report.report import CellReport, Report, method, percent
+from paperbench.report.report import CellReport, Report, format_interval, method, percent
 
-_VERSION = ("paperbench", __version__)
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, 2.2
 
 _Outcome = Literal["passed", "failure", "skipped"]
 
 
 def render(report: Report, requirement: Requirement = "no difference") -> str:
-    """Return the report as XML, in ASCII, with a newline at the end.
-
-    Args:
-        requirement: The condition for exit status 0.
-    """
+    """Return the report as XML, in ASCII, with a newline at the end; `requirement` is that for exit status 0."""
     profile = report.comparison.profile
     name = f"paperbench.{report.comparison.table.id}.{profile}"
     root = ElementTree.Element("testsuites", name=name)
     cells, claims = (_add(root, "testsuite", name=f"{name} {what}") for what in ("cells", "claims"))
+    version = ("paperbench", __version__)
     deviations = [("deviation", text) for text in report.deviations]
-    _add_properties(cells, [_VERSION, *deviations, *(("choice", text) for text in report.choices)])
-    _add_properties(claims, [_VERSION])
+    _add_properties(cells, [version, *deviations, *(("choice", text) for text in report.choices)])
+    _add_properties(claims, [version])
     for cell in report.cells:
         _add_cell(_add(cells, "testcase", classname=name, name=cell.compared.cell.id), cell, requirement)
     for claim in report.comparison.claims:
@@ -65,12 +61,7 @@ def _add_properties(element: ElementTree.Element, properties: Iterable[tuple[str
 
 
 def _add_outcome(case: ElementTree.Element, outcome: _Outcome, message: str, details: Iterable[str]) -> None:
-    """Add the outcome of a test case.
-
-    Args:
-        message: Verdict or standing, and the reason, in one line.
-        details: The lines of the full report.
-    """
+    """Add the outcome of a test case; the message begins with verdict or standing."""
     text = "\n".join(details)
     if outcome == "failure":
         _add(case, "failure", text, type=message.partition(":")[0], message=message)
@@ -90,7 +81,9 @@ def _add_cell(case: ElementTree.Element, report: CellReport, requirement: Requir
         outcome = "failure"
     elif compared.cell.row.on_request and not any(net.shown for net in compared.nets):
         notes.append("run on request only")
-    notes += filter(None, [report.difference])
+    if interval := compared.assessment.interval:
+        bounds, tolerance = format_interval(interval), f"{compared.cell.tolerance:g}"
+        notes.append(f"{interval.difference:+.2f} points {bounds} at a tolerance of {tolerance}")
     _add_properties(case, _properties(report))
     message = f"{verdict}: {'; '.join(notes)}" if notes else verdict
     _add_outcome(case, outcome, message, _details(report, notes))

@@ -25,13 +25,7 @@ _NOT_IN_THE_FONTS = re.compile(
     "[^ -~\xa0-\u017f\u0391-\u03a9\u03b1-\u03c9–—‘’“”†‡•…←→≠≤≥≈∞\N{MINUS SIGN}]|[\xa8\xab\xad\xb4\xbb"  # noqa: RUF001
     "ÐÞðþĄąĐđĘęĮįĲĳĸŉŊŋŲųŰű]"
 )
-_COMMANDS = {
-    "<": r"\textless",
-    ">": r"\textgreater",
-    "|": r"\textbar",
-    "`": r"\textasciigrave",
-    '"': r"\textquotedblright",
-}
+_COMMANDS = {"<": "less", ">": "greater", "|": "bar", "`": "asciigrave", '"': "quotedblright"}
 
 
 def _formula(found: re.Match[str]) -> str:
@@ -54,7 +48,7 @@ _TO_TEXT: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
 _ENCODER = UnicodeToLatexEncoder(
     conversion_rules=[
         UnicodeToLatexConversionRule(RULE_REGEX, _TO_TEXT),
-        UnicodeToLatexConversionRule(RULE_DICT, {ord(char): command for char, command in _COMMANDS.items()}),
+        UnicodeToLatexConversionRule(RULE_DICT, {ord(char): rf"\text{name}" for char, name in _COMMANDS.items()}),
         "defaults",
     ],
     replacement_latex_protection="braces-after-macro",
@@ -120,12 +114,9 @@ def _stacked(lines: Lines, column: str, where: Literal["b", "t"]) -> str:
 
 def _entry(text: str) -> str:
     if isinstance(text, Marked):
-        return escape(text.text) + _superscript(",".join(text.letters))
+        letters = ",".join(text.letters)
+        return escape(text.text) + (rf"\textsuperscript{{{letters}}}" if letters else "")
     return "--" if text == NOTHING else escape(text)
-
-
-def _superscript(letters: str) -> str:
-    return rf"\textsuperscript{{{letters}}}" if letters else ""
 
 
 def _without_argument(line: str) -> str:
@@ -136,8 +127,8 @@ def _without_argument(line: str) -> str:
 def _notes(report: Report) -> Iterator[str]:
     """Return the lines below the table."""
     yield from (f"{escape(mark)} {escape(text)}" for mark, text in report.footnotes.items())
-    yield from (f"{_superscript(letter)} {escape(text)}" for text, letter in report.letters.items())
-    yield from map(escape, report.notes)
+    yield from (rf"\textsuperscript{{{letter}}} {escape(text)}" for text, letter in report.letters.items())
+    yield from map(escape, (*report.short_notes, *report.method_notes))
     if not any(net.net.shown for net in report.nets):
         return
     if report.claims:

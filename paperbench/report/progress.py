@@ -19,7 +19,6 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 
 SECONDS_BETWEEN_LINES = 10.0
-_MIN_BAR = 6
 
 
 class _Stream:
@@ -82,7 +81,7 @@ class Progress(Observer):
 
     def failed(self, run: PlannedRun, why: str) -> None:
         self._begin(run)
-        self.say(f"{self._name_run()}: error: {why}")
+        self.say(f"{self._name(run)}: error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
         held = count(runs, "other run")
@@ -98,17 +97,16 @@ class Progress(Observer):
         if not self._is_terminal:
             of_all = f" of {run.recipe.iterations:,}" if last_iteration < run.recipe.iterations else ""
             resumed = f", resumed at {iteration:,}" if iteration else ""
-            self.say(f"{self._name_run()}: to iteration {last_iteration:,}{of_all}{resumed}")
+            self.say(f"{self._name(run)}: to iteration {last_iteration:,}{of_all}{resumed}")
         if (text := f"engine {engine}: {reason}") != self._engine:
             self._engine = text
             wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
             self.say(f"    {text}{wait}")
         if self._is_terminal:
             self._facts = ()
-            total = max(last_iteration, iteration)
             bar_format, columns = self._layout()
             self._bar = tqdm(
-                total=total,
+                total=max(last_iteration, iteration),
                 initial=iteration,
                 leave=False,
                 file=self._stream,
@@ -159,8 +157,7 @@ class Progress(Observer):
 
     def ended(self, record: Record) -> None:
         at = f"iteration {record.iteration:,}"
-        if record.result:
-            result = record.result
+        if result := record.result:
             outcome = f"test error {result.test_error:.2f} %"
             more = f" (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.divergence:
@@ -193,36 +190,25 @@ class Progress(Observer):
             self._number += 1
         self._run = run
 
-    def _name_run(self) -> str:
-        if self._run is None:
-            return ""
-        run, cells = self._run, ", ".join(self._run.cells)
-        return f"[{self._number}/{self._runs}] {cells} ({run.net_name}, seed {run.seed}, run {run.id})"
+    def _name(self, run: PlannedRun) -> str:
+        what = f"{', '.join(run.cells)} ({run.net_name}, seed {run.seed}, run {run.id})"
+        return f"[{self._number}/{self._runs}] {what}"
 
     def _say_of(self, run: PlannedRun, text: str) -> None:
-        """Print how a run ended, on a terminal in one line."""
+        """Print how a run ended."""
         self._begin(run)
-        line, width = f"{self._name_run()}: {text}", self._stream.width - 1
-        if self._is_terminal and len(line) > width:
-            line = f"[{self._number}/{self._runs}] {run.cells[0]}, seed {run.seed}: {text}"
-        if self._is_terminal and len(line) > width:
-            line = f"{run.cells[0]} {run.seed}: {text.removeprefix('test error ')}"
-        self.say(line if not self._is_terminal or len(line) <= width else f"{line[: width - 3]}...")
+        name = f"[{self._number}/{self._runs}] {run.cells[0]}, seed {run.seed}"
+        self.say(f"{name if self._is_terminal else self._name(run)}: {text}")
 
     def _layout(self) -> tuple[str, int]:
-        """Return tqdm's format and width: the facts that fit, then the bar if it does."""
+        """Return tqdm's format and width: the facts that fit, the most important ones first, and a bar."""
         columns = self._stream.width - 1  # a full line would make some terminals start another
-        count = f"{self._here}/{self._last}"
-        facts = [f"all {self._left_in_all()}", *self._facts]
-        while len(facts) > 1 and len(", ".join(facts)) + len(count) + 1 > columns:
-            facts.pop()
         run = f"{self._run.cells[0]} seed {self._run.seed}" if self._run else ""
-        for fact in (f"[{self._number}/{self._runs}]", run):
-            if len(", ".join([*facts, fact])) + len(f" || {count}") + _MIN_BAR <= columns:
-                facts.append(fact)
-        text = ", ".join(facts)
-        has_bar = len(f"{text} || {count}") + _MIN_BAR <= columns
-        return f"{text} {'|{bar}| ' if has_bar else ''}{count}", columns
+        facts = [f"{self._here}/{self._last}", f"all {self._left_in_all()}", *self._facts]
+        facts += [f"[{self._number}/{self._runs}]", run]
+        while len(", ".join(facts)) > columns:
+            facts.pop()
+        return f"{', '.join(facts)} |{{bar}}|", columns
 
     def _refresh(self) -> None:
         self._bar.bar_format, self._bar.ncols = self._layout()

@@ -12,32 +12,24 @@ from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Table
 
-_MAX_CELLS_LISTED = 3
-_NOT_IN_PROFILE = "not in this profile: made for other images"
-_LONG_ADDS = (
-    "`--long` adds sources and notes, numbers in circulation that differ, public re-implementations, the claims, "
-    "and the sources of the recipes."
-)
-
 
 def describe(table: Table, profile_name: str, long: bool = False) -> str:
-    """Describe a table and what its cells train in a profile.
-
-    Args:
-        long: Whether to add sources, notes, claims, public re-implementations and all settings of the recipes.
-    """
+    """Describe a table and what its cells train in a profile; if `long`, with sources, notes and claims."""
     profile = table.profiles.named(profile_name)
-    source = table.source
+    source, defaults = table.source, table.expected.defaults
+    how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
     parts = [
         paragraph(f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}") + f"\n{paragraph(source.paper)}",
         published_table(table),
-        _statistic(table),
+        paragraph(
+            f"Published: {how}, unless noted. Tolerance: {defaults.tolerance:g} percentage points, unless noted."
+        ),
         *(_remarks(table) if long else ()),
         _nets(table, profile, profile_name, long),
         *_recipes(table, profile, long),
     ]
     if not long:
-        parts.append(paragraph(_LONG_ADDS))
+        parts.append(paragraph("`--long` adds sources, notes, differing numbers, re-implementations and claims."))
     return "\n\n".join(parts)
 
 
@@ -48,14 +40,6 @@ def published_table(table: Table, form: Literal["text", "markdown"] = "text") ->
     if form == "markdown":
         return escape_markdown("\n\n".join([as_markdown(grid), *footnotes]))
     return "\n\n".join([as_text(grid), *map(paragraph, footnotes)])
-
-
-def _statistic(table: Table) -> str:
-    defaults = table.expected.defaults
-    how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
-    return paragraph(
-        f"Published: {how}, unless noted. Tolerance: {defaults.tolerance:g} percentage points, unless noted."
-    )
 
 
 def _remarks(table: Table) -> Iterator[str]:
@@ -113,34 +97,27 @@ def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
     asked = f"; precision: {precision}" if precision else ""
     seeds = table.seeds_in(profile)
     heading = paragraph(f"Nets in profile {profile_name} ({profile.title}); seeds: {seeds}{asked}")
-    if not long:
-        rows = list(_short_nets(table, profile))
-        return f"{heading}\n" + as_text(Grid(("cell", "net"), tuple(rows), ("left", "left")))
-    all_rows = []
+    by_row: dict[str, dict[str, tuple[str, ...]]] = {}
     for cell in table.all_cells:
-        if not cell.is_in(profile):
-            all_rows.append((cell.id, _NOT_IN_PROFILE, "", "", ""))
-            continue
-        for setting in cell.settings:
-            net = cell.net_in(profile, setting)
-            reference, dataset = str(cell.reference_in(profile, setting)), DATASETS[cell.dataset_in(profile)].title
-            all_rows.append((cell.id, reference, str(net.depth), net.family, dataset))
+        by_row.setdefault(cell.row.id, {})[cell.id] = _net_of(cell, profile)
+    rows: list[tuple[str, ...]] = []
+    for row, nets in by_row.items():
+        is_same = len(nets) > 1 and len(set(nets.values())) == 1
+        named = {f"{row}/*": next(iter(nets.values()))} if is_same else nets
+        rows += [(cell, *net) for cell, net in named.items()]
     headers, alignment = ("cell", "net", "depth", "family", "data set"), ("left", "left", "right", "left", "left")
-    return f"{heading}\n" + as_text(Grid(headers, tuple(all_rows), alignment))
+    width = 5 if long else 2
+    return f"{heading}\n" + as_text(Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width]))
 
 
-def _short_nets(table: Table, profile: Profile) -> Iterator[tuple[str, str]]:
-    """Return cell and net for each cell, or once for a row ("row/*") whose cells have the same net."""
-    by_row: dict[str, dict[str, str]] = {}
-    for cell in table.all_cells:
-        nets = [str(cell.reference_in(profile, setting)) for setting in cell.settings] if cell.is_in(profile) else []
-        text = nets[0] if nets else _NOT_IN_PROFILE
-        by_row.setdefault(cell.row.id, {})[cell.id] = f"{text} to {cell.settings[-1].label}" if len(nets) > 1 else text
-    for row, nets_of_row in by_row.items():
-        if len(nets_of_row) > 1 and len(set(nets_of_row.values())) == 1:
-            yield f"{row}/*", next(iter(nets_of_row.values()))
-        else:
-            yield from nets_of_row.items()
+def _net_of(cell: Cell, profile: Profile) -> tuple[str, ...]:
+    """Return the net of a cell, or the first and last setting of a sweep, with depth, family and data set."""
+    if not cell.is_in(profile):
+        return "not in this profile: made for other images", "", "", ""
+    first, last = cell.settings[0], cell.settings[-1]
+    text = str(cell.reference_in(profile, first)) + (f" to {last.label}" if first != last else "")
+    net = cell.net_in(profile, first)
+    return text, str(net.depth), net.family, DATASETS[cell.dataset_in(profile)].title
 
 
 def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
@@ -151,11 +128,8 @@ def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
     for name, cells in by_recipe.items():
         recipe = table.recipe_in(profile, name)
         values = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
-        listed = ", ".join(cells) if long or len(cells) <= _MAX_CELLS_LISTED else f"{len(cells)} cells"
+        settings = "; ".join(f"{key} {format_value(value)}" for key, value in values.items())
+        listed = ", ".join(cells) if long or len(cells) <= 3 else f"{len(cells)} cells"
         whose = f" of {listed}" if len(by_recipe) > 1 else ""
-        if long:
-            title = paragraph(f"Recipe {recipe.recipe}{whose} ({recipe.source})")
-            yield from _listed(title, [f"{key}: {format_value(value)}" for key, value in values.items()])
-        else:
-            settings = "; ".join(f"{key} {format_value(value)}" for key, value in values.items())
-            yield paragraph(f"Recipe {recipe.recipe}{whose}: {settings}.", "  ")
+        source = f" ({recipe.source})" if long else ""
+        yield paragraph(f"Recipe {recipe.recipe}{whose}{source}: {settings}.", "  ")

@@ -81,11 +81,7 @@ class NetReport:
         return [self._describe(group) for group in self.net.others if group.conditions.source is None]
 
     def external_results(self, long: bool = True) -> Iterator[str]:
-        """Describe the results of each external source.
-
-        Args:
-            long: Whether to list the error of each run.
-        """
+        """Describe the results of each external source; if `long`, with the error of each run."""
         for group in filter(None, (self.net.shown, *self.net.others)):
             if group.conditions.source is None:
                 continue
@@ -112,14 +108,10 @@ class NetReport:
 
 @dataclass(frozen=True)
 class CellReport:
-    """One cell.
-
-    Attributes:
-        differs: Whether it differs from the paper after Holm's correction.
-    """
+    """One cell."""
 
     compared: CellComparison
-    differs: bool
+    differs: bool  # from the paper, after Holm's correction
 
     @cached_property
     def nets(self) -> list[NetReport]:
@@ -129,13 +121,13 @@ class CellReport:
     def ours(self) -> str:
         """Our result, to print beside the published number."""
         compared = self.compared
-        nets = [net for net in self.nets if net.ours]
-        if len(compared.nets) > 1:
-            counted = count_failures([error for net in nets for error in net.net.errors], compared.dataset)
-            return str(counted) if counted.runs else NOTHING
+        nets = [net.net for net in self.nets if net.ours]
         if not nets:
             return NOTHING
-        (net,) = compared.nets
+        if len(compared.nets) > 1:
+            counted = count_failures([error for net in nets for error in net.errors], compared.dataset)
+            return str(counted) if counted.runs else NOTHING
+        (net,) = nets
         if net.shown and net.median is None:
             is_running = any(record.status == "partial" for record in net.shown.records)
             return f"(at {net.shown.farthest:,})" if is_running else NOTHING
@@ -143,15 +135,6 @@ class CellReport:
         if compared.difference is not None and math.isfinite(compared.difference):
             text += f" ({compared.difference:+.2f})"
         return text if len(net.errors) == compared.planned else f"{text}, n={len(net.errors)}"
-
-    @property
-    def difference(self) -> str:
-        """Our median minus the published number, with its interval; empty without a test."""
-        interval = self.compared.assessment.interval
-        if interval is None:
-            return ""
-        bounds = format_interval(interval)
-        return f"{interval.difference:+.2f} points {bounds} at a tolerance of {self.compared.cell.tolerance:g}"
 
     @cached_property
     def notes(self) -> list[str]:
@@ -174,14 +157,10 @@ class CellReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The contents of a report.
-
-    Attributes:
-        left_out: Number of records and results that were not used.
-    """
+    """The contents of a report."""
 
     comparison: Comparison
-    left_out: int = 0
+    left_out: int = 0  # records and results that were not used
 
     @property
     def has_verdicts(self) -> bool:
@@ -244,12 +223,6 @@ class Report:
         return [text for net in self.nets for text in net.external_results()]
 
     @property
-    def notes(self) -> Iterator[str]:
-        """All notes about the whole table."""
-        yield from self.short_notes
-        yield from self.method_notes
-
-    @property
     def short_notes(self) -> Iterator[str]:
         """Notes about the whole table that no reader can do without."""
         comparison = self.comparison
@@ -306,12 +279,12 @@ class Report:
 
     @property
     def deviations(self) -> list[str]:
-        """Deviations of our runs from the paper, as "topic: paper -> ours (cells)"."""
+        """Deviations of our runs from the paper."""
         return [f"{d.topic}: {d.paper} -> {d.ours}{self._whose(d)}" for d in self.comparison.deviations if d.paper]
 
     @property
     def choices(self) -> list[str]:
-        """Our choices where the paper is silent, as "topic: ours (cells)"."""
+        """Our choices where the paper is silent."""
         return [f"{d.topic}: {d.ours}{self._whose(d)}" for d in self.comparison.deviations if not d.paper]
 
     def _whose(self, deviation: Deviation) -> str:
@@ -373,9 +346,12 @@ def _result(comparison: Comparison) -> Iterator[str]:
     else:
         return
     differing = comparison.differing
-    if not differing:
-        yield f"{basis}, no cell differs from the paper."
-        return
+    verb = (
+        "no cell differs"
+        if not differing
+        else "1 cell differs"
+        if len(differing) == 1
+        else f"{len(differing)} cells differ"
+    )
     listed = ", ".join(f"{c.cell.id} ({c.verdict})" for c in differing)
-    verb = "cell differs" if len(differing) == 1 else "cells differ"
-    yield f"{basis}, {len(differing)} {verb} from the paper: {listed}."
+    yield f"{basis}, {verb} from the paper{f': {listed}' if differing else ''}."

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.compare.claims import ClaimVerdict, Standing
+from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, binomial_standard_error
 from paperbench.errors import PaperbenchError, count
@@ -17,11 +17,7 @@ from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 
-_LONG_ADDS = (
-    "`--long` adds the errors of all runs, intervals, the evidence for claims, deviations from the paper, and the runs."
-)
 _MAX_SUMMARY_ROWS = 10
-_STANDING_WIDTH = max(map(len, get_args(Standing)))
 
 
 @dataclass(frozen=True)
@@ -58,26 +54,26 @@ _STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("#
 
 
 def render(report: Report, store: Store, form: Literal["table", "markdown"], long: bool = True) -> str:
-    """Format a report.
-
-    Args:
-        store: The store with the histories of the runs.
-        long: Whether to add the errors of all runs, intervals, the evidence for claims, deviations and all runs.
-    """
-    style = _STYLES[form]
-    title = f"{style.heading}{report.title}: {report.comparison.table.experiment.title}"
-    parts = [style.paragraph(title), style.paragraph(_design(report.comparison)), style.table(report.grid, long)]
+    """Format a report; if `long`, with errors, intervals, evidence for claims, deviations and runs."""
+    style, comparison = _STYLES[form], report.comparison
+    table, planned = comparison.table, comparison.planned
+    usual = table.seeds_in(table.profiles.named(comparison.profile))
+    by_option = f" by --seeds; the table says {usual}" if usual != planned else ""
+    design = f"Profile {comparison.profile}; {count(planned, 'run')} per cell, fixed beforehand{by_option}"
+    title = f"{style.heading}{report.title}: {table.experiment.title}"
+    parts = [style.paragraph(title), style.paragraph(design), style.table(report.grid, long)]
     parts += [style.paragraph(f"{mark}: {text}") for mark, text in report.footnotes.items()]
     if report.letters:
         letters = [style.paragraph(f"[{letter}] {text}") for text, letter in report.letters.items()]
         parts.append(("  \n" if style.is_markdown else "\n").join(letters))
     if long:
-        parts += map(style.paragraph, report.notes)
+        parts += map(style.paragraph, (*report.short_notes, *report.method_notes))
+        choices = style.titled("Our choices where the paper is silent", report.choices)
         for heading, blocks in (
             ("Cells", _cells(report, style)),
             ("External results", [style.items((text, ()) for text in report.external_results)]),
             ("Claims", _claims(report, style)),
-            ("Deviations from the paper", _deviations(report, style)),
+            ("Deviations from the paper", [*style.titled("Paper -> our runs", report.deviations), *choices]),
             ("Runs", _runs(report, style, store)),
         ):
             filled = list(filter(None, blocks))
@@ -87,7 +83,7 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
         parts += ["\n".join(block) for block in [style.titled("External results", external)] if block]
         parts += map(style.paragraph, report.short_notes)
         parts += _short_claims(report)
-        parts.append(style.paragraph(_LONG_ADDS))
+        parts.append(paragraph("`--long` adds errors, intervals, evidence for claims, deviations and the runs."))
     text = "\n\n".join(parts)
     return escape_markdown(text) if style.is_markdown else text
 
@@ -102,17 +98,8 @@ def summary(report: Report) -> str:
     columns = 4 if report.has_verdicts else 3
     headers, alignment = ("cell", "paper", "ours", "verdict"), ("left", "right", "right", "left")
     grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
-    lines = [f"{comparison.table.source.table}, profile {comparison.profile}{what}", as_text(grid)]
-    if len(shown) < len(cells):
-        lines.append(f"and {len(cells) - len(shown)} more cells")
-    return "\n".join(lines)
-
-
-def _design(comparison: Comparison) -> str:
-    """Name the profile and the number of runs."""
-    planned, usual = comparison.planned, comparison.table.seeds_in(comparison.table.profiles.named(comparison.profile))
-    by_option = f" by --seeds; the table says {usual}" if usual != planned else ""
-    return f"Profile {comparison.profile}; {count(planned, 'run')} per cell, fixed beforehand{by_option}"
+    more = f"\nand {len(cells) - len(shown)} more cells" if len(shown) < len(cells) else ""
+    return f"{comparison.table.source.table}, profile {comparison.profile}{what}\n{as_text(grid)}{more}"
 
 
 def _short_claims(report: Report) -> Iterator[str]:
@@ -122,7 +109,7 @@ def _short_claims(report: Report) -> Iterator[str]:
     counts, _, _ = report.claims.partition(" Contradicted:")
     lines, judged = [f"Claims: {counts}"], report.comparison.claims
     if any(claim.standing != "not run" for claim in judged):
-        lines += [f"  {_standing(claim):<{_STANDING_WIDTH}}  {claim.claim.id}" for claim in judged]
+        lines += [f"  {_standing(claim):<12}  {claim.claim.id}" for claim in judged]
     yield "\n".join(paragraph(line, "    ") for line in lines)
 
 
@@ -166,15 +153,16 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
 
 
 def _cell_row(report: NetReport) -> tuple[str, ...]:
-    cell, net, assessment = report.cell, report.net, report.net.assessment
-    std = NOTHING
-    if assessment.noise:
-        share = assessment.noise.published_weight
-        std = f"{assessment.noise.std:.2f}" + (f" ({share:.0%})" if share else "")
-    interval = format_interval(assessment.interval) if assessment.interval else NOTHING
-    tolerance = f"{cell.tolerance:g}" if cell.number is not None else NOTHING
-    median = percent(net.median) if net.median is not None else NOTHING
-    return report.name, report.errors, median, interval, std, tolerance
+    cell, net, noise, interval = report.cell, report.net, report.net.assessment.noise, report.net.assessment.interval
+    share = f" ({noise.published_weight:.0%})" if noise and noise.published_weight else ""
+    return (
+        report.name,
+        report.errors,
+        percent(net.median) if net.median is not None else NOTHING,
+        format_interval(interval) if interval else NOTHING,
+        f"{noise.std:.2f}{share}" if noise else NOTHING,
+        f"{cell.tolerance:g}" if cell.number is not None else NOTHING,
+    )
 
 
 def _records(report: Report) -> Iterable[Record]:
@@ -210,11 +198,6 @@ def _claims(report: Report, style: _Style) -> Iterator[str]:
                 by_reason.setdefault(c.reason, []).append(c.claim.id)
         reasons = [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]
         yield from style.titled(standing.capitalize(), reasons)
-
-
-def _deviations(report: Report, style: _Style) -> Iterator[str]:
-    yield from style.titled("Paper -> our runs", report.deviations)
-    yield from style.titled("Our choices where the paper is silent", report.choices)
 
 
 def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:

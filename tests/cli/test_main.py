@@ -5,15 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import paperbench
 from paperbench.cli import list_tables
 from tests.cli.conftest import Run
-from tests.helpers import ROOT, copy_of_specs, edit, paperbench_process, random_images
+from tests.helpers import ROOT, copy_of_specs, edit, paperbench_process
 
 SIZES = {"table1": (11, 5), "table2": (10, 5), "table3": (12, 5), "table4": (8, 5), "table5": (16, 3)}
 """Cells and runs per cell of each table."""
@@ -29,32 +27,11 @@ def test_list_prints_tables_profiles_and_next_steps(run: Run) -> None:
     assert "`paperbench run table2" in out
 
 
-def test_show_prints_numbers_sources_disputes_recipe_and_nets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    code, out, _ = run("show", "table2", "--long")
-    assert code == 0
-    lines = {line.split("  ")[0]: line.split() for line in out.splitlines()}
-    assert lines["original Residual Unit"][-3:] == ["4(a)", "6.61", "5.93"]
-    assert lines["BN after addition"][-2:] == ["8.17", "6.50"]
-    words = " ".join(out.split())
-    for text in (
-        "Table 2 of arXiv:1603.05027",
-        "original/resnet110: std 0.16, from arXiv:1512.03385, Table 6",
-        "preact_lowest_110: Full pre-activation has the lowest test error of all placements on ResNet-110",
-        "relu_only_preact/resnet164: 5.71; the paper: 5.91",
-        "preact_resnet164 164 bottleneck CIFAR-10",
-        "iterations: 64000",
-        "augmentation: padding 4, flip yes",
-    ):
-        assert text in words
-    peers = out.split("Public re-implementations:\n")[1].split("\n\n")[0].splitlines()[2:]
-    assert ("original/resnet110", "6.60") in {tuple(peer.split()[:2]) for peer in peers}, "with both decimals"
-
-
-def test_show_prints_nets_and_recipe_of_a_profile(run: Run) -> None:
+def test_show_takes_a_profile_and_long(run: Run) -> None:
     _, out, _ = run("show", "table2", "--profile", "smoke")
-    assert "preact_resnet110(depth=14)" in out
     assert "iterations 80;" in out
+    assert "Claims:" not in out
+    assert "Claims:" in run("show", "table2", "--long")[1]
 
 
 def test_data_check_describes_the_embedded_digits(run: Run) -> None:
@@ -62,16 +39,6 @@ def test_data_check_describes_the_embedded_digits(run: Run) -> None:
     assert code == 0
     assert "1,437 to train on, 360 to test" in out
     assert "no: errors on it are not comparable with the paper" in out
-
-
-def test_data_check_names_an_own_file(run: Run, tmp_path: Path) -> None:
-    (x, y), data = random_images(4), tmp_path / "mine"
-    data.mkdir()
-    np.savez(data / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    (data / "dataset.yaml").write_text("name: random pixels\norigin: a test\n")
-    code, out, _ = run("data", "check", "cifar10", "--data", data)
-    assert code == 0
-    assert out.startswith("random pixels\n  origin       a test\n")
 
 
 def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
@@ -91,37 +58,22 @@ def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
     ("arguments", "message"),
     [
         ("lst", "Unknown command 'lst'. Did you mean 'list'?"),
-        ("data chekc", "Did you mean 'check'?"),
         ("show 2", "Unknown table '2'. Did you mean 'table2'?"),
-        ("show tabel2", "Unknown table 'tabel2'. Did you mean 'table2'?"),
         ("compare table2 --format md", "Unknown --format 'md'. Did you mean 'markdown'?"),
         ("run table2 --incompatible restrat", "Did you mean 'restart'?"),
         ("run table2 --precison=bf16", "Unknown option --precison. Did you mean '--precision'?"),
         ("compare table2 --result x", "Unknown option --result. Did you mean '--results'?"),
         ("--hlep", "Did you mean '--help'?"),
-        ("run table2 --profile smok", "Unknown profile 'smok'. Did you mean 'smoke'?"),
         ("run table2 --cells preakt", "No cell of table2 matches 'preakt'. Did you mean 'preact'?"),
-        ("run table2 --cells original preakt/*", "Did you mean 'preact/*'?"),
-        ("run table2 --device cpu --precision fp23", "Unknown precision 'fp23'. Did you mean 'fp32'?"),
-        ("run table2 --device cpu --engine eagr", "Unknown engine 'eagr'. Did you mean 'eager'?"),
-        ("models preact_resnet11", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
-        ("schema recrd", "Did you mean 'record'?"),
-        ("data download cifar", "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
-        ("run table2 --device tpu", "Unknown device 'tpu'. Use auto, cpu, cuda or cuda:N."),
-        ("run table2 --device cpu --precision tf32", "Precision tf32 needs an NVIDIA GPU"),
-        ("run table2 --device cpu --engine graph", "Engine graph: CUDA graphs need an NVIDIA GPU."),
         ("run table2", "CIFAR-10 not found in the directory data."),
         ("run table5 --cells preact_resnet152/*", "paperbench cannot train or test on ImageNet (ILSVRC 2012) yet"),
         ("run table5 --profile smoke --cells preact_resnet152/*", "profile that trains on digits"),
         ("data convert . other.npz", "Name the new file cifar10.npz or cifar100.npz"),
         ("verify --data .", "--data needs --rerun. Add --rerun, or omit --data."),
-        ("verify --device cpu", "--device needs --rerun."),
         ("run", "Name a table first, such as `paperbench run table2`."),
-        ("run --cells preact table2", "Name a table first, such as `paperbench run table2`."),
         ("show table2 table3", "Unexpected argument 'table3'."),
         ("run table2 --stop-at 0", "--stop-at: must be a whole number of at least 1, not '0'"),
         ("run table2 --seeds 1001", "--seeds: must be at most 1000, not 1001"),
-        ("run table2 --max-seconds -1", "--max-seconds: must be a positive number of seconds, not '-1'"),
         ("run table2 --max-seconds 5m", "--max-seconds: must be a positive number of seconds, not '5m'"),
     ],
 )
@@ -134,14 +86,7 @@ def test_mistakes_get_a_short_message_and_status_2(run: Run, arguments: str, mes
         assert len(err.splitlines()) <= 2
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_missing_gpu_is_refused(run: Run) -> None:
-    code, _, err = run("run", "table2", "--device", "cuda")
-    assert code == 2
-    assert "sees no GPU here. Use `--device cpu`." in err
-
-
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [60, pytest.param(200, marks=pytest.mark.full)])
 def test_help_and_lists_fit_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     outputs = [run(*arguments.split()) for arguments in ("--help", "run --help", "record --help", "list", "models")]

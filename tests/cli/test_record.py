@@ -42,15 +42,6 @@ def test_result_is_recorded_as_external(record: Run) -> None:
     )
 
 
-def test_diverged_run_is_recorded_without_an_error(record: Run) -> None:
-    code, out, _ = record(
-        "table2", "original/resnet164", "--seed", "0", "--error", "diverged", "--source", " A. Author "
-    )
-    assert code == 0
-    assert "seed 0, diverged (source: 'A. Author'), in " in out
-    assert only_result(Path("results")).error is None
-
-
 def test_result_can_be_repeated_but_not_changed(record: Run) -> None:
     where = ("table2", "original/resnet164", "--seed", "3", "--source", "A. Author")
     assert record(*where, "--error", "6.41") == record(*where, "--error", "6.410")
@@ -83,7 +74,6 @@ def test_cell_with_several_nets_takes_a_result_for_each(record: Run) -> None:
             "table2 original/*",
             "'original/*' is not the id of a cell. Name one: original/resnet110, original/resnet164.",
         ),
-        ("table2 preact", "Name one: preact/resnet110, preact/resnet164."),
         (" ".join(SWEEP), "has several nets. Choose one with --setting: gate_bias=0, gate_bias=-1, "),
         (" ".join(SWEEP) + " --setting gate_bias=-6", "has no net 'gate_bias=-6'. Did you mean 'gate_bias="),
     ],
@@ -101,15 +91,10 @@ def test_unknown_cell_or_net_is_refused(record: Run, arguments: str, message: st
     [
         ("--seed", "-1", "error: --seed must be at least 0, not -1."),
         ("--seed", "1.5", "--seed: invalid int value: '1.5'"),
-        ("--seed", "9" * 19, "error: --seed must be below 9223372036854775808"),
         ("--error", "101", "error: --error must be at most 100, not 101."),
-        ("--error", "-1", "error: --error must be at least 0"),
-        ("--error", "nan", "error: --error must be a finite number, not nan."),
         ("--error", "0.0641", "error: --error 0.0641: 0.0641 % or 6.41 %?"),
         ("--error", "6.41%", "--error: must be a percentage, or 'diverged', not '6.41%'"),
-        ("--error", "Diverge", "--error: must be a percentage"),
         ("--source", " ", "error: --source must be one line of text"),
-        ("--source", "a\nb", "error: --source must be one line of text"),
         ("--source", "a\x1bb", "error: --source must be text without control characters"),
     ],
 )
@@ -121,8 +106,12 @@ def test_impossible_value_is_refused(record: Run, option: str, value: str, messa
     assert not Path("results").exists()
 
 
-@pytest.mark.parametrize(("error", "options"), [("0.0641", ["--below-1-percent"]), ("0", []), ("1", [])])
-def test_error_of_at_most_one_percent_is_recorded_if_unambiguous(record: Run, error: str, options: list[str]) -> None:
-    where = ("table2", "original/resnet164", "--seed", "3", "--source", "A. Author")
+@pytest.mark.parametrize(
+    ("error", "options", "expected"),
+    [("0.0641", ["--below-1-percent"], 0.0641), ("0", [], 0), ("1", [], 1), ("diverged", [], None)],
+)
+def test_unambiguous_error_is_recorded(record: Run, error: str, options: list[str], expected: float | None) -> None:
+    where = ("table2", "original/resnet164", "--seed", "3", "--source", " A. Author ")
     assert record(*where, "--error", error, *options)[0] == 0
-    assert only_result(Path("results")).error == float(error)
+    result = only_result(Path("results"))
+    assert (result.error, result.source) == (expected, "A. Author")

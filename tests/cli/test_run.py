@@ -56,18 +56,11 @@ def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
     assert len(set(runs.values())) == 2, "a profile's warm-up does not replace a recipe without one"
 
 
-@pytest.mark.parametrize(
-    ("results", "message"),
-    [
-        ("file", "file is not a directory. Choose another one (`--results DIR`)."),
-        ("file/results", "cannot be written: Not a directory. Choose another"),
-    ],
-)
-def test_unwritable_results_directory_is_refused(run: Run, results: str, message: str) -> None:
+def test_unwritable_results_directory_is_refused(run: Run) -> None:
     Path("file").touch()
-    code, out, err = run("run", "table2", *ONE_CELL, "--results", results)
+    code, out, err = run("run", "table2", *ONE_CELL, "--results", "file/results")
     assert (code, out) == (2, "")
-    assert message in err
+    assert "cannot be written: Not a directory. Choose another" in err
 
 
 @pytest.mark.parametrize(
@@ -157,14 +150,6 @@ def test_run_of_another_process_is_skipped(run: Run, trained: Path, quick_specs:
     assert f"process {os.getpid()} is training it" in err
     assert "paperbench: 1 run left to other processes." in err
     assert Store(tmp_path / "r").records()[0] == []
-
-
-def test_imagenet_table_is_shown_and_compared_in_a_profile_without_it(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("show", "table5", "--profile", "smoke")
-    assert code == 0
-    assert "not in this profile" in out
-    code, _, err = run("compare", "table5", "--results", tmp_path, "--profile", "smoke")
-    assert (code, err) == (0, "")
 
 
 ALONE = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -17,7 +15,7 @@ from paperbench.compare.comparison import Comparison
 from paperbench.report.json_format import ComparisonDocument, document, render
 from paperbench.specs.table import Table
 from paperbench.typed import from_json, json_schema
-from tests.compare.judging import COPY, compared, external, record, records
+from tests.compare.judging import compared, external, record, records
 from tests.report.conftest import SWEEP
 
 SCHEMA = json_schema(ComparisonDocument)
@@ -72,22 +70,7 @@ def test_every_table_fits_the_schema_without_runs(tables: dict[str, Table], name
     assert len(read(compared(tables[name], on_request=True))["cells"]) == len(tables[name].all_cells)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda value: value["cells"][0].update(surprise=1),
-        lambda value: value["cells"][0]["nets"][0]["shown"]["runs"][0].pop("seed"),
-        lambda value: value["cells"][0].update(verdict="fine"),
-        lambda value: value["cells"][0].update(p_value=1.5),
-    ],
-)
-def test_schema_rejects_damaged_documents(numbers: Comparison, damage: Callable[[dict[str, Any]], object]) -> None:
-    value = read(numbers)
-    damage(value)
-    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(value)
-
-
-def test_verdicts_are_listed_and_counted(numbers: Comparison, failing: Comparison) -> None:
+def test_verdicts_are_listed_and_counted(numbers: Comparison) -> None:
     value = read(numbers)
     assert {name: cell["verdict"] for name, cell in cells(value).items()} == {
         c.cell.id: c.verdict for c in numbers.cells
@@ -103,9 +86,6 @@ def test_verdicts_are_listed_and_counted(numbers: Comparison, failing: Compariso
     assert (summary["holds"], summary["all_reproduced"]) == (False, False)
     assert summary["expected_false_alarms"] == pytest.approx(0.05 * 6)
     assert sum(summary["standings"].values()) == len(value["claims"]) == len(numbers.claims) > 5
-    found = {name.split("/")[0]: cell["verdict"] for name, cell in cells(read(failing)).items()}
-    assert (found["plain"], found["conv_shortcut"]) == ("reproduced", "worse")
-    assert found["constant_scaling_unscaled"] == "better"
 
 
 def test_table_without_differences_holds(table2: Table) -> None:
@@ -242,14 +222,8 @@ def test_claims_have_test_and_findings(numbers: Comparison) -> None:
     judged = next(c for c in numbers.claims if c.claim.id == "bn_after_addition_worse_110")
     (written,) = [c for c in read(numbers)["claims"] if c["claim"]["id"] == judged.claim.id]
     assert (written["standing"], written["level"]) == ("supported", 0.05)
-    assert (written["test"], written["basis"], written["findings"]) == (
-        *(judged.test, judged.basis),
-        list(judged.findings),
-    )
-    claim = written["claim"]
-    assert claim["cells"] == ["original/resnet110", "bn_after_addition/resnet110"]
-    assert (claim["kind"], claim["measure"], claim["by"]) == ("lower", "test_error", 0.75)
-    assert claim["section"] == "Sec. 4.1"
+    assert (written["test"], written["findings"]) == (judged.test, list(judged.findings))
+    assert written["claim"]["cells"] == ["original/resnet110", "bn_after_addition/resnet110"]
 
 
 def test_deviations_name_their_cells_even_if_all(numbers: Comparison) -> None:
@@ -269,25 +243,8 @@ def test_unused_and_damaged_files_are_named(table2: Table) -> None:
     assert one.run in left_out
 
 
-def test_order_of_records_does_not_matter(table2: Table) -> None:
-    runs = [
-        *records(table2, "preact/resnet110", (6.4, 6.2, 6.9)),
-        record(table2, "preact/resnet110", 6.6, precision="bf16"),
-        record(table2, "preact/resnet110", 9.6, data=COPY),
-    ]
-    assert read(compared(table2, *runs)) == read(compared(table2, *runs[::-1]))
-
-
 def test_document_names_version_and_schema(numbers: Comparison) -> None:
     value = read(numbers)
     found = [value[key] for key in ("schema", "paperbench", "table", "profile")]
     assert found == [1, __version__, "table2", "paper"]
     assert value["source"]["arxiv"] == "1603.05027"
-
-
-def test_nan_is_an_error(table2: Table) -> None:
-    comparison = compared(table2, cells="preact/resnet110")
-    (cell,) = comparison.cells
-    broken = replace(cell, assessment=replace(cell.assessment, shift=math.nan))
-    with pytest.raises(ValueError, match="finite"):
-        document(replace(comparison, cells=(broken,)))

@@ -258,32 +258,19 @@ def test_escaped_text_is_balanced_ascii_without_commands(text: str) -> None:
         assert escaped.count(special) == escaped.count(f"\\{special}")
 
 
-@given(st.from_regex(rf"\A{FORMULA.pattern}", fullmatch=True))
-def test_formulas_are_balanced(text: str) -> None:
-    parsed(escape(text))
-
-
 @pytest.mark.parametrize(
     ("text", "latex"),
     [
-        ("g(x)", "$g(x)$"),
         ("1 - g(x)", "$1-g(x)$"),
-        ("b_g", "$b_g$"),
         ("init b_g = 0 to -5", "init $b_g=0$ to $-$5"),
         ("(init b_g = -6)", "(init $b_g=-6$)"),
-        ("1x1 conv", r"$1\times1$ conv"),
-        ("224x224", r"$224\times224$"),
         ("3x3x16", r"$3\times3\times16$"),
         ("a 320x320 crop, 3x3", r"a $320\times320$ crop, $3\times3$"),
         # no formulas
         ("0x10 a1x1 1x1a", "0x10 a1x1 1x1a"),
-        ("Fig. 4(b)", "Fig. 4(b)"),
         ("gate_bias top_1 a_b_c", r"gate\_bias top\_1 a\_b\_c"),
-        ("log(x)", "log(x)"),
-        ("5 - 3", "5 - 3"),
         # minus signs, hyphens, arrows
         ("-0.24 to bias_g = -6", r"$-$0.24 to bias\_g = $-$6"),
-        ("[-0.10, +0.20]", "[$-$0.10, +0.20]"),
         ("ResNet-110, pre-act, 1e-05, 5-3", "ResNet-110, pre-act, 1e-05, 5-3"),
         ("Caffe -> PyTorch", r"Caffe \textrightarrow{} PyTorch"),
         # characters that the default font lacks or joins
