@@ -125,7 +125,7 @@ def edit_history(change: Callable[[list[HistoryLine]], list[HistoryLine]]) -> Ca
         (cut_checkpoint, "is damaged: its hash does not match its name."),
         (
             lambda run: run.checkpoints.write(19, run.checkpoints.newest_first()[0].read()),
-            "holds another iteration than",
+            "contains a different iteration from",
         ),
         (
             lambda run: shutil.copytree(run.path, run.path.with_name("0123456789ab-s0")),
