@@ -45,7 +45,9 @@ def fill(disk: Path, leave: int) -> Path:
     return ballast
 
 
-@pytest.mark.parametrize(("leave", "fills_up_at"), [(0, 0), (100_000, 9)])
+@pytest.mark.parametrize(
+    ("leave", "fills_up_at"), [(0, 0), (4096, 9), (100_000, 9), pytest.param(900_000, 0, marks=pytest.mark.full)]
+)
 def test_full_disk_ends_the_run_and_loses_nothing(
     partial: PlannedRun, expected: RunDirectory, small_disk: Path, leave: int, fills_up_at: int
 ) -> None:
@@ -58,13 +60,16 @@ def test_full_disk_ends_the_run_and_loses_nothing(
     fill_up(0)
     log, directory = Log(fill_up), Store(small_disk).directory(partial.id)
     size = directory.checkpoints.newest_first()[0].path.stat().st_size
-    assert size > 100_000
+    assert 100_000 < size < 900_000
     with pytest.raises(PaperbenchError, match=r"No space left on device\. Free some space or choose another directory"):
         train(partial, small_disk, log=log)
-    assert log.steps[-1:] == ([16] if fills_up_at else []), "the first save failed"
+    if leave == 100_000:
+        assert log.steps[-1] == 16, "the save failed"
+    if leave == fills_up_at == 0:
+        assert log.steps == []
     record = directory.read_record()
     assert record
-    assert record.iteration == 8
+    assert record.iteration == 8 if leave < size else record.iteration in (8, 16)
     assert any(file.read() for file in directory.checkpoints.newest_first())
     assert list((small_disk / "leases").iterdir()) == []
     (small_disk / "ballast").unlink()
@@ -92,6 +97,19 @@ def test_unwritable_directory_is_an_error(run: PlannedRun, tmp_path: Path) -> No
     (tmp_path / "results").mkdir(mode=0o500)
     with pytest.raises(PaperbenchError, match=r"Permission denied\. Choose another directory"):
         train(run, tmp_path / "results")
+
+
+def test_read_only_disk_is_an_error(partial: PlannedRun, expected: RunDirectory, small_disk: Path) -> None:
+    before = {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()}
+    remount = ["mount", "-o", "remount,{}", "tmpfs", str(small_disk)]
+    subprocess.run([word.format("ro") for word in remount], check=True)
+    try:
+        with pytest.raises(PaperbenchError, match=r"Read-only file system\. Choose another directory"):
+            train(partial, small_disk)
+    finally:
+        subprocess.run([word.format("rw") for word in remount], check=True)
+    assert {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()} == before
+    assert_same(train(partial, small_disk)[0], expected)
 
 
 @pytest.mark.parametrize("stop_at", [8, 13])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
 import signal
 from dataclasses import replace
@@ -19,20 +20,26 @@ from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.specs.recipe import Drops, Monitoring, Recipe
+from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
+from paperbench.training.trainer import Trainer
 from paperbench.typed import to_json
 from tests.helpers import HalfWritten, hook_disk_operations
 from tests.runs.running import Log, assert_same, edit_checkpoint, plan_run, tiny_recipe, train
 
 
-def test_resumed_run_equals_uninterrupted_run(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
-    stops = (5, 8, 9, 10, 19)
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("stops", [slow((3,)), (5, 8, 9, 10, 19)])
+def test_resumed_run_equals_uninterrupted_run(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, stops: tuple[int, ...]
+) -> None:
     for stop in stops:
-        _, log = train(run, tmp_path, stop_at=stop)
+        part, log = train(run, tmp_path, stop_at=stop)
         assert (log.record.status, log.record.iteration) == ("partial", stop)
-        torch.rand(5)  # random numbers drawn between two sessions do not matter
     part, log = train(run, tmp_path)
     assert [s.last for s in log.record.sessions] == [*stops, 20]
     assert_same(part, expected)
@@ -44,6 +51,27 @@ def test_best_test_error_survives_resuming(run: PlannedRun, tmp_path: Path) -> N
     _, log = train(run, tmp_path)
     assert log.record.result
     assert log.record.result.best_test_error == 0.0
+
+
+@pytest.mark.parametrize(
+    ("net", "changes"),
+    [
+        ("resnet110_dropout_shortcut", {"momentum_form": "pytorch"}),  # draws random numbers in the net
+        slow("resnet110_bn_after_addition", {"batch_norm": BatchNormSettings(16, 1e-5, 0.1, "moving_average")}),
+        slow("resnet110_exclusive_gating", {"momentum": 0.0}),
+        slow("resnet110_conv_shortcut", {"momentum_form": "nesterov"}),
+    ],
+)
+def test_random_pauses_change_nothing_for_other_nets(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, net: str, changes: dict[str, Any]
+) -> None:
+    """Pauses hit the end of the warm-up (4), the drop (12), epoch ends (every 6.25) and the middle of windows."""
+    run = plan_run(tiny_recipe(paper_recipe, **changes), small_dataset, net)
+    expected, _ = train(run, tmp_path / "uninterrupted")
+    for stop in sorted(random.Random(net).sample(range(1, 20), 3)):
+        train(run, tmp_path / "part", stop_at=stop)
+        torch.rand(5)  # random numbers drawn between two sessions do not matter
+    assert_same(train(run, tmp_path / "part")[0], expected)
 
 
 @pytest.mark.gpu
@@ -63,6 +91,16 @@ def test_resumed_gpu_run_equals_uninterrupted_run(
     assert_same(part, expected)
 
 
+@pytest.mark.gpu
+def test_gpu_run_may_switch_between_bit_equal_engines(run: PlannedRun, tmp_path: Path) -> None:
+    cuda = torch.device("cuda")
+    expected, _ = train(run, tmp_path / "uninterrupted", device=cuda, engine="eager")
+    train(run, tmp_path / "part", device=cuda, engine="graph", stop_at=7)
+    part, log = train(run, tmp_path / "part", device=cuda, engine="eager")
+    assert log.warnings == []
+    assert_same(part, expected)
+
+
 class Signalled(Log):
     """Receives a signal after a step, or when the final test starts."""
 
@@ -78,7 +116,7 @@ class Signalled(Log):
         self.receive("end")
 
 
-@pytest.mark.parametrize("at", [5, 10, "end"])
+@pytest.mark.parametrize("at", [5, 10, 20, "end"])
 def test_signal_does_not_wait_for_a_test(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | str
 ) -> None:
@@ -100,8 +138,27 @@ def test_signal_does_not_wait_for_a_test(
     assert (log.record.status, log.record.iteration) == ("partial", 20 if at == "end" else at)
     assert signal.SIGTERM not in forward_passes
     monkeypatch.undo()
+    assert_same(train(run, tmp_path)[0], expected)
+
+
+def test_signal_during_final_averaging_can_be_resumed(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits()
+    all_batches = Trainer._reestimation_batches
+
+    def signalled(self: Trainer) -> Any:
+        for number, images in enumerate(all_batches(self)):
+            yield images
+            if number == 3:
+                limits.signal = signal.SIGTERM
+
+    monkeypatch.setattr(Trainer, "_reestimation_batches", signalled)
+    _, log = train(run, tmp_path, limits)
+    assert (log.record.status, log.record.iteration) == ("partial", 20)
+    monkeypatch.undo()
     part, log = train(run, tmp_path)
-    assert log.steps == list(range(log.record.sessions[0].last + 1, 21))
+    assert log.steps == []
     assert_same(part, expected)
 
 
@@ -126,7 +183,7 @@ def test_kill_at_any_point_of_a_save_loses_nothing(
     recipe = tiny_recipe(paper_recipe, iterations=5, drops=Drops((4,), 0.1), monitoring=Monitoring(2, 4, 2, 1.0))
     run = plan_run(recipe, small_dataset)
     expected, _ = train(run, tmp_path / "uninterrupted")
-    survived, stride = 0, 1 if full else 17
+    survived, stride = 0, 1 if full else 12
     for point in itertools.count(1, stride):
         root = tmp_path / f"killed at {point}"
         child = os.fork()
@@ -290,6 +347,11 @@ def test_record_of_another_schema_is_refused_and_kept(run: PlannedRun, expected:
     assert_same(directory, expected)
 
 
+def test_checkpoint_interval_does_not_change_results(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
+    often = replace(run, recipe=replace(run.recipe, monitoring=Monitoring(5, 10, 1, 1.0)))
+    assert_same(train(often, tmp_path)[0], expected)
+
+
 def test_files_deleted_during_a_run_are_rewritten(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     directory = tmp_path / "runs" / run.id
 
@@ -300,3 +362,12 @@ def test_files_deleted_during_a_run_are_rewritten(run: PlannedRun, expected: Run
             shutil.rmtree(directory)
 
     assert_same(train(run, tmp_path, log=Log(delete_files))[0], expected)
+
+
+def test_other_files_in_the_run_directory_stay(run: PlannedRun, tmp_path: Path) -> None:
+    directory = tmp_path / "runs" / run.id
+    directory.mkdir(parents=True)
+    for name in ("notes.txt", "checkpoint-best.safetensors"):
+        (directory / name).write_text("mine")
+    train(run, tmp_path)
+    assert {(directory / name).read_text() for name in ("notes.txt", "checkpoint-best.safetensors")} == {"mine"}

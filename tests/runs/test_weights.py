@@ -192,7 +192,7 @@ def test_diverged_run_deletes_earlier_weights(
 def test_timm_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: Path) -> None:
     """The names and shapes of the parameters are equal."""
     overlay = {"file": str(finished.weights_file)}
-    with pytest.raises(PaperbenchError, match=r"holds another net .* Ask for 'preact_resnet20', depth=8, or"):
+    with pytest.raises(PaperbenchError, match=r"holds a different net .* Ask for 'preact_resnet20', depth=8, or"):
         timm.create_model(
             "preact_resnet20", depth=8, transition_shortcut="raw", pretrained=True, pretrained_cfg_overlay=overlay
         )

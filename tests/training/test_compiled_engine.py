@@ -113,6 +113,8 @@ def assert_close_to_eager(runs: Runs, steps: int = STEPS) -> None:
     ("net", "depth", "precision"),
     [
         ("preact_resnet110_1layer", 5, "fp32"),
+        pytest.param("preact_resnet110_1layer", 5, "bf16", marks=pytest.mark.full),
+        pytest.param("preact_resnet20", 8, "fp32", marks=pytest.mark.full),
         pytest.param("preact_resnet164", 11, "bf16-fp32-stream", marks=pytest.mark.full),
         pytest.param("resnet110_exclusive_gating", 8, "bf16", marks=pytest.mark.full),
     ],
@@ -121,12 +123,39 @@ def test_inductor_losses_are_close_to_eager_losses(runs: Runs, net: str, depth: 
     assert_close_to_eager(replace(runs, net=net, depth=depth, precision=precision))
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("inductor")
+def test_inductor_training_resumes_bit_for_bit(runs: Runs) -> None:
+    runs = replace(runs, net="preact_resnet110_1layer", depth=5)
+    expected = state_of(advance(runs.new("compile"), 6))
+    saved = through_a_file(advance(runs.new("compile"), 3))
+    torch.manual_seed(99)
+    torch._dynamo.reset()
+    resumed = runs.new("compile")
+    resumed.load_state_dict(saved)
+    assert differences(state_of(advance(resumed, 6)), expected) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("net", "depth", "precision"),
+    [("preact_resnet164", 11, "bf16"), ("resnet110_conv_shortcut", 8, "bf16-fp32-stream")],
+)
+def test_traced_losses_are_close_to_eager_losses(
+    runs: Runs, use_backend: Callable[[Any], None], net: str, depth: int, precision: str
+) -> None:
+    use_backend("aot_eager")
+    assert_close_to_eager(replace(runs, net=net, depth=depth, precision=precision), steps=8)
+
+
 @pytest.mark.usefixtures("compiled_graphs")
-def test_one_group_per_batch(runs: Runs) -> None:
+@pytest.mark.parametrize(
+    ("net", "group"), [pytest.param("preact_resnet20", 2, marks=pytest.mark.full), ("resnet110_dropout_shortcut", 6)]
+)
+def test_three_groups_or_one_per_batch(runs: Runs, net: str, group: int) -> None:
     """With one group, this backend also draws the same dropout noise as the eager engine."""
-    settings = replace(runs.recipe.batch_norm, group=6)
-    noisy = replace(runs, net="resnet110_dropout_shortcut", recipe=replace(runs.recipe, batch_norm=settings))
-    assert_close_to_eager(noisy, steps=8)
+    settings = replace(runs.recipe.batch_norm, group=group)
+    assert_close_to_eager(replace(runs, net=net, recipe=replace(runs.recipe, batch_norm=settings)), steps=8)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +165,7 @@ def test_one_group_per_batch(runs: Runs) -> None:
         # kind if it is pre-activated or increases the width.
         pytest.param("original_resnet20", 14, 5, marks=pytest.mark.full),
         ("preact_resnet20", 20, 6),
+        pytest.param("original_resnet164", 29, 6, marks=pytest.mark.full),
     ],
 )
 def test_each_kind_of_unit_is_compiled_once(
@@ -195,12 +225,25 @@ def test_compiled_training_resumes_bit_for_bit(runs: Runs) -> None:
 
 
 @pytest.mark.usefixtures("compiled_graphs")
+def test_eager_and_compiled_resume_each_other(runs: Runs) -> None:
+    expected = losses(runs.new("eager"), 12)
+    for first, second in (("eager", "compile"), ("compile", "eager")):
+        started, losses_found = runs.new(first), []  # type: ignore[arg-type]
+        losses_found += losses(started, 6)
+        resumed = runs.new(second)  # type: ignore[arg-type]
+        resumed.load_state_dict(through_a_file(started))
+        losses_found += losses(resumed, 6)
+        assert losses_found == pytest.approx(expected, rel=1e-4)
+        assert state_of(resumed).keys() == state_of(started).keys()
+
+
+@pytest.mark.usefixtures("compiled_graphs")
 def test_test_and_finish_do_not_affect_training(runs: Runs) -> None:
     expected = state_of(advance(runs.new("compile"), 6))
     trainer = advance(runs.new("compile"), 3)
     tested = trainer.test()
     twin = runs.new("eager")
-    twin.load_state_dict(trainer.state_dict())  # an eager training can resume a compiled one
+    twin.load_state_dict(trainer.state_dict())
     assert tested == twin.test()  # both test the net itself, not compiled
     state = state_of(trainer)
     assert trainer.finish() == twin.finish()

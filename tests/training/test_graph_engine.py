@@ -88,12 +88,20 @@ def assert_graph_equals_eager(runs: Runs) -> None:
     assert bool(runs.recipe.momentum) == any(key.startswith("momentum.") for key in states[-1])
 
 
+@pytest.mark.full
+def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe) -> None:
+    precision = "fp32" if runs.device == CPU else "tf32"
+    assert_graph_equals_eager(replace(runs, recipe=recipe_of(paper_recipe, 200), precision=precision))
+
+
 @pytest.mark.parametrize(
     ("net", "precision", "changes"),
     [
         ("preact_resnet20", "fp32", {}),
         ("original_resnet20", "bf16", {"momentum_form": "pytorch"}),
         (NOISY, "fp32", {"momentum_form": "nesterov"}),
+        (NOISY, "bf16-fp32-stream", {}),
+        ("resnet110_exclusive_gating", "bf16", {}),
         ("resnet110_conv_shortcut", "bf16-fp32-stream", {"momentum_form": "pytorch"}),
         ("resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
     ],
@@ -104,7 +112,11 @@ def test_steps_equal_eager_ones(runs: Runs, net: str, precision: str, changes: d
 
 @pytest.mark.parametrize(
     ("precision", "first", "second"),
-    [("bf16", "eager", "graph"), ("fp32", "graph", "eager")],
+    [
+        ("fp32", "graph", "graph"),
+        ("bf16", "eager", "graph"),
+        ("fp32", "graph", "eager"),
+    ],
 )
 def test_any_engine_resumes_another(
     noisy: Runs, precision: str, first: EngineName, second: EngineName, full: bool
@@ -156,6 +168,26 @@ def test_finish_equals_eager_and_training_can_go_back(runs: Runs) -> None:
     assert differences(trainer.model.state_dict(), eager.model.state_dict()) == []
     trainer.load_state_dict(state)
     assert differences(state_of(advance(trainer, 9)), expected) == []
+
+
+def test_eager_steps_between_replays(noisy: Runs) -> None:
+    """As in the search for the origin of a divergence."""
+    expected = noisy.eager_states()
+    trainer = advance(noisy.new("graph"), 3)
+    with trainer.stepping_eagerly():
+        assert differences(state_of(advance(trainer, 6)), expected[6]) == []
+    assert differences(state_of(advance(trainer, 9)), expected[9]) == []
+
+
+def test_two_trainings_side_by_side(runs: Runs) -> None:
+    narrow = replace(runs, net="original_resnet20", precision="bf16")
+    expected = runs.eager_states()[8], narrow.eager_states()[8]
+    trainers = runs.new("graph"), narrow.new("graph")
+    for _ in range(8):
+        for trainer in trainers:
+            trainer.step()
+    for trainer, state in zip(trainers, expected, strict=True):
+        assert differences(state_of(trainer), state) == []
 
 
 @pytest.fixture
