@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from paperbench.cli.arguments import add_shared, discard_output, number_of_runs, positive_int, positive_seconds
@@ -63,18 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--data", "--results", "--tables")
 
 
-def wait_without_spinning() -> None:
-    """Make the waiting threads of GNU OpenMP, which torch uses on CPUs, sleep soon instead of spinning.
-
-    By default they spin for milliseconds, which made training up to twenty times slower beside another busy process on
-    the same cores. Call this before torch is imported. The user's own settings have priority.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-
 def execute(args: argparse.Namespace) -> int:
-    wait_without_spinning()
     from paperbench import api
     from paperbench.report.progress import Progress
 
@@ -96,7 +84,10 @@ def execute(args: argparse.Namespace) -> int:
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     if args.dry_run:
-        print(plan)
+        command = (
+            "the same command without --dry-run." if plan.remaining else f"print the report.\n{plan.compare_command}"
+        )
+        print(f"{plan}\n\nNext: {command}")
         return 0
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     outcome = api.run(plan, progress)
