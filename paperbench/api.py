@@ -288,8 +288,10 @@ class Plan:
 
     @property
     def counted(self) -> str:
-        """Which runs count in the table, in one sentence."""
-        text = f"{count(self.seeds, 'run')} per cell counted ({_format_seeds(range(self.seeds))})"
+        """Which runs count in the table, as a sentence."""
+        text = (
+            f"{count(self.seeds, 'run')} per cell count{'s' * (self.seeds == 1)} ({_format_seeds(range(self.seeds))})"
+        )
         if extension := {run.seed for run in self.runs} - set(range(self.seeds)):
             text += f"; {_format_seeds(extension)}: the extension, for cells that these leave undecided"
         return f"{text}."

@@ -114,7 +114,7 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert "paused at iteration 4 of 6 as requested" in err
     assert outcome.advice == "Next: give the same command without --stop-at, or with a later one."
     assert "preact/resnet110" in outcome.summary()
-    assert outcome.summary().endswith(f"\n1 run per cell counted (seed 0).\n\n{outcome.advice}")
+    assert outcome.summary().endswith(f"\n1 run per cell counts (seed 0).\n\n{outcome.advice}")
 
     second = plan()
     ((run, left),) = second.remaining
@@ -158,7 +158,7 @@ def test_runs_that_were_asked_for_count(plan: Any) -> None:
     outcome = paperbench.run(both, Observer())
     assert outcome.judged.cells[0].shown is not None
     assert len(outcome.judged.cells[0].shown.errors) == 2
-    assert "2 runs per cell counted (seeds 0-1)." in outcome.summary()
+    assert "2 runs per cell count (seeds 0-1)." in outcome.summary()
     assert "--seeds 2" in both.compare_command, "it prints the same table"
 
 
@@ -171,7 +171,7 @@ def test_twice_the_runs_of_the_paper_profile_are_its_extension(
     plans = {seeds: plan(profile="paper", seeds=seeds) for seeds in (None, 10, 7)}
     assert [(len(one.runs), one.seeds) for one in plans.values()] == [(5, 5), (10, 5), (7, 7)]
     assert plans[10].counted == (
-        "5 runs per cell counted (seeds 0-4); seeds 5-9: the extension, for cells that these leave undecided."
+        "5 runs per cell count (seeds 0-4); seeds 5-9: the extension, for cells that these leave undecided."
     )
 
 

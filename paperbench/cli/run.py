@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench import api
+    from paperbench.report.grid import paragraph
     from paperbench.report.progress import Progress
 
     plan = api.plan(
@@ -84,10 +85,10 @@ def execute(args: argparse.Namespace) -> int:
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     if args.dry_run:
-        command = (
-            "the same command without --dry-run." if plan.remaining else f"print the report.\n{plan.compare_command}"
-        )
-        print(f"{plan}\n\nNext: {command}")
+        last = f"Next: print the report.\n{plan.compare_command}"
+        if plan.remaining:
+            last = paragraph("Next: give the same command without --dry-run.")
+        print(f"{plan}\n\n{last}")
         return 0
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     outcome = api.run(plan, progress)
@@ -95,8 +96,8 @@ def execute(args: argparse.Namespace) -> int:
     for complaint in outcome.judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short:
-        why = "stopped by a signal" if outcome.signal else f"stopped after {args.max_seconds:g} seconds"
-        progress.say(f"paperbench: {why}; {count(left, 'run')} left.")
+        if not outcome.signal:  # whose handler has printed a message
+            progress.say(f"paperbench: stopped after {args.max_seconds:g} seconds; {count(left, 'run')} left.")
     elif left > failed:
         progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:

@@ -32,7 +32,9 @@ def test_dry_run_lists_the_runs_and_writes_nothing(run: Run, tmp_path: Path) -> 
     assert rows[0] == ["original/resnet110", "0-1", "not", "started", "160"]
     assert len({row[0] for row in rows}) == 10
     assert "\n20 runs, 1,600 iterations to do, about 5" in out
-    assert out.endswith("\nDevice cpu, precision fp32, engine eager.\n\nNext: the same command without --dry-run.\n")
+    assert out.endswith(
+        "\nDevice cpu, precision fp32, engine eager.\n\nNext: give the same command without --dry-run.\n"
+    )
     assert list(tmp_path.iterdir()) == []
     _, out, _ = run("run", "table2", *DRY_RUN, "--cells", "preact/resnet110", "--stop-at", 1)
     assert "\n1 run, 1 iteration to do, about " in out
@@ -192,6 +194,7 @@ def test_signal_pauses_the_run_and_the_same_command_resumes_it(
         out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "paused at iteration" in err
+    assert "stopped" not in err, "the handler has printed that it is stopping"
     assert "(at " in out
     paused = only_record(tmp_path / "r")
     assert paused.status == "partial"
