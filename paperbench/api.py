@@ -14,11 +14,12 @@ Only `plan` and `run` load torch and timm.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -26,14 +27,12 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, get_args
 
-from tabulate import tabulate
-
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report import FORMATS, Format
-from paperbench.report.grid import escape_markdown, paragraph
+from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
 from paperbench.runs.external import read_externals
@@ -208,6 +207,24 @@ class PublishedTable:
         return f"{title}\n\n{published_table(self.table, 'markdown')}"
 
 
+def wait_without_spinning() -> None:
+    """Make the waiting threads of GNU OpenMP, which torch uses on CPUs, sleep soon instead of spinning.
+
+    By default they spin for milliseconds, which made training up to twenty times slower beside another busy process on
+    the same cores. Call this before torch is imported. The user's own settings have priority.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def _format_seeds(seeds: Collection[int]) -> str:
+    """Format seeds: "seed 3", "seeds 0-4", "seeds 0,2"."""
+    first, last = min(seeds), max(seeds)
+    if first == last:
+        return f"seed {first}"
+    return f"seeds {first}-{last}" if last - first == len(seeds) - 1 else f"seeds {','.join(map(str, sorted(seeds)))}"
+
+
 def _printable(text: str) -> str:
     """Replace the surrogates in file names that are not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
@@ -234,7 +251,7 @@ class Plan:
     Attributes:
         cells: The shell patterns of the cells.
         unnamed_rows: Rows that match a pattern but are run only if they are named in full.
-        seeds: Runs per cell, fixed beforehand; `runs` may be the extension to twice as many.
+        seeds: Runs per cell, fixed beforehand; with the paper's profile `runs` may be the extension to twice as many.
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
@@ -269,22 +286,42 @@ class Plan:
         given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
         return shlex.join(["paperbench", "compare", self.table.id, *cells, *given])
 
+    @property
+    def counted(self) -> str:
+        """Which runs count in the table, as a sentence."""
+        text = (
+            f"{count(self.seeds, 'run')} per cell count{'s' * (self.seeds == 1)} ({_format_seeds(range(self.seeds))})"
+        )
+        if extension := {run.seed for run in self.runs} - set(range(self.seeds)):
+            text += f"; {_format_seeds(extension)}: the extension, for cells that these leave undecided"
+        return f"{text}."
+
     def __str__(self) -> str:
         from paperbench.runs.disk_space import format_bytes
+        from paperbench.training.engine import choose_engine
 
         store, lacking = Store(self.results), {run.id: iterations for run, iterations in self.remaining}
-        rows = []
+        groups: dict[tuple[str, str], list[PlannedRun]] = {}
         for run in self.runs:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
-            status = record.status if record else "no record" if is_there else "not started"
-            done = record.iteration if record else 0
-            rows.append((run.id, run.net_name, run.seed, ", ".join(run.cells), status, done, lacking.get(run.id, 0)))
-        table = tabulate(rows, ["run", "net", "seed", "cells", "status", "iteration", "to do"])
-        total = sum(lacking.values())
-        return (
-            f"{table}\n\n{count(len(rows), 'run')}, {count(total, 'iteration')} to do, about "
-            f"{format_bytes(self.bytes_needed)} of disk to be filled."
-        )
+            status: str = record.status if record else "no record" if is_there else "not started"
+            status = f"paused at {record.iteration:,}" if record and status == "partial" else status
+            groups.setdefault((run.spec.digest, status), []).append(run)
+        rows = []
+        for (_, status), runs in groups.items():
+            to_do = sum(lacking.get(run.id, 0) for run in runs)
+            first, *more = runs[0].cells
+            rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}"))
+            rows += [(cell, "", "", "") for cell in more]
+        grid = Grid(("cells", "seeds", "status", "to do"), tuple(rows), ("left", "left", "left", "right"))
+        n_runs, total = count(len(self.runs), "run"), count(sum(lacking.values()), "iteration")
+        work = f"{total} to do, about {format_bytes(self.bytes_needed)} of disk"
+        if not lacking:
+            work = "nothing to do" if self.stop_at else "all finished"
+        engines = {choose_engine(self.engine, self.device, run.recipe.iterations).name for run in self.runs}
+        precisions = {run.spec.precision for run in self.runs}
+        how = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
+        return f"{as_text(grid)}\n\n{paragraph(f'{n_runs}, {work}.')}\n{paragraph(how)}"
 
 
 @dataclass(frozen=True)
@@ -306,21 +343,21 @@ class Outcome:
     signal: int | None
 
     def summary(self) -> str:
-        """Return the results in at most 15 lines, the last of which names the command to give next."""
+        """Return the results, which runs count, and the command to give next."""
         from paperbench.report.text import summary
 
-        return f"{summary(self.judged.report)}\n\n{self.advice}"
+        return f"{summary(self.judged.report)}\n{paragraph(self.plan.counted)}\n\n{self.advice}"
 
     @property
     def advice(self) -> str:
-        """The command to give next, in one line."""
+        """What to do next: prose, or a command on a line that is never wrapped, so that it can be copied."""
         nets = self.judged.report.nets
         if self.remaining:
             fix = "fix the errors above, then " if self.failed else ""
-            return f"Next: {fix}give the same command again ({count(len(self.remaining), 'run')} to do)."
+            return paragraph(f"Next: {fix}give the same command again ({count(len(self.remaining), 'run')} to do).")
         if self.plan.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
-            return "Next: give the same command without --stop-at, or with a later one."
-        return f"Next: `{self.plan.compare_command}` prints the report."
+            return paragraph("Next: give the same command without --stop-at, or with a later one.")
+        return f"Next: print the report.\n{self.plan.compare_command}"
 
 
 def plan(
@@ -344,7 +381,8 @@ def plan(
     Args:
         results: The results directory; its runs are resumed.
         cells: One shell pattern or several, see `Table.cells`.
-        seeds: Runs per cell; by default the table's or profile's. Twice as many are its extension.
+        seeds: Runs per cell; by default the table's or profile's. With the paper's profile, twice as many are its
+            extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
         engine: "eager", "graph" or "compile"; "auto" chooses.
         data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
@@ -369,6 +407,7 @@ def plan(
     if directory.exists() and not directory.is_dir():
         raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
 
+    wait_without_spinning()
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right
     from paperbench.runs.disk_space import check_disk_space
@@ -393,7 +432,7 @@ def plan(
         cells=(cells,) if isinstance(cells, str) else tuple(cells),
         unnamed_rows=tuple(dict.fromkeys(cell.row.id for cell in matching if cell not in chosen)),
         profile=profile,
-        seeds=usual if seeds in (None, 2 * usual) else seeds,
+        seeds=usual if seeds is None or (profile == "paper" and seeds == 2 * usual) else seeds,
         runs=runs,
         remaining=to_do,
         bytes_needed=check_disk_space(

@@ -10,6 +10,7 @@ import pytest
 
 import paperbench
 from paperbench.api import Plan
+from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
@@ -103,7 +104,6 @@ def plan(tmp_path: Path) -> Any:
 def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = plan(stop_at=4)
     assert first.unnamed_rows == ()
-    assert "preact_resnet110(depth=8)" in str(first)
     assert "not started" in str(first)
     assert "1 run, 4 iterations to do, about 2.2 MB of disk" in str(first)
     assert not (tmp_path / "results").exists()
@@ -111,16 +111,16 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert (outcome.failed, outcome.remaining, outcome.is_cut_short, outcome.signal) == ([], [], False, None)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "paused at iteration 4 as requested" in err
+    assert "paused at iteration 4 of 6 as requested" in err
     assert outcome.advice == "Next: give the same command without --stop-at, or with a later one."
     assert "preact/resnet110" in outcome.summary()
-    assert outcome.summary().endswith(f"\n\n{outcome.advice}")
+    assert outcome.summary().endswith(f"\n1 run per cell counts (seed 0).\n\n{outcome.advice}")
 
     second = plan()
     ((run, left),) = second.remaining
     assert left == 2
     assert plan(incompatible="restart").bytes_needed > second.bytes_needed, "what is kept aside makes no room"
-    assert "partial" in str(second)
+    assert "paused at 4 " in str(second)
     outcome = paperbench.run(second, Observer())
     assert capsys.readouterr() == ("", "")
     record = Store(tmp_path / "results").readable_record(run.id)
@@ -130,9 +130,9 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert cell.shown
     assert cell.shown.errors == [record.result.test_error]
     options = f"--cells preact/resnet110 --profile smoke --results {tmp_path / 'results'} --tables {tmp_path}"
-    assert outcome.advice == f"Next: `paperbench compare table2 {options}` prints the report."
+    assert outcome.advice == f"Next: print the report.\npaperbench compare table2 {options}"
     assert plan().remaining == []
-    assert "1 run, 0 iterations to do" in str(plan())
+    assert "1 run, all finished." in str(plan())
 
 
 def test_outcome_has_failed_and_remaining_runs(plan: Any, tmp_path: Path) -> None:
@@ -153,13 +153,26 @@ def test_outcome_has_failed_and_remaining_runs(plan: Any, tmp_path: Path) -> Non
     assert paperbench.run(plan(seeds=2, incompatible="restart"), Observer()).failed == []
 
 
-def test_twice_the_runs_of_a_table_are_its_extension(plan: Any) -> None:
+def test_runs_that_were_asked_for_count(plan: Any) -> None:
+    both = plan(seeds=2)
+    outcome = paperbench.run(both, Observer())
+    assert outcome.judged.cells[0].shown is not None
+    assert len(outcome.judged.cells[0].shown.errors) == 2
+    assert "2 runs per cell count (seeds 0-1)." in outcome.summary()
+    assert "--seeds 2" in both.compare_command, "it prints the same table"
+
+
+def test_twice_the_runs_of_the_paper_profile_are_its_extension(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, small_dataset: ImageDataset
+) -> None:
     """Any other number is taken as fixed beforehand."""
-    plans = [plan(seeds=seeds) for seeds in (None, 1, 2, 3)]
-    assert [(len(one.runs), one.seeds) for one in plans] == [(1, 1), (1, 1), (2, 1), (3, 3)]
-    other = paperbench.run(plan(seeds=3, max_seconds=1e-9), Observer())  # makes the results directory
-    assert other.judged.comparison.planned == 3
-    assert "Profile smoke; 1 run" in str(paperbench.run(plans[2], Observer()).judged)
+    assert [plan(seeds=seeds).seeds for seeds in (None, 1, 2, 3)] == [1, 1, 2, 3]
+    monkeypatch.setattr("paperbench.data.sources.load_dataset", lambda key, directory: small_dataset)
+    plans = {seeds: plan(profile="paper", seeds=seeds) for seeds in (None, 10, 7)}
+    assert [(len(one.runs), one.seeds) for one in plans.values()] == [(5, 5), (10, 5), (7, 7)]
+    assert plans[10].counted == (
+        "5 runs per cell count (seeds 0-4); seeds 5-9: the extension, for cells that these leave undecided."
+    )
 
 
 def test_precision_is_the_users_or_tables_or_devices(plan: Any, tmp_path: Path) -> None:

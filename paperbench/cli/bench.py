@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from paperbench.cli.arguments import add_shared, positive_int, positive_seconds
-from paperbench.cli.run import wait_without_spinning
 from paperbench.errors import PaperbenchError
 
 MODELS = {
@@ -88,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.json and (args.json.is_dir() or not args.json.parent.is_dir()):
         raise PaperbenchError(f"{args.json}: cannot write here. Name a file in an existing directory.")
+    from paperbench.api import wait_without_spinning
+
     wait_without_spinning()
     if not args.breakdown:
         return _measure(args)

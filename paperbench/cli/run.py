@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from paperbench.cli.arguments import add_shared, discard_output, number_of_runs, positive_int, positive_seconds
@@ -63,19 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--data", "--results", "--tables")
 
 
-def wait_without_spinning() -> None:
-    """Make the waiting threads of GNU OpenMP, which torch uses on CPUs, sleep soon instead of spinning.
-
-    By default they spin for milliseconds, which made training up to twenty times slower beside another busy process on
-    the same cores. Call this before torch is imported. The user's own settings have priority.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-
 def execute(args: argparse.Namespace) -> int:
-    wait_without_spinning()
     from paperbench import api
+    from paperbench.report.grid import paragraph
     from paperbench.report.progress import Progress
 
     plan = api.plan(
@@ -96,7 +85,10 @@ def execute(args: argparse.Namespace) -> int:
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     if args.dry_run:
-        print(plan)
+        last = f"Next: print the report.\n{plan.compare_command}"
+        if plan.remaining:
+            last = paragraph("Next: give the same command without --dry-run.")
+        print(f"{plan}\n\n{last}")
         return 0
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     outcome = api.run(plan, progress)
@@ -104,8 +96,8 @@ def execute(args: argparse.Namespace) -> int:
     for complaint in outcome.judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short:
-        why = "stopped by a signal" if outcome.signal else f"stopped after {args.max_seconds:g} seconds"
-        progress.say(f"paperbench: {why}; {count(left, 'run')} left.")
+        if not outcome.signal:  # whose handler has printed a message
+            progress.say(f"paperbench: stopped after {args.max_seconds:g} seconds; {count(left, 'run')} left.")
     elif left > failed:
         progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:

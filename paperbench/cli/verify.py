@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, discard_output, positive_int
-from paperbench.cli.run import wait_without_spinning
 from paperbench.errors import PaperbenchError, count
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def _print(text: str) -> None:
 
 def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
     """Retrain the first iterations of some runs, and print how they compare."""
+    from paperbench.api import wait_without_spinning
+
     wait_without_spinning()
     from paperbench.catalogue import DATASETS
     from paperbench.data.sources import data_directory, load_dataset

@@ -19,6 +19,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 
 SECONDS_BETWEEN_LINES = 10.0
+BAR_WIDTH = 10
 
 
 class _Stream:
@@ -70,14 +71,25 @@ class Progress(Observer):
         self._to_do = {run.id: iterations for run, iterations in to_do}  # without the current run
         self._number = 0
         self._run: PlannedRun | None = None
-        self._here = self._last = self._done = self._run_done = 0
+        self._here = self._last = self._all = self._done = self._run_done = 0
         self._started = self._run_started = self._last_line = time.monotonic()
         self._bar: Any = None
         self._facts: Sequence[str] = ()
         self._engine = ""
+        self._are_all_finished = not self._to_do
+        self._finished: list[tuple[PlannedRun, str]] = []  # reported in one line if they are all
 
     def skipped(self, run: PlannedRun, why: str) -> None:
-        self._say_of(run, why)
+        self._finished.append((run, why))
+        self._are_all_finished &= why.startswith("finished") and why.endswith("already")
+        if not self._are_all_finished:
+            for one in self._finished:
+                self._say_of(*one)
+            self._finished.clear()
+        elif len(self._finished) == self._runs:
+            self.say(
+                f"All {self._runs} runs were finished before." if self._runs > 1 else "The run was finished before."
+            )
 
     def failed(self, run: PlannedRun, why: str) -> None:
         self._begin(run)
@@ -92,10 +104,11 @@ class Progress(Observer):
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self._here, self._last = iteration, last_iteration
+        self._all = run.recipe.iterations
         self._run_done, self._run_started, self._last_line = 0, time.monotonic(), time.monotonic()
         self._begin(run)
         if not self._is_terminal:
-            of_all = f" of {run.recipe.iterations:,}" if last_iteration < run.recipe.iterations else ""
+            of_all = f" of {self._all:,}" if last_iteration < self._all else ""
             resumed = f", resumed at {iteration:,}" if iteration else ""
             self.say(f"{self._name(run)}: to iteration {last_iteration:,}{of_all}{resumed}")
         if (text := f"engine {engine}: {reason}") != self._engine:
@@ -106,7 +119,7 @@ class Progress(Observer):
             self._facts = ()
             bar_format, columns = self._layout()
             self._bar = tqdm(
-                total=max(last_iteration, iteration),
+                total=max(self._all, iteration),
                 initial=iteration,
                 leave=False,
                 file=self._stream,
@@ -129,7 +142,7 @@ class Progress(Observer):
             tested = tested or next((fact for fact in self._facts if fact.startswith("test")), "")
             loss = ["loss not finite"]
             if line.train_loss is not None:
-                loss = [f"loss {line.train_loss:.3g}", f"err {line.train_error:.1f}"]
+                loss = [f"loss {line.train_loss:.2f}", f"err {line.train_error:.1f}"]
             self._facts = [*loss, *filter(None, [tested])]
             self._refresh()
             return
@@ -145,8 +158,8 @@ class Progress(Observer):
             seconds = (time.monotonic() - self._run_started) / self._run_done
             facts.append(f"{self._run.recipe.batch_size / seconds:,.0f} images/s")
             left = (self._last - self._here) * seconds
-            facts.append(f"{_clock(left)} left, {self._left_in_all()} in all")
-        self.say(f"    {line.iteration:>6,}/{self._last:,}  {', '.join(facts)}")
+            facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs")
+        self.say(f"    {line.iteration:>6,}/{self._all:,}  {', '.join(facts)}")
 
     def finishing(self) -> None:
         if self._bar is not None:
@@ -162,16 +175,16 @@ class Progress(Observer):
             more = f" (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.divergence:
             outcome, more = "diverged", f": {record.divergence}"
-        elif self._run and record.iteration == self._run.recipe.iterations:
+        elif record.iteration == self._all:
             outcome, more = f"stopped after {at}", ", before its final test; the same command runs the test"
         elif record.iteration == self._last:
-            outcome, more = f"paused at {at}", " as requested; a later --stop-at, or none, resumes it"
+            outcome, more = f"paused at {at} of {self._all:,}", " as requested; a later --stop-at, or none, resumes it"
         else:
-            outcome, more = f"paused at {at}", "; the same command resumes it"
+            outcome, more = f"paused at {at} of {self._all:,}", "; the same command resumes it"
         if self._is_terminal and self._run:
-            self._say_of(self._run, f"{outcome}, {_clock(record.seconds)}")
+            self._say_of(self._run, f"{outcome}, took {_clock(record.seconds)}")
         else:
-            self.say(f"    {outcome}{more}, {_clock(record.seconds)} in all sessions")
+            self.say(f"    {outcome}{more}, took {_clock(record.seconds)}")
 
     def say(self, text: str) -> None:
         """Print a text in lines of its own; on a terminal they fit its width."""
@@ -201,14 +214,14 @@ class Progress(Observer):
         self.say(f"{name if self._is_terminal else self._name(run)}: {text}")
 
     def _layout(self) -> tuple[str, int]:
-        """Return tqdm's format and width: the facts that fit, the most important ones first, and a bar."""
+        """Return tqdm's format and width: the run, the facts that fit, the most important ones first, and a bar."""
         columns = self._stream.width - 1  # a full line would make some terminals start another
-        run = f"{self._run.cells[0]} seed {self._run.seed}" if self._run else ""
-        facts = [f"{self._here}/{self._last}", f"all {self._left_in_all()}", *self._facts]
-        facts += [f"[{self._number}/{self._runs}]", run]
-        while len(", ".join(facts)) > columns:
+        run = f"[{self._number}/{self._runs}] {self._run.cells[0]}, seed {self._run.seed}" if self._run else ""
+        facts = [f"{self._left_in_all()} left", f"{self._here:,}/{self._all:,}", *self._facts]
+        while facts and len(run) + len(", ".join(facts)) + 2 > columns - BAR_WIDTH - 3:
             facts.pop()
-        return f"{', '.join(facts)} |{{bar}}|", columns
+        text = f"{run}: {', '.join(facts)}" if facts else run
+        return f"{text} |{{bar:{BAR_WIDTH}}}|", columns
 
     def _refresh(self) -> None:
         self._bar.bar_format, self._bar.ncols = self._layout()

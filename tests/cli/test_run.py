@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paperbench.cli import run as run_command
+from paperbench import api
+from paperbench.api import wait_without_spinning
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from tests.cli.conftest import ONE_CELL, Run
@@ -27,10 +28,13 @@ def only_record(results: Path) -> Record:
 def test_dry_run_lists_the_runs_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("run", "table2", *DRY_RUN, "--seeds", 2)
     assert code == 0
-    rows = out.splitlines()[2:-2]
-    assert rows[0].split()[1:4] == ["original_resnet110(depth=14)", "0", "original/resnet110"]
-    assert [row.split()[2] for row in rows] == ["0"] * 10 + ["1"] * 10
+    rows = [row.split() for row in out.splitlines()[2:12]]
+    assert rows[0] == ["original/resnet110", "0-1", "not", "started", "160"]
+    assert len({row[0] for row in rows}) == 10
     assert "\n20 runs, 1,600 iterations to do, about 5" in out
+    assert out.endswith(
+        "\nDevice cpu, precision fp32, engine eager.\n\nNext: give the same command without --dry-run.\n"
+    )
     assert list(tmp_path.iterdir()) == []
     _, out, _ = run("run", "table2", *DRY_RUN, "--cells", "preact/resnet110", "--stop-at", 1)
     assert "\n1 run, 1 iteration to do, about " in out
@@ -39,7 +43,7 @@ def test_dry_run_lists_the_runs_and_writes_nothing(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize("cells", [("--cells", "original", "preact/*"), ("--cells", "original", "--cells", "preact/*")])
 def test_several_cell_patterns_choose_the_cells_of_all(run: Run, cells: tuple[str, ...]) -> None:
     _, out, _ = run("run", "table2", *DRY_RUN, *cells)
-    assert [row.split()[3] for row in out.splitlines()[2:-2]] == [
+    assert [row.split()[0] for row in out.splitlines()[2:6]] == [
         "original/resnet110",
         "preact/resnet110",
         "original/resnet164",
@@ -52,8 +56,7 @@ def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
     assert "skipped row cifar10_resnet164_no_warm_up: it runs only if named in full" in err
     _, out, err = run("run", "table3", *DRY_RUN, "--cells", "cifar10_resnet164_no_warm_up", "cifar10_resnet164/preact")
     assert err == ""
-    runs = {row.split()[3]: row.split()[0] for row in out.splitlines()[2:-2]}
-    assert len(set(runs.values())) == 2, "a profile's warm-up does not replace a recipe without one"
+    assert "\n2 runs, " in out, "a profile's warm-up does not replace a recipe without one"
 
 
 def test_unwritable_results_directory_is_refused(run: Run) -> None:
@@ -73,7 +76,7 @@ def test_openmp_threads_sleep_unless_the_user_sets_otherwise(
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    run_command.wait_without_spinning()
+    wait_without_spinning()
     assert os.environ.get("GOMP_SPINCOUNT") == expected
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
 
@@ -101,8 +104,11 @@ def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, traine
     assert finished.result == only_record(trained).result
     assert finished.result is not None
     assert f"{finished.result.test_error:.2f}" in out
-    assert "`paperbench compare table2 --cells preact/resnet110 --profile smoke" in out
+    assert "\npaperbench compare table2 --cells preact/resnet110 --profile smoke" in out
     assert run(*command)[0] == 0
+    _, out, _ = run(*command, "--dry-run")
+    assert "\n1 run, all finished.\n" in out
+    assert "\npaperbench compare " in out
     assert only_record(results) == finished, "nothing is trained again"
 
     code, compared, err = run("compare", "table2", *where)
@@ -125,8 +131,12 @@ def test_time_limit_stops_the_command_and_counts_the_runs_left(run: Run, quick_s
 def test_failed_run_does_not_stop_the_others(run: Run, quick_specs: Path, tmp_path: Path) -> None:
     command = ("run", "table2", "--tables", quick_specs, "--results", tmp_path / "r", "--profile", "smoke")
     command += ("--cells", "*act/resnet110", "--device", "cpu", "--stop-at", 1)
-    _, plan, _ = run(*command, "--dry-run")
-    damaged, other = (line.split()[0] for line in plan.splitlines()[2:4])
+    damaged, other = (
+        planned.id
+        for planned in api.plan(
+            "table2", tmp_path / "r", cells="*act/resnet110", profile="smoke", device="cpu", root=quick_specs
+        ).runs
+    )
     directory = Store(tmp_path / "r").directory(damaged)
     directory.path.mkdir(parents=True)
     directory.record_file.write_text("{")
@@ -184,6 +194,7 @@ def test_signal_pauses_the_run_and_the_same_command_resumes_it(
         out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "paused at iteration" in err
+    assert "stopped" not in err, "the handler has printed that it is stopping"
     assert "(at " in out
     paused = only_record(tmp_path / "r")
     assert paused.status == "partial"

@@ -95,9 +95,10 @@ def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None
     assert lines[1].endswith(": to iteration 80")
     assert lines[2] == "    engine eager: a reason"
     assert "40/80  lr 0.1, train loss 1.1700, error 41.52 %, test error 78.61 %, " in lines[3]
-    assert lines[3].endswith("in all")
+    assert " left in this run, " in lines[3]
+    assert lines[3].endswith(" in all runs")
     assert lines[4].strip() == "averaging BN statistics over the training set, testing"
-    assert lines[5].strip() == "test error 6.50 % (moving averages 6.75 %), 0:12 in all sessions"
+    assert lines[5].strip() == "test error 6.50 % (moving averages 6.75 %), took 0:12"
     assert len(lines) == 6  # none for iteration 20: no test, and no ten seconds since the last line
 
 
@@ -108,7 +109,8 @@ def test_terminal_keeps_one_line_per_run(run: PlannedRun) -> None:
             "[1/2] preact/resnet110, seed 1: finished at iteration 80",
             "    already",
             "    engine eager: a reason",
-            "[2/2] preact/resnet110, seed 0: test error 6.50 %, 0:12",
+            "[2/2] preact/resnet110, seed 0: test error 6.50 %, took",
+            "    0:12",
             "",
         ]
 
@@ -116,11 +118,13 @@ def test_terminal_keeps_one_line_per_run(run: PlannedRun) -> None:
 @pytest.mark.parametrize(
     ("columns", "start"),
     [
-        (40, "40/80, all 0:00, loss 1.17, err 41.5 |"),
-        (200, "40/80, all 0:00, loss 1.17, err 41.5, test 78.6, [1/2], preact/resnet110 seed 0 |██"),
+        (40, "[1/2] preact/resnet110, seed 0 |████"),
+        (60, "[1/2] preact/resnet110, seed 0: 0:00 left |█████     |"),
+        (80, "[1/2] preact/resnet110, seed 0: 0:00 left, 40/80, loss 1.00 |█████     |"),
+        (200, "[1/2] preact/resnet110, seed 0: 0:00 left, 40/80, loss 1.00, err 41.5, test 78.6 |█████     |"),
     ],
 )
-def test_bar_shows_what_fits_beginning_with_time_left(
+def test_bar_shows_the_run_and_the_facts_that_fit(
     run: PlannedRun, columns: int, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 0.0)
@@ -129,7 +133,7 @@ def test_bar_shows_what_fits_beginning_with_time_left(
         progress.started(run, 0, 80, "eager", "a reason")
         progress.stepped(40)
         progress.logged(line(40, 78.61))
-        progress.logged(line(40, None))  # the last test error stays
+        progress.logged(replace(line(40, None), train_loss=0.999))  # the last test error stays
         assert screen.lines()[-1].startswith(start)
 
 
@@ -137,11 +141,11 @@ def test_bar_follows_the_width_of_the_terminal(run: PlannedRun) -> None:
     with terminal(200) as (stream, screen):
         progress = Progress([(run, 80)], 1, stream)
         progress.started(run, 0, 80, "eager", "a reason")
-        assert len(screen.lines()[-1]) == 199
+        assert "loss" not in screen.lines()[-1]
         fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
         progress.stepped(1)
         progress.logged(line(1, None))
-        assert len(screen.lines()[-1].rstrip()) == 49
+        assert screen.lines()[-1].rstrip().endswith("seed 0 |▏         |")
 
 
 def test_closed_terminal_does_not_end_a_training(run: PlannedRun) -> None:
@@ -161,8 +165,8 @@ def test_closed_terminal_does_not_end_a_training(run: PlannedRun) -> None:
 @pytest.mark.parametrize(
     ("goal", "ending", "message"),
     [
-        (40, {"iteration": 40}, "paused at iteration 40 as requested; a later --stop-at, or none, resumes it"),
-        (80, {"iteration": 40}, "paused at iteration 40; the same command resumes it"),
+        (40, {"iteration": 40}, "paused at iteration 40 of 80 as requested; a later --stop-at, or none, resumes it"),
+        (80, {"iteration": 40}, "paused at iteration 40 of 80; the same command resumes it"),
         (80, {"iteration": 80}, "stopped after iteration 80, before its final test; the same command runs the test"),
         (80, {"status": "diverged", "divergence": Divergence(9, 0.1, None, None)}, "diverged: "),
     ],
@@ -171,6 +175,27 @@ def test_run_without_result_is_reported(run: PlannedRun, goal: int, ending: dict
     lines = plain(run, goal, **{"status": "partial", **ending})
     assert message in lines[-1]
     assert lines[1].endswith(f": to iteration {goal} of 80" if goal < 80 else ": to iteration 80")
+    assert " 40/80  lr" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        (["finished at iteration 80 already"] * 2, ["All 2 runs were finished before."]),
+        (["finished at iteration 80 already"], ["The run was finished before."]),
+        (
+            ["finished at iteration 80 already", "paused at iteration 40 already"],
+            ["seed 0: finished at iteration 80 already", "seed 1: paused at iteration 40 already"],
+        ),
+    ],
+)
+def test_runs_that_are_all_finished_take_one_line(run: PlannedRun, reasons: list[str], expected: list[str]) -> None:
+    with terminal(80) as (stream, screen):
+        progress = Progress([], len(reasons), stream)
+        for seed, why in enumerate(reasons):
+            progress.skipped(replace(run, seed=seed), why)
+        *lines, _ = screen.lines()
+    assert [line.rpartition("resnet110, ")[2] for line in lines] == expected
 
 
 def test_history_line_of_an_interrupted_session_may_precede_any_step(run: PlannedRun) -> None:
@@ -200,13 +225,13 @@ def test_failed_run_is_counted_once_and_its_error_is_complete(run: PlannedRun) -
 def test_loss_that_is_not_finite_is_reported(run: PlannedRun) -> None:
     broken = replace(line(20, 90.0), train_loss=None, train_error=None)
     stream = io.StringIO()
-    with terminal(80) as (on_terminal, screen):
+    with terminal(100) as (on_terminal, screen):
         for one in (stream, on_terminal):
             progress = Progress([(run, 80)], 1, one)
             progress.started(run, 0, 80, "eager", "a reason")
             progress.stepped(1)
             progress.logged(broken)
-        assert "loss not finite, test 90.0" in screen.lines()[-1]
+        assert "loss not finite, test 90.0 |" in screen.lines()[-1]
     assert "train loss not finite" in stream.getvalue()
 
 
