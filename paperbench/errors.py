@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 MAX_LISTED = 12
-"""Words that a message lists at most."""
+"""Maximum number of words listed in a message."""
 
 
 class PaperbenchError(Exception):

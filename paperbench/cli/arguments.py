@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,23 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
         parser.add_argument(name, **_SHARED[name])
     if "table" in names:
         parser.usage = f"{parser.prog} TABLE [options]"  # argparse puts TABLE last, where `--cells` would take it
+
+
+def command_for(name: str, args: argparse.Namespace) -> str:
+    """Return another command for the table, with the options that were given."""
+    defaults: dict[str, Any] = {
+        "cells": [],
+        "profile": "paper",
+        "seeds": None,
+        "results": DEFAULT_RESULTS,
+        "tables": None,
+    }
+    parts = ["paperbench", name, args.table]
+    for option, default in defaults.items():
+        value = getattr(args, option, default)
+        if value and value != default:
+            parts += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
+    return shlex.join(parts)
 
 
 def discard_output() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from paperbench.cli.arguments import add_shared, number_of_runs
+from paperbench.cli.arguments import add_shared, command_for, number_of_runs
 from paperbench.report import FORMATS
 
 SUMMARY = "judge each cell and claim of a table"
@@ -36,18 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--require",
         choices=("reproduced",),
         default="no difference",
-        help="exit with 1 unless every cell is reproduced, missing ones included",
+        help="exit with 1 if any cell, including one without runs, is not reproduced",
     )
     add_shared(parser, "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.api import load_table
+    from paperbench.report.grid import paragraph
 
     table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     report = judged.render(args.format, args.require, long=args.long)
     print(report, end="" if report.endswith("\n") else "\n")
+    if args.format == "table" and not judged.report.has_runs:
+        print("\n" + paragraph(f"Next: `{command_for('run', args)}`"))
     for complaint in judged.complaints:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
     if judged.other_profiles:

@@ -18,16 +18,28 @@ SUMMARY = "check, download or convert a data set"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    check = actions.add_parser("check", help="load a data set and print its size and origin")
-    check.add_argument("dataset", help="cifar10, cifar100 or digits")
+    check = actions.add_parser(
+        "check",
+        help="load a data set and print its size and origin",
+        description="Load a data set and print its size and origin.",
+    )
+    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100 or digits")
     add_shared(check, "--data")
-    download = actions.add_parser("download", help="download the original files and verify them")
-    download.add_argument("dataset", help="cifar10 or cifar100")
+    download = actions.add_parser(
+        "download",
+        help="download the original files and verify them",
+        description="Download the original files and verify them.",
+    )
+    download.add_argument("dataset", metavar="DATASET", help="cifar10 or cifar100")
     add_shared(download, "--data")
     convert = actions.add_parser(
-        "convert", help="make a .npz file from a directory of images or from the original files"
+        "convert",
+        help="make a .npz file from a directory of images or from the original files",
+        description="Make a .npz file from a directory of images or from the original files.",
     )
-    convert.add_argument("source", type=Path, help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)")
+    convert.add_argument(
+        "source", type=Path, metavar="SOURCE", help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)"
+    )
     convert.add_argument("target", type=Path, metavar="OUT.npz", help="file to create, such as data/cifar10.npz")
     convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: from the name of OUT.npz)")
 
@@ -54,11 +66,16 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _describe(dataset: ImageDataset) -> str:
+    from paperbench.data.cifar_batches import DIRECTORIES
+    from paperbench.report.grid import paragraph
+
     comparable = "yes" if dataset.canonical else "no: errors on it are not comparable with the paper"
+    if not dataset.canonical and dataset.key in DIRECTORIES:
+        comparable += f"; `paperbench data download {dataset.key}` gets the original files"
     return (
-        f"{dataset.name}\n"
-        f"  origin       {dataset.origin}\n"
-        f"  canonical    {comparable}\n"
+        f"{paragraph(dataset.name)}\n"
+        f"{paragraph(f'  origin       {dataset.origin}', ' ' * 15)}\n"
+        f"{paragraph(f'  canonical    {comparable}', ' ' * 15)}\n"
         f"  images       {len(dataset.x_train):,} to train on, {len(dataset.x_test):,} to test\n"
         f"  fingerprint  {dataset.fingerprint}"
     )

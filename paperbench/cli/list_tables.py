@@ -21,10 +21,12 @@ def execute(args: argparse.Namespace) -> int:
     tables = [load_experiment(table, root) for table in table_ids(root)]
     rows = []
     for table in tables:
-        n_cells = sum(len(row.cells) for row in table.rows if not row.on_request)
-        rows.append((table.table, str(n_cells), str(table.seeds), table.title))
+        on_request = sum(len(row.cells) for row in table.rows if row.on_request)
+        usual = sum(len(row.cells) for row in table.rows) - on_request
+        cells = f"{usual} + {on_request} on request" if on_request else str(usual)
+        rows.append((table.table, cells, str(table.seeds), table.title))
     headers = ("table", "cells", "runs per cell", "title")
-    print(as_text(Grid(headers, tuple(rows), ("left", "right", "right", "left"))))
+    print(as_text(Grid(headers, tuple(rows), ("left", "left", "right", "left"))))
     print()
     profiles = [(name, profile.title) for name, profile in load_profiles(root).profiles.items()]
     print(as_text(Grid(("profile", "title"), tuple(profiles), ("left", "left"))))

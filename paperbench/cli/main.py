@@ -18,10 +18,10 @@ from paperbench.cli.arguments import discard_output
 from paperbench.errors import PaperbenchError, nearest
 
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
-    "Look": {"list": list_tables, "show": show, "models": models},
-    "Run": {"run": run, "record": record},
-    "Judge": {"compare": compare, "verify": verify},
-    "Machine and files": {"bench": bench, "data": data, "schema": schema},
+    "Inspect": {"list": list_tables, "show": show, "models": models},
+    "Train": {"run": run},
+    "Compare": {"compare": compare, "record": record, "verify": verify},
+    "Utilities": {"bench": bench, "data": data, "schema": schema},
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""
 

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory",
         action="store_true",
         help="print the memory of a training step, with and without recomputing the inside of residual units (gradient "
-        "checkpointing, timm's `set_grad_checkpointing`); measured on a GPU, else counted",
+        "checkpointing, timm's `set_grad_checkpointing`); measured on a GPU, otherwise estimated from tensor sizes",
     )
     parser.add_argument(
         "--set",
@@ -176,9 +176,9 @@ def _memory(names: Sequence[str], batch_size: int, wanted_device: str) -> str:
         flush=True,
     )
     import torch
-    from tabulate import tabulate
 
     from paperbench.catalogue import resolve
+    from paperbench.report.grid import Grid, as_text, paragraph
     from paperbench.training.memory import step_memory
     from paperbench.training.precision import choose_device
 
@@ -193,10 +193,10 @@ def _memory(names: Sequence[str], batch_size: int, wanted_device: str) -> str:
                 row.append(f"{size / 1e9:.2f}")
             except torch.OutOfMemoryError:
                 row.append("too much")
-        rows.append(row)
-    how = "counted from the tensors of a step; kernels need some workspace on top"
+        rows.append(tuple(row))
+    how = "estimated from tensor sizes; kernels need some workspace on top"
     if device.type == "cuda":
         how = f"measured on {torch.cuda.get_device_name(device)}"
-    headers = ["net", "fp32", "recomputing", "bf16", "recomputing"]
-    table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *("right",) * 4))
-    return f"{table}\n\nGB for a training step on {count(batch_size, 'image')}; {how}."
+    headers = ("net", "fp32", "fp32, recomputing", "bf16", "bf16, recomputing")
+    table = as_text(Grid(headers, tuple(rows), ("left", *("right",) * 4)))
+    return f"{table}\n\n" + paragraph(f"GB for a training step on {count(batch_size, 'image')}, {how}.")

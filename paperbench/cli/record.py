@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, command_for
 from paperbench.errors import PaperbenchError, listing, nearest
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from paperbench.report.report import percent
     from paperbench.runs.external import ExternalResult, write_external
     from paperbench.runs.hashed import SCHEMA
     from paperbench.specs.table import find_spec_root, load_table
@@ -74,10 +75,9 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError(" ".join(found)) from error
     path = write_external(args.results, result)
     label = f" ({setting.label})" if setting.label else ""
-    print(
-        f"Recorded: {table.id} {cell.id}{label}, seed {result.seed}, {result.outcome} (source: {result.source!r}), in "
-        f"{path}. It is marked as external and never pooled with your own runs."
-    )
+    outcome = "diverged" if result.error is None else f"{percent(result.error)} %"
+    print(f"Recorded {table.id} {cell.id}{label}, seed {result.seed}: {outcome}\nin {path}")
+    print(f"Next: `{command_for('compare', args)}`")
     return 0
 
 

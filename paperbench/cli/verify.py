@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "positional", nargs="?", type=Path, metavar="RESULTS", help="results directory (default: ./results)"
     )
-    parser.add_argument("--results", type=Path, metavar="DIR", help="another way to name it")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="same as RESULTS")
     parser.add_argument(
         "--rerun",
         type=positive_int,
@@ -56,16 +56,19 @@ def execute(args: argparse.Namespace) -> int:
     results = args.results or args.positional or DEFAULT_RESULTS
     if not results.is_dir():
         what = "is not a directory" if results.exists() else "does not exist"
-        raise PaperbenchError(f"{results} {what}. Name a results directory.")
+        raise PaperbenchError(f"{results} {what}. Name a results directory (`--results DIR`).")
     if not any((results / name).is_dir() for name in ("runs", "external")):
-        raise PaperbenchError(f"{results} contains neither runs/ nor external/. Name a results directory.")
+        raise PaperbenchError(
+            f"{results} contains neither runs/ nor external/. Name a results directory (`--results DIR`)."
+        )
     store = Store(results)
     runs = verify(store)
     externals, complaints = read_externals(results)
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in runs).items()))
     n_externals = len(externals) + len(complaints)
-    others = f" and {count(n_externals, 'external result')}" if n_externals else ""
-    _print(f"{results}: {count(len(runs), 'run')}{others} checked{statuses and f': {statuses}'}.")
+    checked = [count(len(runs), "run")] if runs or not n_externals else []
+    checked += [count(n_externals, "external result")] if n_externals else []
+    _print(f"{results}: {' and '.join(checked)} checked{statuses and f': {statuses}'}.")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
     for line in [f"remark: {r}" for run in runs for r in run.remarks] + [f"problem: {p}" for p in problems]:
         _print(line)

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Literal
 
 from tabulate import tabulate
@@ -26,6 +26,7 @@ _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
 """Formulas such as "1 - g(x)", "b_g = -6" and "3x3"."""
 _BREAKS = re.compile(r"(?<= )(?=\S)|(?<=\w[/(])(?=\w)")
+_BREAKS_IN_NAMES = re.compile(r"(?<=\w\w[_-])(?=\w\w)")
 
 
 class Marked(str):
@@ -163,6 +164,7 @@ def as_text(grid: Grid, long: bool = True, width: int | None = None) -> str:
         ("headers", narrow),
         ("numbers", narrow),
         ("verdicts", narrow),
+        ("names", narrow),
         ("anywhere", narrow),
     ]
     for breaking, grids in attempts:
@@ -208,8 +210,8 @@ def as_markdown(grid: Grid) -> str:
 Lines = list[str]
 """The lines of one table cell."""
 
-Breaking = Literal["headers", "numbers", "verdicts", "anywhere"]
-"""What may be broken into lines: headers and prose; also numbers before a parenthesis; also verdicts; also words."""
+Breaking = Literal["headers", "numbers", "verdicts", "names", "anywhere"]
+"""What may be broken into lines: headers and prose; then also numbers before a parenthesis; verdicts; names; words."""
 
 
 def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[Lines], list[list[Lines]]]:
@@ -239,15 +241,17 @@ def _minima(grid: Grid, breaking: Breaking) -> list[int]:
         return [MIN_COLUMN_WIDTH] * len(grid.headers)
     minima = []
     for alignment, header, *texts in zip(grid.alignment, grid.headers, *grid.rows, strict=True):
-        least = _longest_word(header)
+        breaks = _BREAKS_IN_NAMES if breaking == "names" else None
+        least = _longest_word(header, breaks)
         for text in texts:
-            is_verdict = isinstance(text, Marked) and breaking != "verdicts"
+            is_verdict = isinstance(text, Marked) and breaking in ("headers", "numbers")
             if is_verdict or (alignment == "right" and breaking == "headers"):
                 least = max(least, len(text))
             elif alignment == "right":  # "22.71 (22.68±0.22)"
                 least = max(least, *map(len, text.replace(" (", "\n(").split("\n")))
             else:
-                least = max(least, min(len(text), MIN_PROSE_COLUMN_WIDTH), _longest_word(text))
+                prose = 0 if breaks else min(len(text), MIN_PROSE_COLUMN_WIDTH)
+                least = max(least, prose, _longest_word(text, breaks))
         minima.append(least)
     return minima
 
@@ -258,15 +262,17 @@ def _words(text: str) -> Lines:
     return [word.replace("\0", " ").replace("\1", "(") for word in _BREAKS.split(whole)]
 
 
-def _longest_word(text: str) -> int:
-    return max(len(word.rstrip()) for word in _words(text))
+def _longest_word(text: str, breaks: re.Pattern[str] | None = None) -> int:
+    words = _words(text)
+    return max(len(part.rstrip()) for word in words for part in (breaks.split(word) if breaks else [word]))
 
 
 def _wrap(text: str, width: int) -> Lines:
     if len(text) <= width:
         return [text]
     lines, line = [], ""
-    for word in _words(text):
+    words = [[word] if len(word.rstrip()) <= width else _BREAKS_IN_NAMES.split(word) for word in _words(text)]
+    for word in chain.from_iterable(words):
         if line and len((line + word).rstrip()) > width:
             lines.append(line.rstrip())
             line = ""

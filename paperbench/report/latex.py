@@ -129,12 +129,12 @@ def _notes(report: Report) -> Iterator[str]:
     yield from (f"{escape(mark)} {escape(text)}" for mark, text in report.footnotes.items())
     yield from (rf"\textsuperscript{{{letter}}} {escape(text)}" for text, letter in report.letters.items())
     yield from map(escape, (*report.short_notes, *report.method_notes))
-    if not any(net.net.shown for net in report.nets):
+    if not report.has_runs:
         return
     if report.claims:
         yield escape(f"Claims, by our runs alone: {report.claims}")
     if report.deviations:
-        yield escape(f"Deviations, the paper's way -> ours: {'; '.join(report.deviations)}.")
+        yield escape(f"Deviations (paper -> ours): {'; '.join(report.deviations)}.")
     if report.choices:
         yield escape(f"Where the paper does not say: {'; '.join(report.choices)}.")
     errors = [f"{net.name}: {net.errors}" for net in report.nets if net.ours and net.errors]
@@ -142,5 +142,5 @@ def _notes(report: Report) -> Iterator[str]:
         heading = "Test error of each run, by seed from 0."
         is_short = max(map(len, errors)) <= _NOTE_LINE
         yield from map(escape, [heading, *errors] if is_short else [f"{heading} {'. '.join(errors)}."])
-    if report.external_results:
-        yield escape(f"External results. {'. '.join(report.external_results)}.")
+    if external := report.external_results():
+        yield escape(f"External results. {'. '.join(external)}.")

@@ -12,18 +12,24 @@ from paperbench.specs.profile import Profile
 from paperbench.specs.recipe import format_value
 from paperbench.specs.table import Table
 
+_MAX_DIFFERING = 4
+"""Maximum number of settings in which a recipe is described as a variant of another."""
+
 
 def describe(table: Table, profile_name: str, long: bool = False) -> str:
     """Describe a table and what its cells train in a profile; if `long`, with sources, notes and claims."""
     profile = table.profiles.named(profile_name)
     source, defaults = table.source, table.expected.defaults
     how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
+    cells = table.all_cells
+    printed = [cell for cell in cells if cell.number is not None]
+    has_exceptions = any(c.published_runs != defaults.n or c.tolerance != defaults.tolerance for c in printed)
+    unless = f" Exceptions: {'see the notes' if long else '`--long`'}." if has_exceptions else ""
+    missing = " -: the paper prints no number." if any(c.expected.value == "unprinted" for c in cells) else ""
     parts = [
         paragraph(f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}") + f"\n{paragraph(source.paper)}",
         published_table(table),
-        paragraph(
-            f"Published: {how}, unless noted. Tolerance: {defaults.tolerance:g} percentage points, unless noted."
-        ),
+        paragraph(f"Published: {how}. Tolerance: {_points(defaults.tolerance)}.{unless}{missing}"),
         *(_remarks(table) if long else ()),
         _nets(table, profile, profile_name, long),
         *_recipes(table, profile, long),
@@ -53,7 +59,7 @@ def _remarks(table: Table) -> Iterator[str]:
             notes.append(f"{row.title}: {'; '.join(filter(None, (row.source, row.note)))}")
     yield from _listed("Notes", notes)
     disputed = [f"{d.cell or 'table'}: {d.circulates}; the paper: {d.paper}" for d in table.disputed]
-    yield from _listed("In circulation, unlike the paper", disputed)
+    yield from _listed("Circulating numbers that differ from the paper", disputed)
     if table.peers:
         peers = tuple((p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.peers)
         grid = Grid(("cell", "error", "source", "remark"), peers, ("left", "right", "left", "left"))
@@ -77,19 +83,24 @@ def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
     if not cell.home.startswith(f"{table.id}/"):
         yield f"the same result as {cell.home}"
     if expected.source:
-        yield f"from {expected.source}"
+        yield f"from {'the ' if expected.source.startswith('Appendix') else ''}{expected.source}"
     if cell.published_runs != defaults.n:
-        yield "of a single run" if cell.published_runs == 1 else f"median of {cell.published_runs} runs"
+        runs = "a single run" if cell.published_runs == 1 else f"median of {cell.published_runs} runs"
+        yield f"published: {runs}"
     if expected.std is not None:
         yield f"std {expected.std:.2f}, from {expected.std_source}"
     if cell.number is not None and cell.tolerance != defaults.tolerance:
-        yield f"tolerance {cell.tolerance:g} percentage points"
+        yield f"tolerance {_points(cell.tolerance)}"
     if cell.row.evaluation:
         yield f"tested on a {cell.row.evaluation}"
     if cell.row.on_request:
         yield "run only if its row is named (`--cells`)"
     if expected.note:
         yield expected.note
+
+
+def _points(tolerance: float) -> str:
+    return f"{tolerance:g} percentage point{'' if tolerance == 1 else 's'}"
 
 
 def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
@@ -106,8 +117,9 @@ def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
         named = {f"{row}/*": next(iter(nets.values()))} if is_same else nets
         rows += [(cell, *net) for cell, net in named.items()]
     headers, alignment = ("cell", "net", "depth", "family", "data set"), ("left", "left", "right", "left", "left")
-    width = 5 if long else 2
-    return f"{heading}\n" + as_text(Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width]))
+    parts, width = ("key", "net", "minor", "minor", "minor"), 5 if long else 2
+    grid = Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width], parts[:width])
+    return f"{heading}\n{as_text(grid, long=False)}"
 
 
 def _net_of(cell: Cell, profile: Profile) -> tuple[str, ...]:
@@ -115,7 +127,9 @@ def _net_of(cell: Cell, profile: Profile) -> tuple[str, ...]:
     if not cell.is_in(profile):
         return "not in this profile: made for other images", "", "", ""
     first, last = cell.settings[0], cell.settings[-1]
-    text = str(cell.reference_in(profile, first)) + (f" to {last.label}" if first != last else "")
+    text = str(cell.reference_in(profile, first))
+    if first != last:  # such as "net(gate_bias=0 to -5)"
+        text = f"{text.removesuffix(')')} to {last.label.partition('=')[2]})"
     net = cell.net_in(profile, first)
     return text, str(net.depth), net.family, DATASETS[cell.dataset_in(profile)].title
 
@@ -125,11 +139,18 @@ def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
     for cell in table.all_cells:
         if cell.is_in(profile):
             by_recipe.setdefault(cell.recipe, []).append(cell.id)
+    shown: dict[str, dict[str, str]] = {}
     for name, cells in by_recipe.items():
         recipe = table.recipe_in(profile, name)
         values = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
-        settings = "; ".join(f"{key} {format_value(value)}" for key, value in values.items())
-        listed = ", ".join(cells) if long or len(cells) <= 3 else f"{len(cells)} cells"
+        texts = {key: f"{key} {format_value(value)}" for key, value in values.items()}
+        settings = "; ".join(texts.values())
+        for earlier, others in shown.items():
+            differing = [text for key, text in texts.items() if others.get(key) != text]
+            if others.keys() <= texts.keys() and len(differing) <= _MAX_DIFFERING:
+                settings = f"as {earlier}, but {'; '.join(differing)}"
+        shown[recipe.recipe] = texts
+        listed = ", ".join(cells) if len(cells) <= 3 else f"{len(cells)} cells"
         whose = f" of {listed}" if len(by_recipe) > 1 else ""
         source = f" ({recipe.source})" if long else ""
         yield paragraph(f"Recipe {recipe.recipe}{whose}{source}: {settings}.", "  ")

@@ -6,7 +6,7 @@ import math
 import statistics
 import string
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -61,27 +61,27 @@ class NetReport:
         return "; ".join(filter(None, parts))
 
     @cached_property
-    def outliers(self) -> list[str]:
-        """Runs of ours far from the median of their cell, as "cell: seed (error)"."""
+    def outliers(self) -> list[Run]:
+        """Counted runs far from their median."""
         runs = [run for run in self.net.counted if run.error is not None and math.isfinite(run.error)]
-        if self.ours is None or len(runs) < MIN_RUNS_FOR_OUTLIERS:
+        if len(runs) < MIN_RUNS_FOR_OUTLIERS:
             return []
         median = statistics.median(errors_of(runs))
         deviations = [abs(error - median) for error in errors_of(runs)]
         bound = max(OUTLIER_MADS * 1.4826 * statistics.median(deviations), self.cell.tolerance)
-        return [
-            f"{self.name}: seed {run.seed} ({percent(error)})"
-            for run, error, deviation in zip(runs, errors_of(runs), deviations, strict=True)
-            if deviation > bound
-        ]
+        return [run for run, deviation in zip(runs, deviations, strict=True) if deviation > bound]
 
     @property
     def others(self) -> list[str]:
         """Our runs under other conditions, a text for each group."""
         return [self._describe(group) for group in self.net.others if group.conditions.source is None]
 
-    def external_results(self, long: bool = True) -> Iterator[str]:
-        """Describe the results of each external source; if `long`, with the error of each run."""
+    def external_results(self, long: bool = True, notes: Sequence[str] = ()) -> Iterator[str]:
+        """Describe the results of each external source; if `long`, with the error of each run.
+
+        Args:
+            notes: Notes on the verdict, if it rests on these results.
+        """
         for group in filter(None, (self.net.shown, *self.net.others)):
             if group.conditions.source is None:
                 continue
@@ -93,7 +93,9 @@ class NetReport:
                 text += f" ({median - self.cell.number:+.2f})"
             text += f", n={len(runs)}, reported by {group.conditions.source}"
             if is_judged:
-                text += f": {self.net.assessment.verdict}"
+                text += f": {self.net.assessment.verdict}" + (f" ({'; '.join(notes)})" if notes else "")
+                for run in self.outliers:
+                    text += f"; seed {run.seed}: {percent(run.error or 0.0)} is far from the others; check it"
             yield f"{text}; errors: {self.errors if is_judged else _by_seed(runs)}" if long else text
 
     def _describe(self, group: Group) -> str:
@@ -116,6 +118,24 @@ class CellReport:
     @cached_property
     def nets(self) -> list[NetReport]:
         return [NetReport(self.compared.cell, net) for net in self.compared.nets]
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the verdict rests on external results alone."""
+        return any(net.net.shown for net in self.nets) and not any(net.ours for net in self.nets)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict to print beside our result."""
+        return NOTHING if self.is_external else self.compared.verdict
+
+    def external_results(self, long: bool = True) -> Iterator[str]:
+        """Describe the external results of each net and source."""
+        for net in self.nets:
+            notes = self.notes[:-1] if len(self.nets) == 1 else [net.net.assessment.reason]
+            # Others cannot extend their results, so only the reason remains of "too much noise; extend to 10 runs".
+            found = [note.partition("; extend to")[0] for note in notes if note]
+            yield from net.external_results(long, found)
 
     @cached_property
     def ours(self) -> str:
@@ -150,7 +170,7 @@ class CellReport:
                 notes.append("beyond the tolerance, but not after Holm's correction over the cells compared")
             else:
                 notes.append("the runs disagree, so this does not count as a difference")
-        if any(net.net.shown and not net.ours for net in self.nets):
+        if any(net.net.shown and not net.ours for net in self.nets):  # last, as `external_results` omits it
             notes.append("rests on external results, listed separately")
         return notes
 
@@ -192,7 +212,8 @@ class Report:
     @cached_property
     def letters(self) -> dict[str, str]:
         """The letter that stands for each note in the grid."""
-        notes = dict.fromkeys(note for cell in self._shown for note in cell.notes if self.has_verdicts)
+        cells = [cell for cell in self._shown if self.has_verdicts and not cell.is_external]
+        notes = dict.fromkeys(note for cell in cells for note in cell.notes)
         return {note: _letter(number) for number, note in enumerate(notes)}
 
     @cached_property
@@ -200,7 +221,9 @@ class Report:
         """The paper's table with our results beside it."""
         ours = {cell.compared.cell.id: cell.ours for cell in self._shown}
         verdicts = {
-            cell.compared.cell.id: Marked(cell.compared.verdict, [self.letters[note] for note in cell.notes])
+            cell.compared.cell.id: NOTHING
+            if cell.is_external
+            else Marked(cell.verdict, [self.letters[note] for note in cell.notes])
             for cell in self._shown
             if self.has_verdicts
         }
@@ -218,9 +241,13 @@ class Report:
         return {mark: text for mark, text in self.comparison.table.expected.footnotes.items() if mark in marks}
 
     @property
-    def external_results(self) -> list[str]:
-        """External results with their errors, a text for each source and net."""
-        return [text for net in self.nets for text in net.external_results()]
+    def has_runs(self) -> bool:
+        """Whether any run or external result of these cells exists."""
+        return any(net.net.shown for net in self.nets)
+
+    def external_results(self, long: bool = True) -> list[str]:
+        """Describe external results, a text for each source and net."""
+        return [text for cell in self.cells for text in cell.external_results(long)]
 
     @property
     def short_notes(self) -> Iterator[str]:
@@ -228,20 +255,29 @@ class Report:
         comparison = self.comparison
         if self.left_out:
             yield f"Left out: {self.left_out} of the records and results, listed separately."
-        if not any(net.net.shown for net in self.nets):
+        if not self.has_runs:
             yield "No run of this table in this profile yet."
             return
         yield from _result(comparison)
         is_running = any(cell.ours.startswith("(at") for cell in self.cells)
         farthest = "; (at k): no run has ended, the farthest is at iteration k" if is_running else ""
         minus = "; (+x): minus the published number, in points" if self.has_verdicts else ""
-        runs = count(comparison.planned, "run")
+        what = f"median test error (%) of {comparison.planned} runs, or of n where given"
+        if comparison.planned == 1:
+            what = "test error (%) of 1 run" + (
+                ", or median of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
+            )
         if any(net.ours for net in self.nets):
-            yield f"ours: median test error (%) of {runs}, or of n where given{minus}{farthest}."
+            yield f"ours: {what}{minus}{farthest}."
         if not self.has_verdicts:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
-        outliers = [text for net in self.nets for text in net.outliers]
+        outliers = [
+            f"{net.name}: seed {run.seed} ({percent(run.error or 0.0)})"
+            for net in self.nets
+            for run in net.outliers
+            if net.ours
+        ]
         if outliers:
             yield (
                 f"Outliers, which count like every run: {'; '.join(outliers)}. They are farther from the median of at "
@@ -273,7 +309,8 @@ class Report:
         counts = Counter(claim.standing for claim in comparison.claims)
         parts = [f"{counts[standing]} {standing}" for standing in get_args(Standing) if counts[standing]]
         if comparison.claims_left_out:
-            parts.append(f"{comparison.claims_left_out} about cells that were not selected")
+            they_need = "it needs" if comparison.claims_left_out == 1 else "they need"
+            parts.append(f"{comparison.claims_left_out} not judged; {they_need} cells that were not selected")
         contradicted = ", ".join(c.claim.id for c in comparison.claims if c.standing == "contradicted")
         return f"{', '.join(parts)}.{f' Contradicted: {contradicted}.' if contradicted else ''}" if parts else ""
 
@@ -288,7 +325,7 @@ class Report:
         return [f"{d.topic}: {d.ours}{self._whose(d)}" for d in self.comparison.deviations if not d.paper]
 
     def _whose(self, deviation: Deviation) -> str:
-        """List the cells of a deviation, or the cells without it; empty if all cells with runs of ours have it."""
+        """List the cells of a deviation, or the cells without it; empty if all cells with our runs have it."""
         ours = dict.fromkeys(net.cell.id for net in self.nets if net.ours)
         others = [cell for cell in ours if cell not in deviation.cells]
         if not deviation.cells or not others:

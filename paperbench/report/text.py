@@ -71,7 +71,7 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
         choices = style.titled("Our choices where the paper is silent", report.choices)
         for heading, blocks in (
             ("Cells", _cells(report, style)),
-            ("External results", [style.items((text, ()) for text in report.external_results)]),
+            ("External results", [style.items((text, ()) for text in report.external_results())]),
             ("Claims", _claims(report, style)),
             ("Deviations from the paper", [*style.titled("Paper -> our runs", report.deviations), *choices]),
             ("Runs", _runs(report, style, store)),
@@ -79,22 +79,23 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
             filled = list(filter(None, blocks))
             parts += [f"{style.subheading}{heading}", *filled] if filled else []
     else:
-        external = [text for net in report.nets for text in net.external_results(long=False)]
+        external = report.external_results(long=False)
         parts += ["\n".join(block) for block in [style.titled("External results", external)] if block]
         parts += map(style.paragraph, report.short_notes)
         parts += _short_claims(report)
-        parts.append(paragraph("`--long` adds errors, intervals, evidence for claims, deviations and the runs."))
+        if report.has_runs:
+            parts.append(paragraph("`--long` adds errors, intervals, evidence for claims, deviations and the runs."))
     text = "\n\n".join(parts)
     return escape_markdown(text) if style.is_markdown else text
 
 
 def summary(report: Report) -> str:
-    """Format the cells with results of ours, or all cells if there are none, in at most 13 lines."""
+    """Format the cells with our results, or all cells if there are none, in at most 13 lines."""
     comparison = report.comparison
     what = "" if report.has_verdicts else ": not comparable with the paper"
     cells = [cell for cell in report.cells if cell.ours != NOTHING] or report.cells
     shown = cells if len(cells) <= _MAX_SUMMARY_ROWS else cells[: _MAX_SUMMARY_ROWS - 1]
-    rows = [(c.compared.cell.id, published(c.compared.cell), c.ours, c.compared.verdict) for c in shown]
+    rows = [(c.compared.cell.id, published(c.compared.cell), c.ours, c.verdict) for c in shown]
     columns = 4 if report.has_verdicts else 3
     headers, alignment = ("cell", "paper", "ours", "verdict"), ("left", "right", "right", "left")
     grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
@@ -193,9 +194,13 @@ def _claims(report: Report, style: _Style) -> Iterator[str]:
             yield style.items(found)
     for standing in ("undecided", "not run"):
         by_reason: dict[str, list[str]] = {}
+        cells: dict[str, None] = {}
         for c in claims:
             if c.standing == standing and not c.findings:
-                by_reason.setdefault(c.reason, []).append(c.claim.id)
+                why, _, missing = c.reason.partition("no runs of our own: ")
+                by_reason.setdefault(why, []).append(c.claim.id)
+                cells |= dict.fromkeys(missing.split(", ")) if missing else {}
+        by_reason = {why or f"no runs of our own: {', '.join(cells)}": ids for why, ids in by_reason.items()}
         reasons = [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]
         yield from style.titled(standing.capitalize(), reasons)
 

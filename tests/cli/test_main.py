@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,9 @@ SIZES = {"table1": (11, 5), "table2": (10, 5), "table3": (12, 5), "table4": (8, 
 def test_list_prints_tables_profiles_and_next_steps(run: Run) -> None:
     code, out, err = run("list")
     assert (code, err) == (0, "")
-    lines = [line.split() for line in out.splitlines()]
-    assert {line[0]: (int(line[1]), int(line[2])) for line in lines if line and line[0] in SIZES} == SIZES
+    found = re.findall(r"^(table\d) +(\d+)(?: \+ \d+ on request)? +(\d+) ", out, re.MULTILINE)
+    assert {table: (int(cells), int(seeds)) for table, cells, seeds in found} == SIZES
+    assert " 12 + 1 on request " in out
     for profile in ("paper", "shallow", "smoke"):
         assert f"\n{profile} " in out
     assert "`paperbench run table2" in out
@@ -99,10 +101,10 @@ def test_help_groups_the_commands_and_is_printed_without_arguments(run: Run) -> 
     assert (code, err) == (0, "")
     assert run() == (2, out, "")
     assert [line for line in out.splitlines() if line.endswith(":")][1:] == [
-        "Look:",
-        "Run:",
-        "Judge:",
-        "Machine and files:",
+        "Inspect:",
+        "Train:",
+        "Compare:",
+        "Utilities:",
     ]
 
 

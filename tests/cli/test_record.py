@@ -31,8 +31,7 @@ def test_result_is_recorded_as_external(record: Run) -> None:
     assert (code, err) == (0, "")
     (path,) = Path("results/external").iterdir()
     assert out == (
-        f"Recorded: table2 original/resnet164, seed 3, 6.41 % (source: 'A. Author'), in {path}. It is marked as "
-        "external and never pooled with your own runs.\n"
+        f"Recorded table2 original/resnet164, seed 3: 6.41 %\nin {path}\nNext: `paperbench compare table2`\n"
     )
     table = load_table("table2", ROOT)
     cell = table.cell("original/resnet164")
@@ -57,7 +56,7 @@ def test_cell_with_several_nets_takes_a_result_for_each(record: Run) -> None:
     for label in ("gate_bias=0", "gate_bias=-2"):
         code, out, _ = record(*where, "--setting", label)
         assert code == 0
-        assert out.startswith(f"Recorded: table1 exclusive_gating_0_to_5/resnet110 ({label}), seed 3, ")
+        assert out.startswith(f"Recorded table1 exclusive_gating_0_to_5/resnet110 ({label}), seed 3: ")
     table = load_table(SWEEP[0], ROOT)
     cell = table.cell(SWEEP[1])
     found = {result.setting: result.experiment for result in read_externals(Path("results"))[0]}

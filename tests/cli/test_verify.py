@@ -38,7 +38,7 @@ def test_verify_checks_external_results(run: Run, tmp_path: Path) -> None:
     entry = ("--seed", 3, "--error", 6.41, "--source", "A. Author", "--results", tmp_path)
     run("record", "table2", "original/resnet164", *entry)
     code, out, _ = run("verify", tmp_path)
-    assert (code, out) == (0, f"{tmp_path}: 0 runs and 1 external result checked.\nOK: all files verified.\n")
+    assert (code, out) == (0, f"{tmp_path}: 1 external result checked.\nOK: all files verified.\n")
     (path,) = (tmp_path / "external").iterdir()
     path.write_text(path.read_text().replace("6.41", "6.14"))
     code, out, _ = run("verify", tmp_path)

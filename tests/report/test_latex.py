@@ -198,7 +198,6 @@ def test_notes_on_verdicts_are_footnotes(numbers: Comparison) -> None:
         ("original Residual Unit", "shifted by +0.17"),
         ("ReLU-only pre-activation", in_cell(numbers, "relu_only_preact/resnet110").reason),
         ("full pre-activation", "beyond the tolerance, but not after Holm's correction"),
-        ("full pre-activation", "rests on external results, listed separately"),
     ):
         (line,) = (line for line in notes.splitlines() if note in line)
         letter = line.partition("}")[0] + "}"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from paperbench.report.published import describe, published_table
@@ -16,7 +18,7 @@ def test_short_description_has_numbers_nets_and_recipe(table2: Table) -> None:
     for part in (
         "Table 2 of arXiv:1603.05027",
         "\noriginal Residual Unit    4(a)        6.61        5.93\n",
-        "Published: median of 5 runs, unless noted. Tolerance: 0.5 percentage points",
+        "Published: median of 5 runs. Tolerance: 0.5 percentage points.",
         "preact/resnet164                preact_resnet164\n",
         "Recipe cifar: batch_size 128; iterations 64000; learning_rate 0.1;",
     ):
@@ -51,7 +53,33 @@ def test_description_is_of_the_profile(table2: Table) -> None:
 def test_rows_with_one_net_and_sweeps_take_a_line(tables: dict[str, Table]) -> None:
     assert "\npreact_resnet152/*                   preact_resnet152\n" in describe(tables["table5"], "paper")
     assert "preact_resnet152/*                   not in this profile" in describe(tables["table5"], "smoke")
-    assert "resnet110_exclusive_gating(gate_bias=0) to gate_bias=-5\n" in describe(tables["table1"], "paper")
+    assert "resnet110_exclusive_gating(gate_bias=0 to -5)\n" in describe(tables["table1"], "paper")
+
+
+def test_exceptions_and_missing_numbers_are_explained(tables: dict[str, Table]) -> None:
+    assert "Tolerance: 0.5 percentage points. Exceptions: `--long`." in describe(tables["table1"], "paper")
+    assert "conv_shortcut/resnet110: tolerance 1 percentage point\n" in describe(tables["table1"], "paper", long=True)
+    assert "-: the paper prints no number." in describe(tables["table3"], "paper")
+
+
+def test_variant_of_a_recipe_shows_what_differs(tables: dict[str, Table]) -> None:
+    text = " ".join(describe(tables["table3"], "paper", long=True).split())
+    assert "Recipe cifar of 12 cells (" in text
+    assert ": as cifar, but warm_up none." in text
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_names_break_between_their_words(
+    tables: dict[str, Table], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for table in tables.values():
+        nets = describe(table, "paper", long=True).split("Nets in profile")[1].split("\n\n")[0]
+        _, rule, *lines = nets[nets.index("\ncell") + 1 :].splitlines()
+        assert len(rule.split()) <= 5
+        words = {word for cell in table.all_cells for word in re.split(r"[_/(]", cell.id)}
+        keys = [line[: rule.index(" ")].strip() for line in lines]
+        assert {word for key in keys for word in re.split(r"[_/(]", key) if word} <= words | {"*"}
 
 
 @pytest.mark.parametrize("columns", [60, pytest.param(200, marks=pytest.mark.full)])

@@ -67,14 +67,13 @@ def test_every_verdict_has_its_reason(numbers: Comparison) -> None:
     ]
     assert row(text, "ReLU-only")[3:] == ["9.20 (+2.49)", "not comparable [d]", "5.91", "(at 1,000)", "not run"]
     assert row(text, "full pre-activation")[3:5] == ["7.30 (+0.93)", "worse [e]"]
-    assert row(text, "full pre-activation")[-2:] == ["-", "reproduced [f]"]
+    assert row(text, "full pre-activation")[-2:] == ["-", "-"]
     for letter, note in (
         ("a", "shifted by +0.17"),
         ("b", in_cell(numbers, "relu_before_addition/resnet110").reason),
         ("c", in_cell(numbers, "relu_before_addition/resnet164").reason),
         ("d", in_cell(numbers, "relu_only_preact/resnet110").reason),
         ("e", "beyond the tolerance, but not after Holm's correction"),
-        ("f", "rests on external results, listed separately"),
     ):
         assert note
         assert f"\n[{letter}] {note}" in text
@@ -231,13 +230,14 @@ def test_reduced_profile_has_no_verdicts(table2: Table) -> None:
     assert row(text, "cell ")[-1] == "median"
     assert row(text, "full pre-activation")[3].startswith("12.00")
     assert "(+" not in row(text, "full pre-activation")[3]
+    assert "ours: test error (%) of 1 run." in text
 
 
 def test_only_columns_of_the_selected_cells_are_shown(table2: Table) -> None:
     text = text_of(compared(table2, record(table2, "preact/resnet110", 6.5), cells="preact/resnet110"))
     assert "ResNet-110, paper" in text
     assert "ResNet-164" not in text
-    assert "14 about cells that were not selected." in text
+    assert "14 not judged; they need cells that were not selected." in text
 
 
 def test_run_of_two_cells_is_listed_once(table2: Table) -> None:
@@ -311,7 +311,7 @@ def test_external_results_have_a_section_and_no_place_among_ours(numbers: Compar
         for seed in range(5)
     ]
     text = text_of(compared(table1, externals=sweep))
-    assert row(text, "exclusive gating")[5:7] == ["-", "reproduced [a, b]"]
+    assert row(text, "exclusive gating")[5:7] == ["-", "-"]
     assert "External results" not in text_of(compared(table1))
 
 
@@ -327,9 +327,30 @@ def test_external_results_have_a_section_and_no_place_among_ours(numbers: Compar
 )
 def test_outliers_are_named_and_still_count(table2: Table, errors: tuple[float, ...], outliers: list[str]) -> None:
     report = Report(compared(table2, *records(table2, "preact/resnet110", errors)))
-    assert [text for net in report.nets for text in net.outliers] == outliers
-    assert any("Outliers, which count like every run" in note for note in report.short_notes) is bool(outliers)
+    notes = [note for note in report.short_notes if note.startswith("Outliers, which count like every run: ")]
+    assert len(notes) == len(outliers)
+    assert all(outlier in note for note, outlier in zip(notes, outliers, strict=True))
     assert [len(net.net.counted) for net in report.nets if net.ours] == [len(errors)]
+
+
+def test_noise_and_outliers_of_external_results_are_with_them(table2: Table) -> None:
+    errors = (6.3, 6.4, 6.35, 6.45, 16.9)
+    externals = [external(table2, "preact/resnet110", e, seed=s, source="A lab") for s, e in enumerate(errors)]
+    comparison = compared(table2, externals=externals)
+    text = flat(text_of(comparison, long=False))
+    assert in_cell(comparison, "preact/resnet110").verdict == "underpowered"
+    assert (
+        "n=5, reported by A lab: underpowered (too much noise); seed 4: 16.90 is far from the others; check it" in text
+    )
+    assert "[a]" not in text
+    assert "Outliers" not in text
+    assert row(summary(Report(comparison)), "preact/resnet110")[-1] == "-"
+
+
+def test_claims_without_runs_name_the_missing_cells_once(table2: Table) -> None:
+    text = text_of(compared(table2)).split("Not run:")[1]
+    assert text.count("no runs of our own: ") == 1
+    assert flat(text).count(", preact/resnet110") == 1
 
 
 def test_summary_lists_cells_with_runs_in_few_lines(numbers: Comparison, tables: dict[str, Table]) -> None:
