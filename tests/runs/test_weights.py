@@ -196,7 +196,7 @@ def test_timm_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: P
         timm.create_model(
             "preact_resnet20", depth=8, transition_shortcut="raw", pretrained=True, pretrained_cfg_overlay=overlay
         )
-    with pytest.raises(PaperbenchError, match="holds another net"):
+    with pytest.raises(PaperbenchError, match="holds a different net"):
         timm.create_model("preact_resnet20", pretrained=True, pretrained_cfg_overlay=overlay)
     more = timm.create_model("preact_resnet20", depth=8, num_classes=7, pretrained=True, pretrained_cfg_overlay=overlay)
     assert more(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
