@@ -220,9 +220,8 @@ def wait_without_spinning() -> None:
 def _format_seeds(seeds: Collection[int]) -> str:
     """Format seeds: "seed 3", "seeds 0-4", "seeds 0,2"."""
     first, last = min(seeds), max(seeds)
-    if first == last:
-        return f"seed {first}"
-    return f"seeds {first}-{last}" if last - first == len(seeds) - 1 else f"seeds {','.join(map(str, sorted(seeds)))}"
+    numbers = f"{first}-{last}" if last - first == len(seeds) - 1 else ",".join(map(str, sorted(seeds)))
+    return f"seed {first}" if first == last else f"seeds {numbers}"
 
 
 def _printable(text: str) -> str:
@@ -289,9 +288,7 @@ class Plan:
     @property
     def counted(self) -> str:
         """Which runs count in the table, as a sentence."""
-        text = (
-            f"{count(self.seeds, 'run')} per cell count{'s' * (self.seeds == 1)} ({_format_seeds(range(self.seeds))})"
-        )
+        text = f"Runs that count: {self.seeds} per cell ({_format_seeds(range(self.seeds))})"
         if extension := {run.seed for run in self.runs} - set(range(self.seeds)):
             text += f"; {_format_seeds(extension)}: the extension, for cells that these leave undecided"
         return f"{text}."
@@ -310,9 +307,8 @@ class Plan:
         rows = []
         for (_, status), runs in groups.items():
             to_do = sum(lacking.get(run.id, 0) for run in runs)
-            first, *more = runs[0].cells
-            rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}"))
-            rows += [(cell, "", "", "") for cell in more]
+            rows.append((runs[0].cells[0], _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}"))
+            rows += [(cell, "", "", "") for cell in runs[0].cells[1:]]
         grid = Grid(("cells", "seeds", "status", "to do"), tuple(rows), ("left", "left", "left", "right"))
         n_runs, total = count(len(self.runs), "run"), count(sum(lacking.values()), "iteration")
         work = f"{total} to do, about {format_bytes(self.bytes_needed)} of disk"
@@ -381,8 +377,7 @@ def plan(
     Args:
         results: The results directory; its runs are resumed.
         cells: One shell pattern or several, see `Table.cells`.
-        seeds: Runs per cell; by default the table's or profile's. With the paper's profile, twice as many are its
-            extension.
+        seeds: Runs per cell; by default the table's or profile's. Twice the paper profile's are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
         engine: "eager", "graph" or "compile"; "auto" chooses.
         data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.

@@ -104,6 +104,7 @@ def plan(tmp_path: Path) -> Any:
 def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = plan(stop_at=4)
     assert first.unnamed_rows == ()
+    assert {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ), "OpenMP threads sleep in notebooks too"
     assert "not started" in str(first)
     assert "1 run, 4 iterations to do, about 2.2 MB of disk" in str(first)
     assert not (tmp_path / "results").exists()
@@ -114,7 +115,7 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert "paused at iteration 4 of 6 as requested" in err
     assert outcome.advice == "Next: give the same command without --stop-at, or with a later one."
     assert "preact/resnet110" in outcome.summary()
-    assert outcome.summary().endswith(f"\n1 run per cell counts (seed 0).\n\n{outcome.advice}")
+    assert outcome.summary().endswith(f"\nRuns that count: 1 per cell (seed 0).\n\n{outcome.advice}")
 
     second = plan()
     ((run, left),) = second.remaining
@@ -158,7 +159,7 @@ def test_runs_that_were_asked_for_count(plan: Any) -> None:
     outcome = paperbench.run(both, Observer())
     assert outcome.judged.cells[0].shown is not None
     assert len(outcome.judged.cells[0].shown.errors) == 2
-    assert "2 runs per cell count (seeds 0-1)." in outcome.summary()
+    assert "Runs that count: 2 per cell (seeds 0-1)." in outcome.summary()
     assert "--seeds 2" in both.compare_command, "it prints the same table"
 
 
@@ -171,7 +172,7 @@ def test_twice_the_runs_of_the_paper_profile_are_its_extension(
     plans = {seeds: plan(profile="paper", seeds=seeds) for seeds in (None, 10, 7)}
     assert [(len(one.runs), one.seeds) for one in plans.values()] == [(5, 5), (10, 5), (7, 7)]
     assert plans[10].counted == (
-        "5 runs per cell count (seeds 0-4); seeds 5-9: the extension, for cells that these leave undecided."
+        "Runs that count: 5 per cell (seeds 0-4); seeds 5-9: the extension, for cells that these leave undecided."
     )
 
 

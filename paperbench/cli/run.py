@@ -95,10 +95,9 @@ def execute(args: argparse.Namespace) -> int:
     left, failed = len(outcome.remaining), len(outcome.failed)
     for complaint in outcome.judged.complaints:
         progress.say(f"paperbench: left out: {complaint}")
-    if left and outcome.is_cut_short:
-        if not outcome.signal:  # whose handler has printed a message
-            progress.say(f"paperbench: stopped after {args.max_seconds:g} seconds; {count(left, 'run')} left.")
-    elif left > failed:
+    if left and outcome.is_cut_short and not outcome.signal:  # the handler of a signal prints its own message
+        progress.say(f"paperbench: stopped after {args.max_seconds:g} seconds; {count(left, 'run')} left.")
+    elif left > failed and not outcome.is_cut_short:
         progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:
         ids = ", ".join(run.id for run in outcome.failed)
