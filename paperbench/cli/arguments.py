@@ -84,18 +84,11 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def command_for(name: str, args: argparse.Namespace) -> str:
     """Return another command for the table, with the options that were given."""
-    defaults: dict[str, Any] = {
-        "cells": [],
-        "profile": "paper",
-        "seeds": None,
-        "results": DEFAULT_RESULTS,
-        "tables": None,
-    }
     parts = ["paperbench", name, args.table]
-    for option, default in defaults.items():
-        value = getattr(args, option, default)
-        if value and value != default:
-            parts += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
+    for option in ("--cells", "--profile", "--seeds", "--results", "--tables"):
+        value = getattr(args, option[2:], None)
+        if value and value != _SHARED.get(option, {}).get("default"):
+            parts += [option, *map(str, value if isinstance(value, list) else [value])]
     return shlex.join(parts)
 
 

@@ -19,8 +19,6 @@ MODELS = {
 BUILD_SHARE = 0.8
 """Share of a net's time after which nothing more is built, to leave time for a round of what was built."""
 
-MAX_NOISE = 0.2
-"""Noise above which a warning is printed."""
 
 SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
 DESCRIPTION = (
@@ -121,7 +119,7 @@ def _measure(args: argparse.Namespace) -> int:
         deadline = now + BUILD_SHARE * (end - now) / (len(names) - number)
         nets.append(measure_net(training, variants, args.rounds or 7, args.seconds, deadline, _log))
         print(format_net(nets[-1]), end="\n\n", flush=True)
-        if (nets[-1].noise or 0) > MAX_NOISE:
+        if (nets[-1].noise or 0) > 0.2:
             _log(f"Noise of {nets[-1].noise:.0%}: close other programs or raise --rounds.")
         # after each net, so that an interrupted command keeps its measurements
         _write(args.json, BenchReport(1, machine_facts(device), tuple(nets)))

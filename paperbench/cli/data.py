@@ -18,27 +18,19 @@ SUMMARY = "check, download or convert a data set"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    check = actions.add_parser(
-        "check",
-        help="load a data set and print its size and origin",
-        description="Load a data set and print its size and origin.",
-    )
+
+    def add_action(name: str, summary: str) -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+
+    check = add_action("check", "load a data set and print its size and origin")
     check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100 or digits")
     add_shared(check, "--data")
-    download = actions.add_parser(
-        "download",
-        help="download the original files and verify them",
-        description="Download the original files and verify them.",
-    )
+    download = add_action("download", "download the original files and verify them")
     download.add_argument("dataset", metavar="DATASET", help="cifar10 or cifar100")
     add_shared(download, "--data")
-    convert = actions.add_parser(
-        "convert",
-        help="make a .npz file from a directory of images or from the original files",
-        description="Make a .npz file from a directory of images or from the original files.",
-    )
+    convert = add_action("convert", "make a .npz file from a directory of images or from the original files")
     convert.add_argument(
-        "source", type=Path, metavar="SOURCE", help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)"
+        "source", metavar="SOURCE", type=Path, help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)"
     )
     convert.add_argument("target", type=Path, metavar="OUT.npz", help="file to create, such as data/cifar10.npz")
     convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: from the name of OUT.npz)")

@@ -58,17 +58,15 @@ def execute(args: argparse.Namespace) -> int:
         what = "is not a directory" if results.exists() else "does not exist"
         raise PaperbenchError(f"{results} {what}. Name a results directory (`--results DIR`).")
     if not any((results / name).is_dir() for name in ("runs", "external")):
-        raise PaperbenchError(
-            f"{results} contains neither runs/ nor external/. Name a results directory (`--results DIR`)."
-        )
+        raise PaperbenchError(f"{results} has neither runs/ nor external/. Name a results directory (`--results DIR`).")
     store = Store(results)
     runs = verify(store)
     externals, complaints = read_externals(results)
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in runs).items()))
     n_externals = len(externals) + len(complaints)
-    checked = [count(len(runs), "run")] if runs or not n_externals else []
-    checked += [count(n_externals, "external result")] if n_externals else []
-    _print(f"{results}: {' and '.join(checked)} checked{statuses and f': {statuses}'}.")
+    counts = {"run": len(runs), "external result": n_externals}
+    found = " and ".join(count(number, noun) for noun, number in counts.items() if number) or "0 runs"
+    _print(f"{results}: {found} checked{statuses and f': {statuses}'}.")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
     for line in [f"remark: {r}" for run in runs for r in run.remarks] + [f"problem: {p}" for p in problems]:
         _print(line)

@@ -115,7 +115,7 @@ def _stacked(lines: Lines, column: str, where: Literal["b", "t"]) -> str:
 def _entry(text: str) -> str:
     if isinstance(text, Marked):
         letters = ",".join(text.letters)
-        return escape(text.text) + (rf"\textsuperscript{{{letters}}}" if letters else "")
+        return _entry(text.text) + (rf"\textsuperscript{{{letters}}}" if letters else "")
     return "--" if text == NOTHING else escape(text)
 
 

@@ -21,9 +21,8 @@ def describe(table: Table, profile_name: str, long: bool = False) -> str:
     profile = table.profiles.named(profile_name)
     source, defaults = table.source, table.expected.defaults
     how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
-    cells = table.all_cells
-    printed = [cell for cell in cells if cell.number is not None]
-    has_exceptions = any(c.published_runs != defaults.n or c.tolerance != defaults.tolerance for c in printed)
+    usual, cells = (defaults.n, defaults.tolerance), table.all_cells
+    has_exceptions = any((c.published_runs, c.tolerance) != usual for c in cells if c.number is not None)
     unless = f" Exceptions: {'see the notes' if long else '`--long`'}." if has_exceptions else ""
     missing = " -: the paper prints no number." if any(c.expected.value == "unprinted" for c in cells) else ""
     parts = [

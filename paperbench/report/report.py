@@ -61,15 +61,16 @@ class NetReport:
         return "; ".join(filter(None, parts))
 
     @cached_property
-    def outliers(self) -> list[Run]:
-        """Counted runs far from their median."""
+    def outliers(self) -> list[str]:
+        """Counted runs far from their median, as "seed (error)"."""
         runs = [run for run in self.net.counted if run.error is not None and math.isfinite(run.error)]
         if len(runs) < MIN_RUNS_FOR_OUTLIERS:
             return []
         median = statistics.median(errors_of(runs))
         deviations = [abs(error - median) for error in errors_of(runs)]
         bound = max(OUTLIER_MADS * 1.4826 * statistics.median(deviations), self.cell.tolerance)
-        return [run for run, deviation in zip(runs, deviations, strict=True) if deviation > bound]
+        far = [run for run, deviation in zip(runs, deviations, strict=True) if deviation > bound]
+        return [f"seed {run.seed} ({percent(run.error or 0.0)})" for run in far]
 
     @property
     def others(self) -> list[str]:
@@ -94,8 +95,7 @@ class NetReport:
             text += f", n={len(runs)}, reported by {group.conditions.source}"
             if is_judged:
                 text += f": {self.net.assessment.verdict}" + (f" ({'; '.join(notes)})" if notes else "")
-                for run in self.outliers:
-                    text += f"; seed {run.seed}: {percent(run.error or 0.0)} is far from the others; check it"
+                text += "".join(f"; {outlier} is far from the others: check it" for outlier in self.outliers)
             yield f"{text}; errors: {self.errors if is_judged else _by_seed(runs)}" if long else text
 
     def _describe(self, group: Group) -> str:
@@ -128,14 +128,6 @@ class CellReport:
     def verdict(self) -> str:
         """The verdict to print beside our result."""
         return NOTHING if self.is_external else self.compared.verdict
-
-    def external_results(self, long: bool = True) -> Iterator[str]:
-        """Describe the external results of each net and source."""
-        for net in self.nets:
-            notes = self.notes[:-1] if len(self.nets) == 1 else [net.net.assessment.reason]
-            # Others cannot extend their results, so only the reason remains of "too much noise; extend to 10 runs".
-            found = [note.partition("; extend to")[0] for note in notes if note]
-            yield from net.external_results(long, found)
 
     @cached_property
     def ours(self) -> str:
@@ -221,9 +213,9 @@ class Report:
         """The paper's table with our results beside it."""
         ours = {cell.compared.cell.id: cell.ours for cell in self._shown}
         verdicts = {
-            cell.compared.cell.id: NOTHING
-            if cell.is_external
-            else Marked(cell.verdict, [self.letters[note] for note in cell.notes])
+            cell.compared.cell.id: Marked(
+                cell.verdict, [] if cell.is_external else [self.letters[note] for note in cell.notes]
+            )
             for cell in self._shown
             if self.has_verdicts
         }
@@ -247,7 +239,12 @@ class Report:
 
     def external_results(self, long: bool = True) -> list[str]:
         """Describe external results, a text for each source and net."""
-        return [text for cell in self.cells for text in cell.external_results(long)]
+        texts: list[str] = []
+        for cell, net in [(c, n) for c in self.cells for n in c.nets]:
+            notes = cell.notes[:-1] if len(cell.nets) == 1 else [net.net.assessment.reason]
+            # The advice in "too much noise; extend to 10 runs" is for our runs.
+            texts += net.external_results(long, [note.partition("; extend to")[0] for note in notes if note])
+        return texts
 
     @property
     def short_notes(self) -> Iterator[str]:
@@ -262,22 +259,14 @@ class Report:
         is_running = any(cell.ours.startswith("(at") for cell in self.cells)
         farthest = "; (at k): no run has ended, the farthest is at iteration k" if is_running else ""
         minus = "; (+x): minus the published number, in points" if self.has_verdicts else ""
-        what = f"median test error (%) of {comparison.planned} runs, or of n where given"
-        if comparison.planned == 1:
-            what = "test error (%) of 1 run" + (
-                ", or median of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
-            )
+        median = "median " if comparison.planned > 1 else ""
+        or_n = ", or of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
         if any(net.ours for net in self.nets):
-            yield f"ours: {what}{minus}{farthest}."
+            yield f"ours: {median}test error (%) of {count(comparison.planned, 'run')}{or_n}{minus}{farthest}."
         if not self.has_verdicts:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
-        outliers = [
-            f"{net.name}: seed {run.seed} ({percent(run.error or 0.0)})"
-            for net in self.nets
-            for run in net.outliers
-            if net.ours
-        ]
+        outliers = [f"{net.name}: {text}" for net in self.nets if net.ours for text in net.outliers]
         if outliers:
             yield (
                 f"Outliers, which count like every run: {'; '.join(outliers)}. They are farther from the median of at "
@@ -308,9 +297,8 @@ class Report:
         comparison = self.comparison
         counts = Counter(claim.standing for claim in comparison.claims)
         parts = [f"{counts[standing]} {standing}" for standing in get_args(Standing) if counts[standing]]
-        if comparison.claims_left_out:
-            they_need = "it needs" if comparison.claims_left_out == 1 else "they need"
-            parts.append(f"{comparison.claims_left_out} not judged; {they_need} cells that were not selected")
+        if n := comparison.claims_left_out:
+            parts.append(f"{n} not judged; {'it needs' if n == 1 else 'they need'} cells that were not selected")
         contradicted = ", ".join(c.claim.id for c in comparison.claims if c.standing == "contradicted")
         return f"{', '.join(parts)}.{f' Contradicted: {contradicted}.' if contradicted else ''}" if parts else ""
 

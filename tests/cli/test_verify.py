@@ -49,7 +49,7 @@ def test_verify_checks_external_results(run: Run, tmp_path: Path) -> None:
 def test_verify_refuses_what_is_not_a_results_directory(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, message in (
-        (tmp_path, "contains neither runs/ nor external/"),
+        (tmp_path, "has neither runs/ nor external/"),
         ("missing", "missing does not exist"),
         ("file", "file is not a directory"),
     ):
