@@ -214,14 +214,13 @@ class Progress(Observer):
         self.say(f"{name if self._is_terminal else self._name(run)}: {text}")
 
     def _layout(self) -> tuple[str, int]:
-        """Return tqdm's format and width: the run, the facts that fit, the most important ones first, and a bar."""
+        """Return tqdm's format and width: the time left for all runs, the run, the facts that fit, and a bar."""
         columns = self._stream.width - 1  # a full line would make some terminals start another
         run = f"[{self._number}/{self._runs}] {self._run.cells[0]}, seed {self._run.seed}" if self._run else ""
-        facts = [f"{self._left_in_all()} left", f"{self._here:,}/{self._all:,}", *self._facts]
-        while facts and len(run) + len(", ".join(facts)) + 2 > columns - BAR_WIDTH - 3:
+        facts = [f"{self._left_in_all()} left", run, f"{self._here:,}/{self._all:,}", *self._facts]
+        while len(facts) > 2 and len(", ".join(facts)) > columns - BAR_WIDTH - 3:
             facts.pop()
-        text = f"{run}: {', '.join(facts)}" if facts else run
-        return f"{text} |{{bar:{BAR_WIDTH}}}|", columns
+        return f"{', '.join(facts)} |{{bar:{BAR_WIDTH}}}|", columns
 
     def _refresh(self) -> None:
         self._bar.bar_format, self._bar.ncols = self._layout()

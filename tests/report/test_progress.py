@@ -119,9 +119,9 @@ def test_terminal_keeps_one_line_per_run(run: PlannedRun) -> None:
     ("columns", "start"),
     [
         (40, "[1/2] preact/resnet110, seed 0 |████"),
-        (60, "[1/2] preact/resnet110, seed 0: 0:00 left |█████     |"),
-        (80, "[1/2] preact/resnet110, seed 0: 0:00 left, 40/80, loss 1.00 |█████     |"),
-        (200, "[1/2] preact/resnet110, seed 0: 0:00 left, 40/80, loss 1.00, err 41.5, test 78.6 |█████     |"),
+        (60, "0:00 left, [1/2] preact/resnet110, seed 0 |█████     |"),
+        (80, "0:00 left, [1/2] preact/resnet110, seed 0, 40/80, loss 1.00 |█████     |"),
+        (200, "0:00 left, [1/2] preact/resnet110, seed 0, 40/80, loss 1.00, err 41.5, test 78.6 |█████     |"),
     ],
 )
 def test_bar_shows_the_run_and_the_facts_that_fit(
