@@ -218,7 +218,7 @@ class Progress(Observer):
         columns = self._stream.width - 1  # a full line would make some terminals start another
         run = f"[{self._number}/{self._runs}] {self._run.cells[0]}, seed {self._run.seed}" if self._run else ""
         facts = [f"{self._left_in_all()} left", run, f"{self._here:,}/{self._all:,}", *self._facts]
-        while len(facts) > 2 and len(", ".join(facts)) > columns - BAR_WIDTH - 3:
+        while len(facts) > 1 and len(", ".join(facts)) > columns - BAR_WIDTH - 3:
             facts.pop()
         return f"{', '.join(facts)} |{{bar:{BAR_WIDTH}}}|", columns
 

@@ -118,7 +118,7 @@ def test_terminal_keeps_one_line_per_run(run: PlannedRun) -> None:
 @pytest.mark.parametrize(
     ("columns", "start"),
     [
-        (40, "[1/2] preact/resnet110, seed 0 |████"),
+        (40, "0:00 left |█████     |"),
         (60, "0:00 left, [1/2] preact/resnet110, seed 0 |█████     |"),
         (80, "0:00 left, [1/2] preact/resnet110, seed 0, 40/80, loss 1.00 |█████     |"),
         (200, "0:00 left, [1/2] preact/resnet110, seed 0, 40/80, loss 1.00, err 41.5, test 78.6 |█████     |"),
@@ -145,7 +145,7 @@ def test_bar_follows_the_width_of_the_terminal(run: PlannedRun) -> None:
         fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
         progress.stepped(1)
         progress.logged(line(1, None))
-        assert screen.lines()[-1].rstrip().endswith("seed 0 |▏         |")
+        assert screen.lines()[-1].rstrip().endswith("left |▏         |")
 
 
 def test_closed_terminal_does_not_end_a_training(run: PlannedRun) -> None:
