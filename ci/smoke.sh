@@ -7,6 +7,5 @@ results=build/smoke-results
 rm -rf "$results"
 paperbench run table2 --profile smoke --results "$results" "$@"
 echo
-echo "Records and histories are in $results. To print this table again:"
-echo "  paperbench compare table2 --profile smoke --results $results"
-echo "The smoke profile shows that paperbench works. Its errors are not comparable with the paper's."
+echo "Records and histories are in $results. The smoke profile shows that paperbench works; its errors are not comparable"
+echo "with the paper's."

@@ -353,7 +353,7 @@ class Outcome:
             return paragraph(f"Next: {fix}give the same command again ({count(len(self.remaining), 'run')} to do).")
         if self.plan.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
             return paragraph("Next: give the same command without --stop-at, or with a later one.")
-        return f"Next: print the report.\n{self.plan.compare_command}"
+        return f"Next, print the report:\n{self.plan.compare_command}"
 
 
 def plan(

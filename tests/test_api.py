@@ -131,7 +131,7 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert cell.shown
     assert cell.shown.errors == [record.result.test_error]
     options = f"--cells preact/resnet110 --profile smoke --results {tmp_path / 'results'} --tables {tmp_path}"
-    assert outcome.advice == f"Next: print the report.\npaperbench compare table2 {options}"
+    assert outcome.advice == f"Next, print the report:\npaperbench compare table2 {options}"
     assert plan().remaining == []
     assert "1 run, all finished." in str(plan())
 
