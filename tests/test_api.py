@@ -154,11 +154,17 @@ def test_outcome_has_failed_and_remaining_runs(plan: Any, tmp_path: Path) -> Non
     assert paperbench.run(plan(seeds=2, incompatible="restart"), Observer()).failed == []
 
 
+def test_command_without_time_for_a_run_is_no_error(plan: Any) -> None:
+    outcome = paperbench.run(plan(max_seconds=1e-9), Observer())
+    assert (len(outcome.remaining), outcome.is_cut_short) == (1, True)
+
+
 def test_runs_that_were_asked_for_count(plan: Any) -> None:
     both = plan(seeds=2)
     outcome = paperbench.run(both, Observer())
     assert outcome.judged.cells[0].shown is not None
     assert len(outcome.judged.cells[0].shown.errors) == 2
+    assert outcome.judged.comparison.planned == 2
     assert "Runs that count: 2 per cell (seeds 0-1)." in outcome.summary()
     assert "--seeds 2" in both.compare_command, "it prints the same table"
 
