@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from paperbench import files
 from paperbench.data.dataset import ImageDataset
@@ -37,6 +38,17 @@ def edit(path: Path, old: str, new: str) -> int:
     assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {path}"
     path.write_text(text.replace(old, new), encoding="utf-8")
     return text[: text.index(old)].count("\n") + 1
+
+
+def change_yaml(path: Path, *changes: tuple[tuple[str | int, ...], Any]) -> None:
+    """Set the values at some paths of keys and indices in a YAML file."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for (*parents, last), value in changes:
+        holder = content
+        for part in parents:
+            holder = holder[part]
+        holder[last] = value
+    path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")
 
 
 def line_of(path: Path, text: str) -> int:

@@ -18,7 +18,7 @@ from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
-from tests.helpers import copy_of_specs, edit, python
+from tests.helpers import change_yaml, copy_of_specs, python
 
 
 def test_table_is_compared_without_torch(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_precision_is_the_users_or_tables_or_devices(plan: Any, tmp_path: Path) 
         return {run.spec.precision for run in plan(**choices).runs}
 
     assert chosen() == {"fp32"}
-    edit(tmp_path / "experiments/table2.yaml", "recipe: cifar", "precision: bf16\nrecipe: cifar")
+    change_yaml(tmp_path / "experiments/table2.yaml", (("precision",), "bf16"))
     assert chosen() == {"bf16"}
     assert chosen(precision="fp32") == {"fp32"}
 

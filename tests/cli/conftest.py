@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paperbench.cli.main import main
-from tests.helpers import copy_of_specs, edit
+from tests.helpers import change_yaml, copy_of_specs
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -38,16 +38,16 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def quick_specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped specs, whose smoke profile trains nets of 8 and 11 layers for six iterations. Do not edit."""
     specs = copy_of_specs(tmp_path_factory.mktemp("specs"))
-    profiles = specs / "experiments" / "profiles.yaml"
-    for old, new in (
-        ("depth: {basic: 14, bottleneck: 20, one_layer: 14}", "depth: {basic: 8, bottleneck: 11, one_layer: 8}"),
-        ("batch_size: 64", "batch_size: 32"),
-        ("iterations: 80", "iterations: 6"),
-        ("iterations: 5}", "iterations: 1}"),
-        ("at: [50, 65]", "at: [3, 5]"),
-        ("{log_every: 20, test_every: 40, checkpoint_every: 40}", "{log_every: 1, test_every: 3, checkpoint_every: 2}"),
-    ):
-        edit(profiles, old, new)
+    smoke = ("profiles", "smoke")
+    change_yaml(
+        specs / "experiments" / "profiles.yaml",
+        ((*smoke, "depth"), {"basic": 8, "bottleneck": 11, "one_layer": 8}),
+        ((*smoke, "recipe", "batch_size"), 32),
+        ((*smoke, "recipe", "iterations"), 6),
+        ((*smoke, "recipe", "warm_up", "iterations"), 1),
+        ((*smoke, "recipe", "drops", "at"), [3, 5]),
+        ((*smoke, "recipe", "monitoring"), {"log_every": 1, "test_every": 3, "checkpoint_every": 2}),
+    )
     return specs
 
 

@@ -22,7 +22,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.table import Table, load_table
 from tests.compare.judging import external, record, records
-from tests.helpers import ROOT, copy_of_specs, edit, write_record
+from tests.helpers import ROOT, change_yaml, copy_of_specs, edit, write_record
 
 Run = Callable[..., tuple[int, str, str]]
 MATCHING = (6.30, 6.40, 6.35, 6.45, 6.38)  # preact/resnet110 is published as 6.37
@@ -174,7 +174,7 @@ def test_external_results_are_listed_and_damaged_ones_named(run: Run, tmp_path: 
 def test_changed_recipe_is_named_despite_a_broken_table(run: Run, tmp_path: Path, table2: Table) -> None:
     specs = copy_of_specs(tmp_path / "specs")
     write(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
-    edit(specs / "experiments" / "recipes" / "cifar.yaml", "momentum: 0.9", "momentum: 0.8")
+    change_yaml(specs / "experiments" / "recipes" / "cifar.yaml", (("momentum",), 0.8))
     (specs / "experiments" / "zz.yaml").write_text("table: [")
     (specs / "expected" / "zz.yaml").write_text("table: [")
     assert "recipe.momentum was 0.9 and is 0.8" in complaint(run, tmp_path, "--tables", specs)

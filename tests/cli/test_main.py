@@ -12,7 +12,7 @@ from PIL import Image
 import paperbench
 from paperbench.cli import list_tables
 from tests.cli.conftest import Run
-from tests.helpers import ROOT, copy_of_specs, edit, paperbench_process
+from tests.helpers import ROOT, change_yaml, copy_of_specs, paperbench_process
 
 SIZES = {"table1": (11, 5), "table2": (10, 5), "table3": (12, 5), "table4": (8, 5), "table5": (16, 3)}
 """Cells and runs per cell of each table."""
@@ -110,12 +110,12 @@ def test_help_groups_the_commands_and_is_printed_without_arguments(run: Run) -> 
 
 def test_own_tables_are_read(run: Run, tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
-    edit(specs / "experiments/table2.yaml", "title: Test error (%)", "title: My error (%)")
+    change_yaml(specs / "experiments/table2.yaml", (("title",), "My error (%)"))
     assert "My error (%)" in run("list", "--tables", specs)[1]
-    edit(specs / "experiments/table2.yaml", "recipe: cifar", "recipee: cifar")
+    change_yaml(specs / "experiments/table2.yaml", (("recipee",), "cifar"))
     code, _, err = run("list", "--tables", specs)
     assert code == 2
-    assert f"{specs / 'experiments/table2.yaml'}:5: recipee: unknown key. Did you mean 'recipe'?" in err
+    assert "recipee: unknown key. Did you mean 'recipe'?" in err
 
 
 def test_interrupt_prints_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

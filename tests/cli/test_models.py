@@ -10,7 +10,7 @@ import pytest
 from paperbench.catalogue import FAMILIES, NETS, resolve
 from paperbench.report.diagram import diagram
 from tests.cli.conftest import Run
-from tests.helpers import copy_of_specs, edit
+from tests.helpers import change_yaml, copy_of_specs
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_own_tables_are_listed(models: Run, tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
     for directory in ("experiments", "expected"):
         shutil.copy(specs / directory / "table2.yaml", specs / directory / "mine.yaml")
-        edit(specs / directory / "mine.yaml", "table: table2", "table: mine")
-    edit(specs / "experiments" / "mine.yaml", "resnet110: preact_resnet110", "resnet110: original_resnet110")
+        change_yaml(specs / directory / "mine.yaml", (("table",), "mine"))
+    change_yaml(specs / "experiments" / "mine.yaml", (("rows", 4, "cells", "resnet110"), "original_resnet110"))
     found = rows(models("*_resnet110", "--tables", specs)[1])
     original, preact = (found[name][-1].split(", ") for name in ("original_resnet110", "preact_resnet110"))
     assert (original.count("mine"), original.count("2")) == (1, 1)

@@ -15,7 +15,7 @@ from paperbench.api import wait_without_spinning
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from tests.cli.conftest import ONE_CELL, Run
-from tests.helpers import ROOT, edit
+from tests.helpers import ROOT, change_yaml
 
 DRY_RUN = ("--profile", "smoke", "--dry-run", "--device", "cpu")
 
@@ -170,8 +170,9 @@ def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
     """The command for a run that tests its net all the time, and saves a checkpoint only when it is stopped."""
     specs = shutil.copytree(quick_specs, tmp_path / "specs")
     profiles = specs / "experiments" / "profiles.yaml"
-    edit(profiles, "iterations: 6", "iterations: 1000000")
-    edit(profiles, "test_every: 3, checkpoint_every: 2", "test_every: 1, checkpoint_every: 1000000")
+    recipe = ("profiles", "smoke", "recipe")
+    monitoring = {"log_every": 1, "test_every": 1, "checkpoint_every": 1_000_000}
+    change_yaml(profiles, ((*recipe, "iterations"), 1_000_000), ((*recipe, "monitoring"), monitoring))
     return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--results", str(tmp_path / "r")]
 
 

@@ -29,7 +29,7 @@ from paperbench.report.latex import escape
 from paperbench.report.report import Report
 from paperbench.specs.table import Table, load_table
 from tests.compare.judging import COPY, compared, external, in_cell, record, records
-from tests.helpers import copy_of_specs, edit
+from tests.helpers import change_yaml, copy_of_specs
 
 HOSTILE = (
     r"""[1] *100%* & more_#1 {x} ~ ^ \end{table} $5 "q" -- '' ,, <<a>> ?` | 5-3 e` """
@@ -82,17 +82,18 @@ def _rows(tabular: LatexEnvironmentNode) -> Iterator[list[str]]:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """Compare a table with LaTeX's special characters in every text that a user controls."""
     root = copy_of_specs(tmp_path_factory.mktemp("hostile"))
-    quoted = "'" + HOSTILE.replace("'", "''") + "'"
-    edit(root / "experiments" / "table2.yaml", "title: BN after addition", f"title: {quoted}")
-    edit(root / "experiments" / "table2.yaml", "title: ReLU before addition", 'title: "* starred"')
-    edit(root / "experiments" / "table2.yaml", "title: ResNet-110}", 'title: "[0.5em], *, 100%"}')
-    edit(
+    change_yaml(
         root / "experiments" / "table2.yaml",
-        "title: Test error (%) on CIFAR-10 by placement of the activations",
-        f"title: {quoted}",
+        (("title",), HOSTILE),
+        (("rows", 1, "title"), HOSTILE),
+        (("rows", 2, "title"), "* starred"),
+        (("columns", 0, "title"), "[0.5em], *, 100%"),
     )
-    edit(root / "expected" / "table2.yaml", "resnet164: 5.93", "resnet164: {value: 5.93, mark: '^_%'}")
-    edit(root / "expected" / "table2.yaml", "claims:", f"footnotes: {{'^_%': {quoted}}}\nclaims:")
+    change_yaml(
+        root / "expected" / "table2.yaml",
+        (("cells", "original", "resnet164"), {"value": 5.93, "mark": "^_%"}),
+        (("footnotes",), {"^_%": HOSTILE}),
+    )
     table2 = load_table("table2", root)
     return compared(
         table2,
@@ -293,8 +294,7 @@ def test_long_titles_are_broken_in_wide_tables_only(comparisons: dict[str, Compa
     )
     assert "\noriginal Residual Unit & 4(a) &" in render(comparisons["table2"])
     root = copy_of_specs(tmp_path)
-    title = "title: ResNet-152, pre-act Residual Unit"
-    edit(root / "experiments" / "table5.yaml", title, "title: scaled ResNets by 1 - g(x)")
+    change_yaml(root / "experiments" / "table5.yaml", (("rows", 2, "title"), "scaled ResNets by 1 - g(x)"))
     text = render(compared(load_table("table5", root)))
     assert r"scaled ResNets by\\ \quad $1-g(x)$\end{tabular}" in text
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import needed_datasets, net_and_recipe, plan, run_spec
 from paperbench.specs.experiment import Evaluation
 from paperbench.specs.table import Table, load_table
-from tests.helpers import copy_of_specs, edit
+from tests.helpers import change_yaml, copy_of_specs
 
 IDS = {
     "table1": {
@@ -74,8 +75,8 @@ def test_first_seed_of_every_cell_comes_first(table2: Table, small_dataset: Imag
 
 def test_shared_run_has_the_name_of_its_first_cell(small_dataset: ImageDataset, tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
-    other = "{model: preact_resnet110, kwargs: {placement: original}}"
-    edit(specs / "experiments" / "table2.yaml", "resnet110: resnet110_bn_after_addition", f"resnet110: {other}")
+    other = {"model": "preact_resnet110", "kwargs": {"placement": "original"}}
+    change_yaml(specs / "experiments" / "table2.yaml", (("rows", 1, "cells", "resnet110"), other))
     table = load_table("table2", specs)
     cells = table.cells("original/resnet110") + table.cells("bn_after_addition/resnet110")
     (shared,) = plan(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset})
@@ -177,41 +178,36 @@ def test_experiment_digests_never_change(tables: dict[str, Table]) -> None:
 
 
 TABLE, RECIPE = "experiments/table4.yaml", "experiments/recipes/cifar.yaml"
-CELL = "    cells: {cifar10: original_resnet1202}"
-NET = "    cells: {{cifar10: {{model: original_resnet1202, kwargs: {{{}}}}}}}"
+ROW = ("rows", 1)
+NET = (*ROW, "cells", "cifar10")
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new"),
+    ("file", "path", "value"),
     [
-        (TABLE, CELL, CELL.replace("original", "preact")),
-        (TABLE, CELL, NET.format("shortcut_option: B")),
-        (TABLE, CELL, f"    recipe: cifar_torch\n{CELL}"),
-        (TABLE, CELL, f"    evaluation: {{crop: 28, scale: 32}}\n{CELL}"),
-        (RECIPE, "weight_decay: 0.0001", "weight_decay: 0.0002"),
+        (TABLE, NET, "preact_resnet1202"),
+        (TABLE, NET, {"model": "original_resnet1202", "kwargs": {"shortcut_option": "B"}}),
+        (TABLE, (*ROW, "recipe"), "cifar_torch"),
+        (TABLE, (*ROW, "evaluation"), {"crop": 28, "scale": 32}),
+        (RECIPE, ("weight_decay",), 0.0002),
     ],
 )
 def test_other_net_recipe_or_evaluation_is_another_experiment(
-    tables: dict[str, Table], tmp_path: Path, file: str, old: str, new: str
+    tables: dict[str, Table], tmp_path: Path, file: str, path: tuple[str | int, ...], value: Any
 ) -> None:
     specs = copy_of_specs(tmp_path)
-    edit(specs / file, old, new)
+    change_yaml(specs / file, (path, value))
     name = "resnet1202/cifar10"
     assert digests(load_table("table4", specs))[name] != digests(tables["table4"])[name]
 
 
 def test_descriptive_values_do_not_change_the_experiment(tables: dict[str, Table], tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
-    for file, old, new in (
-        (TABLE, "title: ResNet-1202, original unit", "title: another title"),
-        (TABLE, "seeds: 5 ", "seeds: 7 "),
-        (TABLE, CELL, CELL.replace("original_resnet1202", "{model: original_resnet110, kwargs: {depth: 1202}}")),
-        ("expected/table4.yaml", "value: 7.93", "value: 7.94"),
-        (RECIPE, "test_every: 1000,", "test_every: 10,"),
-        (RECIPE, "framework: Caffe,", "framework: Caffe2,"),
-        ("experiments/profiles.yaml", "depth: {basic: 14, bottleneck: 20,", "depth: {basic: 20, bottleneck: 20,"),
-    ):
-        edit(specs / file, old, new)
+    net = {"model": "original_resnet110", "kwargs": {"depth": 1202}}
+    change_yaml(specs / TABLE, ((*ROW, "title"), "another title"), (("seeds",), 7), (NET, net))
+    change_yaml(specs / "expected/table4.yaml", (("cells", "resnet1202", "cifar10", "value"), 7.94))
+    change_yaml(specs / RECIPE, (("monitoring", "test_every"), 10), (("authors", "framework"), "Caffe2"))
+    change_yaml(specs / "experiments/profiles.yaml", (("profiles", "smoke", "depth", "basic"), 20))
     assert digests(load_table("table4", specs)) == digests(tables["table4"])
 
 
