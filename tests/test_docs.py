@@ -121,11 +121,6 @@ def test_relative_links_and_anchors_resolve(document: Path) -> None:
         assert not anchor or anchor in slugs_of(linked), target
 
 
-def test_no_document_links_to_a_package_index() -> None:
-    for document in DOCUMENTS:
-        assert not re.search(r"pypi\.|pythonhosted|index-url", text_of(document)), document
-
-
 @pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
 def test_commands_parse_and_name_what_exists(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
