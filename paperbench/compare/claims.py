@@ -2,7 +2,7 @@
 
 Our runs are compared with each other and not with published numbers, so that a claim can be tested on any data and in
 any profile. Only runs with the same pixels, precision and numerics version are compared. Means are compared by Welch's
-test, and equivalence is tested by two one-sided Welch tests (TOST).
+test, and equivalence is tested by two one-sided Welch tests (TOST). Tests of test errors use the noise of the table.
 
 A claim with several parts is supported if every part is supported at the full level. It is contradicted if one part is
 contradicted at the level divided by the number of parts.
@@ -14,12 +14,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from numpy.typing import ArrayLike
 
 from paperbench.catalogue import DATASETS
 from paperbench.compare.evidence import Conditions, Evidence, Group, Run, errors_of
 from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, median_fails
+from paperbench.compare.noise import NO_PRIOR, Prior, Value
 from paperbench.compare.statistics import ANALYSES, FIRST_ALPHA, Contrast, compute_contrast
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
@@ -60,13 +62,69 @@ class ClaimVerdict:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """One comparison of a claim.
+class Part:
+    """One comparison of a claim: the sum of the means of `plus` minus that of `minus`, which are ids of cells."""
 
-    Attributes:
-        p_for: P-value for the alternative that the claim holds.
-        p_against: P-value for the alternative that it does not.
-    """
+    plus: tuple[str, ...]
+    minus: tuple[str, ...]
+    measure: Measure
+    text: str
+
+    @classmethod
+    def difference(cls, one: str, other: str, measure: Measure) -> Part:
+        """Return the mean of one cell minus that of another."""
+        return cls((one,), (other,), measure, f"{one} - {other}")
+
+    def contrast(
+        self,
+        samples: Mapping[str, ArrayLike],
+        constants: Mapping[str, float],
+        priors: Mapping[str, Prior],
+    ) -> Contrast:
+        """Return the contrast.
+
+        Args:
+            samples: Values of each cell of ours, over the last axis.
+            constants: Published numbers, treated as exact.
+            priors: What the other cells of the table say about the variance of a cell of ours.
+        """
+        weights = Counter(self.plus)
+        weights.subtract(self.minus)
+        own = {cell: weight for cell, weight in weights.items() if cell not in constants}
+        known = -sum(weights[cell] * number for cell, number in constants.items())
+        return compute_contrast(
+            [samples[cell] for cell in own], list(own.values()), known, [priors.get(cell, NO_PRIOR) for cell in own]
+        )
+
+
+def parts(claim: Claim) -> list[Part]:
+    """Return the comparisons of a claim about means."""
+    measure: Measure = claim.measure or "test_error"
+    if claim.kind == "largest_gain":
+        (a, b), *others = claim.pairs
+        return [Part((a, d), (b, c), measure, f"({a} - {b}) - ({c} - {d})") for c, d in others]
+    first, *rest = claim.cells
+    found = [Part.difference(first, other, measure) for other in rest]
+    if claim.kind == "higher_loss_lower_error":
+        found.insert(0, Part.difference(rest[0], first, "train_loss"))
+    return found
+
+
+def p_values(claim: Claim, contrast: Contrast) -> tuple[Value, Value]:
+    """Return the p-values of one comparison for the alternatives that the claim holds, and that it does not."""
+    match claim.kind:
+        case "close":
+            margin = claim.within or 0.0
+            return contrast.p_equivalent(margin), contrast.p_beyond(margin)
+        case "largest_gain":
+            return contrast.p_greater(0), contrast.p_less(0)
+        case _:
+            bound = -(claim.by or 0.0)
+            return contrast.p_less(bound), contrast.p_greater(bound)
+
+
+class _Comparison(NamedTuple):
+    """A part with its p-values and a sentence about it."""
 
     p_for: float
     p_against: float
@@ -90,8 +148,6 @@ class _Assessor:
         self._claim, self._evidence, self._training_mean = claim, evidence, training_mean
         self._planned, self._profile, table = evidence.planned, evidence.profile, evidence.table
         self._in_profile = "" if evidence.profile_name == "paper" else f", profile {evidence.profile_name}"
-        self._measure: Measure = claim.measure or "test_error"
-        self._verdict = partial(ClaimVerdict, claim, test=_test(claim, _UNITS[self._measure]))
         literature = {f"{row.id}/{column}": e for row in table.expected.literature for column, e in row.cells.items()}
         self._constants = {cell: literature[cell] for cell in claim.all_cells if cell in literature}
         self._cells = {cell: table.cell(cell) for cell in claim.all_cells if cell not in literature}
@@ -100,6 +156,18 @@ class _Assessor:
             for cell in self._cells.values()
             for setting in cell.settings
         }
+
+    def _verdict(
+        self,
+        standing: Standing,
+        *,
+        level: float | None = None,
+        findings: tuple[str, ...] = (),
+        basis: str = "",
+        reason: str = "",
+        uses_table: bool = False,
+    ) -> ClaimVerdict:
+        return ClaimVerdict(self._claim, standing, _test(self._claim, uses_table), level, findings, basis, reason)
 
     def assess_means(self) -> ClaimVerdict:
         """Test differences of the cells' means."""
@@ -117,7 +185,7 @@ class _Assessor:
         for number, level in ANALYSES if self._planned >= 2 else ():
             runs = {cell: self._runs(group, number * self._planned) for (cell, _), group in groups.items()}
             if all(len(found) == number * self._planned for found in runs.values()) and verdict.standing == "undecided":
-                verdict = self._analyse(runs, level, conditions)
+                verdict = self._analyse(runs, number, level, conditions)
         return verdict
 
     def assess_failures(self) -> ClaimVerdict:
@@ -210,60 +278,44 @@ class _Assessor:
             and (run.record.iteration >= self._claim.iteration or run.record.status == "diverged")
         ]
 
-    def _analyse(self, runs: Mapping[str, Sequence[Run]], level: float, conditions: Conditions) -> ClaimVerdict:
+    def _analyse(
+        self, runs: Mapping[str, Sequence[Run]], number: int, level: float, conditions: Conditions
+    ) -> ClaimVerdict:
+        priors = {
+            cell.id: self._evidence.prior(cell, cell.settings[0], conditions, number) for cell in self._cells.values()
+        }
         try:
-            parts = self._parts(runs)
+            found = [self._compare(part, runs, priors) for part in parts(self._claim)]
         except _NoValueError as error:
             return self._verdict("undecided", level=level, reason=str(error))
         standing: Standing = "undecided"
-        if all(part.p_for <= level for part in parts):
+        if all(one.p_for <= level for one in found):
             standing = "supported"
-        elif any(part.p_against <= level / len(parts) for part in parts):
+        elif any(one.p_against <= level / len(found) for one in found):
             standing = "contradicted"
         if standing == "contradicted":
-            findings = tuple(f"{part.finding}, {_format_p(part.p_against)} against it" for part in parts)
+            findings = tuple(f"{one.finding}, {_format_p(one.p_against)} against it" for one in found)
         else:
-            findings = tuple(f"{part.finding}, {_format_p(part.p_for)}" for part in parts)
+            findings = tuple(f"{one.finding}, {_format_p(one.p_for)}" for one in found)
         constants = ", published numbers treated as exact" if self._constants else ""
         basis = f"{len(next(iter(runs.values())))} runs per net, {conditions}{self._in_profile}{constants}"
         reason = "too much noise" if standing == "undecided" else ""
-        return self._verdict(standing, level=level, findings=findings, basis=basis, reason=reason)
+        tests_errors = any(part.measure == "test_error" for part in parts(self._claim))
+        uses_table = tests_errors and any(prior.degrees > 0 for prior in priors.values())
+        return self._verdict(
+            standing, level=level, findings=findings, basis=basis, reason=reason, uses_table=uses_table
+        )
 
-    def _parts(self, runs: Mapping[str, Sequence[Run]]) -> list[_Part]:
-        claim = self._claim
-        if claim.kind == "largest_gain":
-            (a, b), *others = claim.pairs
-            return [self._part(f"({a} - {b}) - ({c} - {d})", [a, d], [b, c], self._measure, runs) for c, d in others]
-        first, *rest = claim.cells
-        pairs = [(first, other, self._measure) for other in rest]
-        if claim.kind == "higher_loss_lower_error":
-            pairs.insert(0, (rest[0], first, "train_loss"))
-        return [self._part(f"{one} - {other}", [one], [other], measure, runs) for one, other, measure in pairs]
-
-    def _part(
-        self,
-        formula: str,
-        plus: Sequence[str],
-        minus: Sequence[str],
-        measure: Measure,
-        runs: Mapping[str, Sequence[Run]],
-    ) -> _Part:
-        """Test the sum of the means of `plus` minus that of `minus`; published numbers are exact."""
-        weights = Counter(plus)
-        weights.subtract(minus)
-        own = {cell: weight for cell, weight in weights.items() if cell not in self._constants}
-        known = -sum(weights[cell] * number for cell, number in self._constants.items())
-        found = compute_contrast([self._values(cell, measure, runs[cell]) for cell in own], list(own.values()), known)
-        finding = f"{formula} = {_format_estimate(found, measure)}"
-        match self._claim.kind:
-            case "close":
-                margin = self._claim.within or 0.0
-                return _Part(found.p_equivalent(margin), found.p_beyond(margin), finding)
-            case "largest_gain":
-                return _Part(found.p_greater(0), found.p_less(0), finding)
-            case _:
-                bound = -(self._claim.by or 0.0)
-                return _Part(found.p_less(bound), found.p_greater(bound), finding)
+    def _compare(self, part: Part, runs: Mapping[str, Sequence[Run]], priors: Mapping[str, Prior]) -> _Comparison:
+        samples = {
+            cell: self._values(cell, part.measure, runs[cell])
+            for cell in (*part.plus, *part.minus)
+            if cell not in self._constants
+        }
+        contrast = part.contrast(samples, self._constants, priors if part.measure == "test_error" else {})
+        return _Comparison(
+            *p_values(self._claim, contrast), f"{part.text} = {_format_estimate(contrast, part.measure)}"
+        )
 
     def _values(self, cell_id: str, measure: Measure, runs: Sequence[Run]) -> list[float]:
         """Return one value per run; a diverged run counts as random guessing."""
@@ -289,16 +341,17 @@ class _Assessor:
         return value
 
 
-def _test(claim: Claim, unit: str) -> str:
+def _test(claim: Claim, uses_table: bool = False) -> str:
+    unit, noise = _UNITS[claim.measure or "test_error"], ", noise of the table" if uses_table else ""
     match claim.kind:
         case "lower":
-            return "Welch's test" + (f", by {claim.by:g}{unit}" if claim.by else "")
+            return "Welch's test" + (f", by {claim.by:g}{unit}" if claim.by else "") + noise
         case "close":
-            return f"two one-sided Welch tests (TOST), within {claim.within:g}{unit}"
+            return f"two one-sided Welch tests (TOST), within {claim.within:g}{unit}{noise}"
         case "largest_gain":
-            return "Welch's test on differences of differences"
+            return f"Welch's test on differences of differences{noise}"
         case "higher_loss_lower_error":
-            return "two Welch tests"
+            return "two Welch tests" + (", the errors with the noise of the table" if uses_table else "")
         case "early":
             return f"Welch's test at iteration {claim.iteration:,}"
         case _:

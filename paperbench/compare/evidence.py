@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
+import numpy as np
+
+from paperbench.compare.failures import is_failure
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, prior_from_others, variance_of
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.cell import Cell
@@ -143,6 +147,7 @@ class Evidence:
         records: Records of any experiments; only those of this table are used.
         externals: External results; used only in the paper's profile.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
+        noise: Whether cells share their noise.
 
     Attributes:
         left_out: A sentence for each run or result that seems meant for this table but was not used.
@@ -156,11 +161,13 @@ class Evidence:
         records: Iterable[Record],
         externals: Iterable[ExternalResult],
         other_tables: Callable[[], Iterable[Table]],
+        noise: Rule = "table",
     ) -> None:
-        self.table, self.profile_name, self.planned = table, profile_name, planned
+        self.table, self.profile_name, self.planned, self._noise = table, profile_name, planned, noise
         self.profile = table.profiles.named(profile_name)
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
+        self._variances: dict[tuple[Conditions, str, int], dict[str, tuple[float, int]]] = {}
         self._facts: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
         for record in self._without_duplicates(records):
@@ -188,6 +195,42 @@ class Evidence:
                 pooled[Conditions(None, None, (), False, result.source)].append(Run(result.seed, error, None))
         groups = [Group(tuple(sorted(runs, key=lambda r: r.seed)), c) for c, runs in pooled.items()]
         return sorted(groups, key=lambda g: g.distance(self.planned))
+
+    def prior(self, cell: Cell, setting: Setting, conditions: Conditions, analysis: int) -> Prior:
+        """Return what the other nets say about the variance between the runs of a net.
+
+        They are all nets of the table with the same conditions and data set, whichever cells are compared, as far as
+        they have all runs of this analysis or at least of the first. Nets with a failed run neither give nor take.
+
+        Args:
+            analysis: 1 or 2; see `ANALYSES`.
+        """
+        which, key = (conditions, cell.dataset_in(self.profile), analysis), self.training_key(cell, setting)
+        if self._noise == "per-cell":
+            return NO_PRIOR
+        if which not in self._variances:
+            self._variances[which] = dict(self._variances_by_training(*which))
+        variances = self._variances[which]
+        if key not in variances:
+            return NO_PRIOR
+        found = prior_from_others(*np.array(list(variances.values())).T)
+        own = list(variances).index(key)
+        return Prior(*(float(values[own]) for values in found))
+
+    def _variances_by_training(
+        self, conditions: Conditions, dataset: str, analysis: int
+    ) -> Iterator[tuple[str, tuple[float, int]]]:
+        """Yield variance and degrees of freedom of each net, by training, as two cells may show the same net."""
+        for cell, setting in [(c, setting) for c in self.table.all_cells for setting in c.settings]:
+            key = self.training_key(cell, setting)
+            group = next((g for g in self.groups(cell, setting) if g.conditions == conditions), None)
+            if key is None or group is None or cell.dataset_in(self.profile) != dataset:
+                continue
+            numbers = [number * self.planned for number in range(analysis, 0, -1)]
+            complete = [errors for n in numbers if len(errors := errors_of(group.first(n))) == n >= MIN_RUNS]
+            errors = complete[0] if complete else []
+            if errors and not any(is_failure(error, dataset) for error in errors):
+                yield key, (variance_of(errors, cell.resolution), len(errors) - 1)
 
     def training_key(self, cell: Cell, setting: Setting) -> str | None:
         """Return a key that is equal for equal trainings in this profile, or None if the cell is not in it."""

@@ -1,7 +1,7 @@
 """Whether a published result is reproduced: one verdict per cell.
 
-reproduced      our median is within the tolerance of the published one, or fails as published
-worse, better   our median is beyond the tolerance, with a higher or a lower error
+reproduced      our error is within the tolerance of the published median, or fails as published
+worse, better   our error is beyond the tolerance, higher or lower
 underpowered    too few runs or too much noise for a verdict
 not comparable  our runs are not the paper's experiment
 not run         no run has ended
@@ -17,14 +17,13 @@ from typing import Literal
 
 from paperbench.compare.evidence import Evidence, Group, Run, errors_of
 from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, is_failure, median_fails
+from paperbench.compare.noise import Noise, Prior, estimate_noise, variance_of
 from paperbench.compare.statistics import (
     ANALYSES,
     FIRST_ALPHA,
     Interval,
-    Noise,
     decide,
-    estimate_noise,
-    median_interval,
+    difference_interval,
     p_beyond_tolerance,
 )
 from paperbench.specs.cell import Cell
@@ -53,9 +52,9 @@ class Assessment:
     Attributes:
         reason: Empty if the interval is enough.
         analysis: The analysis that decided, or else the last one.
-        interval: Confidence interval of the difference of medians, in percentage points.
+        interval: Confidence interval of the difference from the published median, in percentage points.
         noise: Spread of a single run.
-        shift: Our median minus the published number, if they differ significantly but within the tolerance.
+        shift: The interval's difference, if it is significant but within the tolerance.
         p_value: P-value of the null hypothesis that the difference is within the tolerance, scaled to the level of
             the first analysis.
         failures: Failed runs among those that the verdict is about.
@@ -171,25 +170,30 @@ def assess_cell(cell: Cell, evidence: Evidence) -> CellComparison:
     for setting in cell.settings:
         groups = evidence.groups(cell, setting)
         shown = groups[0] if groups else None
-        assessment = _assess_net(cell, shown, evidence.profile_name, evidence.planned)
+        assessment = _assess_net(cell, setting, shown, evidence)
         nets.append(NetComparison(setting, shown, tuple(groups[1:]), assessment, evidence.planned))
     assessment = nets[0].assessment if len(nets) == 1 else _assess_sweep(nets)
     is_reduced, dataset = evidence.profile_name != "paper", evidence.profile.dataset or cell.dataset
     return CellComparison(cell, tuple(nets), assessment, evidence.planned, is_reduced, dataset)
 
 
-def _assess_net(cell: Cell, group: Group | None, profile: str, planned: int) -> Assessment:
+def _assess_net(cell: Cell, setting: Setting, group: Group | None, evidence: Evidence) -> Assessment:
+    planned = evidence.planned
     if group is None:
         return Assessment("not run")
     if not group.ended:
         if any(record.status == "partial" for record in group.records):
             return Assessment("not run", f"unfinished; the farthest run is at iteration {group.farthest:,}")
         return Assessment("not run", "its runs did not measure this error")
-    obstacle = _obstacle(cell, group, profile)
+    obstacle = _obstacle(cell, group, evidence.profile_name)
     if obstacle:
         return Assessment("not comparable", obstacle)
     analyses = [Analysis(number, tuple(group.first(number * planned)), level) for number, level in ANALYSES]
-    found = [_analyse(cell, analysis) for analysis in analyses if len(analysis.runs) == analysis.number * planned]
+    found = [
+        _analyse(cell, analysis, evidence.prior(cell, setting, group.conditions, analysis.number))
+        for analysis in analyses
+        if len(analysis.runs) == analysis.number * planned
+    ]
     if not found:
         return _assess_incomplete(cell, group, planned)
     decisive = next((one for one in found if one.verdict != "underpowered"), found[-1])
@@ -231,7 +235,7 @@ def _assess_failures(cell: Cell, does_fail: bool, count: FailureCount, analysis:
     return Assessment(verdict, reason, analysis, failures=count, is_by_failures=True)
 
 
-def _analyse(cell: Cell, analysis: Analysis) -> Assessment:
+def _analyse(cell: Cell, analysis: Analysis, prior: Prior) -> Assessment:
     count = count_failures(analysis.errors, cell.dataset)
     does_fail = median_fails(analysis.errors, len(analysis.errors), cell.dataset)
     published = cell.number
@@ -241,12 +245,18 @@ def _analyse(cell: Cell, analysis: Analysis) -> Assessment:
         return Assessment("underpowered", f"too few runs: {count}, minimum {MIN_RUNS}", analysis, failures=count)
     if any(map(math.isinf, analysis.errors)):
         return Assessment("underpowered", f"unstable: {count}", analysis, failures=count)
-    resolution = 10.0**-cell.defaults.decimals
-    noise = estimate_noise(analysis.errors, cell.expected.std, cell.published_runs, resolution)
+    published_std, runs = cell.expected.std, len(analysis.runs)
+    variance = variance_of(analysis.errors, cell.resolution)
+    if prior.degrees > 0:
+        noise: Noise | None = prior.moderate(variance, runs - 1)
+    else:
+        noise = estimate_noise(variance, runs, published_std, cell.published_runs)
     if noise is None:
         reason = "too few runs: 3 are needed without a published std"
         return Assessment("underpowered", reason, analysis, failures=count)
-    interval = median_interval(analysis.errors, published, cell.published_runs, noise, analysis.level)
+    interval = difference_interval(
+        analysis.errors, published, cell.published_runs, noise, analysis.level, published_std
+    )
     verdict = decide(interval, cell.tolerance)
     reasons = []
     if noise.rests_on == "published":

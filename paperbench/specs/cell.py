@@ -44,6 +44,11 @@ class Cell:
         return self.defaults.tolerance if self.expected.tolerance is None else self.expected.tolerance
 
     @property
+    def resolution(self) -> float:
+        """Step to which the paper rounds errors, in percentage points."""
+        return 10.0**-self.defaults.decimals
+
+    @property
     def number(self) -> float | None:
         """The published test error in percent, or None if the paper prints no number."""
         return self.expected.value if isinstance(self.expected.value, float) else None

@@ -1,0 +1,191 @@
+"""The noise between runs: of one cell alone, or moderated by the other cells of its table.
+
+Five runs say little about their own standard deviation: with 4 degrees of freedom the 95 % quantile of Student's t is
+2.13. The cells of a table share data, recipe and most of the net, so their noise is similar. `prior_from_others` turns
+the variances of the other cells into prior information about a cell's variance, as in the moderated t-test of Smyth
+(2004), with three changes that hold the error rates for few and for unequal cells:
+
+- A cell's prior comes from the other cells only, so that it is independent of the cell's own variance.
+- The prior variance is the pooled variance of the others, which errs on the high side if they differ.
+- It counts for at most half of their degrees of freedom, and a cell with far more noise than the others keeps to
+  itself.
+
+The error rates are in docs/verdicts.md; tests/compare/test_power.py simulates them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import digamma, polygamma  # type: ignore[import-untyped]  # scipy.stats takes 0.8 s to import
+
+Value = Any
+"""A float, or an array with an element for each simulated table."""
+
+Rule = Literal["table", "per-cell"]
+"""Whether verdicts and claims use the noise of the whole table, or each cell its own."""
+
+MIN_RUNS = 3
+"""Minimum number of runs of a cell that gives noise to others or takes it from them."""
+
+MAX_RATIO = 4.0
+"""A cell whose standard deviation exceeds this multiple of the median one keeps to itself.
+
+A run that half diverges would otherwise widen the intervals of all its neighbours.
+"""
+
+MAX_SHARE = 0.5
+"""Maximum share of the other cells' degrees of freedom that counts."""
+
+# Pooling of a published standard deviation with the cell's own; see `estimate_noise`.
+PUBLISHED_DEGREES = 2
+PUBLISHED_FACTOR = 1.4
+SINGLE_RUN_FACTOR = 1.55
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Estimated spread between runs of one cell.
+
+    Attributes:
+        std: Standard deviation of a single run in percentage points, safety factor included.
+        degrees: Degrees of freedom; infinite if std is treated as known.
+        rests_on: Whose runs the estimate uses: the cell's own, the authors', both, or the table's.
+        published_weight: Weight of the published variance in the pooled variance, from 0 to 1.
+        table_weight: Weight of the other cells' variance, from 0 to 1.
+    """
+
+    std: Value
+    degrees: Value
+    rests_on: Literal["ours", "published", "both", "table"]
+    published_weight: float = 0.0
+    table_weight: Value = 0.0
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What the other cells of a table say about the variance between the runs of a cell.
+
+    Attributes:
+        variance: In squared percentage points.
+        degrees: The degrees of freedom that it counts for; 0 if the cell keeps to itself.
+    """
+
+    variance: Value
+    degrees: Value
+
+    def moderate(self, variance: Value, degrees: int) -> Noise:
+        """Return the noise of a cell from its own variance and this prior."""
+        total = self.degrees + degrees
+        pooled = (self.degrees * self.variance + degrees * variance) / total
+        return Noise(pooled**0.5, total, "table", table_weight=self.degrees / total)
+
+
+NO_PRIOR = Prior(0.0, 0.0)
+
+
+def estimate_noise(variance: Value, runs: int, published_std: float | None, published_runs: int) -> Noise | None:
+    """Estimate the spread between the runs of a cell by itself.
+
+    Our runs may be noisier than the published ones, because software and hardware differ and five runs estimate a
+    standard deviation poorly. Error rates must hold for up to 1.5 times the published noise. With naive pooling they
+    would not: 7 % of the shifts as large as the tolerance would count as reproduced. Therefore:
+
+    - The published variance is pooled with 2 degrees of freedom instead of 4, so that our runs outweigh it from the
+      fourth on, and with 1.4 times its standard deviation. The factor is below 1.5 because the t quantile also allows
+      for chance in this part, which is a fixed number. With less weight two runs would be less informative than one;
+      with more weight ten runs would lose power.
+    - A single run has no spread: its noise is 1.55 times the published standard deviation, treated as known. A factor
+      of exactly 1.5 would use up all 5 % at the first analysis.
+    - Without a published standard deviation at least three of our runs are needed.
+
+    Args:
+        variance: Variance of our test errors, in squared percentage points; ignored for a single run.
+        runs: Number of our runs.
+        published_std: Standard deviation of the published runs in percentage points, or None if not printed.
+        published_runs: Number of runs behind it.
+
+    Returns:
+        None without runs, or with fewer than three and no published standard deviation.
+
+    Raises:
+        ValueError: The published standard deviation is not positive or not of several runs.
+    """
+    if published_std is None:
+        return Noise(variance**0.5, runs - 1, "ours") if runs >= MIN_RUNS else None
+    if not (0 < published_std < math.inf and published_runs >= 2):
+        raise ValueError(f"not a standard deviation of {published_runs} runs: {published_std}")
+    if runs < 2:
+        return Noise(SINGLE_RUN_FACTOR * published_std, math.inf, "published", 1.0) if runs else None
+    degrees = runs - 1 + PUBLISHED_DEGREES
+    weight = PUBLISHED_DEGREES / degrees
+    pooled = (1 - weight) * variance + weight * (PUBLISHED_FACTOR * published_std) ** 2
+    return Noise(pooled**0.5, degrees, "both", weight)
+
+
+def prior_from_others(variances: ArrayLike, degrees: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return variance and degrees of freedom of the prior of each cell of a table.
+
+    How much the variances of the others differ decides what they are worth: their degrees of freedom are estimated
+    from the variance of their logarithms (Smyth, Linear models and empirical Bayes methods for assessing differential
+    expression in microarray experiments, 2004, Sec. 6.2), which takes three cells. The limit, half of their degrees of
+    freedom less one cell's share, allows for the chance in that estimate.
+
+    Args:
+        variances: Variances between runs; the last axis is over cells, any others over simulated tables.
+        degrees: Their degrees of freedom, of the same shape.
+
+    Returns:
+        Variances in the unit of `variances`, and degrees of freedom: 0 for a cell without others, or with a standard
+        deviation more than `MAX_RATIO` times the lower median of all.
+    """
+    own, df = (np.asarray(a, np.float64) for a in np.broadcast_arrays(variances, degrees))
+    cells = own.shape[-1]
+    is_similar = own <= MAX_RATIO**2 * np.sort(own, axis=-1)[..., (cells - 1) // 2, None]
+    # [..., i, j]: cell j as one of the others of cell i
+    other = is_similar[..., None, :] & ~np.eye(cells, dtype=bool)
+    number = np.maximum(other.sum(-1), 1)
+    degrees_of_others = (other * df[..., None, :]).sum(-1)
+    variance = (other * (df * own)[..., None, :]).sum(-1) / np.maximum(degrees_of_others, 1)
+
+    logs = np.log(np.maximum(own, np.finfo(float).tiny)) - digamma(df / 2) + np.log(df / 2)  # unbiased for log variance
+    mean = (other * logs[..., None, :]).sum(-1) / number
+    scatter = (other * (logs[..., None, :] - mean[..., None]) ** 2).sum(-1) / np.maximum(number - 1, 1)
+    by_chance = (other * polygamma(1, df / 2)[..., None, :]).sum(-1) / number
+    estimated = np.where(number >= MIN_RUNS, prior_degrees(scatter - by_chance), np.inf)
+
+    limit = MAX_SHARE * degrees_of_others * (number - 1) / number
+    return variance, np.where(is_similar, np.minimum(estimated, limit), 0.0)
+
+
+def prior_degrees(excess: ArrayLike) -> NDArray[np.float64]:
+    """Return the degrees of freedom d that solve trigamma(d / 2) = `excess`; infinite where it is not positive.
+
+    Args:
+        excess: Variance of the cells' log variances beyond what chance explains.
+    """
+    wanted = np.asarray(excess, np.float64)
+    target = np.where(wanted > 0, wanted, 1.0)
+    half = 0.5 + 1 / target  # above the solution; 1 / trigamma is convex and almost linear, so Newton only descends
+    for _ in range(10):
+        value = polygamma(1, half)
+        half = half + value * (1 - value / target) / polygamma(2, half)
+    return np.where(wanted > 0, 2 * half, np.inf)
+
+
+def variance_of(errors: Sequence[float], resolution: float) -> float:
+    """Return the unbiased variance, at least that of rounding to `resolution`, as runs can agree by chance.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    if not all(map(math.isfinite, errors)):
+        raise ValueError("numbers must be finite: handle diverged runs first")
+    # numpy returns a variance of 1e-34 for three times 0.1
+    variance = float(np.var(errors, ddof=1)) if len(set(errors)) > 1 else 0.0
+    return max(variance, resolution**2 / 12)
