@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, get_args
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
+from paperbench.compare.noise import Rule
+from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report import FORMATS, Format
@@ -159,12 +161,14 @@ class PublishedTable:
         cells: str | Sequence[str] = "*",
         profile: str = "paper",
         seeds: int | None = None,
+        noise: Rule = "table",
     ) -> JudgedTable:
         """Judge the results in a results directory.
 
         Args:
             cells: One shell pattern or several, see `Table.cells`.
             seeds: Runs per cell, fixed beforehand; by default the table's.
+            noise: Whether cells share what they say about the noise between runs.
 
         Raises:
             PaperbenchError: The directory, profile or cell does not exist.
@@ -184,11 +188,36 @@ class PublishedTable:
             training_mean=store.training_mean,
             seeds=seeds,
             other_tables=self._others,
+            noise=noise,
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
         of_these_nets = {r.spec.profile for r in records if re.split(r"[.(]", r.net)[0] in models}
         others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
         return JudgedTable(comparison, store, [*damaged, *complaints], others)
+
+    def outlook(
+        self,
+        results: str | PathLike[str] | None = None,
+        *,
+        cells: str | Sequence[str] = "*",
+        seeds: int | None = None,
+        noise: Rule = "table",
+        std: float | None = None,
+    ) -> Outlook:
+        """Say what runs of the paper's experiment would decide, by simulation.
+
+        Args:
+            results: Results directory with the runs at hand; None if there are none yet.
+            cells, seeds, noise: See `compare`.
+            std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
+
+        Raises:
+            PaperbenchError: The directory or cell does not exist, or no cell shows an error that runs measure.
+        """
+        if results is not None:
+            return assess_outlook(self.compare(results, cells=cells, seeds=seeds, noise=noise).comparison, std)
+        chosen = self.table.cells(cells, on_request=True)
+        return assess_outlook(compare(self.table, chosen, "paper", (), seeds=seeds, noise=noise), std)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):

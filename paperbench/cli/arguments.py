@@ -37,6 +37,16 @@ def positive_seconds(text: str) -> float:
     return value
 
 
+def positive_points(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"must be a positive number of percentage points, not {text!r}")
+    return value
+
+
 _SHARED: dict[str, dict[str, Any]] = {
     "table": {"metavar": "TABLE", "help": "id of a table, such as table2; `paperbench list` shows all"},
     "--cells": {
@@ -60,6 +70,12 @@ _SHARED: dict[str, dict[str, Any]] = {
         "type": Path,
         "metavar": "DIR",
         "help": "directory with the data sets (default: $PAPERBENCH_DATA, else ./data)",
+    },
+    "--noise": {
+        "default": "table",
+        "choices": ("table", "per-cell"),
+        "help": "table (default): cells share what they say about the noise between runs; per-cell: each cell has its "
+        "own, and its median is compared",
     },
     "--results": {
         "type": Path,

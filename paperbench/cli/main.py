@@ -13,13 +13,13 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import paperbench
-from paperbench.cli import bench, compare, data, list_tables, models, record, run, schema, show, verify
+from paperbench.cli import bench, compare, data, list_tables, models, plan, record, run, schema, show, verify
 from paperbench.cli.arguments import discard_output
 from paperbench.errors import PaperbenchError, nearest
 
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
-    "Train": {"run": run},
+    "Train": {"plan": plan, "run": run},
     "Compare": {"compare": compare, "record": record, "verify": verify},
     "Utilities": {"bench": bench, "data": data, "schema": schema},
 }

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from paperbench.catalogue import DATASETS
@@ -121,6 +122,13 @@ def p_values(claim: Claim, contrast: Contrast) -> tuple[Value, Value]:
         case _:
             bound = -(claim.by or 0.0)
             return contrast.p_less(bound), contrast.p_greater(bound)
+
+
+def decide_claim(found: Sequence[tuple[Value, Value]], level: float) -> tuple[Value, Value]:
+    """Return whether a claim is supported and whether it is contradicted, given the p-values of its parts."""
+    supported = np.all([p_for <= level for p_for, _ in found], axis=0)
+    contradicted = np.any([p_against <= level / len(found) for _, p_against in found], axis=0)
+    return supported, contradicted & ~supported
 
 
 class _Comparison(NamedTuple):
@@ -288,11 +296,8 @@ class _Assessor:
             found = [self._compare(part, runs, priors) for part in parts(self._claim)]
         except _NoValueError as error:
             return self._verdict("undecided", level=level, reason=str(error))
-        standing: Standing = "undecided"
-        if all(one.p_for <= level for one in found):
-            standing = "supported"
-        elif any(one.p_against <= level / len(found) for one in found):
-            standing = "contradicted"
+        supported, contradicted = decide_claim([(one.p_for, one.p_against) for one in found], level)
+        standing: Standing = "supported" if supported else "contradicted" if contradicted else "undecided"
         if standing == "contradicted":
             findings = tuple(f"{one.finding}, {_format_p(one.p_against)} against it" for one in found)
         else:

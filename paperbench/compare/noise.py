@@ -171,8 +171,8 @@ def prior_degrees(excess: ArrayLike) -> NDArray[np.float64]:
     """
     wanted = np.asarray(excess, np.float64)
     target = np.where(wanted > 0, wanted, 1.0)
-    half = 0.5 + 1 / target  # above the solution; 1 / trigamma is convex and almost linear, so Newton only descends
-    for _ in range(10):
+    half = np.where(target < 1, 0.5 + 1 / target, target**-0.5)
+    for _ in range(6):  # Newton's steps on 1 / trigamma, which is convex and almost linear
         value = polygamma(1, half)
         half = half + value * (1 - value / target) / polygamma(2, half)
     return np.where(wanted > 0, 2 * half, np.inf)

@@ -1,0 +1,366 @@
+"""What runs would decide: chances of verdicts and claims, simulated with the rules of the comparison.
+
+Runs are independent normal numbers of one standard deviation. The published median is simulated, too, except where the
+runs at hand are compared with the number that the paper prints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paperbench.compare.claims import decide_claim, p_values, parts
+from paperbench.compare.comparison import Comparison
+from paperbench.compare.evidence import errors_of
+from paperbench.compare.failures import is_failure
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, estimate_noise, prior_from_others
+from paperbench.compare.statistics import ANALYSES, difference_interval, median_variance, outcomes
+from paperbench.compare.verdicts import CellComparison
+from paperbench.errors import PaperbenchError
+from paperbench.specs.cell import Cell
+from paperbench.specs.claim import Claim
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+TYPICAL_STD = 0.18
+"""Root mean square of the standard deviations that the authors print: 0.16, 0.14, 0.20 and 0.22 points."""
+
+WORSE_BY = 1.0
+"""The shift, in percentage points, for which the chance of "worse" is given."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a cell's runs are compared with.
+
+    Attributes:
+        tolerance: In percentage points.
+        published_runs: Number of runs behind the published median.
+        published_std: Their standard deviation in percentage points, or None if not printed.
+        resolution: Step to which errors are rounded, in percentage points.
+        dataset: Cells share their noise with others of the same data set.
+    """
+
+    tolerance: float = 0.5
+    published_runs: int = 5
+    published_std: float | None = None
+    resolution: float = 0.01
+    dataset: str = ""
+
+    @classmethod
+    def of(cls, cell: Cell) -> Target:
+        return cls(cell.tolerance, cell.published_runs, cell.expected.std, cell.resolution, cell.dataset)
+
+
+def priors_of(samples: Sequence[Floats], targets: Sequence[Target], rule: Rule) -> list[Prior]:
+    """Return the prior of each cell.
+
+    Args:
+        samples: Errors of each cell, of shape (tables, runs); the number of runs may differ.
+    """
+    found = [NO_PRIOR] * len(samples)
+    for dataset in {target.dataset for target in targets} if rule == "table" else ():
+        is_in = [target.dataset == dataset for target in targets]
+        cells = [i for i, sample in enumerate(samples) if is_in[i] and sample.shape[-1] >= MIN_RUNS]
+        if cells:
+            variances = np.stack([_variance(samples[i], targets[i]) for i in cells], axis=-1)
+            values = prior_from_others(variances, np.array([samples[i].shape[-1] - 1.0 for i in cells]))
+            for position, i in enumerate(cells):
+                found[i] = Prior(*(value[:, position] for value in values))
+    return found
+
+
+def _variance(sample: Floats, target: Target) -> Floats:
+    rounding = target.resolution**2 / 12
+    return np.maximum(sample.var(axis=-1, ddof=1), rounding) if sample.shape[-1] > 1 else np.zeros(len(sample))
+
+
+def analyse(sample: Floats, published: Floats | float, target: Target, prior: Prior, level: float) -> Flags:
+    """Return whether one analysis calls a cell reproduced, worse and better, of shape (3, tables).
+
+    Args:
+        sample: Errors of shape (tables, runs).
+        published: Published median, of shape (tables,) or one for all.
+    """
+    runs = sample.shape[-1]
+    variance = _variance(sample, target)
+    own = estimate_noise(variance, runs, target.published_std, target.published_runs)
+    found = np.zeros((3, len(sample)), bool)
+    if own is not None:
+        interval = difference_interval(sample, published, target.published_runs, own, level)
+        found[:] = outcomes(interval, target.tolerance)
+    if np.any(prior.degrees > 0):
+        noise = prior.moderate(variance, runs - 1)
+        interval = difference_interval(sample, published, target.published_runs, noise, level, target.published_std)
+        found = np.where(prior.degrees > 0, outcomes(interval, target.tolerance), found)
+    return found
+
+
+def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target], rule: Rule) -> Flags:
+    """Return whether each cell is reproduced, worse and better, of shape (2, 3, cells, tables).
+
+    The first axis is over the analyses: after the first one, and after both.
+
+    Args:
+        samples: Errors of each cell, of shape (tables, runs of both analyses).
+        published: Published medians, each of shape (tables,).
+    """
+    found: list[Flags] = []
+    for number, level in ANALYSES:
+        runs = [sample[:, : sample.shape[-1] * number // ANALYSES[-1][0]] for sample in samples]
+        priors = priors_of(runs, targets, rule)
+        cells = [analyse(*one, level) for one in zip(runs, published, targets, priors, strict=True)]
+        flags = np.stack(cells, axis=1)
+        found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
+    return np.stack(found)
+
+
+@dataclass(frozen=True)
+class CellOutlook:
+    """What runs would decide about cells that are judged alike.
+
+    Attributes:
+        cells: Their ids.
+        reproduced: Chance that a match is reproduced, after the first analysis and after both.
+        worse: Chance that an error higher by `WORSE_BY` is called worse.
+        false: Greatest chance of a false verdict: a match called worse or better, or a difference as large as the
+            tolerance reproduced.
+    """
+
+    cells: tuple[str, ...]
+    target: Target
+    reproduced: tuple[float, float]
+    worse: tuple[float, float]
+    false: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ClaimOutlook:
+    """Chance that a claim is supported, after the first analysis and after both, if the printed numbers are true."""
+
+    claim: Claim
+    supported: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class NextRuns:
+    """The runs that a cell needs for its next analysis.
+
+    Attributes:
+        cell: Its id.
+        missing: Number of runs to train.
+        total: Number of runs of that analysis.
+        verdict: Chance that it then gets a verdict; None if it needs none or its runs cannot be compared.
+        claims: Chance of each undecided claim about the cell to be decided, once all its cells have their runs.
+        worth: Expected number of verdicts and claims decided per run; a claim counts for all runs that it still needs.
+    """
+
+    cell: str
+    missing: int
+    total: int
+    verdict: float | None
+    claims: Mapping[str, float]
+    worth: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What runs of a table would decide.
+
+    Attributes:
+        planned: Planned runs per cell.
+        std: Assumed standard deviation of a single run, in percentage points.
+        source: Where it is from.
+        left_out: Number of claims that the simulation does not cover, as they are about failures or training.
+        next_runs: The cells that need runs, the most valuable first.
+    """
+
+    comparison: Comparison
+    planned: int
+    std: float
+    source: Literal["given", "seen", "published"]
+    cells: tuple[CellOutlook, ...]
+    claims: tuple[ClaimOutlook, ...]
+    left_out: int
+    next_runs: tuple[NextRuns, ...]
+
+
+def assess_outlook(comparison: Comparison, std: float | None = None, tables: int = 4000) -> Outlook:
+    """Simulate what the runs of a table would decide.
+
+    Args:
+        std: Standard deviation of a single run in percentage points. Default: that of the runs at hand, pooled over
+            cells, or else `TYPICAL_STD`.
+        tables: Number of simulated tables. The chances have a standard error of at most 0.8 points at 4,000.
+
+    Raises:
+        PaperbenchError: No cell shows an error that runs measure.
+    """
+    if not any(map(_is_simulated, comparison.cells)):
+        raise PaperbenchError(
+            "Nothing to plan: these cells show no published top-1 error on whole images, or a run has failed. Rules "
+            "decide then: see docs/verdicts.md."
+        )
+    seen = _pooled_std(comparison)
+    simulation = _Simulation(comparison, std or seen or TYPICAL_STD, tables)
+    claims = tuple(simulation.claims())
+    return Outlook(
+        comparison,
+        comparison.planned,
+        simulation.std,
+        "given" if std else "seen" if seen else "published",
+        tuple(simulation.cells()),
+        claims,
+        len(comparison.table.expected.claims) - len(claims),
+        tuple(sorted(simulation.next_runs(), key=lambda runs: -runs.worth)),
+    )
+
+
+@dataclass
+class _Simulation:
+    """Simulated tables. All cells have the same true noise."""
+
+    comparison: Comparison
+    std: float
+    tables: int
+    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1603))
+
+    def __post_init__(self) -> None:
+        self._compared = {c.cell.id: c for c in self.comparison.cells if _is_simulated(c)}
+        self._targets = [Target.of(c.cell) for c in self._compared.values()]
+        self._planned = self.comparison.planned
+        expected = self.comparison.table.expected
+        self._constants = {f"{row.id}/{column}": e for row in expected.literature for column, e in row.cells.items()}
+        self._claims = [claim for claim in expected.claims if self._covers(claim)]
+
+    def _covers(self, claim: Claim) -> bool:
+        """Whether a claim compares mean test errors of simulated cells, and of published numbers."""
+        is_simulated = set(claim.all_cells) <= {*self._compared, *self._constants}
+        is_about_errors = claim.kind in ("lower", "close", "largest_gain") and claim.measure == "test_error"
+        return is_simulated and is_about_errors and self._planned > 1
+
+    def cells(self) -> Iterator[CellOutlook]:
+        """Yield the outlook of each kind of cell."""
+        targets = self._targets
+        match = self._rates([0.0] * len(targets))
+        worse = self._rates([WORSE_BY] * len(targets))
+        at_tolerance = self._rates([target.tolerance for target in targets])
+        for target in dict.fromkeys(targets):
+            alike = [i for i, other in enumerate(targets) if other == target]
+            cells = tuple(list(self._compared)[i] for i in alike)
+            reproduced, is_worse, is_better = match[:, :, alike].mean(axis=2).T
+            false = np.maximum(is_worse + is_better, at_tolerance[:, 0, alike].mean(axis=1))
+            yield CellOutlook(cells, target, _pair(reproduced), _pair(worse[:, 1, alike].mean(axis=1)), _pair(false))
+
+    def _rates(self, shifts: Sequence[float]) -> Floats:
+        """Return how often each verdict is given, of shape (2, 3, cells)."""
+        samples = [self._runs(2 * self._planned) + shift for shift in shifts]
+        published = [np.median(self._runs(target.published_runs), axis=-1) for target in self._targets]
+        rates: Floats = verdicts(samples, published, self._targets, self.comparison.noise).mean(axis=-1)
+        return rates
+
+    def claims(self) -> Iterator[ClaimOutlook]:
+        """Yield the outlook of each claim about mean test errors."""
+        samples = [self._runs(2 * self._planned) + (c.cell.number or 0.0) for c in self._compared.values()]
+        first, both = (
+            self._decide([sample[:, : number * self._planned] for sample in samples], level)
+            for number, level in ANALYSES
+        )
+        for claim in self._claims:
+            supported, contradicted = first[claim.id]
+            finally_supported = supported | both[claim.id][0] & ~contradicted
+            yield ClaimOutlook(claim, (float(supported.mean()), float(finally_supported.mean())))
+
+    def _decide(self, samples: Sequence[Floats], level: float) -> dict[str, tuple[Flags, Flags]]:
+        """Return whether each claim is supported and contradicted, each of shape (tables,)."""
+        by_cell = dict(zip(self._compared, samples, strict=True))
+        priors = dict(zip(self._compared, priors_of(samples, self._targets, self.comparison.noise), strict=True))
+        found = {}
+        for claim in self._claims:
+            constants = {cell: number for cell, number in self._constants.items() if cell in claim.all_cells}
+            contrasts = [part.contrast(by_cell, constants, priors) for part in parts(claim)]
+            found[claim.id] = decide_claim([p_values(claim, contrast) for contrast in contrasts], level)
+        return found
+
+    def next_runs(self) -> Iterator[NextRuns]:
+        """Yield the cells that need runs for their next analysis."""
+        compared, planned = self._compared, self._planned
+        number = {cell: 1 if len(_counted(c, planned)) < planned else 2 for cell, c in compared.items()}
+        continued = [self._continued(_counted(c, number[cell] * planned), c.cell) for cell, c in compared.items()]
+        verdict: dict[str, float] = {}
+        claims: dict[str, tuple[dict[str, int], float]] = {}  # missing runs by cell, and chance
+        standing = {one.claim.id: one.standing for one in self.comparison.claims}
+        for analysis, level in ANALYSES:
+            missing = {cell: analysis * planned - len(_counted(c, analysis * planned)) for cell, c in compared.items()}
+            samples = [s[:, : min(analysis, n) * planned] for s, n in zip(continued, number.values(), strict=True)]
+            priors = priors_of(samples, self._targets, self.comparison.noise)
+            for (cell, c), sample, target, prior in zip(compared.items(), samples, self._targets, priors, strict=True):
+                if number[cell] == analysis and missing[cell] and c.verdict in ("not run", "underpowered"):
+                    flags = analyse(sample, c.cell.number or 0.0, target, prior, level)
+                    verdict[cell] = float(flags.any(axis=0).mean())
+            flags_of = self._decide([sample[:, : analysis * planned] for sample in continued], level)
+            for claim in self._claims:
+                lacking = {cell: missing[cell] for cell in claim.all_cells if missing.get(cell)}
+                if lacking and claim.id not in claims and standing.get(claim.id) in ("undecided", "not run"):
+                    supported, contradicted = flags_of[claim.id]
+                    claims[claim.id] = lacking, float((supported | contradicted).mean())
+        for cell, c in compared.items():
+            needed = number[cell] * planned
+            lacking_runs = needed - len(_counted(c, needed))
+            its = {claim: chance for claim, (lacking, chance) in claims.items() if cell in lacking}
+            if cell in verdict or its:
+                worth = verdict.get(cell, 0.0) / lacking_runs
+                worth += sum(chance / sum(claims[claim][0].values()) for claim, chance in its.items())
+                yield NextRuns(cell, lacking_runs, needed, verdict.get(cell), its, worth)
+
+    def _continued(self, errors: Sequence[float], cell: Cell) -> Floats:
+        """Return the errors at hand, continued to both analyses.
+
+        Their true mean is uncertain as they are few. Without any, the paper's is taken, as uncertain as its median.
+        """
+        if errors:
+            mean = np.mean(errors) + self._runs(1)[:, 0] / math.sqrt(len(errors))
+        else:
+            scale = math.sqrt(median_variance(cell.published_runs))
+            mean = (cell.number or 0.0) + scale * self._runs(1)[:, 0]
+        further = mean[:, None] + self._runs(2 * self._planned - len(errors))
+        return np.concatenate([np.broadcast_to(np.array(errors), (self.tables, len(errors))), further], axis=1)
+
+    def _runs(self, number: int) -> Floats:
+        """Return runs around 0, of shape (tables, number)."""
+        return self.std * self._random.standard_normal((self.tables, number))
+
+
+def _is_simulated(compared: CellComparison) -> bool:
+    """Whether a cell has a printed top-1 error on whole images, and no run of ours has failed."""
+    cell, measured = compared.cell, compared.cell.column.metric == "top1" and compared.cell.row.evaluation is None
+    fails = any(is_failure(error, compared.dataset) for net in compared.nets for error in net.errors)
+    return measured and cell.number is not None and len(compared.nets) == 1 and not fails
+
+
+def _counted(compared: CellComparison, number: int) -> list[float]:
+    """Return the errors of the runs among the first `number`."""
+    group = compared.shown
+    return errors_of(group.first(number)) if group else []
+
+
+def _pooled_std(comparison: Comparison) -> float | None:
+    """Return the standard deviation of the runs at hand, pooled over cells; None if no cell has two."""
+    samples = [
+        errors for c in comparison.cells if _is_simulated(c) and len(errors := _counted(c, 2 * comparison.planned)) > 1
+    ]
+    if not samples:
+        return None
+    squares = sum((len(errors) - 1) * float(np.var(errors, ddof=1)) for errors in samples)
+    return math.sqrt(squares / sum(len(errors) - 1 for errors in samples)) or None
+
+
+def _pair(values: Floats) -> tuple[float, float]:
+    first, both = map(float, values)
+    return first, both
