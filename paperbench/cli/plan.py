@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, command_for, number_of_runs, positive_points
 
-SUMMARY = "say what N runs per cell would decide"
+SUMMARY = "estimate what runs would decide, before training them"
 DESCRIPTION = (
-    "Simulate the paper's experiment with the rules of `paperbench compare`: the chance of each verdict and claim "
-    "after N runs per cell, and which runs are worth most next. Trains nothing."
+    "Estimate the chance of each verdict and claim after N runs per cell, and list the runs that are worth most next. "
+    "It simulates the paper's experiment, judged as by `paperbench compare`, and trains nothing."
 )
+_MAX_RUNS = 50  # the simulation of 1,000 runs would need 60 GB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "table", "--cells")
     parser.add_argument(
-        "--seeds", type=number_of_runs, metavar="N", help="runs per cell (default: the table's); 2N with the extension"
+        "--seeds",
+        type=_number_of_runs,
+        metavar="N",
+        help="runs per cell (default: the table's); 2N, the extension, are simulated, too",
     )
     parser.add_argument(
         "--std",
         type=positive_points,
         metavar="S",
-        help="standard deviation between runs, in percentage points (default: as in the runs at hand, or without any "
-        "as the authors print)",
+        help="standard deviation between runs, in percentage points (default: that of the runs at hand; without "
+        "any, typical of those that the authors print)",
     )
     add_shared(parser, "--noise")
     parser.add_argument("--long", action="store_true", help="list all cells that need runs")
     add_shared(parser, "--results", "--tables")
 
 
+def _number_of_runs(text: str) -> int:
+    if number_of_runs(text) > _MAX_RUNS:
+        raise argparse.ArgumentTypeError(f"must be at most {_MAX_RUNS} for a simulation, not {text}")
+    return int(text)
+
+
 def execute(args: argparse.Namespace) -> int:
     from paperbench.api import load_table
-    from paperbench.report.grid import paragraph
-    from paperbench.report.outlook import render
+    from paperbench.report.outlook import render, valuable
 
     is_first = args.results == DEFAULT_RESULTS and not args.results.exists()
-    outlook = load_table(args.table, args.tables).outlook(
+    table = load_table(args.table, args.tables)
+    outlook = table.outlook(
         None if is_first else args.results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std
     )
     print(render(outlook, args.long))
-    if outlook.next_runs:
-        args.cells, args.seeds = [outlook.next_runs[0].cell], outlook.next_runs[0].total
-        print("\n" + paragraph(f"`{command_for('run', args)}` trains the first of these."))
+    for sentence in outlook.comparison.left_out:
+        print(f"paperbench: left out: {sentence}", file=sys.stderr)
+    if runs := valuable(outlook):
+        usual = table.table.seeds_in(table.table.profiles.named("paper"))
+        noise = "" if args.noise == "table" else f" --noise {args.noise}"
+        judge = f"{command_for('compare', args)}{noise}" if noise or outlook.planned != usual else ""
+        args.cells, args.seeds = [runs[0].cell], runs[0].total if runs[0].total != usual else None
+        print(f"\nTrain the first of these:\n{command_for('run', args)}")  # unwrapped, so that it can be copied
+        if judge:
+            print(f"Then compare with the options that you planned with:\n{judge}")
     return 0

@@ -19,6 +19,7 @@ from paperbench.report.json_format import ComparisonDocument
 COLUMNS = {
     "table": "document.table",
     "profile": "document.profile",
+    "noise": "document.noise",
     "cell": "cell.id",
     "row": "cell.row",
     "column": "cell.column",
@@ -31,10 +32,13 @@ COLUMNS = {
     "verdict": "cell.verdict",
     "reason": "cell.reason",
     "difference": "cell.difference",
+    "tested_difference": "cell.interval.difference",  # of the Hodges-Lehmann estimate if the noise rests on the table
     "low": "cell.interval.low",
     "high": "cell.interval.high",
     "level": "cell.interval.level",
     "p_value": "cell.p_value",
+    "noise_std": "cell.noise.std",
+    "noise_rests_on": "cell.noise.rests_on",
     "differs": "cell.differs",
     "setting": "net.setting",
     "net": "net.net",

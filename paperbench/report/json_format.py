@@ -21,6 +21,7 @@ from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Conditions, Group, Run
 from paperbench.compare.failures import FailureCount, count_failures
+from paperbench.compare.noise import Rule
 from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.runs.record import Status
 from paperbench.specs.cell import Cell
@@ -103,11 +104,12 @@ class NetFacts:
 
 @typed
 class IntervalFacts:
-    """Confidence interval of our median minus the published number, by two one-sided tests.
+    """Confidence interval of our error minus the published number, by two one-sided tests.
 
     Attributes:
         level: Error level of each side, as a probability.
-        difference: Our median minus the published number.
+        difference: Our Hodges-Lehmann estimate minus the published number if the noise rests on the table; else our
+            median minus the published number.
         degrees: Degrees of freedom of the t distribution; null for the normal distribution.
     """
 
@@ -126,14 +128,17 @@ class NoiseFacts:
     Attributes:
         std: Standard deviation of a single run, with its safety factor.
         degrees: Degrees of freedom; null if the deviation is taken as known.
-        rests_on: The runs that it was estimated from.
-        published_weight: Share of the published variance in the pooled one, from 0 to 1.
+        rests_on: The runs that it was estimated from: the cell's own, the published ones, both, or those of all cells
+            of the table.
+        published_weight: Weight of the published variance in the pooled one, from 0 to 1.
+        table_weight: Weight of the other cells' variance in the pooled one, from 0 to 1.
     """
 
     std: float
     degrees: Annotated[float | None, _INFINITE_IS_NULL]
-    rests_on: Literal["ours", "published", "both"]
-    published_weight: float
+    rests_on: Literal["ours", "published", "both", "table"]
+    published_weight: Annotated[float, Field(ge=0, le=1)]
+    table_weight: Annotated[float, Field(ge=0, le=1)]
 
 
 @typed
@@ -149,7 +154,7 @@ class CellFacts:
         published: The published result, with number of runs, statistic and tolerance if it is a number.
         home: "table/row/column" of the cell in which the published result appears first.
         differs: Whether it differs from the paper after Holm's correction, which makes the exit status 1.
-        shift: Our median minus the published number, if they differ significantly but within the tolerance.
+        shift: The interval's difference, if it is significant but within the tolerance.
         difference: Our median minus the published number, whatever the verdict; null unless both are numbers.
         p_value: Of the hypothesis that the true difference is within the tolerance.
         nets: The net, or all nets of a sweep. The other values are for all nets together.
@@ -206,6 +211,8 @@ class ComparisonDocument:
         schema: Version of this format.
         paperbench: Version of paperbench that judged the table.
         planned: Runs per cell, fixed beforehand.
+        noise: Whether cells share what they say about the noise between runs (table), or each has its own (per-cell).
+            Under "table", too, a cell without enough others has its own: see `rests_on` of its noise.
         footnotes: The paper's footnotes, by mark.
         claims: The paper's claims about several cells, judged by our runs alone.
         deviations: Deviations of our runs from the paper; `paper` is empty where the paper is silent.
@@ -220,6 +227,7 @@ class ComparisonDocument:
     source: Source
     profile: str
     planned: int
+    noise: Rule
     footnotes: Mapping[str, str]
     summary: Summary
     cells: tuple[CellFacts, ...]

@@ -3,7 +3,8 @@
 One suite has a test case for each cell, another one for each claim. A cell fails if it makes the exit status 1: if it
 is worse or better after Holm's correction or, with `--require reproduced`, if it is not reproduced although it should
 be. A cell or claim that cannot be judged yet is skipped, with the reason. A claim fails if it is contradicted in the
-paper's profile, which does not change the exit status. Properties of the suite of cells list our deviations.
+paper's profile, which does not change the exit status. Properties of the suites say whether noise is that of the table
+or per cell; those of the suite of cells list our deviations.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def render(report: Report, requirement: Requirement = "no difference") -> str:
     name = f"paperbench.{report.comparison.table.id}.{profile}"
     root = ElementTree.Element("testsuites", name=name)
     cells, claims = (_add(root, "testsuite", name=f"{name} {what}") for what in ("cells", "claims"))
-    version = ("paperbench", __version__)
+    version, noise = ("paperbench", __version__), ("noise", report.comparison.noise)
     deviations = [("deviation", text) for text in report.deviations]
-    _add_properties(cells, [version, *deviations, *(("choice", text) for text in report.choices)])
-    _add_properties(claims, [version])
+    _add_properties(cells, [version, noise, *deviations, *(("choice", text) for text in report.choices)])
+    _add_properties(claims, [version, noise])
     for cell in report.cells:
         _add_cell(_add(cells, "testcase", classname=name, name=cell.compared.cell.id), cell, requirement)
     for claim in report.comparison.claims:
@@ -105,6 +106,9 @@ def _properties(report: CellReport) -> Iterator[tuple[str, object]]:
         yield "interval", f"{assessment.interval.low} {assessment.interval.high}"
         yield "level", assessment.interval.level
         yield "tolerance", compared.cell.tolerance
+    if assessment.noise is not None:
+        yield "noise_std", assessment.noise.std
+        yield "noise_rests_on", assessment.noise.rests_on
     if assessment.p_value is not None:
         yield "p_value", assessment.p_value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from paperbench.compare.noise import MIN_RUNS
 from paperbench.compare.power import WORSE_BY, CellOutlook, NextRuns, Outlook
 from paperbench.compare.statistics import FIRST_ALPHA
 from paperbench.errors import count
@@ -12,58 +13,81 @@ from paperbench.report.report import NOTHING
 
 _MAX_CELLS_NAMED = 2
 _MAX_NEXT = 8
+_MIN_WORTH = 0.005
 
 
 def render(outlook: Outlook, long: bool = False) -> str:
-    """Format an outlook; if `long`, with all cells that need runs and all their claims."""
+    """Format an outlook; if `long`, with all cells that need runs."""
     return "\n\n".join(_blocks(outlook, long))
 
 
+def valuable(outlook: Outlook) -> list[NextRuns]:
+    """Return the cells whose next runs may decide something, the most valuable first."""
+    return [one for one in outlook.next_runs if one.worth >= _MIN_WORTH]
+
+
 def _blocks(outlook: Outlook, long: bool) -> Iterator[str]:
-    table, planned = outlook.comparison.table, outlook.planned
+    planned = outlook.planned
+    are = "is" if planned == 1 else "are"
     yield paragraph(
-        f"{table.source.table}: what {planned} runs per cell would decide, and {2 * planned} where {planned} do not. "
-        f"Simulated with {_noise(outlook)}."
+        f"{outlook.comparison.table.source.table}: what {count(planned, 'run')} per cell would decide, or "
+        f"{2 * planned} where {planned} {are} too few. {_assumptions(outlook)}"
     )
-    yield "Cells\n" + _cells(outlook)
-    yield paragraph(
-        "reproduced: if our true error is the paper's. worse: if it is higher by "
-        f"{WORSE_BY:g} point. false: a match called worse or better, or a difference as large as the tolerance called "
-        f"reproduced; at most {FIRST_ALPHA:.0%} by design. In percent, after {planned} and after {2 * planned} runs."
-    )
-    if outlook.claims:
-        rows = tuple((one.claim.id, *map(_percent, one.supported)) for one in outlook.claims)
-        headers = ("claim", f"{planned} runs", f"{2 * planned} runs")
-        yield "Claims: chance to be supported, if the printed numbers are true\n" + as_text(
-            Grid(headers, rows, ("left", "right", "right"))
-        )
-    if outlook.left_out:
-        yield paragraph(f"Not simulated: {count(outlook.left_out, 'claim')} about failures or the course of training.")
+    yield from _cells(outlook)
+    yield from _claims(outlook)
     yield from _next_runs(outlook, long)
 
 
-def _noise(outlook: Outlook) -> str:
-    shared = "shared across the table" if outlook.comparison.noise == "table" else "estimated for each cell alone"
-    why = {
-        "given": "as given",
-        "seen": "as seen in the runs at hand",
-        "published": "which is typical of those that the authors print; `--std` assumes another",
-    }
-    return f"a standard deviation of {outlook.std:.2f} points between runs, {why[outlook.source]}, and noise {shared}"
-
-
-def _cells(outlook: Outlook) -> str:
-    total = sum(len(one.cells) for one in outlook.cells)
-    rows = tuple(
-        (
-            _named(one, total),
-            f"{one.target.tolerance:g}",
-            *(" / ".join(map(_percent, pair)) for pair in (one.reproduced, one.worse)),
-            " / ".join(f"{100 * value:.1f}" for value in one.false),
-        )
-        for one in sorted(outlook.cells, key=lambda one: len(one.cells))
+def _assumptions(outlook: Outlook) -> str:
+    comparison = outlook.comparison
+    source = {
+        "given": "as given by `--std`",
+        "seen": "that of the runs at hand; `--std` sets another",
+        "published": "typical of those that the authors print; `--std` sets another",
+    }[outlook.source]
+    noise = "each cell's own noise" if comparison.noise == "per-cell" else "noise shared across the table"
+    chosen, all_cells = {c.cell.id for c in comparison.cells}, comparison.table.all_cells
+    is_part = comparison.noise == "table" and any(c.id not in chosen and not c.row.on_request for c in all_cells)
+    return (
+        f"Simulated with a standard deviation of {outlook.std:.2g} points between runs ({source}), and judged with "
+        f"{noise}{'; the cells that are not selected have no part in this' if is_part else ''}."
     )
-    return as_text(Grid(("cells", "tol.", "reproduced", "worse", "false"), rows, ("left", *("right",) * 4)))
+
+
+def _cells(outlook: Outlook) -> Iterator[str]:
+    planned, total = outlook.planned, sum(len(one.cells) for one in outlook.cells)
+    rows = []
+    for one in sorted(outlook.cells, key=lambda one: len(one.cells)):
+        is_possible = [one.target.published_std is not None or n * planned >= MIN_RUNS for n in (1, 2)]
+        is_beyond = one.target.tolerance < WORSE_BY
+        rows.append(
+            (
+                _named(one, total),
+                f"{one.target.tolerance:g}",
+                _pair(one.reproduced, is_possible),
+                _pair(one.worse, is_possible) if is_beyond else NOTHING,
+                _pair(one.false, is_possible, decimals=1),
+            )
+        )
+    grid = Grid(("cells", "tol.", "reproduced", "worse", "false"), tuple(rows), ("left", *("right",) * 4))
+    yield f"Cells: chance in percent of each verdict after {planned} / {2 * planned} runs\n{as_text(grid)}"
+    within = any(one.target.tolerance >= WORSE_BY for one in outlook.cells)
+    too_few = planned < MIN_RUNS and any(one.target.published_std is None for one in outlook.cells)
+    yield paragraph(
+        "tol.: tolerance, in points. reproduced: if our true error is the paper's. "
+        f"worse: if it is higher by {WORSE_BY:g} point{' (-: within the tolerance)' if within else ''}. "
+        "false: a match called worse or better, or a difference as large as the tolerance called reproduced; each by "
+        f"design at most about {FIRST_ALPHA:.0%}."
+        + (f" -: no verdict, as fewer than {MIN_RUNS} runs need a published std." if too_few else "")
+        + (" A line has the cells with the same data set and kind of published number." if len(rows) < total else "")
+    )
+
+
+def _pair(chances: tuple[float, float], is_possible: list[bool], decimals: int = 0) -> str:
+    if not any(is_possible):
+        return NOTHING
+    texts = (f"{100 * c:.{decimals}f}" if ok else NOTHING for c, ok in zip(chances, is_possible, strict=True))
+    return " / ".join(texts)
 
 
 def _named(one: CellOutlook, total: int) -> str:
@@ -71,24 +95,53 @@ def _named(one: CellOutlook, total: int) -> str:
         return ", ".join(one.cells)
     if len(one.cells) == total:
         return f"all {total} cells"
-    data = f" on {one.target.dataset}" if one.target.dataset else ""
-    return f"{len(one.cells)} cells{data}"
+    return f"{len(one.cells)} cells, {one.target.dataset}"
+
+
+def _claims(outlook: Outlook) -> Iterator[str]:
+    planned = outlook.planned
+    if outlook.claims:
+        heading = f"Claims: chance in percent to be supported after {planned} / {2 * planned} runs, if the printed "
+        rows = tuple((one.claim.id, _pair(one.supported, [True, True])) for one in outlook.claims)
+        grid = Grid(("claim", "supported"), rows, ("left", "right"))
+        yield f"{paragraph(heading + 'numbers are the true errors')}\n{as_text(grid)}"
+    unselected = outlook.comparison.claims_left_out
+    others = outlook.left_out - unselected
+    reasons = []
+    if planned == 1 and others:
+        reasons.append(f"{others} that need at least 2 runs per cell, or are about failures or the course of training")
+    elif others:
+        reasons.append(f"{others} about failures or the course of training")
+    if unselected:
+        reasons.append(f"{unselected} about cells that are not selected")
+    if reasons:
+        yield paragraph(f"Claims not simulated: {'; '.join(reasons)}.")
 
 
 def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
-    runs = outlook.next_runs
+    runs = valuable(outlook)
     if not runs:
-        yield paragraph("Next: nothing. No further run can decide a cell or a claim that is simulated.")
+        yield paragraph(
+            "Next: nothing, as no further run has a fair chance to decide a verdict or claim."
+            if outlook.next_runs
+            else "Next: nothing. The verdicts and claims that are simulated have all the runs they can use."
+        )
         return
     shown = runs if long else runs[:_MAX_NEXT]
-    rows = tuple(_next_row(one) for one in shown)
     headers = ("cell", "runs", "verdict", "claims", "worth")
-    more = f"\nand {len(runs) - len(shown)} more cells (`--long`)" if len(shown) < len(runs) else ""
-    yield ("Next, the most valuable runs first\n" + as_text(Grid(headers, rows, ("left", *("right",) * 4))) + more)
+    grid = Grid(headers, tuple(map(_next_row, shown)), ("left", *("right",) * 4))
+    more = []
+    if hidden := len(runs) - len(shown):
+        more.append(f"And {count(hidden, 'more cell')}: `--long` lists them.")
+    if useless := len(outlook.next_runs) - len(runs):
+        more.append(f"The next runs of {count(useless, 'other cell')} alone would decide hardly anything.")
+    below = f"\n{paragraph(' '.join(more))}" if more else ""
+    yield f"Next: the most valuable runs first\n{as_text(grid)}{below}"
     yield paragraph(
-        "runs: missing for the next analysis. verdict: chance in percent to get one then, given the runs at hand. "
-        "claims: expected number decided, once the other cells have their runs. worth: expected number of verdicts and "
-        "claims decided per run."
+        "runs: to train, of those that the cell's next analysis needs. verdict: chance of one after that, in percent. "
+        "claims: expected number decided, of the open claims about the cell, once their other cells have their runs. "
+        "worth: expected number of verdicts and claims decided per run. All given the runs at hand, and else the "
+        "printed numbers."
     )
 
 
@@ -96,11 +149,7 @@ def _next_row(one: NextRuns) -> tuple[str, ...]:
     return (
         one.cell,
         f"{one.missing} of {one.total}",
-        NOTHING if one.verdict is None else _percent(one.verdict),
+        NOTHING if one.verdict is None else f"{100 * one.verdict:.0f}",
         f"{sum(one.claims.values()):.1f} of {len(one.claims)}" if one.claims else NOTHING,
         f"{one.worth:.2f}",
     )
-
-
-def _percent(chance: float) -> str:
-    return f"{100 * chance:.0f}"

@@ -263,6 +263,8 @@ class Report:
         or_n = ", or of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
         if any(net.ours for net in self.nets):
             yield f"ours: {median}test error (%) of {count(comparison.planned, 'run')}{or_n}{minus}{farthest}."
+        if comparison.noise == "per-cell":
+            yield "By --noise per-cell, each cell uses its own noise; the default shares it across the table."
         if not self.has_verdicts:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
@@ -286,10 +288,36 @@ class Report:
             is_extended = any(c.assessment.analysis and c.assessment.analysis.number == 2 for c in tested)
             extension = f" ({SECOND_ALPHA:g} after the extension)" if is_extended else ""
             yield (
-                f"Verdicts: two one-sided tests at alpha = {FIRST_ALPHA:g}{extension} of the difference of medians "
-                f"against the tolerance. {comparison.expected_false_alarms:.2g} false alarms would be expected in "
-                f"{count(len(tested), 'tested cell')} if every true difference were exactly the tolerance."
+                f"Verdicts: two one-sided tests at alpha = {FIRST_ALPHA:g}{extension} of our {self.estimates} minus "
+                f"the published median against the tolerance. {self._noise} {comparison.expected_false_alarms:.2g} "
+                f"false alarms would be expected in {count(len(tested), 'tested cell')} if every true difference were "
+                "exactly the tolerance."
             )
+
+    @cached_property
+    def _tested_alone(self) -> list[str]:
+        """Tested cells that use their own noise."""
+        assessments = [(c.cell.id, c.assessment.noise) for c in self.comparison.tested]
+        return [cell for cell, noise in assessments if noise and noise.rests_on != "table"]
+
+    @property
+    def estimates(self) -> str:
+        """The estimates of our error that were tested."""
+        alone, tested = self._tested_alone, self.comparison.tested
+        if len(alone) == len(tested):
+            return "median"
+        return "Hodges-Lehmann estimate" + (" (median where a cell uses its own noise)" if alone else "")
+
+    @property
+    def _noise(self) -> str:
+        """The noise that the tests of the cells used."""
+        alone, tested = self._tested_alone, self.comparison.tested
+        if not alone:
+            return "Noise: shared across the table."
+        if len(alone) == len(tested):
+            too_few = "" if self.comparison.noise == "per-cell" else ", as there are too few to share it"
+            return f"Noise: each cell's own{too_few}."
+        return f"Noise: shared across the table; own noise: {', '.join(alone)}."
 
     @property
     def claims(self) -> str:

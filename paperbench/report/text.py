@@ -127,9 +127,9 @@ def _cells(report: Report, style: _Style) -> Iterator[str]:
         yield style.table(Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width]))
         if any(c.compared.assessment.interval for c in report.cells):
             yield style.paragraph(
-                f"interval: confidence interval of the difference of medians, in points ({1 - 2 * FIRST_ALPHA:.0%}; "
-                f"{1 - 2 * SECOND_ALPHA:.0%} after the extension). std: standard deviation of a single run, in points; "
-                "in parentheses the weight of the published one in the pooled variance. tol.: tolerance, in points."
+                f"interval: confidence interval of our {report.estimates} minus the published median, in points "
+                f"({1 - 2 * FIRST_ALPHA:.0%}; {1 - 2 * SECOND_ALPHA:.0%} after the extension). std: standard deviation "
+                f"of a single run, in points{_weights(report)}. tol.: tolerance, in points."
             )
         yield from map(style.paragraph, _test_set_noise(report.comparison))
     yield from style.titled("Not pooled with these", [f"{n.name}: {text}" for n in report.nets for text in n.others])
@@ -149,13 +149,22 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
         of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
         yield (
             f"Other test images: the binomial standard error on {images:,} is {', '.join(dict.fromkeys(of_each))}. No "
-            "verdict includes it, as both medians are over the same images."
+            "verdict includes it, as our errors and the published ones are over the same images."
         )
+
+
+def _weights(report: Report) -> str:
+    """Explain the parentheses of the column "std"."""
+    noises = [c.compared.assessment.noise for c in report.cells if c.compared.assessment.noise]
+    parts = ["of the other cells' variance (table)"] if any(noise.table_weight for noise in noises) else []
+    parts += ["of the published variance (paper)"] if any(noise.published_weight for noise in noises) else []
+    return f"; in parentheses the weight {' or '.join(parts)} in it" if parts else ""
 
 
 def _cell_row(report: NetReport) -> tuple[str, ...]:
     cell, net, noise, interval = report.cell, report.net, report.net.assessment.noise, report.net.assessment.interval
-    share = f" ({noise.published_weight:.0%})" if noise and noise.published_weight else ""
+    weights = {"table": noise.table_weight, "paper": noise.published_weight} if noise else {}
+    share = "".join(f" ({whose} {weight:.0%})" for whose, weight in weights.items() if weight)
     return (
         report.name,
         report.errors,

@@ -91,7 +91,10 @@ def test_mistakes_get_a_short_message_and_status_2(run: Run, arguments: str, mes
 @pytest.mark.parametrize("width", [60, pytest.param(200, marks=pytest.mark.full)])
 def test_help_and_lists_fit_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    outputs = [run(*arguments.split()) for arguments in ("--help", "run --help", "record --help", "list", "models")]
+    outputs = [
+        run(*arguments.split())
+        for arguments in ("--help", "run --help", "plan --help", "record --help", "list", "models")
+    ]
     assert {(code, err) for code, _, err in outputs} == {(0, "")}
     assert max(len(line) for _, out, _ in outputs for line in out.splitlines()) <= width
 

@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from paperbench.compare.comparison import Comparison
+from paperbench.compare.noise import Rule
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, compared, external, record, records
 
@@ -20,7 +21,7 @@ def table1(tables: dict[str, Table]) -> Table:
 
 @pytest.fixture(scope="session")
 def numbers(table2: Table) -> Comparison:
-    """Table 2 with a cell for every verdict that a number can have.
+    """Table 2 with a cell for every verdict that a number can have, each with its own noise.
 
     original/resnet110              reproduced; besides, one run in other precision
     original/resnet164              reproduced, shifted
@@ -33,6 +34,16 @@ def numbers(table2: Table) -> Comparison:
     preact/resnet110                worse, but not after Holm's correction
     preact/resnet164                reproduced by twice as many runs, all external
     """
+    return _numbers(table2, "per-cell")
+
+
+@pytest.fixture(scope="session")
+def shared(table2: Table) -> Comparison:
+    """The runs of `numbers`, judged with the noise of the table; preact/resnet164 shares none, as it is external."""
+    return _numbers(table2, "table")
+
+
+def _numbers(table2: Table, noise: Rule) -> Comparison:
     noisy = (5.2, 5.9, 5.3, 5.8, 5.5, 5.45, 5.4, 5.5, 5.55, 5.5)
     externals = [
         external(table2, "preact/resnet164", e, seed=s, source="=A lab, by e-mail") for s, e in enumerate(noisy)
@@ -50,6 +61,7 @@ def numbers(table2: Table) -> Comparison:
         *records(table2, "preact/resnet110", (7.3, 7.6, 7.25, 7.5, 7.1)),
         record(table2, "original/resnet110", 6.7, precision="bf16"),
         externals=externals,
+        noise=noise,
     )
 
 

@@ -12,7 +12,7 @@ from paperbench.report import csv_format
 from paperbench.report.csv_format import COLUMNS
 from paperbench.report.json_format import document
 from paperbench.specs.table import Table
-from tests.compare.judging import COPY, ORIGINAL, compared, external, record
+from tests.compare.judging import COPY, ORIGINAL, compared, external, in_cell, record
 from tests.report.conftest import SWEEP
 
 OF_RUNS = list(COLUMNS)[list(COLUMNS).index("group") :]
@@ -57,6 +57,19 @@ def test_line_has_the_values_of_the_run_and_its_cell(numbers: Comparison) -> Non
     assert float(lines[0]["difference"]) == pytest.approx(10.02 - 8.17)
     alone = of(numbers, "preact/resnet110")  # worse, but not after Holm's correction
     assert {(line["verdict"], line["differs"]) for line in alone} == {("worse", "false")}
+
+
+def test_noise_of_the_table_has_columns(shared: Comparison) -> None:
+    for name, rests_on in (("original/resnet164", "table"), ("preact/resnet164", "ours")):
+        line, assessment = of(shared, name)[0], in_cell(shared, name).assessment
+        assert assessment.interval
+        assert assessment.noise
+        assert (line["noise"], line["noise_rests_on"]) == ("table", rests_on)
+        assert float(line["noise_std"]) == assessment.noise.std
+        assert float(line["tested_difference"]) == assessment.interval.difference
+    line = of(shared, "preact/resnet110")[0]  # whose Hodges-Lehmann estimate is not its median
+    assert float(line["difference"]) == pytest.approx(7.30 - 6.37)
+    assert float(line["tested_difference"]) == pytest.approx(7.35 - 6.37)
 
 
 def test_groups_are_numbered_and_have_their_medians(numbers: Comparison) -> None:

@@ -4,6 +4,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations_with_replacement
 from typing import Any
 
 import jsonschema
@@ -119,6 +120,28 @@ def test_every_verdict_follows_from_the_numbers(numbers: Comparison) -> None:
             assert near > published["tolerance"]
     assert {cell["look"] for cell in judged} == {1, 2}
     assert {cell["noise"]["rests_on"] for cell in judged} == {"ours", "both"}
+
+
+def test_noise_of_the_table_follows_from_its_runs(shared: Comparison) -> None:
+    value = read(shared)
+    assert value["noise"] == "table"
+    judged = {name: cell for name, cell in cells(value).items() if cell["interval"]}
+    own_noise = judged.pop("preact/resnet164")  # all its runs are external
+    assert (own_noise["noise"]["rests_on"], own_noise["noise"]["table_weight"]) == ("ours", 0)
+    assert own_noise["interval"]["difference"] == pytest.approx(own_noise["difference"])
+    errors = {name: [run["error"] for run in c["nets"][0]["shown"]["runs"]] for name, c in judged.items()}
+    for name, cell in judged.items():
+        noise, interval = cell["noise"], cell["interval"]
+        assert (noise["rests_on"], noise["published_weight"]) == ("table", 0)
+        pooled = statistics.mean(statistics.variance(errors[other]) for other in judged if other != name)
+        own, weight = statistics.variance(errors[name]), noise["table_weight"]
+        assert 0.1 < weight < 0.9
+        assert noise["std"] ** 2 == pytest.approx(weight * pooled + (1 - weight) * own)
+        assert noise["degrees"] == pytest.approx(4 / (1 - weight))
+        means = [statistics.mean(pair) for pair in combinations_with_replacement(errors[name], 2)]
+        assert interval["difference"] == pytest.approx(statistics.median(means) - cell["published"]["value"])
+        reach = stats.t.ppf(0.95, interval["degrees"]) * interval["standard_error"]
+        assert interval["high"] == pytest.approx(interval["difference"] + reach)
 
 
 def test_runs_beyond_the_planned_do_not_count(more_numbers: Comparison, more_failing: Comparison) -> None:
@@ -245,6 +268,6 @@ def test_unused_and_damaged_files_are_named(table2: Table) -> None:
 
 def test_document_names_version_and_schema(numbers: Comparison) -> None:
     value = read(numbers)
-    found = [value[key] for key in ("schema", "paperbench", "table", "profile")]
-    assert found == [1, __version__, "table2", "paper"]
+    found = [value[key] for key in ("schema", "paperbench", "table", "profile", "noise")]
+    assert found == [1, __version__, "table2", "paper", "per-cell"]
     assert value["source"]["arxiv"] == "1603.05027"

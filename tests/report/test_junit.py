@@ -109,10 +109,20 @@ def test_contradicted_claim_of_a_reduced_profile_is_no_failure(numbers: Comparis
 def test_deviations_are_properties_of_the_suite_of_cells(numbers: Comparison) -> None:
     cells, claims = suites(numbers)
     listed = properties(cells)
-    assert len(listed) == 1 + len(numbers.deviations) > 3
+    assert len(listed) == 2 + len(numbers.deviations) > 4
     assert ("deviation", "data: CIFAR-10 -> CIFAR-10 (some copy) (re-encoded) (relu_only_preact/resnet110)") in listed
     assert ("choice", "initialisation: fan_out") in listed
-    assert [name for name, _ in properties(claims)] == ["paperbench"]
+    assert properties(claims)[1:] == [("noise", "per-cell")]
+
+
+def test_noise_of_the_table_is_in_properties(shared: Comparison) -> None:
+    assert all(("noise", "table") in properties(suite) for suite in suites(shared))
+    for name in ("original/resnet110", "preact/resnet164"):
+        found, assessment = dict(properties(cases(shared)[name])), in_cell(shared, name).assessment
+        assert assessment.interval
+        assert assessment.noise
+        assert float(found["difference"] or 0) == assessment.interval.difference
+        assert (found["noise_std"], found["noise_rests_on"]) == (str(assessment.noise.std), assessment.noise.rests_on)
 
 
 def test_cells_fail_exactly_if_the_exit_status_is_1(

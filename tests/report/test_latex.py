@@ -212,6 +212,12 @@ def test_notes_on_verdicts_are_footnotes(numbers: Comparison) -> None:
     assert "2 cells differ from the paper" in notes
 
 
+def test_noise_is_named(numbers: Comparison, shared: Comparison) -> None:
+    assert "Noise: shared across the table; own noise: preact/resnet164." in below(shared)
+    assert "Noise: each cell's own." in below(numbers)
+    assert ["By --noise per-cell" in below(comparison) for comparison in (numbers, shared)] == [True, False]
+
+
 def test_footnotes_of_the_paper_are_printed_if_used(comparisons: dict[str, Comparison]) -> None:
     text = render(comparisons["table4"])
     assert "4.62† (4.69±0.20)" in [row[1] for row in rows(text)]

@@ -18,6 +18,8 @@ from tests.compare.judging import COPY, compared, external, in_cell, record, rec
 from tests.helpers import a_session, write_record
 from tests.report.conftest import SWEEP
 
+SAME = ("preact/resnet110", "original/resnet110", "relu_only_preact/resnet110")
+
 
 @pytest.fixture(autouse=True)
 def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +90,42 @@ def test_interval_and_noise_are_listed(numbers: Comparison) -> None:
     errors, median, interval, std, _ = row(text, "original/resnet110")[1:]
     assert (errors, median) == ("6.58, 6.64, 6.49, 6.71, 6.60", "6.60")
     assert interval.startswith("[-0.")
-    assert std.endswith("(33%)")
+    assert std.endswith("(paper 33%)")
     assert "%" not in row(text, "original/resnet164")[4]
+    assert "median minus the published median, in points (90%; 98% after the extension)" in flat(text)
+    assert "in parentheses the weight of the published variance (paper) in it" in flat(text)
+    assert "Noise: each cell's own. 0.3 false alarms" in flat(text)
     # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
     noise = "the binomial standard error on 10,000 is 0.23 points at 5.46 %, 0.27 points at 8.17 %. No verdict"
     assert noise in flat(text)
+
+
+def test_noise_of_the_table_is_explained(shared: Comparison) -> None:
+    text = text_of(shared)
+    for cell in ("original/resnet110", "original/resnet164"):
+        assessment = in_cell(shared, cell).assessment
+        assert assessment.noise
+        assert assessment.interval
+        bounds = f"[{assessment.interval.low:+.2f}, {assessment.interval.high:+.2f}]"
+        weight = f"(table {assessment.noise.table_weight:.0%})"
+        assert row(text, cell)[3:5] == [bounds, f"{assessment.noise.std:.2f} {weight}"]
+    estimates = "Hodges-Lehmann estimate (median where a cell uses its own noise) minus the published median"
+    assert flat(text).count(estimates) == 2  # in the notes on verdicts and on the column "interval"
+    assert "Noise: shared across the table; own noise: preact/resnet164." in flat(text)
+    assert "in parentheses the weight of the other cells' variance (table) in it" in flat(text)
+
+
+def test_noise_rule_is_named_if_it_is_not_the_default(table2: Table, numbers: Comparison, shared: Comparison) -> None:
+    for form, long in (("table", False), ("table", True), ("markdown", True)):
+        note = "By --noise per-cell, each cell uses its own noise"
+        assert note in flat(text_of(numbers, form=form, long=long))
+        assert note not in flat(text_of(shared, form=form, long=long))
+    alone = compared(table2, *records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3)))
+    assert "Noise: each cell's own, as there are too few to share it." in flat(text_of(alone))
+    three = [run for cell in SAME for run in records(table2, cell, (6.3, 6.4, 6.4, 6.5, 6.3))]
+    text = flat(text_of(compared(table2, *three)))
+    assert "of our Hodges-Lehmann estimate minus the published median against the tolerance." in text
+    assert "Noise: shared across the table. 0.15 false alarms" in text
 
 
 def test_groups_that_are_not_pooled_are_listed(numbers: Comparison) -> None:
@@ -281,14 +314,14 @@ def test_short_report_has_table_letters_and_a_line_per_claim(
 @pytest.mark.parametrize("long", [False, True])
 def test_every_line_fits_the_terminal(
     tables: dict[str, Table],
-    numbers: Comparison,
+    shared: Comparison,
     failing: Comparison,
     columns: int,
     long: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    for comparison in [*(compared(table, on_request=True) for table in tables.values()), numbers, failing]:
+    for comparison in [*(compared(table, on_request=True) for table in tables.values()), shared, failing]:
         text = text_of(comparison, long=long)
         assert max(map(len, text.splitlines())) <= columns
         assert columns == 60 or all(cell.verdict in text for cell in comparison.cells)
