@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -212,12 +212,15 @@ class PublishedTable:
             std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
 
         Raises:
-            PaperbenchError: The directory or cell does not exist, or no cell shows an error that runs measure.
+            PaperbenchError: The directory or cell does not exist, no cell shows an error that runs measure, or the
+                runs per cell are too many to simulate.
         """
-        if results is not None:
-            return assess_outlook(self.compare(results, cells=cells, seeds=seeds, noise=noise).comparison, std)
-        chosen = self.table.cells(cells, on_request=True)
-        return assess_outlook(compare(self.table, chosen, "paper", (), seeds=seeds, noise=noise), std)
+        chosen = {cell.id for cell in self.table.cells(cells)}
+        if results is None:
+            comparison = compare(self.table, self.cells, "paper", (), seeds=seeds, noise=noise)
+            return assess_outlook(comparison, std, cells=chosen)
+        judged = self.compare(results, seeds=seeds, noise=noise)
+        return replace(assess_outlook(judged.comparison, std, cells=chosen), complaints=judged.complaints)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):

@@ -7,7 +7,7 @@ runs at hand are compared with the number that the paper prints.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,6 +30,9 @@ Flags = NDArray[np.bool_]
 
 TYPICAL_STD = 0.18
 """Root mean square of the standard deviations that the authors print: 0.16, 0.14, 0.20 and 0.22 points."""
+
+MAX_RUNS = 50
+"""Maximum number of runs per cell; the simulation of 1,000 would need 60 GB."""
 
 WORSE_BY = 1.0
 """The shift, in percentage points, for which the chance of "worse" is given."""
@@ -178,7 +181,9 @@ class Outlook:
         std: Assumed standard deviation of a single run, in percentage points.
         source: Where it is from.
         left_out: Number of claims that the simulation does not cover, as they are about failures or training.
+        unselected: Number of claims about cells that were not selected.
         next_runs: The cells that need runs, the most valuable first.
+        complaints: Files, records and results that could not be used, one sentence each.
     """
 
     comparison: Comparison
@@ -188,28 +193,37 @@ class Outlook:
     cells: tuple[CellOutlook, ...]
     claims: tuple[ClaimOutlook, ...]
     left_out: int
+    unselected: int
     next_runs: tuple[NextRuns, ...]
+    complaints: tuple[str, ...] = ()
 
 
-def assess_outlook(comparison: Comparison, std: float | None = None, tables: int = 4000) -> Outlook:
+def assess_outlook(
+    comparison: Comparison, std: float | None = None, tables: int = 4000, cells: Collection[str] | None = None
+) -> Outlook:
     """Simulate what the runs of a table would decide.
 
     Args:
         std: Standard deviation of a single run in percentage points. Default: that of the runs at hand, pooled over
             cells, or else `TYPICAL_STD`.
         tables: Number of simulated tables. The chances have a standard error of at most 0.8 points at 4,000.
+        cells: Ids of the cells to plan; all by default. Others take part in their noise if they have all planned runs.
 
     Raises:
-        PaperbenchError: No cell shows an error that runs measure.
+        PaperbenchError: No cell shows an error that runs measure, or more than `MAX_RUNS` runs per cell are planned.
     """
-    if not any(map(_is_simulated, comparison.cells)):
+    if comparison.planned > MAX_RUNS:
+        raise PaperbenchError(f"At most {MAX_RUNS} runs per cell can be simulated, not {comparison.planned}.")
+    planned = [c for c in comparison.cells if cells is None or c.cell.id in cells]
+    if not any(map(_is_simulated, planned)):
         raise PaperbenchError(
             "Nothing to plan: these cells show no published top-1 error on whole images, or a run has failed. Rules "
             "decide then: see docs/verdicts.md."
         )
     seen = _pooled_std(comparison)
-    simulation = _Simulation(comparison, std or seen or TYPICAL_STD, tables)
+    simulation = _Simulation(comparison, std or seen or TYPICAL_STD, tables, {c.cell.id for c in planned})
     claims = tuple(simulation.claims())
+    selected = [claim for claim in comparison.table.expected.claims if simulation.selects(claim)]
     return Outlook(
         comparison,
         comparison.planned,
@@ -217,7 +231,8 @@ def assess_outlook(comparison: Comparison, std: float | None = None, tables: int
         "given" if std else "seen" if seen else "published",
         tuple(simulation.cells()),
         claims,
-        len(comparison.table.expected.claims) - len(claims),
+        len(selected) - len(claims),
+        len(comparison.table.expected.claims) - len(selected),
         tuple(sorted(simulation.next_runs(), key=lambda runs: -runs.worth)),
     )
 
@@ -229,19 +244,28 @@ class _Simulation:
     comparison: Comparison
     std: float
     tables: int
+    chosen: set[str]
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1603))
 
     def __post_init__(self) -> None:
-        self._compared = {c.cell.id: c for c in self.comparison.cells if _is_simulated(c)}
-        self._targets = [Target.of(c.cell) for c in self._compared.values()]
         self._planned = self.comparison.planned
+        self._compared = {
+            c.cell.id: c
+            for c in self.comparison.cells
+            if _is_simulated(c) and (c.cell.id in self.chosen or len(_counted(c, self._planned)) == self._planned)
+        }
+        self._targets = [Target.of(c.cell) for c in self._compared.values()]
         expected = self.comparison.table.expected
         self._constants = {f"{row.id}/{column}": e for row in expected.literature for column, e in row.cells.items()}
         self._claims = [claim for claim in expected.claims if self._covers(claim)]
 
+    def selects(self, claim: Claim) -> bool:
+        """Whether all cells of a claim are to be planned."""
+        return {cell for cell in claim.all_cells if cell not in self._constants} <= self.chosen
+
     def _covers(self, claim: Claim) -> bool:
         """Whether a claim compares mean test errors of simulated cells, and of published numbers."""
-        is_simulated = set(claim.all_cells) <= {*self._compared, *self._constants}
+        is_simulated = self.selects(claim) and set(claim.all_cells) <= {*self._compared, *self._constants}
         is_about_errors = claim.kind in ("lower", "close", "largest_gain") and claim.measure == "test_error"
         return is_simulated and is_about_errors and self._planned > 1
 
@@ -251,8 +275,9 @@ class _Simulation:
         match = self._rates([0.0] * len(targets))
         worse = self._rates([WORSE_BY] * len(targets))
         at_tolerance = self._rates([target.tolerance for target in targets])
-        for target in dict.fromkeys(targets):
-            alike = [i for i, other in enumerate(targets) if other == target]
+        chosen = [i for i, cell in enumerate(self._compared) if cell in self.chosen]
+        for target in dict.fromkeys(targets[i] for i in chosen):
+            alike = [i for i in chosen if targets[i] == target]
             cells = tuple(list(self._compared)[i] for i in alike)
             reproduced, is_worse, is_better = match[:, :, alike].mean(axis=2).T
             false = np.maximum(is_worse + is_better, at_tolerance[:, 0, alike].mean(axis=1))
@@ -314,7 +339,7 @@ class _Simulation:
             needed = number[cell] * planned
             lacking_runs = needed - len(_counted(c, needed))
             its = {claim: chance for claim, (lacking, chance) in claims.items() if cell in lacking}
-            if cell in verdict or its:
+            if cell in self.chosen and (cell in verdict or its):
                 worth = verdict.get(cell, 0.0) / lacking_runs
                 worth += sum(chance / sum(claims[claim][0].values()) for claim, chance in its.items())
                 yield NextRuns(cell, lacking_runs, needed, verdict.get(cell), its, worth)
@@ -345,9 +370,10 @@ def _is_simulated(compared: CellComparison) -> bool:
 
 
 def _counted(compared: CellComparison, number: int) -> list[float]:
-    """Return the errors of the runs among the first `number`."""
-    group = compared.shown
-    return errors_of(group.first(number)) if group else []
+    """Return the errors of our own runs among the first `number`, from the group that is closest to the paper."""
+    groups = [group for net in compared.nets for group in (net.shown, *net.others) if group]
+    ours = next((group for group in groups if group.conditions.source is None), None)
+    return errors_of(ours.first(number)) if ours else []
 
 
 def _pooled_std(comparison: Comparison) -> float | None:

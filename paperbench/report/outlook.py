@@ -46,11 +46,9 @@ def _assumptions(outlook: Outlook) -> str:
         "published": "typical of those that the authors print; `--std` sets another",
     }[outlook.source]
     noise = "each cell's own noise" if comparison.noise == "per-cell" else "noise shared across the table"
-    chosen, all_cells = {c.cell.id for c in comparison.cells}, comparison.table.all_cells
-    is_part = comparison.noise == "table" and any(c.id not in chosen and not c.row.on_request for c in all_cells)
     return (
         f"Simulated with a standard deviation of {outlook.std:.2g} points between runs ({source}), and judged with "
-        f"{noise}{'; the cells that are not selected have no part in this' if is_part else ''}."
+        f"{noise}."
     )
 
 
@@ -76,8 +74,8 @@ def _cells(outlook: Outlook) -> Iterator[str]:
     yield paragraph(
         "tol.: tolerance, in points. reproduced: if our true error is the paper's. "
         f"worse: if it is higher by {WORSE_BY:g} point{' (-: within the tolerance)' if within else ''}. "
-        "false: a match called worse or better, or a difference as large as the tolerance called reproduced; each by "
-        f"design at most about {FIRST_ALPHA:.0%}."
+        "false: a match called worse or better, or a difference as large as the tolerance called reproduced; each at "
+        f"most {FIRST_ALPHA:.0%} by design, up to a standard deviation of 1 point."
         + (f" -: no verdict, as fewer than {MIN_RUNS} runs need a published std." if too_few else "")
         + (" A line has the cells with the same data set and kind of published number." if len(rows) < total else "")
     )
@@ -105,8 +103,7 @@ def _claims(outlook: Outlook) -> Iterator[str]:
         rows = tuple((one.claim.id, _pair(one.supported, [True, True])) for one in outlook.claims)
         grid = Grid(("claim", "supported"), rows, ("left", "right"))
         yield f"{paragraph(heading + 'numbers are the true errors')}\n{as_text(grid)}"
-    unselected = outlook.comparison.claims_left_out
-    others = outlook.left_out - unselected
+    unselected, others = outlook.unselected, outlook.left_out
     reasons = []
     if planned == 1 and others:
         reasons.append(f"{others} that need at least 2 runs per cell, or are about failures or the course of training")
