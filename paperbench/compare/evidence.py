@@ -167,7 +167,7 @@ class Evidence:
         self.profile = table.profiles.named(profile_name)
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
-        self._variances: dict[tuple[Conditions, str, int], dict[str, tuple[float, int]]] = {}
+        self._variances: dict[tuple[Conditions, str, str, int], dict[str, tuple[float, int]]] = {}
         self._facts: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
         for record in self._without_duplicates(records):
@@ -199,13 +199,15 @@ class Evidence:
     def prior(self, cell: Cell, setting: Setting, conditions: Conditions, analysis: int) -> Prior:
         """Return what the other nets say about the variance between the runs of a net.
 
-        They are all nets of the table with the same conditions and data set, whichever cells are compared, as far as
-        they have all runs of this analysis or at least of the first. Nets with a failed run neither give nor take.
+        They are all nets of the table with the same conditions, data set and metric, whichever cells are compared, as
+        far as they have all runs of this analysis or at least of the first. Nets with a failed run neither give nor
+        take.
 
         Args:
             analysis: 1 or 2; see `ANALYSES`.
         """
-        which, key = (conditions, cell.dataset_in(self.profile), analysis), self.training_key(cell, setting)
+        key = self.training_key(cell, setting)
+        which = (conditions, cell.dataset_in(self.profile), cell.column.metric, analysis)
         if self._noise == "per-cell":
             return NO_PRIOR
         if which not in self._variances:
@@ -218,13 +220,13 @@ class Evidence:
         return Prior(*(float(values[own]) for values in found))
 
     def _variances_by_training(
-        self, conditions: Conditions, dataset: str, analysis: int
+        self, conditions: Conditions, dataset: str, metric: str, analysis: int
     ) -> Iterator[tuple[str, tuple[float, int]]]:
         """Yield variance and degrees of freedom of each net, by training, as two cells may show the same net."""
         for cell, setting in [(c, setting) for c in self.table.all_cells for setting in c.settings]:
             key = self.training_key(cell, setting)
             group = next((g for g in self.groups(cell, setting) if g.conditions == conditions), None)
-            if key is None or group is None or cell.dataset_in(self.profile) != dataset:
+            if key is None or group is None or (cell.dataset_in(self.profile), cell.column.metric) != (dataset, metric):
                 continue
             numbers = [number * self.planned for number in range(analysis, 0, -1)]
             complete = [errors for n in numbers if len(errors := errors_of(group.first(n))) == n >= MIN_RUNS]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, compare
 from paperbench.compare.evidence import Group
-from paperbench.compare.statistics import median_variance
+from paperbench.compare.statistics import hodges_lehmann_variance, median_variance
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.planning import run_spec
@@ -247,19 +247,63 @@ def expectation(
     level: float = FIRST,
     tolerance: float = 0.5,
     resolution: float = 0.01,
+    prior: tuple[float, float] = (0.0, 0.0),
 ) -> Expectation:
-    """Two one-sided t-tests on the difference of medians, as paperbench.compare.statistics documents them."""
+    """Two one-sided t-tests on the difference of medians, as paperbench.compare.statistics documents them.
+
+    Args:
+        prior: Variance and degrees of freedom from the other cells of the table.
+    """
     n = len(errors)
-    if n == 1:
+    own, (prior_variance, prior_degrees) = float(np.var(errors, ddof=1)) if n > 1 else 0.0, prior
+    t: Any
+    estimate, of_ours, of_theirs = float(np.median(errors)), median_variance(n), median_variance(published_runs)
+    if prior_degrees:
+        degrees = n - 1 + prior_degrees
+        variance = (max(own, resolution**2 / 12) * (n - 1) + prior_variance * prior_degrees) / degrees
+        estimate, of_ours = walsh_median(errors), hodges_lehmann_variance(n)
+        t = stats.t(degrees)
+        if std is not None and std > math.sqrt(variance):
+            parts = of_ours * variance, of_theirs * std**2
+            t = stats.t(sum(parts) ** 2 / (parts[0] ** 2 / degrees + parts[1] ** 2 / (published_runs - 1)))
+            of_theirs *= std**2 / variance
+    elif n == 1:
         assert std is not None
         variance, t = (1.55 * std) ** 2, stats.norm
     elif std is None:
-        variance, t = max(float(np.var(errors, ddof=1)), resolution**2 / 12), stats.t(n - 1)
+        variance, t = max(own, resolution**2 / 12), stats.t(n - 1)
     else:
-        variance = ((n - 1) * float(np.var(errors, ddof=1)) + 2 * (1.4 * std) ** 2) / (n + 1)
+        variance = ((n - 1) * own + 2 * (1.4 * std) ** 2) / (n + 1)
         t = stats.t(n + 1)
-    difference = float(np.median(errors)) - published
-    error = math.sqrt(variance * (median_variance(n) + median_variance(published_runs)))
+    difference = estimate - published
+    error = math.sqrt(variance * (of_ours + of_theirs))
     reach = float(t.isf(level)) * error
     beyond = float(t.sf((abs(difference) - tolerance) / error) + t.sf((abs(difference) + tolerance) / error))
     return Expectation(difference, difference - reach, difference + reach, min(1.0, beyond * FIRST / level))
+
+
+def walsh_median(errors: Sequence[float]) -> float:
+    """The Hodges-Lehmann estimate by its definition."""
+    return float(np.median([(x + y) / 2 for i, x in enumerate(errors) for y in errors[: i + 1]]))
+
+
+def prior_by_definition(variances: Sequence[float], degrees: Sequence[float], own: int) -> tuple[float, float]:
+    """The prior of one cell, in plain Python from the definition in paperbench.compare.noise.
+
+    Returns:
+        Variance and degrees of freedom; both are 0 for a cell that keeps to itself.
+    """
+    limit = 16 * sorted(variances)[(len(variances) - 1) // 2]
+    others = [i for i, variance in enumerate(variances) if i != own and variance <= limit]
+    if variances[own] > limit or len(others) < 2:
+        return 0.0, 0.0
+    total = sum(degrees[i] for i in others)
+    logs = [math.log(variances[i]) - special.digamma(degrees[i] / 2) + math.log(degrees[i] / 2) for i in others]
+    counted = (total - total / len(others)) / 2
+    if len(others) > 2:
+        chance = sum(special.polygamma(1, degrees[i] / 2) for i in others) / len(others)
+        excess = float(np.var(logs, ddof=1)) - float(chance)
+        if excess > 0:
+            half = optimize.brentq(lambda h: math.log(special.polygamma(1, h) / excess), 1e-6, 1e12, xtol=1e-14)
+            counted = min(counted, 2 * half)
+    return sum(degrees[i] * variances[i] for i in others) / total, counted

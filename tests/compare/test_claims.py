@@ -23,6 +23,7 @@ from tests.compare.judging import (
     interval_text,
     mixed,
     p_text,
+    prior_by_definition,
     record,
     records,
     the_claim,
@@ -116,7 +117,7 @@ def test_lower_is_welchs_test(one: list[float], other: list[float], by: float | 
     ],
 )
 def test_lower_must_hold_for_every_other_cell(others: list[list[float]], standing: str) -> None:
-    verdict = lower({A: LOW, B: others[0], C: others[1]})
+    verdict = lower({A: LOW, B: others[0], C: others[1]}, noise="per-cell")
     assert verdict.standing == standing
     for name, other, finding in zip((B, C), others, verdict.findings, strict=True):
         p = welch_p(LOW, other)
@@ -228,7 +229,8 @@ def test_largest_gain_is_a_difference_of_differences(
     contrast = compute_contrast(list(errors.values()), weights)
     text = interval_text(contrast.estimate, *contrast.interval(0.05))
     ending = p_found(standing, contrast.p_greater(0), contrast.p_less(0))
-    verdict = the_claim(with_claim(TABLE2, "largest_gain", pairs=(pair, other)), *runs_of(TABLE2, errors))
+    claim = with_claim(TABLE2, "largest_gain", pairs=(pair, other))
+    verdict = the_claim(claim, *runs_of(TABLE2, errors), noise="per-cell")
     assert verdict.standing == standing
     formula = f"({pair[0]} - {pair[1]}) - ({other[0]} - {other[1]})"
     assert verdict.findings == (f"{formula} = {text} points in test error, {ending}",)
@@ -240,6 +242,115 @@ def test_largest_gain_must_exceed_every_other() -> None:
     claim = with_claim(TABLE2, "largest_gain", pairs=((C, A), (C, B), (D, A)))
     verdict = the_claim(claim, *runs_of(TABLE2, errors))
     assert (verdict.standing, len(verdict.findings)) == ("contradicted", 2)
+
+
+# The noise of the table
+
+
+def moderated(errors: Errors, weights: Mapping[str, float]) -> tuple[float, float, float]:
+    """Estimate, standard error and degrees of freedom of a contrast with the prior of each cell.
+
+    The parts of the variance that come from priors are treated as one estimate.
+    """
+    samples = {cell: [float(x) for x in found if x is not None] for cell, found in errors.items()}
+    variances = [float(np.var(x, ddof=1)) for x in samples.values()]
+    own_degrees = [len(x) - 1.0 for x in samples.values()]
+    shared, shared_std, own_variances, total = 0.0, 0.0, 0.0, 0.0
+    for cell, weight in weights.items():
+        i, n = list(samples).index(cell), len(samples[cell])
+        variance, degrees = prior_by_definition(variances, own_degrees, i)
+        assert degrees > 0
+        scale = weight**2 / n / (degrees + n - 1)
+        shared += scale * degrees * variance
+        shared_std += scale * degrees * variance * math.sqrt(2 / degrees)
+        own_variances += 2 * (scale * (n - 1) * variances[i]) ** 2 / (n - 1)
+        total += scale * (degrees * variance + (n - 1) * variances[i])
+    estimate = sum(weight * float(np.mean(samples[cell])) for cell, weight in weights.items())
+    return estimate, math.sqrt(total), 2 * total**2 / (shared_std**2 + own_variances)
+
+
+UNEQUAL = {A: LOW, B: MIDDLE, C: HIGH, D: [6.9, 6.4, 7.1, 6.2, 6.7], "original/resnet164": [5.9, 6.0, 5.8, 6.2, 5.7]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "weights", "test"),
+    [
+        ("lower", {"cells": (A, B)}, {A: 1, B: -1}, "Welch's test, noise of the table"),
+        ("lower", {"cells": (A, B), "by": 0.1}, {A: 1, B: -1}, "Welch's test, by 0.1 points, noise of the table"),
+        (
+            "close",
+            {"cells": (A, B), "within": 0.4},
+            {A: 1, B: -1},
+            "two one-sided Welch tests (TOST), within 0.4 points, noise of the table",
+        ),
+        (
+            "largest_gain",
+            {"pairs": ((C, A), (D, B))},
+            {C: 1, A: -1, D: -1, B: 1},
+            "Welch's test on differences of differences, noise of the table",
+        ),
+        (
+            "largest_gain",
+            {"pairs": ((C, A), (B, A))},
+            {C: 1, B: -1},
+            "Welch's test on differences of differences, noise of the table",
+        ),
+    ],
+)
+def test_claims_on_test_errors_use_the_noise_of_the_table(
+    kind: str, values: dict[str, Any], weights: dict[str, float], test: str
+) -> None:
+    table = with_claim(TABLE2, kind, *values.pop("cells", ()), **values)
+    verdict = the_claim(table, *runs_of(TABLE2, UNEQUAL))
+    estimate, error, degrees = moderated(UNEQUAL, weights)
+    t = stats.t(degrees)
+    within = values.get("within", 0.0)
+    if kind == "close":
+        p = t.sf((within - abs(estimate)) / error)
+    else:
+        p = t.sf(estimate / error) if kind == "largest_gain" else t.cdf((estimate + values.get("by", 0.0)) / error)
+    reach = float(t.isf(0.05)) * error
+    expected = f"= {interval_text(estimate, estimate - reach, estimate + reach)} points in test error, {p_text(p)}"
+    assert verdict.findings[0].endswith(expected)
+    assert verdict.standing == ("supported" if p <= 0.05 else "undecided")
+    assert verdict.test == test
+
+
+def test_second_analysis_of_a_claim_uses_the_runs_at_hand_of_the_other_cells() -> None:
+    errors = {**UNEQUAL, A: [*LOW, *moved(LOW, 0.1)], B: [*MIDDLE, *moved(MIDDLE, -0.2)]}
+    table = with_claim(TABLE2, "lower", A, B, by=0.05)
+    estimate, error, degrees = moderated(errors, {A: 1, B: -1})
+    p = stats.t.cdf((estimate + 0.05) / error, degrees)
+    verdict = the_claim(table, *runs_of(TABLE2, errors))
+    assert (verdict.level, p_text(p) in verdict.findings[0]) == (0.01, True)
+
+
+def test_published_number_is_compared_with_the_noise_of_the_table() -> None:
+    cells = {OURS: [7.5, 7.4, 7.9, 7.6, 7.55], "resnet110/cifar10": LOW, "preact_resnet1001/cifar10": MIDDLE}
+    verdict = the_claim(AGAINST_HIGHWAY, *runs_of(TABLE4, cells))
+    estimate, error, degrees = moderated(cells, {OURS: 1})
+    assert p_text(stats.t.cdf((estimate - 7.72) / error, degrees)) in verdict.findings[0]
+    assert verdict.test == "Welch's test, noise of the table"
+
+
+@pytest.mark.parametrize("how", [{"measure": "train_loss"}, {"measure": "train_error"}, {"iteration": 8_000}])
+def test_claims_on_training_keep_to_their_own_noise(how: dict[str, Any]) -> None:
+    measure = how.setdefault("measure", "train_loss")
+    kind = "early" if "iteration" in how else "lower"
+    means = {(A, measure): LOSS_LOW, (B, measure): moved(LOSS_LOW, 0.001)}
+    runs, histories = with_means(UNEQUAL, means)
+    verdict = the_claim(with_claim(TABLE2, kind, A, B, **how), *runs, histories=histories)
+    assert p_text(welch_p(LOSS_LOW, moved(LOSS_LOW, 0.001))) in verdict.findings[0]
+    assert "noise of the table" not in verdict.test
+
+
+def test_only_the_errors_of_a_two_part_claim_use_the_noise_of_the_table() -> None:
+    runs, histories = with_means(UNEQUAL, {(A, "train_loss"): LOSS_HIGH, (B, "train_loss"): LOSS_LOW})
+    verdict = the_claim(with_claim(TABLE2, "higher_loss_lower_error", A, B), *runs, histories=histories)
+    assert verdict.test == "two Welch tests, the errors with the noise of the table"
+    estimate, error, degrees = moderated(UNEQUAL, {A: 1, B: -1})
+    assert p_text(welch_p(LOSS_LOW, LOSS_HIGH)) in verdict.findings[0]
+    assert p_text(stats.t.cdf(estimate / error, degrees)) in verdict.findings[1]
 
 
 # Training loss and error

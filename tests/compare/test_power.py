@@ -1,0 +1,590 @@
+"""Error rates and power of the verdicts and claims by simulation, and the outlook that `paperbench plan` prints.
+
+The simulation calls the functions of the comparison; the first tests check that it gives what compare() gives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from paperbench.compare.claims import decide_claim, p_values, parts
+from paperbench.compare.comparison import Comparison, compare
+from paperbench.compare.noise import Prior, Rule, estimate_noise
+from paperbench.compare.power import TYPICAL_STD, NextRuns, Outlook, Target, assess_outlook, priors_of, verdicts
+from paperbench.compare.statistics import ANALYSES, Interval, difference_interval, outcomes
+from paperbench.errors import PaperbenchError
+from paperbench.runs.record import Record
+from paperbench.specs.claim import Claim
+from tests.compare.judging import COPY, a_table, compared, records, result, with_claim
+
+TABLE1, TABLE2 = a_table("table1"), a_table("table2")
+TOLERANCE = 0.5
+PUBLISHED_RUNS = 5
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# The grid. At every point, verdicts with the noise of the table have error rates of at most 5 %, averaged over the
+# cells of the table, after both analyses: a difference of the tolerance is called reproduced, or a match worse or
+# better.
+NOISE = (0.1, 0.16, 0.25, 0.4, 0.6, 1.0)
+"""Root mean square of the cells' standard deviations in percentage points; the tolerance is 0.5."""
+RUNS = (3, 4, 5, 10)
+"""Planned runs per cell; the second analysis has twice as many."""
+CELLS = (2, 3, 4, 6, 8, 10, 12)
+SPREADS = ("equal", "lognormal 0.3", "lognormal 0.5", "lognormal 1.0", "one 2x", "one 3x", "every second 2x")
+"""The cells' standard deviations, scaled to a root mean square of 1."""
+TAILS = ("normal", "t", "mixture")
+"""Runs of unit variance: normal; t with 3 degrees of freedom; normal, but 10 % at 3 times the standard deviation."""
+
+LEVEL = 0.05
+GRID_CELLS = 20_000
+"""Simulated cells per configuration of the grid."""
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], tails: str) -> Floats:
+    if tails == "t":
+        return rng.standard_t(3, shape) / math.sqrt(3)
+    if tails == "skewed":  # around the median
+        return (rng.gamma(4, 1, shape) - stats.gamma(4).median()) / 2
+    numbers = rng.standard_normal(shape)
+    return np.where(rng.random(shape) < 0.1, 3 * numbers, numbers) / math.sqrt(1.8) if tails == "mixture" else numbers
+
+
+def stds(rng: np.random.Generator, cells: int, tables: int, spread: str) -> Floats:
+    """Standard deviations of shape (cells, tables)."""
+    if spread.startswith("lognormal"):
+        sigma = float(spread.split()[1])
+        return np.exp(sigma * rng.standard_normal((cells, tables)) - sigma**2)
+    found = np.ones((cells, tables))
+    if spread.startswith("one"):
+        found[0] = float(spread.split()[1][0])
+    elif spread.startswith("every"):
+        found[::2] = 2
+    return found / math.sqrt((found[:, 0] ** 2).mean())
+
+
+@dataclass(eq=False)
+class Simulation:
+    """Simulated tables at a noise of 1.
+
+    Attributes:
+        ours: Errors, of shape (cells, tables, runs of both analyses).
+        published: Medians, of shape (cells, tables).
+        published_std: Printed standard deviation: None, one for all, or of shape (cells, tables).
+    """
+
+    ours: Floats
+    published: Floats
+    published_std: Any = None
+    _found: dict[Rule, tuple[Floats, Floats]] = field(default_factory=dict)
+
+    def intervals(self, rule: Rule) -> tuple[Floats, Floats]:
+        """Both ends of the intervals, each of shape (2, cells, tables), as `power.analyse` computes them."""
+        if rule in self._found:
+            return self._found[rule]
+        cells, tables, runs = self.ours.shape
+        low, high = np.full((2, cells, tables), -np.inf), np.full((2, cells, tables), np.inf)
+        targets = [Target(resolution=0.0)] * cells
+        for i, (number, level) in enumerate(ANALYSES):
+            samples = list(self.ours[..., : runs * number // 2])
+            for cell, prior in enumerate(priors_of(samples, targets, rule)):
+                std = self.published_std if np.ndim(self.published_std) == 0 else self.published_std[cell]
+                found = _intervals(samples[cell], self.published[cell], std, prior, level)
+                for interval, holds in found:
+                    low[i, cell] = np.where(holds, interval.low, low[i, cell])
+                    high[i, cell] = np.where(holds, interval.high, high[i, cell])
+        self._found[rule] = low, high
+        return low, high
+
+    def verdicts(self, std: float, shift: float, rule: Rule = "table") -> Flags:
+        """Whether each cell is reproduced, worse and better, of shape (2, 3, cells, tables).
+
+        Args:
+            std: Noise: the errors are scaled by it.
+            shift: True difference of our median from the published runs'.
+        """
+        found: list[Flags] = []
+        for low, high in zip(*self.intervals(rule), strict=True):
+            interval = Interval(0.0, std * low + shift, std * high + shift, 0.05, 0.0, 0.0)
+            flags = np.stack(outcomes(interval, TOLERANCE))
+            found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
+        return np.stack(found)
+
+    def rates(self, std: float, shift: float, rule: Rule = "table") -> Floats:
+        """Shares of reproduced, worse and better after each analysis, of shape (2, 3)."""
+        rates: Floats = self.verdicts(std, shift, rule).mean(axis=(2, 3))
+        return rates
+
+    def errors(self, std: float, rule: Rule = "table") -> list[tuple[float, float]]:
+        """Each error rate after both analyses, with its standard error if it were 5 %: tables are independent."""
+        found = []
+        for shift in (0.0, TOLERANCE, -TOLERANCE):
+            of_both = self.verdicts(std, shift, rule)[1]
+            wrong = of_both[0] if shift else of_both[1] | of_both[2]
+            by_table = wrong.mean(axis=0)
+            least = math.sqrt(LEVEL * (1 - LEVEL) / wrong.size)
+            found.append((float(by_table.mean()), max(least, float(by_table.std()) / math.sqrt(len(by_table)))))
+        return found
+
+    def holds_level(self, std: float, rule: Rule = "table") -> bool:
+        return all(rate <= LEVEL + 4 * error for rate, error in self.errors(std, rule))
+
+
+def _intervals(
+    sample: Floats, published: Floats, published_std: Any, prior: Prior, level: float
+) -> list[tuple[Interval, Any]]:
+    """The intervals of one cell with its own noise and with the table's, and for which tables they hold."""
+    runs = sample.shape[-1]
+    variance = sample.var(axis=-1, ddof=1) if runs > 1 else np.zeros(len(sample))
+    scale = 1.0 if published_std is None else published_std
+    own = estimate_noise(variance / scale**2, runs, None if published_std is None else 1.0, PUBLISHED_RUNS)
+    found: list[tuple[Interval, Any]] = []
+    if own is not None:
+        own = replace(own, std=scale * own.std)
+        found.append((difference_interval(sample, published, PUBLISHED_RUNS, own, level), True))
+    if np.any(prior.degrees > 0):
+        noise = prior.moderate(variance, runs - 1)
+        shared = difference_interval(sample, published, PUBLISHED_RUNS, noise, level, published_std)
+        found.append((shared, prior.degrees > 0))
+    return found
+
+
+def simulate(
+    cells: int,
+    runs: int,
+    spread: str = "equal",
+    tails: str = "normal",
+    number: int = GRID_CELLS,
+    seed: int = 0,
+    published_std: Any = None,
+    noise_of_authors: float = 1.0,
+) -> Simulation:
+    """Simulate about `number` cells.
+
+    Args:
+        published_std: As a multiple of our noise; "drawn" for that of five runs of the authors.
+    """
+    rng, tables = np.random.default_rng([seed, cells, runs]), number // cells
+    std = stds(rng, cells, tables, spread)
+    ours = std[..., None] * draw(rng, (cells, tables, 2 * runs), tails)
+    theirs = noise_of_authors * std[..., None] * draw(rng, (cells, tables, PUBLISHED_RUNS), tails)
+    if published_std == "drawn":  # of other runs than the median, as the two are independent if normal
+        published_std = noise_of_authors * np.sqrt(rng.chisquare(4, (cells, tables)) / 4)
+    return Simulation(ours, np.median(theirs, axis=-1), published_std)
+
+
+def rate_error(rate: float, number: int) -> float:
+    """Four standard errors of a rate."""
+    return 4 * math.sqrt(rate * (1 - rate) / number)
+
+
+# Agreement with the comparison
+
+
+@pytest.mark.parametrize("rule", ["table", "per-cell"])
+@pytest.mark.parametrize("planned", [2, 3, 5])
+def test_verdicts_agree_with_the_comparison(rule: Rule, planned: int) -> None:
+    """On Table 2, where one cell has a published std. Some tables have an outlier cell."""
+    rng, tables = np.random.default_rng(planned), 12
+    cells = TABLE2.cells()
+    sizes = stds(rng, len(cells), tables, "lognormal 0.5")[..., None]
+    errors = 0.25 * sizes * rng.standard_normal((len(cells), tables, 2 * planned))
+    errors += rng.choice([0.0, 0.4, -0.7, 1.0], (len(cells), tables, 1))
+    errors[3, ::3, 0] += 4
+    errors = np.round(errors + np.array([cell.number for cell in cells])[:, None, None], 2)
+    published = [np.full(tables, cell.number) for cell in cells]
+    simulated = verdicts(list(errors), published, [Target.of(cell) for cell in cells], rule)
+    template = [run for cell in cells for run in records(TABLE2, cell.id, [6.0] * 2 * planned)]
+    seen = set()
+    for table, analysis in itertools.product(range(tables), (0, 1)):
+        runs: list[Record] = [
+            replace(run, result=result(float(error)))
+            for run, error in zip(template, errors[:, table].ravel(), strict=True)
+            if run.seed < (analysis + 1) * planned
+        ]
+        found = compare(TABLE2, cells, "paper", runs, seeds=planned, noise=rule).cells
+        for cell, flags in zip(found, simulated[analysis, :, :, table].T, strict=True):
+            expected = (cell.verdict == "reproduced", cell.verdict == "worse", cell.verdict == "better")
+            assert tuple(flags) == expected
+            seen.add(cell.verdict)
+    assert seen == {"reproduced", "worse", "better", "underpowered"}
+
+
+@pytest.mark.parametrize("rule", ["table", "per-cell"])
+@pytest.mark.parametrize("published_std", [None, 0.8, 1.5])
+def test_scaled_intervals_agree_with_the_verdicts(rule: Rule, published_std: float | None) -> None:
+    for cells, runs, spread in ((1, 1, "equal"), (2, 2, "equal"), (3, 3, "one 3x"), (6, 5, "lognormal 1.0")):
+        simulation = simulate(cells, runs, spread, number=600, published_std=published_std)
+        for std, shift in itertools.product((0.16, 0.6), (0.0, 0.5, -1.0)):
+            printed = None if published_std is None else std * published_std
+            target = Target(resolution=0.0, published_std=printed)
+            ours, published = std * simulation.ours + shift, std * simulation.published
+            expected = verdicts(list(ours), list(published), [target] * cells, rule)
+            assert (simulation.verdicts(std, shift, rule) == expected).all()
+
+
+# Error rates of verdicts with the noise of the table
+
+
+SLICE = [(3, 3), (3, 5), (6, 4), (10, 3), (10, 5), (12, 10)]
+"""Cells and runs of the part of the grid that is always tested."""
+
+
+@pytest.mark.parametrize("spread", ["equal", "lognormal 0.5", "one 3x", "every second 2x"])
+def test_error_rates_on_a_slice_of_the_grid(spread: str) -> None:
+    for (cells, runs), tails in zip(SLICE, itertools.cycle(TAILS)):
+        simulation = simulate(cells, runs, spread, tails, number=5_000)
+        for std in NOISE:
+            assert simulation.holds_level(std), (cells, runs, tails, std)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tails", TAILS)
+@pytest.mark.parametrize("cells", CELLS)
+def test_error_rates_on_the_grid(cells: int, tails: str) -> None:
+    for runs, spread in itertools.product(RUNS, SPREADS):
+        simulation = simulate(cells, runs, spread, tails)
+        for std in NOISE:
+            assert simulation.holds_level(std), (runs, spread, std)
+
+
+@pytest.mark.parametrize("cells", [3, pytest.param(6, marks=pytest.mark.full), 10])
+@pytest.mark.parametrize("runs", RUNS)
+def test_noise_of_the_table_gives_more_power_than_that_of_the_cell(cells: int, runs: int) -> None:
+    """Up to a noise of 0.25. At 0.4 few cells are called reproduced, and fewer with the noise of the table."""
+    simulation = simulate(cells, runs, number=8_000)
+    for std in (0.16, 0.25):
+        for shift, verdict in ((0.0, 0), (1.0, 1)):
+            ours, old = (simulation.rates(std, shift, rule)[:, verdict] for rule in ("table", "per-cell"))
+            assert (ours >= old - 0.001).all()
+            if (old < 0.97).all():
+                assert (ours > old + 0.01).all()
+
+
+@pytest.fixture(scope="module")
+def ten_cells() -> Simulation:
+    """Ten equal cells with five runs planned: 120,000 cells."""
+    return simulate(10, 5, number=120_000)
+
+
+@pytest.mark.parametrize(("std", "reproduced", "worse"), [(0.25, 0.70, 0.83), (0.16, 0.98, 0.99)])
+def test_reach_of_five_runs_in_a_table_of_ten(
+    ten_cells: Simulation, std: float, reproduced: float, worse: float
+) -> None:
+    """At the first analysis, for a match and for one point more."""
+    for shift, verdict, power in ((0.0, 0, reproduced), (1.0, 1, worse)):
+        assert ten_cells.rates(std, shift)[0, verdict] >= power - rate_error(power, 120_000)
+
+
+@pytest.mark.parametrize(
+    ("published_std", "noise_of_authors"),
+    [*((ratio, 1.0) for ratio in (1 / 1.5, 1.0, 1.5, 2.0)), *(("drawn", noise) for noise in (1 / 1.5, 1.0, 1.5))],
+)
+def test_error_rates_with_a_published_std(published_std: Any, noise_of_authors: float, full: bool) -> None:
+    """A fixed number at our noise divided by 1.5 up to twice that, or that of the authors' five runs.
+
+    A fixed number below the noise of authors noisier than we are is excluded: it would hide how uncertain the
+    published median is.
+    """
+    for cells, runs in itertools.product(CELLS[1:], RUNS) if full else ((3, 3), (10, 5)):
+        simulation = simulate(
+            cells, runs, number=10_000, published_std=published_std, noise_of_authors=noise_of_authors
+        )
+        for std in NOISE:
+            assert simulation.holds_level(std), (cells, runs, std)
+
+
+@pytest.mark.parametrize("cells", [10, 4, 3, 2])
+def test_one_run_far_off_hardly_affects_the_other_cells(cells: int) -> None:
+    """One run of one cell is 20 standard deviations higher."""
+    clean = simulate(cells, 5, number=12_000)
+    simulation = Simulation(clean.ours.copy(), clean.published)
+    simulation.ours[-1, :, 0] += 20
+    for std in NOISE:
+        assert simulation.holds_level(std)
+        for shift, verdict in ((0.0, 0), (1.0, 1)) if cells >= 4 else ():
+            others, before = (s.verdicts(std, shift)[0, verdict, :-1].mean() for s in (simulation, clean))
+            assert others >= 0.85 * before - rate_error(0.05, 12_000)
+
+
+def test_skewed_runs_inflate_the_error_rate_less_than_by_the_per_cell_rule(full: bool) -> None:
+    """A limit of both rules. Runs of a gamma distribution with shape 4 around its median: 4.4 % against 6.6 %."""
+    simulation = simulate(10, 5, tails="skewed", number=200_000 if full else 20_000)
+    table, own = (
+        max(rate for std in NOISE for rate, _ in simulation.errors(std, rule)) for rule in ("table", "per-cell")
+    )
+    assert table < own
+    assert table < 0.06
+
+
+# Error rates of verdicts with the noise of a single cell
+
+
+RATIOS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
+PRINTED = (0.14, 0.16, 0.20, 0.22)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 4, 5, 10])
+def test_per_cell_error_rates_are_at_most_five_percent(runs: int, full: bool) -> None:
+    """After either analysis, at any noise without a published std, else up to 1.5 times the published noise."""
+    number = 500_000 if full else 20_000
+    first = simulate(1, runs, number=number)
+    cases: list[tuple[Simulation, tuple[float, ...]]] = [(first, (*NOISE, 0.2, 0.3, 0.8))]
+    for ratio in RATIOS if full else (0.3, 1.0, 1.5):
+        with_std = Simulation(first.ours, first.published, 1 / ratio)
+        cases.append((with_std, tuple(ratio * std for std in (PRINTED if full else PRINTED[::3]))))
+    for simulation, noise in cases:
+        for std in noise:
+            match, *shifted = (simulation.rates(std, shift, "per-cell") for shift in (0.0, 0.5, 0.6, 1.0, -0.5))
+            assert (match[:, 1] + match[:, 2] <= LEVEL + rate_error(LEVEL, number)).all()
+            for rates in shifted:
+                assert (rates[:, 0] <= LEVEL + rate_error(LEVEL, number)).all()
+
+
+@pytest.mark.parametrize("published_std", [None, 1.0])
+def test_per_cell_power_of_five_runs(published_std: float | None) -> None:
+    """At a noise of 0.16: 85 % of the matches, and 95.15 % of the shifts by a point, 96.06 % with a published std."""
+    simulation = simulate(1, 5, number=200_000, published_std=published_std)
+    assert simulation.rates(0.16, 0.0, "per-cell")[0, 0] >= 0.85
+    assert simulation.rates(0.16, 1.0, "per-cell")[0, 1] >= 0.95 - rate_error(0.95, 200_000)
+
+
+# Claims
+
+
+def a_claim(kind: Any, **values: Any) -> Claim:
+    if kind == "largest_gain":
+        values["pairs"] = (("a", "b"), ("c", "d"))
+    else:
+        values["cells"] = ("a", "b")
+    return Claim("a_claim", "Something", "Sec. 1", kind, measure="test_error", **values)
+
+
+def supported(claim: Claim, samples: Sequence[Floats], rule: Rule) -> Floats:
+    """How often a claim about the first two or four cells is supported, after each analysis."""
+    names = "abcdefghijkl"[: len(samples)]
+    targets = [Target(resolution=0.0)] * len(samples)
+    is_open, found = np.ones(len(samples[0]), bool), []
+    for number, level in ANALYSES:
+        first = [sample[:, : sample.shape[-1] * number // 2] for sample in samples]
+        priors = dict(zip(names, priors_of(first, targets, rule), strict=True))
+        contrasts = [part.contrast(dict(zip(names, first, strict=True)), {}, priors) for part in parts(claim)]
+        holds, fails = decide_claim([p_values(claim, contrast) for contrast in contrasts], level)
+        found.append(holds & is_open if not found else found[0] | holds & is_open)
+        is_open = is_open & ~(holds | fails)
+    return np.array([one.mean() for one in found])
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [
+        "equal",
+        pytest.param("lognormal 0.5", marks=pytest.mark.full),
+        "one 3x",
+        pytest.param("every second 2x", marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.parametrize("kind", ["lower", "close", "largest_gain"])
+def test_claims_are_seldom_supported_where_they_barely_fail(kind: str, spread: str, full: bool) -> None:
+    """At most 6 %, as measured; by Welch's test alone up to 5.7 %. Most rates are 4.4 to 5.6 %.
+
+    The true difference is at the bound, at the margin, or 0 for differences of differences. The limit of the method is
+    a single cell with 3 times the noise: largest gains reach 6.4 % with five runs of four cells, and 7.2 % with ten.
+    """
+    tables = 20_000 if full else 4_000
+    for cells, runs in itertools.product((3, 4, 10), (3, 5, 10)) if full else ((4, 3), (10, 5)):
+        if kind == "largest_gain" and cells < 4:
+            continue
+        rng = np.random.default_rng([cells, runs])
+        scales = rng.permuted(stds(rng, cells, tables, spread), axis=0)
+        standard = scales[..., None] * rng.standard_normal((cells, tables, 2 * runs))
+        for std in (0.1, 0.25, 0.6) if kind == "close" else (0.25,):
+            samples = std * standard
+            if kind == "lower":
+                samples[1] += 0.2
+            elif kind == "close":
+                samples[1] += TOLERANCE
+            claim = a_claim(kind, **({"by": 0.2} if kind == "lower" else {"within": 0.5} if kind == "close" else {}))
+            rate = supported(claim, list(samples), "table")[1]
+            is_hard = (kind, spread) == ("largest_gain", "one 3x")
+            limit = 0.072 if is_hard and runs == 10 else 0.064 if is_hard and cells == 4 else 0.06
+            assert rate <= limit + rate_error(limit, tables), (cells, runs, std)
+
+
+@pytest.mark.parametrize("std", [0.16, 0.25])
+@pytest.mark.parametrize("difference", [0.24, 0.47, 1.56])
+def test_claims_gain_power_from_the_table(std: float, difference: float) -> None:
+    """Differences that the paper claims, with five runs in a table of ten."""
+    tables = 4_000
+    samples = std * np.random.default_rng(1).standard_normal((10, tables, 10))
+    samples[1] += difference
+    ours, old = (supported(a_claim("lower"), list(samples), rule) for rule in ("table", "per-cell"))
+    assert (ours >= old).all()
+    if (old < 0.97).all():
+        assert (ours >= old + 0.01).all()
+
+
+# The outlook
+
+
+CELLS_OF_TABLE2 = {cell.id: float(cell.number or 0) for cell in TABLE2.cells()}
+PREACT, BASELINE, BN, DEEP = "preact/resnet110", "original/resnet110", "bn_after_addition/resnet110", "preact/resnet164"
+CALM = np.array([-0.06, 0.03, 0.0, -0.02, 0.05])
+
+
+def around(cell: str, shift: float = 0.0, deviations: Sequence[float] = tuple(CALM)) -> list[Record]:
+    """Runs of a cell of Table 2 around its published number."""
+    return records(TABLE2, cell, [float(CELLS_OF_TABLE2[cell] + shift + d) for d in deviations])
+
+
+def outlook(*runs: Record, std: float | None = None, tables: int = 1_000, **how: Any) -> Outlook:
+    return assess_outlook(compared(TABLE2, *runs, **how), std, tables)
+
+
+def next_of(found: Outlook) -> dict[str, NextRuns]:
+    return {runs.cell: runs for runs in found.next_runs}
+
+
+def test_outlook_is_deterministic() -> None:
+    runs = [*around(PREACT), *around(BN, deviations=CALM[:2])]
+    assert outlook(*runs, tables=100) == outlook(*runs, tables=100)
+
+
+@pytest.mark.parametrize("rule", ["table", "per-cell"])
+def test_chances_of_verdicts_agree_with_a_simulation(rule: Rule) -> None:
+    """Of nine cells without a published std, and of one with it."""
+    std, tables = 0.22, 1_500
+    found = outlook(std=std, tables=tables, noise=rule).cells
+    assert [one.cells for one in found] == [(BASELINE,), tuple(cell for cell in CELLS_OF_TABLE2 if cell != BASELINE)]
+    rng = np.random.default_rng(7)
+    samples = std * rng.standard_normal((10, tables, 10))
+    published = std * np.median(rng.standard_normal((10, tables, 5)), axis=-1)
+    targets = [Target.of(cell) for cell in TABLE2.cells()]
+    match, worse, at_tolerance = (
+        verdicts(list(samples + shift), list(published), targets, rule).mean(axis=-1) for shift in (0.0, 1.0, 0.5)
+    )
+    for one, cells in zip(found, (slice(0, 1), slice(1, 10)), strict=True):
+        chance = 4 * math.sqrt(2 * 0.25 / tables)
+        assert one.reproduced == pytest.approx(match[:, 0, cells].mean(axis=-1), abs=chance)
+        assert one.worse == pytest.approx(worse[:, 1, cells].mean(axis=-1), abs=chance)
+        wrong = np.maximum(match[:, 1:, cells].sum(axis=1), at_tolerance[:, 0, cells]).mean(axis=-1)
+        assert one.false == pytest.approx(wrong, abs=4 * math.sqrt(2 * 0.05 / tables))
+
+
+def test_chances_of_claims_agree_with_a_simulation() -> None:
+    std, tables = 0.2, 1_500
+    table = with_claim(TABLE2, "lower", PREACT, BASELINE)
+    (found,) = assess_outlook(compared(table), std, tables).claims
+    samples = std * np.random.default_rng(8).standard_normal((10, tables, 10))
+    samples[1] += CELLS_OF_TABLE2[BASELINE] - CELLS_OF_TABLE2[PREACT]
+    expected = supported(a_claim("lower"), list(samples), "table")
+    assert found.supported == pytest.approx(expected, abs=4 * math.sqrt(2 * 0.25 / tables))
+    assert 0.3 < found.supported[0] < found.supported[1] < 1
+
+
+def test_noise_is_given_or_seen_or_published() -> None:
+    few, many = around(PREACT, deviations=[-0.3, 0.3]), around(BN)
+    seen = math.sqrt((0.18 + 4 * CALM.var(ddof=1)) / 5)  # pooled over one and four degrees of freedom
+    for runs, std, expected, source in (
+        ([*few, *many], None, seen, "seen"),
+        ([*few, *many], 0.3, 0.3, "given"),
+        (few[:1], None, TYPICAL_STD, "published"),
+    ):
+        found = outlook(*runs, std=std, tables=50)
+        assert (found.std, found.source) == (pytest.approx(expected), source)
+
+
+def test_decided_table_needs_no_runs() -> None:
+    runs = [run for cell in CELLS_OF_TABLE2 for run in around(cell)]
+    assert outlook(*runs).next_runs == ()
+    (missing,) = outlook(*runs[:-2]).next_runs
+    assert (missing.cell, missing.missing, missing.total) == (DEEP, 2, 5)
+
+
+def test_missing_runs_are_those_up_to_the_next_analysis() -> None:
+    wide = (-0.6, 0.5, 0.0, -0.4, 0.6)
+    runs = [*around(PREACT, deviations=CALM[:3]), *around(BN, deviations=wide), *around(DEEP, deviations=[*wide, 0.1])]
+    found = next_of(outlook(*runs, std=0.3, noise="per-cell"))
+    counts = {cell: (one.missing, one.total) for cell, one in found.items()}
+    assert counts[PREACT] == (2, 5)
+    assert counts[BN] == (5, 10)
+    assert counts[DEEP] == (4, 10)
+    assert counts[BASELINE] == (5, 5)
+
+
+def test_chance_of_a_cell_without_runs_is_that_of_a_match() -> None:
+    found = outlook(std=0.2, tables=1_500)
+    _, others = found.cells
+    chance = next_of(found)[PREACT].verdict
+    assert chance == pytest.approx(others.reproduced[0], abs=0.06)
+
+
+def test_runs_that_can_decide_come_first() -> None:
+    """Three runs near the published number, and three halfway between a match and a difference."""
+    runs = [*around(BN, 0.5, CALM[:3]), *around(PREACT, deviations=CALM[:3])]
+    comparison = compared(replace(TABLE2, expected=replace(TABLE2.expected, claims=())), *runs)
+    found = assess_outlook(comparison, 0.2, 1_000).next_runs
+    assert (found[0].cell, found[0].missing) == (PREACT, 2)
+    assert [one.worth for one in found] == sorted((one.worth for one in found), reverse=True)
+    chances = {one.cell: one.verdict or 0.0 for one in found}
+    assert chances[PREACT] > 0.8 > 0.5 > chances[BN]
+
+
+def test_worth_is_the_expected_number_of_decisions_per_run() -> None:
+    """A claim counts for all runs that it still needs: here 2 + 5, and nothing more for the cell with all runs."""
+    claim = Claim("another", "Something", "Sec. 1", "lower", cells=(PREACT, BN), measure="test_error")
+    table = with_claim(TABLE2, "close", PREACT, BASELINE, within=0.5)
+    table = replace(table, expected=replace(table.expected, claims=(*table.expected.claims, claim)))
+    runs = [*around(PREACT, deviations=CALM[:3]), *around(BN)]
+    comparison = compared(table, *runs)
+    found = next_of(assess_outlook(comparison, 0.2, 1_000))
+    lacking = {"a_claim": 2 + 5, "another": 2}
+    assert found[PREACT].claims.keys() == {"a_claim", "another"}
+    assert found[BASELINE].claims.keys() == {"a_claim"}
+    assert BN not in found
+    for one in found.values():
+        expected = (one.verdict or 0.0) / one.missing
+        expected += sum(chance / lacking[claim] for claim, chance in one.claims.items())
+        assert one.worth == pytest.approx(expected)
+        assert all(0 < chance <= 1 for chance in one.claims.values())
+
+
+def test_runs_on_other_pixels_count_for_claims_only() -> None:
+    table = with_claim(TABLE2, "lower", PREACT, BASELINE)
+    runs = [run for cell in (PREACT, BASELINE) for run in records(table, cell, [6.4, 6.5, 6.3], data=COPY)]
+    found = next_of(assess_outlook(compared(table, *runs), 0.2, 200))
+    assert (found[PREACT].verdict, set(found[PREACT].claims)) == (None, {"a_claim"})
+
+
+def test_claims_about_failures_and_training_are_left_out() -> None:
+    for table, cells in ((TABLE1, ("plain/resnet110",)), (TABLE2, (PREACT, BASELINE))):
+        claim = with_claim(table, *(["diverges"] if table is TABLE1 else ["higher_loss_lower_error"]), *cells)
+        found = assess_outlook(compared(claim), 0.2, 50)
+        assert (found.claims, found.left_out) == ((), 1)
+    whole = outlook(tables=50)
+    assert len(whole.claims) + whole.left_out == len(TABLE2.expected.claims)
+    assert {one.claim.kind for one in whole.claims} <= {"lower", "close", "largest_gain"}
+
+
+def without_numbers() -> Comparison:
+    return compared(TABLE1, cells="plain/resnet110")
+
+
+def with_a_failed_run() -> Comparison:
+    return compared(TABLE2, *records(TABLE2, PREACT, [6.4, math.inf]), cells=PREACT)
+
+
+@pytest.mark.parametrize("comparison", [without_numbers, with_a_failed_run])
+def test_nothing_to_plan_without_a_number_to_compare(comparison: Any) -> None:
+    with pytest.raises(PaperbenchError, match="Nothing to plan"):
+        assess_outlook(comparison())
