@@ -312,12 +312,14 @@ class Report:
     def _noise(self) -> str:
         """The noise that the tests of the cells used."""
         alone, tested = self._tested_alone, self.comparison.tested
-        if not alone:
-            return "Noise: shared across the table."
         if len(alone) == len(tested):
             too_few = "" if self.comparison.noise == "per-cell" else ", as there are too few to share it"
             return f"Noise: each cell's own{too_few}."
-        return f"Noise: shared across the table; own noise: {', '.join(alone)}."
+        own = f"; own noise: {', '.join(alone)}" if alone else ""
+        has_runs = {c.cell.id for c in self.comparison.cells if c.assessment.analysis or not c.must_reproduce}
+        is_partial = not {cell.id for cell in self.comparison.table.cells()} <= has_runs
+        change = " It, and verdicts with it, can change until all cells have their runs." if is_partial else ""
+        return f"Noise: shared across the table{own}.{change}"
 
     @property
     def claims(self) -> str:

@@ -125,7 +125,13 @@ def test_noise_rule_is_named_if_it_is_not_the_default(table2: Table, numbers: Co
     three = [run for cell in SAME for run in records(table2, cell, (6.3, 6.4, 6.4, 6.5, 6.3))]
     text = flat(text_of(compared(table2, *three)))
     assert "of our Hodges-Lehmann estimate minus the published median against the tolerance." in text
-    assert "Noise: shared across the table. 0.15 false alarms" in text
+    assert "Noise: shared across the table. It, and verdicts with it, can change until all cells have" in text
+
+
+def test_noise_of_a_complete_table_can_change_no_more(table2: Table) -> None:
+    runs = [run for cell in table2.cells() for run in records(table2, cell.id, (6.3, 6.4, 6.4, 6.5, 6.3))]
+    assert "Noise: shared across the table. 0.5 false alarms" in flat(text_of(compared(table2, *runs)))
+    assert "can change until" in flat(text_of(compared(table2, *runs[:-1])))
 
 
 def test_groups_that_are_not_pooled_are_listed(numbers: Comparison) -> None:
