@@ -31,6 +31,7 @@ def rates(rule: Rule, std: float, shift: float, spread: float = 0.0, tables: int
 
 
 def main() -> None:
+    """Print the table and draw the figure."""
     print("| noise | difference | per cell: 5 runs | extended | table: 5 runs | extended |")
     for std, spread in ((0.16, 0.0), (0.25, 0.0), (0.25, 0.3), (0.40, 0.0)):
         for shift in (0.0, 0.5, 1.0):

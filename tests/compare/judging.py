@@ -291,13 +291,13 @@ def prior_by_definition(variances: Sequence[float], degrees: Sequence[float], ow
     """The prior of one cell, in plain Python from the definition in paperbench.compare.noise.
 
     Returns:
-        Variance and degrees of freedom; both are 0 for a cell that keeps to itself.
+        Variance and degrees of freedom; both are 0 for a cell that takes nothing.
     """
     limit = 16 * sorted(variances)[(len(variances) - 1) // 2]
     others = [i for i, variance in enumerate(variances) if i != own and variance <= limit]
-    if variances[own] > limit or len(others) < 2:
-        return 0.0, 0.0
     total = sum(degrees[i] for i in others)
+    if len(others) < 2 or variances[own] > 6.25 * sum(degrees[i] * variances[i] for i in others) / total:
+        return 0.0, 0.0
     logs = [math.log(variances[i]) - special.digamma(degrees[i] / 2) + math.log(degrees[i] / 2) for i in others]
     counted = (total - total / len(others)) / 2
     if len(others) > 2:

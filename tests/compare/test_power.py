@@ -396,10 +396,9 @@ def supported(claim: Claim, samples: Sequence[Floats], rule: Rule) -> Floats:
 )
 @pytest.mark.parametrize("kind", ["lower", "close", "largest_gain"])
 def test_claims_are_seldom_supported_where_they_barely_fail(kind: str, spread: str, full: bool) -> None:
-    """At most 6 %, as measured; by Welch's test alone up to 5.7 %. Most rates are 4.4 to 5.6 %.
+    """At most 5.7 %, as by Welch's test alone: the analyses are at 5 % and 1 %, and means are not conservative.
 
-    The true difference is at the bound, at the margin, or 0 for differences of differences. The limit of the method is
-    a single cell with 3 times the noise: largest gains reach 6.4 % with five runs of four cells, and 7.2 % with ten.
+    The true difference is at the bound, at the margin, or 0 for differences of differences.
     """
     tables = 20_000 if full else 4_000
     for cells, runs in itertools.product((3, 4, 10), (3, 5, 10)) if full else ((4, 3), (10, 5)):
@@ -416,9 +415,7 @@ def test_claims_are_seldom_supported_where_they_barely_fail(kind: str, spread: s
                 samples[1] += TOLERANCE
             claim = a_claim(kind, **({"by": 0.2} if kind == "lower" else {"within": 0.5} if kind == "close" else {}))
             rate = supported(claim, list(samples), "table")[1]
-            is_hard = (kind, spread) == ("largest_gain", "one 3x")
-            limit = 0.072 if is_hard and runs == 10 else 0.064 if is_hard and cells == 4 else 0.06
-            assert rate <= limit + rate_error(limit, tables), (cells, runs, std)
+            assert rate <= 0.057 + rate_error(0.057, tables), (cells, runs, std)
 
 
 @pytest.mark.parametrize("std", [0.16, 0.25])
@@ -564,6 +561,29 @@ def test_runs_on_other_pixels_count_for_claims_only() -> None:
     runs = [run for cell in (PREACT, BASELINE) for run in records(table, cell, [6.4, 6.5, 6.3], data=COPY)]
     found = next_of(assess_outlook(compared(table, *runs), 0.2, 200))
     assert (found[PREACT].verdict, set(found[PREACT].claims)) == (None, {"a_claim"})
+
+
+def test_external_results_are_no_runs_to_continue() -> None:
+    """Runs of our own and others' results are never pooled, so all our runs are missing."""
+    externals = [external(TABLE2, PREACT, 6.4, seed=seed) for seed in range(4)]
+    found = next_of(assess_outlook(compared(TABLE2, externals=externals), 0.2, 50))
+    assert (found[PREACT].missing, found[PREACT].total) == (5, 5)
+
+
+def test_complete_neighbours_share_their_noise_without_being_planned() -> None:
+    """One cell alone is judged by its own noise, and by that of the table if three others have all runs."""
+    chances = []
+    for neighbours in ((), (BASELINE, BN, "preact/resnet164")):
+        runs = [run for cell in neighbours for run in around(cell)]
+        found = assess_outlook(compared(TABLE2, *runs), 0.25, 2_000, cells=[PREACT])
+        assert [cell for one in found.cells for cell in one.cells] == [one.cell for one in found.next_runs] == [PREACT]
+        chances.append(found.cells[0].reproduced[0])
+    assert chances[1] > chances[0] + 0.1
+
+
+def test_too_many_runs_are_refused() -> None:
+    with pytest.raises(PaperbenchError, match="At most 50"):
+        assess_outlook(compared(TABLE2, seeds=51))
 
 
 def test_claims_about_failures_and_training_are_left_out() -> None:
