@@ -24,7 +24,7 @@ from paperbench.compare.statistics import ANALYSES, Interval, difference_interva
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.specs.claim import Claim
-from tests.compare.judging import COPY, a_table, compared, records, result, with_claim
+from tests.compare.judging import COPY, a_table, compared, external, records, result, with_claim
 
 TABLE1, TABLE2 = a_table("table1"), a_table("table2")
 TOLERANCE = 0.5
