@@ -128,7 +128,7 @@ def decide_claim(found: Sequence[tuple[Value, Value]], level: float) -> tuple[Va
     """Return whether a claim is supported and whether it is contradicted, given the p-values of its parts."""
     supported = np.all([p_for <= level for p_for, _ in found], axis=0)
     contradicted = np.any([p_against <= level / len(found) for _, p_against in found], axis=0)
-    return supported, contradicted & ~supported
+    return supported, contradicted
 
 
 class _Comparison(NamedTuple):

@@ -20,11 +20,11 @@ from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import Comparison, compare
 from paperbench.compare.noise import Prior, Rule, estimate_noise
 from paperbench.compare.power import TYPICAL_STD, NextRuns, Outlook, Target, assess_outlook, priors_of, verdicts
-from paperbench.compare.statistics import ANALYSES, Interval, difference_interval, outcomes
+from paperbench.compare.statistics import ANALYSES, Interval, difference_interval, median_variance, outcomes
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.specs.claim import Claim
-from tests.compare.judging import COPY, a_table, compared, external, records, result, with_claim
+from tests.compare.judging import COPY, a_table, compared, external, in_cell, records, result, with_claim
 
 TABLE1, TABLE2 = a_table("table1"), a_table("table2")
 TOLERANCE = 0.5
@@ -524,6 +524,26 @@ def test_chance_of_a_cell_without_runs_is_that_of_a_match() -> None:
     _, others = found.cells
     chance = next_of(found)[PREACT].verdict
     assert chance == pytest.approx(others.reproduced[0], abs=0.06)
+
+
+def test_runs_at_hand_are_continued_around_an_uncertain_mean() -> None:
+    """Against draws of the true mean given three runs, and the per-cell rule written out."""
+    rng, std, seen = np.random.default_rng(3), 0.2, np.array([0.1, 0.5, 0.3])
+    mean = seen.mean() + std / math.sqrt(3) * rng.standard_normal(20_000)
+    further = mean[:, None] + std * rng.standard_normal((20_000, 2))
+    errors = np.concatenate([np.broadcast_to(seen, (20_000, 3)), further], axis=1)
+    reach = stats.t(4).isf(0.05) * errors.std(axis=1, ddof=1) * math.sqrt(2 * median_variance(5))
+    away = np.abs(np.median(errors, axis=1))
+    expected = ((away + reach <= TOLERANCE) | (away - reach > TOLERANCE)).mean()
+    found = next_of(outlook(*around(PREACT, deviations=seen), std=std, tables=4_000, noise="per-cell"))
+    assert found[PREACT].verdict == pytest.approx(expected, abs=0.03)
+
+
+def test_cell_that_has_used_up_its_extension_needs_no_runs() -> None:
+    wide = (-0.6, 0.5, 0.0, -0.4, 0.6)
+    comparison = compared(TABLE2, *around(PREACT, deviations=[*wide, *wide]), noise="per-cell")
+    assert in_cell(comparison, PREACT).verdict == "underpowered"
+    assert PREACT not in {one.cell for one in assess_outlook(comparison, 0.3, 50).next_runs if one.verdict is not None}
 
 
 def test_runs_that_can_decide_come_first() -> None:
