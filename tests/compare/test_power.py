@@ -527,16 +527,17 @@ def test_chance_of_a_cell_without_runs_is_that_of_a_match() -> None:
 
 
 def test_runs_at_hand_are_continued_around_an_uncertain_mean() -> None:
-    """Against draws of the true mean given three runs, and the per-cell rule written out."""
-    rng, std, seen = np.random.default_rng(3), 0.2, np.array([0.1, 0.5, 0.3])
-    mean = seen.mean() + std / math.sqrt(3) * rng.standard_normal(20_000)
-    further = mean[:, None] + std * rng.standard_normal((20_000, 2))
-    errors = np.concatenate([np.broadcast_to(seen, (20_000, 3)), further], axis=1)
+    """One run exactly the tolerance away, by the per-cell rule written out; around a certain mean 2 % are decided."""
+    rng, std, seen = np.random.default_rng(3), 0.1, [TOLERANCE]
+    mean = TOLERANCE + std * rng.standard_normal(20_000)
+    further = mean[:, None] + std * rng.standard_normal((20_000, 4))
+    errors = np.concatenate([np.broadcast_to(seen, (20_000, 1)), further], axis=1)
     reach = stats.t(4).isf(0.05) * errors.std(axis=1, ddof=1) * math.sqrt(2 * median_variance(5))
     away = np.abs(np.median(errors, axis=1))
     expected = ((away + reach <= TOLERANCE) | (away - reach > TOLERANCE)).mean()
     found = next_of(outlook(*around(PREACT, deviations=seen), std=std, tables=4_000, noise="per-cell"))
     assert found[PREACT].verdict == pytest.approx(expected, abs=0.03)
+    assert expected == pytest.approx(0.10, abs=0.01)
 
 
 def test_cell_that_has_used_up_its_extension_needs_no_runs() -> None:
@@ -613,7 +614,9 @@ def test_claims_about_failures_and_training_are_left_out() -> None:
         assert (found.claims, found.left_out) == ((), 1)
     whole = outlook(tables=50)
     assert len(whole.claims) + whole.left_out == len(TABLE2.expected.claims)
-    assert {one.claim.kind for one in whole.claims} <= {"lower", "close", "largest_gain"}
+    assert {one.claim.kind for one in whole.claims} == {"lower", "close"}
+    gains = assess_outlook(compared(a_table("table3")), tables=50).claims
+    assert "largest_gain" in {one.claim.kind for one in gains}
 
 
 def without_numbers() -> Comparison:
