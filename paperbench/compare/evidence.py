@@ -200,8 +200,8 @@ class Evidence:
         """Return what the other nets say about the variance between the runs of a net.
 
         They are all nets of the table with the same conditions, data set and metric, whichever cells are compared, as
-        far as they have all runs of this analysis or at least of the first. Nets with a failed run neither give nor
-        take.
+        far as they have all runs of this analysis or at least of the first. Nets with a failed run neither contribute
+        nor borrow.
 
         Args:
             analysis: 1 or 2; see `ANALYSES`.

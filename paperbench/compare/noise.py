@@ -7,8 +7,8 @@ the variances of the other cells into prior information about a cell's variance,
 
 - A cell's prior comes from the other cells only, so that it is independent of the cell's own variance.
 - The prior variance is the pooled variance of the others, which errs on the high side if they differ.
-- It counts for at most half of their degrees of freedom, and a cell that is far noisier than the others neither gives
-  nor takes.
+- It counts for at most half of their degrees of freedom. A cell that is far noisier than the others does not borrow
+  from them and, if its noise is greater still, does not contribute.
 
 The error rates are in docs/verdicts.md; tests/compare/test_power.py simulates them.
 """
@@ -31,16 +31,19 @@ Rule = Literal["table", "per-cell"]
 """Whether verdicts and claims use the noise of the whole table, or each cell its own."""
 
 MIN_RUNS = 3
-"""Minimum number of runs of a cell that gives noise to others or takes it from them."""
+"""Minimum number of runs of a cell that contributes its noise or borrows that of others."""
 
-MAX_RATIO_TO_GIVE = 4.0
-"""A cell gives nothing to the others if its standard deviation exceeds this multiple of the median one.
+MIN_OTHERS = 3
+"""Minimum number of other cells from whose variances the degrees of freedom of a prior are estimated."""
+
+MAX_RATIO_TO_CONTRIBUTE = 4.0
+"""A cell does not contribute if its standard deviation exceeds this multiple of the median one.
 
 A run that half diverges would otherwise widen the intervals of all its neighbours.
 """
 
-MAX_RATIO_TO_TAKE = 2.5
-"""A cell takes nothing from the others if its standard deviation exceeds this multiple of theirs.
+MAX_RATIO_TO_BORROW = 2.5
+"""A cell does not borrow from the others if its standard deviation exceeds this multiple of theirs.
 
 If one cell of ten is three times as noisy, a difference as large as the tolerance would otherwise look reproduced there
 in 17 % of cases, and not in 11 %. Where cells are equal, this costs hardly any power.
@@ -149,25 +152,26 @@ def prior_from_others(variances: ArrayLike, degrees: ArrayLike) -> tuple[NDArray
 
     Returns:
         Variances in the unit of `variances`, and degrees of freedom: 0 for a cell without others or far noisier than
-        they are. Others with a standard deviation above `MAX_RATIO_TO_GIVE` times the lower median of all do not count.
+        they are. Cells with a standard deviation above `MAX_RATIO_TO_CONTRIBUTE` times the lower median of all do not
+        count among the others.
     """
     own, df = (np.asarray(a, np.float64) for a in np.broadcast_arrays(variances, degrees))
     cells = own.shape[-1]
-    gives = own <= MAX_RATIO_TO_GIVE**2 * np.sort(own, axis=-1)[..., (cells - 1) // 2, None]
+    gives = own <= MAX_RATIO_TO_CONTRIBUTE**2 * np.sort(own, axis=-1)[..., (cells - 1) // 2, None]
     # [..., i, j]: cell j as one of the others of cell i
     other = gives[..., None, :] & ~np.eye(cells, dtype=bool)
-    number = np.maximum(other.sum(-1), 1)
+    n_others = np.maximum(other.sum(-1), 1)
     degrees_of_others = (other * df[..., None, :]).sum(-1)
     variance = (other * (df * own)[..., None, :]).sum(-1) / np.maximum(degrees_of_others, 1)
 
     logs = np.log(np.maximum(own, np.finfo(float).tiny)) - digamma(df / 2) + np.log(df / 2)  # unbiased for log variance
-    mean = (other * logs[..., None, :]).sum(-1) / number
-    scatter = (other * (logs[..., None, :] - mean[..., None]) ** 2).sum(-1) / np.maximum(number - 1, 1)
-    by_chance = (other * polygamma(1, df / 2)[..., None, :]).sum(-1) / number
-    estimated = np.where(number >= MIN_RUNS, prior_degrees(scatter - by_chance), np.inf)
+    mean = (other * logs[..., None, :]).sum(-1) / n_others
+    scatter = (other * (logs[..., None, :] - mean[..., None]) ** 2).sum(-1) / np.maximum(n_others - 1, 1)
+    by_chance = (other * polygamma(1, df / 2)[..., None, :]).sum(-1) / n_others
+    estimated = np.where(n_others >= MIN_OTHERS, prior_degrees(scatter - by_chance), np.inf)
 
-    limit = MAX_SHARE * degrees_of_others * (number - 1) / number
-    return variance, np.where(own <= MAX_RATIO_TO_TAKE**2 * variance, np.minimum(estimated, limit), 0.0)
+    limit = MAX_SHARE * degrees_of_others * (n_others - 1) / n_others
+    return variance, np.where(own <= MAX_RATIO_TO_BORROW**2 * variance, np.minimum(estimated, limit), 0.0)
 
 
 def prior_degrees(excess: ArrayLike) -> NDArray[np.float64]:

@@ -132,8 +132,8 @@ class CellOutlook:
         cells: Their ids.
         reproduced: Chance that a match is reproduced, after the first analysis and after both.
         worse: Chance that an error higher by `WORSE_BY` is called worse.
-        false: Greatest chance of a false verdict: a match called worse or better, or a difference as large as the
-            tolerance reproduced.
+        false: Chance of a false verdict at a difference as large as the tolerance: reproduced, or worse or better,
+            whichever is more frequent.
     """
 
     cells: tuple[str, ...]
@@ -279,9 +279,10 @@ class _Simulation:
         for target in dict.fromkeys(targets[i] for i in chosen):
             alike = [i for i in chosen if targets[i] == target]
             cells = tuple(list(self._compared)[i] for i in alike)
-            reproduced, is_worse, is_better = match[:, :, alike].mean(axis=2).T
-            false = np.maximum(is_worse + is_better, at_tolerance[:, 0, alike].mean(axis=1))
-            yield CellOutlook(cells, target, _pair(reproduced), _pair(worse[:, 1, alike].mean(axis=1)), _pair(false))
+            false, *is_beyond = at_tolerance[:, :, alike].mean(axis=2).T
+            false = np.maximum(false, np.sum(is_beyond, axis=0))
+            reproduced, is_worse = match[:, 0, alike].mean(axis=1), worse[:, 1, alike].mean(axis=1)
+            yield CellOutlook(cells, target, _pair(reproduced), _pair(is_worse), _pair(false))
 
     def _rates(self, shifts: Sequence[float]) -> Floats:
         """Return how often each verdict is given, of shape (2, 3, cells)."""

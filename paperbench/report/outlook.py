@@ -74,8 +74,8 @@ def _cells(outlook: Outlook) -> Iterator[str]:
     yield paragraph(
         "tol.: tolerance, in points. reproduced: if our true error is the paper's. "
         f"worse: if it is higher by {WORSE_BY:g} point{' (-: within the tolerance)' if within else ''}. "
-        "false: a match called worse or better, or a difference as large as the tolerance called reproduced; each at "
-        f"most {FIRST_ALPHA:.0%} by design, up to a standard deviation of 1 point."
+        "false: a difference as large as the tolerance called reproduced, or called worse or better, whichever is "
+        f"more frequent; at most {FIRST_ALPHA:.0%} by design, averaged over cells."
         + (f" -: no verdict, as fewer than {MIN_RUNS} runs need a published std." if too_few else "")
         + (" A line has the cells with the same data set and kind of published number." if len(rows) < total else "")
     )
@@ -135,10 +135,10 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
     below = f"\n{paragraph(' '.join(more))}" if more else ""
     yield f"Next: the most valuable runs first\n{as_text(grid)}{below}"
     yield paragraph(
-        "runs: to train, of those that the cell's next analysis needs. verdict: chance of one after that, in percent. "
-        "claims: expected number decided, of the open claims about the cell, once their other cells have their runs. "
-        "worth: expected number of verdicts and claims decided per run. All given the runs at hand, and else the "
-        "printed numbers."
+        "runs: to train, of those that the cell's next analysis needs. verdict: chance in percent that the cell then "
+        "has one. claims: expected number decided, of the open claims about the cell, once their other cells have "
+        "their runs. worth: expected number of verdicts and claims decided per run; a claim is divided by all runs that it "
+        "still needs. All given the runs at hand, and else the printed numbers."
     )
 
 
