@@ -137,8 +137,8 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
     yield paragraph(
         "runs: to train, of those that the cell's next analysis needs. verdict: chance in percent that the cell then "
         "has one. claims: expected number decided, of the open claims about the cell, once their other cells have "
-        "their runs. worth: expected number of verdicts and claims decided per run; a claim is divided by all runs that "
-        "it still needs. All given the runs at hand, and else the printed numbers."
+        "their runs. worth: expected number of verdicts and claims decided per run; a claim is divided by all runs "
+        "that it still needs. All given the runs at hand, and else the printed numbers."
     )
 
 
