@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import pytest
@@ -39,11 +40,11 @@ def numbers(table2: Table) -> Comparison:
 
 @pytest.fixture(scope="session")
 def shared(table2: Table) -> Comparison:
-    """The runs of `numbers`, judged with the noise of the table; preact/resnet164 shares none, as it is external."""
-    return _numbers(table2, "table")
+    """As `numbers`, with the noise of the table and no calm cell; preact/resnet164 shares none, as it is external."""
+    return _numbers(table2, "table", (6.10, 5.97, 6.23, 6.12, 6.05))
 
 
-def _numbers(table2: Table, noise: Rule) -> Comparison:
+def _numbers(table2: Table, noise: Rule, shifted: Sequence[float] = (6.10, 6.08, 6.12, 6.10, 6.09)) -> Comparison:
     noisy = (5.2, 5.9, 5.3, 5.8, 5.5, 5.45, 5.4, 5.5, 5.55, 5.5)
     externals = [
         external(table2, "preact/resnet164", e, seed=s, source="=A lab, by e-mail") for s, e in enumerate(noisy)
@@ -51,7 +52,7 @@ def _numbers(table2: Table, noise: Rule) -> Comparison:
     return compared(
         table2,
         *records(table2, "original/resnet110", (6.58, 6.64, 6.49, 6.71, 6.60)),
-        *records(table2, "original/resnet164", (6.10, 6.08, 6.12, 6.10, 6.09)),
+        *records(table2, "original/resnet164", shifted),
         *records(table2, "bn_after_addition/resnet110", (9.95, 10.10, 10.02, 9.90, 10.20)),
         *records(table2, "bn_after_addition/resnet164", (5.10, 5.05, 5.12, 5.01, 5.08)),
         *records(table2, "relu_before_addition/resnet110", (7.80, 7.90, inf, 7.70, 7.85)),
