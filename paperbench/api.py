@@ -212,8 +212,8 @@ class PublishedTable:
             std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
 
         Raises:
-            PaperbenchError: The directory or cell does not exist, no cell shows an error that runs measure, or the
-                runs per cell are too many to simulate.
+            PaperbenchError: The directory or cell does not exist, no cell shows an error that runs measure, the runs
+                per cell are too many to simulate, or the standard deviation is not positive.
         """
         chosen = {cell.id for cell in self.table.cells(cells)}
         if results is None:

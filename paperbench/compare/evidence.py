@@ -206,10 +206,10 @@ class Evidence:
         Args:
             analysis: 1 or 2; see `ANALYSES`.
         """
-        key = self.training_key(cell, setting)
-        which = (conditions, cell.dataset_in(self.profile), cell.column.metric, analysis)
         if self._noise == "per-cell":
             return NO_PRIOR
+        key = self.training_key(cell, setting)
+        which = (conditions, cell.dataset_in(self.profile), cell.column.metric, analysis)
         if which not in self._variances:
             self._variances[which] = dict(self._variances_by_training(*which))
         variances = self._variances[which]

@@ -210,10 +210,13 @@ def assess_outlook(
         cells: Ids of the cells to plan; all by default. Others take part in their noise if they have all planned runs.
 
     Raises:
-        PaperbenchError: No cell shows an error that runs measure, or more than `MAX_RUNS` runs per cell are planned.
+        PaperbenchError: No cell shows an error that runs measure, more than `MAX_RUNS` runs per cell are planned, or
+            the standard deviation is not positive.
     """
     if comparison.planned > MAX_RUNS:
         raise PaperbenchError(f"At most {MAX_RUNS} runs per cell can be simulated, not {comparison.planned}.")
+    if std is not None and not 0 < std <= 100:
+        raise PaperbenchError(f"A standard deviation must be a positive number of percentage points, not {std}.")
     planned = [c for c in comparison.cells if cells is None or c.cell.id in cells]
     if not any(map(_is_simulated, planned)):
         raise PaperbenchError(

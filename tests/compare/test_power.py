@@ -607,6 +607,12 @@ def test_too_many_runs_are_refused() -> None:
         assess_outlook(compared(TABLE2, seeds=51))
 
 
+@pytest.mark.parametrize("std", [0.0, -0.2, math.nan, math.inf])
+def test_std_must_be_positive(std: float) -> None:
+    with pytest.raises(PaperbenchError, match="positive"):
+        outlook(std=std, tables=50)
+
+
 def test_claims_about_failures_and_training_are_left_out() -> None:
     for table, cells in ((TABLE1, ("plain/resnet110",)), (TABLE2, (PREACT, BASELINE))):
         claim = with_claim(table, *(["diverges"] if table is TABLE1 else ["higher_loss_lower_error"]), *cells)
