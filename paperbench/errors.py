@@ -5,11 +5,15 @@ Every message says what is wrong and what to do next. The command line prints it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 MAX_LISTED = 12
 """Maximum number of words listed in a message."""
+
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that command a terminal, break a line or turn the direction of the text after them; surrogates."""
 
 
 class PaperbenchError(Exception):
@@ -61,3 +65,13 @@ def listing(words: Sequence[str]) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: "1 run", "1,600 runs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Return text from a stranger so that it is safe to print, with escapes in place of unprintable characters."""
+    return UNPRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Return text from a stranger so that it is safe to print as part of a line: `printable`, without line breaks."""
+    return printable(text.replace("\n", "\\n").replace("\t", "\\t"))

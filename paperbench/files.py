@@ -4,43 +4,51 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from paperbench.errors import PaperbenchError
 
-UNPRINTABLE = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
-"""A control character, or half of a surrogate pair, which UTF-8 cannot encode."""
+
+def open_regular(path: Path, limit: int) -> BinaryIO:
+    """Open a regular file of at most `limit` bytes for reading, without ever waiting: a pipe would block `open`.
+
+    Raises:
+        OSError: The file does not exist, is larger than `limit` bytes, or is a directory, pipe or device.
+    """
+    stream = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115  (the caller closes it)
+    try:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > limit:
+            reason = f"its {status.st_size:,} bytes are more than the {limit:,} allowed"
+            raise OSError(errno.EFBIG, reason, str(path))
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def read_at_most(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes.
+    """Read a regular file of at most `limit` bytes. Of a file that grows meanwhile, read what was there at first.
 
     Raises:
-        OSError: As for `check_size`, or the file cannot be read.
+        OSError: As for `open_regular`, or the file cannot be read, or the memory is not sufficient.
     """
-    check_size(path, limit)
-    return path.read_bytes()
-
-
-def check_size(path: Path, limit: int) -> None:
-    """Refuse large files, pipes (reading one would block) and devices (which may never end).
-
-    Raises:
-        OSError: The file does not exist, is larger than `limit` bytes, or is a pipe or device.
-    """
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        return  # open() refuses it, with the system's message
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    if status.st_size > limit:
-        reason = f"its {status.st_size:,} bytes are more than the {limit:,} allowed"
-        raise OSError(errno.EFBIG, reason, str(path))
+    with open_regular(path, limit) as stream:
+        try:
+            return stream.read(os.fstat(stream.fileno()).st_size)
+        except MemoryError as error:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
 
 
 def list_directory(directory: Path) -> list[Path]:

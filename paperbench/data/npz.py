@@ -13,7 +13,7 @@ from numpy.lib.format import read_array_header_1_0, read_magic
 from paperbench.catalogue import DATASETS
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
-from paperbench.files import TEMPORARY, check_size
+from paperbench.files import TEMPORARY, open_regular
 
 MAX_IMAGES = 200_000
 """Maximum number of training or test images, as a small archive can unpack to any size; CIFAR has 50,000."""
@@ -33,8 +33,7 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
         PaperbenchError: The file is damaged, or an array is missing or has the wrong shape, type or values.
     """
     try:
-        check_size(path, 2 * MAX_IMAGES * 4096)
-        with ZipFile(path) as archive:
+        with open_regular(path, 2 * MAX_IMAGES * 4096) as stream, ZipFile(stream) as archive:
             names = set(archive.namelist())
             missing = [k for k in ("x_train", "y_train", "x_test", "y_test") if f"{k}.npy" not in names]
             if missing:

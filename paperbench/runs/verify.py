@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.files import DAMAGED, TEMPORARY, check_size, format_read_error
+from paperbench.files import DAMAGED, TEMPORARY, format_read_error, open_regular
 from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
@@ -144,8 +144,7 @@ def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     if record.status != "finished" or not (file.exists() or file.is_symlink()):
         return
     try:
-        check_size(file, _MAX_WEIGHTS_BYTES)
-        with open(file, "rb") as stream:
+        with open_regular(file, _MAX_WEIGHTS_BYTES) as stream:
             digest = file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         yield format_read_error(file, error, _WEIGHTS_REMEDY)

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import yaml
 from yaml.reader import ReaderError
 
-from paperbench.errors import PaperbenchError
-from paperbench.files import UNPRINTABLE, read_at_most
+from paperbench.errors import UNPRINTABLE, PaperbenchError
+from paperbench.files import read_at_most
 from paperbench.typed import KeyPath, Problem, TypedError, from_json
 
 T = TypeVar("T")
