@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import resource
 import signal
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,9 +38,11 @@ def limit_seconds(seconds: int = 10) -> Iterator[None]:
 
     previous = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(seconds)
+    faulthandler.dump_traceback_later(2 * seconds, exit=True, file=sys.__stderr__)  # libraries repeat some system calls
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
 
