@@ -68,9 +68,9 @@ def standard_streams() -> Iterator[None]:
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character
-    out, err = (cast(TextIO, Stream(stream, stream is streams[0])) for stream in streams)
+    out, err = Stream(streams[0], is_vital=True), Stream(streams[1])
     try:
-        with redirect_stdout(out), redirect_stderr(err):
+        with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, err)):
             yield
     finally:
         for stream in streams:

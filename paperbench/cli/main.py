@@ -121,7 +121,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         finally:
             sys.stdout.flush()
     except PaperbenchError as error:
-        print(f"paperbench: error: {error}", file=sys.stderr)
+        indented = str(error).replace("\n", "\n  ")  # so that no name of a file passes for a line of its own
+        print(f"paperbench: error: {indented}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"paperbench: error: {error}. Fix this, then repeat the command.", file=sys.stderr)

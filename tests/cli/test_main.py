@@ -158,6 +158,14 @@ def test_other_errors_keep_their_traceback(run: Run, monkeypatch: pytest.MonkeyP
         run("list")
 
 
+def test_further_lines_of_an_error_are_indented(run: Run, tmp_path: Path) -> None:
+    (copy_of_specs(tmp_path) / "experiments" / "a\nOK: all is well.yaml").write_text("{")
+    code, _, err = run("show", "xyz", "--tables", tmp_path)
+    assert code == 2
+    assert "\n  OK: all is well" in err
+    assert "\nOK" not in err
+
+
 def test_command_line_works_as_a_process(tmp_path: Path) -> None:
     version = paperbench_process("--version", cwd=tmp_path)
     assert (version.returncode, version.stdout, version.stderr) == (0, f"paperbench {paperbench.__version__}\n", "")
