@@ -103,12 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(arguments)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    of_training = sys.modules.get("paperbench.training.memory")  # whose import would take even more memory
-    is_known = isinstance(error, MemoryError) or "failed to map segment" in str(error)  # of a shared library
-    return is_known or (of_training is not None and of_training.is_out_of_memory(error))
-
-
 def _main(arguments: Sequence[str] | None) -> int:
     try:
         try:
@@ -136,3 +130,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("paperbench: interrupted; all checkpoints are kept.", file=sys.stderr)
         return 130
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    of_training = sys.modules.get("paperbench.training.memory")  # whose import would take even more memory
+    is_known = isinstance(error, MemoryError) or "failed to map segment" in str(error)  # of a shared library
+    return is_known or (of_training is not None and of_training.is_out_of_memory(error))
