@@ -60,7 +60,7 @@ class Checkpoints:
     def newest_first(self) -> list[CheckpointFile]:
         """Return all checkpoints, the highest iteration first."""
         matches = ((path, _NAME.fullmatch(path.name)) for path in self.path.glob("checkpoint-*.safetensors"))
-        files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
+        files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match and not path.is_dir()]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 
     def damaged(self) -> list[Path]:

@@ -52,7 +52,8 @@ class RunDirectory:
     def clear_leftovers(self) -> None:
         """Delete incomplete files of killed processes; only the holder of the run's lease may do so."""
         for leftover in self.path.glob(f"*{TEMPORARY}"):
-            self._writer.remove(leftover)
+            if not leftover.is_dir():
+                self._writer.remove(leftover)
 
     def read_record(self) -> Record | None:
         """Return the record, or None if it does not exist yet.
