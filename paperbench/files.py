@@ -8,13 +8,13 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from paperbench.errors import PaperbenchError
 
 
-def open_regular(path: Path, limit: int) -> BinaryIO:
+def open_regular(path: Path, limit: int) -> BufferedReader:
     """Open a regular file of at most `limit` bytes for reading, without ever waiting: a pipe would block `open`.
 
     Raises:

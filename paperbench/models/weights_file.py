@@ -36,7 +36,7 @@ def check_weights(file: Path, net: Net) -> None:
     try:
         arguments = dict(json.loads(metadata.get("arguments", "{}")))
         stored = resolve(metadata["architecture"], **arguments)
-    except (ValueError, TypeError, PaperbenchError) as error:
+    except (ValueError, TypeError, RecursionError, PaperbenchError) as error:
         raise PaperbenchError(f"{file} holds a net that paperbench does not know: {error}") from error
     if replace(stored, num_classes=net.num_classes, in_chans=net.in_chans) != net:
         listed = "".join(f", {key}={value!r}" for key, value in arguments.items())

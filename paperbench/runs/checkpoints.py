@@ -15,7 +15,7 @@ from pathlib import Path
 from paperbench.errors import RunError
 from paperbench.files import DAMAGED, format_read_error, no_guard, read_at_most, remove, set_aside, write_atomically
 
-_MAX_BYTES = 10_000_000_000
+_MAX_BYTES = 2_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
 

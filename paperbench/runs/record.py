@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import FailFast, Field
 
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.run_spec import RunSpec
-from paperbench.typed import Percent, Text, typed
+from paperbench.typed import Count, Natural, Percent, Text, typed
 
 Status = Literal["partial", "finished", "diverged"]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 @typed
@@ -56,7 +55,7 @@ class Code:
     version: Text
     commit: Text | None
     source: Text
-    numerics: int
+    numerics: Natural
 
 
 @typed
@@ -85,7 +84,7 @@ class Session:
         engine: "eager", "graph" or "compile".
     """
 
-    last: Count
+    last: Natural
     seconds: Seconds
     engine: Text
     code: Code
@@ -103,7 +102,7 @@ class Divergence:
         module: Name of the module with the first such output, gradient or parameter; "loss" for the loss.
     """
 
-    iteration: Count
+    iteration: Natural
     learning_rate: float
     phase: Literal["forward", "backward", "update", "test"] | None
     module: Text | None
@@ -126,7 +125,7 @@ class Files:
         weights_sha256: Hash of model.safetensors; only for finished runs.
     """
 
-    history_lines: Count
+    history_lines: Natural
     history_sha256: Text
     checkpoint: Text
     weights_sha256: Text | None
@@ -147,14 +146,14 @@ class Record(HashedJson):
     """
 
     run: Text
-    seed: Count
+    seed: Natural
     net: Text
     status: Status
-    iteration: Count
+    iteration: Natural
     result: Result | None
     divergence: Divergence | None
-    sessions: tuple[Session, ...]
-    test_every: PositiveInt
+    sessions: Annotated[tuple[Session, ...], FailFast()]
+    test_every: Count
     data: DataFacts
     spec: RunSpec
     files: Files

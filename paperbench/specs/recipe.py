@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Positive, Problem, Text, dump_set_fields, raise_problems, typed
+from paperbench.typed import Count, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -26,7 +27,7 @@ class WarmUp:
 class Drops:
     """Iterations, counted from 0, at which the learning rate is multiplied by `factor`."""
 
-    at: tuple[Annotated[int, Field(ge=0)], ...]
+    at: Annotated[tuple[Natural, ...], FailFast(), Field(max_length=1_000)]
     factor: Share
 
     def __post_init__(self) -> None:
@@ -67,7 +68,7 @@ class Augmentation:
         lighting: Standard deviation of the noise along the principal components of the colours.
     """
 
-    padding: Annotated[int, Field(ge=0)]
+    padding: Annotated[int, Field(ge=0, le=64)]
     flip: bool
     shorter_side: tuple[Count, Count] | None = None
     crop: Count | None = None
@@ -149,7 +150,7 @@ class Recipe:
     schema: Literal[1]
     recipe: Text
     source: Text
-    batch_size: Count
+    batch_size: Annotated[int, Field(ge=1, le=65_536)]
     iterations: Count
     learning_rate: Positive
     warm_up: WarmUp | None
@@ -195,8 +196,7 @@ class Recipe:
         """Return the learning rate of an iteration, counted from 0."""
         if self.warm_up and iteration < self.warm_up.iterations:
             return self.warm_up.learning_rate
-        drops = sum(iteration >= start for start in self.drops.at)
-        return float(self.learning_rate * self.drops.factor**drops)
+        return float(self.learning_rate * self.drops.factor ** bisect_right(self.drops.at, iteration))
 
     def defining_values(self) -> dict[str, Any]:
         """Return the values that enter a digest, as JSON values: those that are set and affect training."""
