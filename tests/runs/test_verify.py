@@ -264,20 +264,22 @@ def test_temporary_and_damaged_files_are_remarks(store: Store, directory: RunDir
 def test_checkpoints_pruned_during_the_check_are_no_problem(
     store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (newest,) = directory.checkpoints.newest_first()
-    data, read = newest.read(), CheckpointFile.read
-    for iteration in (8, 16):
-        directory.checkpoints.write(iteration, b"an earlier one")
-    newest.path.unlink()
+    """Three times in a row, another process saves and prunes between listing and reading."""
+    read, saves = CheckpointFile.read, iter(range(3))
 
     def pruned_before(self: CheckpointFile) -> bytes:
+        if next(saves, None) is None:
+            return read(self)
+        data = self.path.read_bytes()
         self.path.unlink()
-        return read(self)
+        try:
+            return read(self)
+        finally:
+            self.path.write_bytes(data)
+            with open(directory.path / "another file", "ab") as stream:
+                stream.write(b"longer")
 
     monkeypatch.setattr(CheckpointFile, "read", pruned_before)
-    assert problems(store) == []
-    monkeypatch.undo()
-    newest.path.write_bytes(data)
     assert problems(store) == []
 
 
