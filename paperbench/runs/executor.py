@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import closing
 from typing import Literal
 
 import torch
@@ -104,7 +105,7 @@ class Executor:
             lease = self._store.lease(run.id)
             if not lease.acquire():
                 busy.append(run)
-            elif not self._train_and_release(run, lease):
+            elif not self._train_and_release(run, lease, busy):
                 failed.append(run)
         while taken := self._take_over(busy):
             run, lease = taken
@@ -135,15 +136,21 @@ class Executor:
                 self._observer.skipped(run, f"{leases[run.id].holder} is training it")
         return None
 
-    def _train_and_release(self, run: PlannedRun, lease: Lease) -> bool:
-        """Train a run and release its lease; return False, and tell the observer why, if it failed."""
+    def _train_and_release(self, run: PlannedRun, lease: Lease, busy: list[PlannedRun] | None = None) -> bool:
+        """Train a run and release its lease; return False, and tell the observer why, if it failed.
+
+        Args:
+            busy: Receives the run if its lease was lost: another process trains it, or has left it. None if that is a
+                failure, as it happened before.
+        """
         try:
             self._train(run, lease)
             return True
-        except LeaseLostError as error:
-            self._observer.skipped(run, str(error))
-            return True
         except RunError as error:
+            if isinstance(error, LeaseLostError) and busy is not None:
+                self._observer.warned(run, str(error))
+                busy.append(run)
+                return True
             self._observer.failed(run, str(error))
         finally:
             lease.release()
@@ -169,7 +176,8 @@ class Executor:
             engine = session.engine.name
             last = self._limits.last_iteration(run.recipe.iterations)
             self._observer.started(run, session.trainer.iteration, last, engine, session.engine.reason)
-            self._observer.ended(session.train())
+            with closing(session.directory):
+                self._observer.ended(session.train())
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -187,8 +195,7 @@ class Executor:
             if self._incompatible != "restart":
                 raise
         # After the handler, so that the session that failed to resume is freed before another is made.
-        lease.check()
-        self._observer.warned(run, f"restarts; its old files are now in {self._store.supersede(run.id)}.")
+        self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
         return self._session(run, directory, lease, None)
 
     def _session(self, run: PlannedRun, directory: RunDirectory, lease: Lease, record: Record | None) -> RunSession:
@@ -209,6 +216,7 @@ class Executor:
 
         Raises:
             RecordError: The record is damaged and cannot be rewritten, or has another schema.
+            RunError: The record cannot be read.
         """
         try:
             return directory.read_record()

@@ -12,7 +12,6 @@ from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError, RunError, listing
 from paperbench.files import DAMAGED, TEMPORARY, format_read_error, open_regular
-from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
@@ -96,7 +95,7 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -
     ]
     try:
         record = directory.read_record()
-    except RecordError as error:
+    except RunError as error:
         return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory)], remarks)
     if record is None:
         return VerifiedRun("no record yet", list(_checkpoint_problems(directory)), remarks)
