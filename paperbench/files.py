@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from paperbench.errors import PaperbenchError
 

@@ -34,12 +34,19 @@ MAX_IMAGES = 1_000_000
 """Maximum number of images that a rerun trains on: twenty epochs of CIFAR."""
 
 TOLERANCE = 0.02
-"""Allowed relative difference of a loss, over a history line or the test set, on other hardware or libraries."""
+"""Allowed relative difference of a training loss (mean over a history line) on other hardware or libraries."""
 
 IMAGES_TOLERANCE = 0.001
 """Allowed difference of the test error of the saved net on other hardware or libraries, as a share of the test images.
 
-The net is the same, so only images whose two best classes have almost equal scores can change sides.
+The net is the same, so only images whose two best classes have almost equal scores can change sides. Of 1,797 noisy
+images, most of them misclassified, bfloat16 moved 8 and the number of errors by 1 against float64, and float32 none.
+"""
+
+LOSS_TOLERANCE = 0.002
+"""Allowed relative difference of the test loss of the saved net on other hardware or libraries.
+
+In the same test bfloat16 changed the loss by 0.00012 of it.
 """
 
 
@@ -94,7 +101,7 @@ class Retest:
     @property
     def holds(self) -> bool:
         """Whether the saved net has the recorded error and loss."""
-        is_near = self.changed <= self.allowed and self.deviation <= TOLERANCE
+        is_near = self.changed <= self.allowed and self.deviation <= LOSS_TOLERANCE
         return self.is_identical or (not self.is_same_machine and is_near)
 
 
