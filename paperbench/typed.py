@@ -237,8 +237,8 @@ def _describe_mismatch(options: list[tuple[str, str]], value: Any) -> str:
 
 
 def _without_fraction(bound: Any) -> Any:
-    """Return 100.0 as 100."""
-    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+    """Return 100.0 as 100, but 1e+30 as it is."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() and bound <= MAX_INT else bound
 
 
 def _format_value(value: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import RunError
 from paperbench.files import format_read_error, read_at_most
@@ -21,6 +22,7 @@ from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
 from paperbench.runs.session import history_line
 from paperbench.runs.verify import MAX_WEIGHTS_BYTES
+from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
 from paperbench.training.engine import BIT_EQUAL, EngineName, available_engines
 from paperbench.training.memory import is_out_of_memory
@@ -110,7 +112,7 @@ class NotRepeatableError(RunError):
 
 
 class DisprovedError(RunError):
-    """A saved net that cannot be the one of its record."""
+    """A record whose net cannot have been trained or saved as it says."""
 
 
 def rerun_prefix(
@@ -132,6 +134,7 @@ def rerun_prefix(
     Raises:
         NotRepeatableError: The first session logged no line, or one after too many images; this code has another
             numerics version; or the memory is not sufficient.
+        DisprovedError: The net does not fit the data.
         PaperbenchError: The device does not support the run's precision.
     """
     first, recorded = record.sessions[0], record.sessions[0].environment
@@ -140,7 +143,7 @@ def rerun_prefix(
     lines = [line for line in history[:MAX_LINES] if line.iteration <= first.last]
     if not lines:
         raise NotRepeatableError("its first session logged no history line.")
-    net, recipe = net_and_recipe(record.spec)
+    net, recipe = _net_and_recipe(record, dataset)
     lines = [line for line in lines if line.iteration * recipe.batch_size <= MAX_IMAGES]
     if not lines:
         raise NotRepeatableError(f"its first history line is after more than {MAX_IMAGES:,} images.")
@@ -173,12 +176,12 @@ def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: to
 
     Raises:
         NotRepeatableError: The memory is not sufficient.
-        DisprovedError: The file cannot be read, or its tensors do not fit the net.
+        DisprovedError: The file cannot be read, its tensors do not fit the net, or the net does not fit the data.
         PaperbenchError: The device does not support the run's precision.
     """
     if record.result is None:
         raise NotRepeatableError("it has no result.")
-    net, recipe = net_and_recipe(record.spec)
+    net, recipe = _net_and_recipe(record, dataset)
     precision, recorded = choose_precision(record.spec.precision, device), record.sessions[-1].environment
     with _computing_like(recorded, device):
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
@@ -200,6 +203,13 @@ def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: to
         changed=round(abs(tested.error - record.result.test_error) * images / 100),
         deviation=_deviation(record.result.test_loss, tested.loss),
     )
+
+
+def _net_and_recipe(record: Record, dataset: ImageDataset) -> tuple[Net, Recipe]:
+    net, recipe = net_and_recipe(record.spec)
+    if (net.num_classes, net.in_chans) != (DATASETS[dataset.key].num_classes, dataset.x_train.shape[3]):
+        raise DisprovedError(f"{record.run} has a net for other images or classes than those of {dataset.name}.")
+    return net, recipe
 
 
 def _engine_like(recorded: str, device: torch.device) -> EngineName:

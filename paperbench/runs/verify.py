@@ -61,7 +61,8 @@ def verify(store: Store, datasets: Sequence[ImageDataset] = ()) -> list[Verified
         PaperbenchError: The runs cannot be listed.
     """
     by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
-    return [_verify_at_rest(directory, by_fingerprint) for directory in store.directories()]
+    found = ((directory, _verify_at_rest(directory, by_fingerprint)) for directory in store.directories())
+    return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
 
 
 def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -> VerifiedRun:

@@ -13,13 +13,15 @@ from paperbench.specs.run_spec import Precision
 from paperbench.typed import Count, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1e30)]
+"""A learning rate; every one is a number in float32."""
 
 
 @typed
 class WarmUp:
     """A constant lower learning rate for the first iterations (Appendix of the paper: 0.01 for 400)."""
 
-    learning_rate: Positive
+    learning_rate: Rate
     iterations: Count
 
 
@@ -152,7 +154,7 @@ class Recipe:
     source: Text
     batch_size: Annotated[int, Field(ge=1, le=65_536)]
     iterations: Count
-    learning_rate: Positive
+    learning_rate: Rate
     warm_up: WarmUp | None
     drops: Drops
     momentum: Annotated[float, Field(ge=0, lt=1)]
@@ -179,6 +181,8 @@ class Recipe:
             yield Problem(("momentum",), "must be above 0 with nesterov.")
         if self.batch_size % self.batch_norm.group:
             yield Problem(("batch_norm", "group"), f"must divide batch_size ({self.batch_size}).")
+        if self.rate_at(self.iterations) < 1e-30:
+            yield Problem(("drops",), "must leave a learning rate of at least 1e-30.")
         if self.drops.at and self.drops.at[-1] >= self.iterations:
             message = f"the drop at {self.drops.at[-1]} is not before the end at {self.iterations} iterations."
             yield Problem(("drops", "at"), message)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench.runs.checkpoints import CheckpointFile
+from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
@@ -300,6 +300,20 @@ def test_run_whose_files_change_during_every_check_is_a_remark(
     assert "is being written: its files changed during every check." in found.remarks[-1]
 
 
+def test_run_that_is_moved_away_during_the_check_is_left_out(
+    store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Checkpoints.newest_first
+
+    def moved_before(self: Checkpoints) -> list[CheckpointFile]:
+        if directory.path.exists():
+            directory.supersede()
+        return read(self)
+
+    monkeypatch.setattr(Checkpoints, "newest_first", moved_before)
+    assert verify(store) == []
+
+
 @pytest.mark.parametrize("start", [1, *(slow(n) for n in range(2, 8))])
 def test_run_that_trains_during_the_check_has_no_problems(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int
@@ -430,6 +444,14 @@ def test_rerun_that_does_not_fit_the_memory_is_refused(
     monkeypatch.setattr(Trainer, "step", exhausted)
     with pytest.raises(NotRepeatableError, match="memory of cpu is not sufficient"):
         repeated(run, record_of(directory), directory.history())
+
+
+@pytest.mark.parametrize("net", [{"num_classes": 5}, {"in_chans": 1}])
+def test_net_for_other_data_is_not_retrained(run: PlannedRun, directory: RunDirectory, net: dict[str, int]) -> None:
+    record = record_of(directory)
+    spec = replace(record.spec, net={**record.spec.net, **net})
+    with pytest.raises(DisprovedError, match="has a net for other images or classes than those of random pixels"):
+        repeated(run, replace(record, spec=spec, run=spec.run_id(0)), directory.history())
 
 
 def retested(run: PlannedRun, directory: RunDirectory, **machine: Any) -> Retest:
