@@ -10,7 +10,7 @@ from pydantic import FailFast, Field
 
 from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
+from paperbench.typed import Count, Line, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1e30)]
@@ -110,7 +110,7 @@ class Authors:
         images_per_gpu: Images that shared batch-norm statistics.
     """
 
-    framework: Text
+    framework: Line
     images_per_gpu: Count
     precision: Precision
 
@@ -150,7 +150,7 @@ class Recipe:
     """
 
     schema: Literal[1]
-    recipe: Text
+    recipe: Line
     source: Text
     batch_size: Annotated[int, Field(ge=1, le=65_536)]
     iterations: Count
@@ -166,7 +166,7 @@ class Recipe:
     batch_norm: BatchNormSettings
     monitoring: Monitoring
     authors: Authors
-    silent: tuple[Text, ...]
+    silent: tuple[Line, ...]
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())
