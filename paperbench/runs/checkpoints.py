@@ -60,7 +60,7 @@ class Checkpoints:
     def newest_first(self) -> list[CheckpointFile]:
         """Return all checkpoints, the highest iteration first."""
         matches = ((path, _NAME.fullmatch(path.name)) for path in self.path.glob("checkpoint-*.safetensors"))
-        files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match and not path.is_dir()]
+        files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 
     def damaged(self) -> list[Path]:
@@ -94,7 +94,8 @@ class Checkpoints:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]
         for file in others:
-            self._writer.remove(file.path)
+            if not file.path.is_dir():
+                self._writer.remove(file.path)
 
     def set_aside(self, file: CheckpointFile) -> Path:
         """Rename a damaged checkpoint so that it is no longer used; return its new path."""
