@@ -23,6 +23,7 @@ from paperbench.runs.record import Environment, Record
 from paperbench.runs.session import history_line
 from paperbench.runs.verify import MAX_WEIGHTS_BYTES
 from paperbench.specs.recipe import Recipe
+from paperbench.specs.run_spec import Precision
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
 from paperbench.training.engine import BIT_EQUAL, EngineName, available_engines
 from paperbench.training.memory import is_out_of_memory
@@ -182,7 +183,9 @@ def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: to
     if record.result is None:
         raise NotRepeatableError("it has no result.")
     net, recipe = _net_and_recipe(record, dataset)
-    precision, recorded = choose_precision(record.spec.precision, device), record.sessions[-1].environment
+    # A CPU has no tf32, but can contradict a result that was measured with it.
+    precision: Precision = "fp32" if (record.spec.precision, device.type) == ("tf32", "cpu") else record.spec.precision
+    precision, recorded = choose_precision(precision, device), record.sessions[-1].environment
     with _computing_like(recorded, device):
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
         try:

@@ -469,6 +469,13 @@ def test_saved_net_has_the_recorded_result(run: PlannedRun, tmp_path: Path, prec
     assert retested(run, directory) == Retest(run.id, 40, True, True, 0, 0.0)
 
 
+def test_saved_net_of_a_gpu_can_be_tested_on_a_cpu(run: PlannedRun, directory: RunDirectory) -> None:
+    record = first_session(record_of(directory), device="a GPU")
+    spec = replace(record.spec, precision="tf32")
+    record = replace(record, spec=spec, run=spec.run_id(0))
+    assert retest(record, directory.weights_file, run.dataset, CPU).holds
+
+
 def test_forged_result_is_not_that_of_the_saved_net(run: PlannedRun, directory: RunDirectory, store: Store) -> None:
     result = record_of(directory).result
     assert result
