@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import RunError
-from paperbench.files import DAMAGED, format_read_error, no_guard, read_at_most, remove, set_aside, write_atomically
+from paperbench.files import (
+    DAMAGED,
+    format_read_error,
+    list_directory,
+    no_guard,
+    read_at_most,
+    remove,
+    set_aside,
+    write_atomically,
+)
 
 _MAX_BYTES = 10_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
@@ -59,14 +68,18 @@ class Checkpoints:
         self.path, self._guard = path, guard
 
     def newest_first(self) -> list[CheckpointFile]:
-        """Return all checkpoints, the highest iteration first."""
-        matches = ((path, _NAME.fullmatch(path.name)) for path in self.path.glob("checkpoint-*.safetensors"))
+        """Return all checkpoints, the highest iteration first.
+
+        Raises:
+            PaperbenchError: The directory cannot be read.
+        """
+        matches = ((path, _NAME.fullmatch(path.name)) for path in list_directory(self.path))
         files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 
     def damaged(self) -> list[Path]:
         """Return the damaged checkpoints that were set aside."""
-        return sorted(self.path.glob(f"checkpoint-*{DAMAGED}"))
+        return [path for path in list_directory(self.path) if path.match(f"checkpoint-*{DAMAGED}")]
 
     def write(self, iteration: int, data: bytes) -> CheckpointFile:
         """Write a checkpoint beside the existing ones.

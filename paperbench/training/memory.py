@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from typing import Any
 
@@ -17,15 +18,15 @@ from paperbench.models import ResidualNet
 from paperbench.specs.run_spec import Precision
 from paperbench.training.precision import autocast, set_arithmetic
 
-_OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
-"""Parts of the messages of plain RuntimeErrors raised by CUDA, by torch on CPUs, and by cuDNN or cuBLAS."""
+_OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|ALLOC_FAILED|could not create a primitive$")
+"""Messages of plain RuntimeErrors: of CUDA, of torch on CPUs, of cuDNN or cuBLAS, and of oneDNN."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the GPU or the machine is out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(message in str(error) for message in _OUT_OF_MEMORY_MESSAGES)
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def step_memory(
