@@ -8,13 +8,14 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 from paperbench.errors import PaperbenchError
 
 
-def open_regular(path: Path, limit: int) -> BinaryIO:
+def open_regular(path: Path, limit: int) -> BufferedReader:
     """Open a regular file of at most `limit` bytes for reading, without ever waiting: a pipe would block `open`.
 
     Raises:
@@ -76,60 +77,103 @@ DAMAGED = ".damaged"
 """Suffix of files that were set aside because they are damaged; they are kept in case they can be repaired."""
 
 
-def no_guard() -> None:
-    """The guard for files that no other process writes."""
+class Writer:
+    """Changes files for as long as a guard permits it.
 
+    No check excludes that the process is suspended right after it and resumed once another process has taken over. So a
+    change that comes too late does no harm:
 
-def write_atomically(path: Path, data: bytes, guard: Callable[[], object] = no_guard) -> None:
-    """Replace a file once the new contents are on disk and read back correctly; create its directory if needed.
+    - `write` renames a temporary file, which the other process has deleted (`RunDirectory.clear_leftovers`).
+    - Data appended to a file of `write_open` go to that very file, which the other process has replaced.
+    - `rename` and `remove` check again afterwards, and undo the change.
 
     Args:
-        guard: Called right before the replacement, and again if writing fails; may raise to prevent it.
-
-    Raises:
-        PaperbenchError: The file cannot be written, for example because the disk is full; the old file is unchanged.
+        guard: Called right before every change; raises PaperbenchError if this process must not write any more.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def __init__(self, guard: Callable[[], object] = lambda: None) -> None:
+        self.check = guard
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Replace a file once the new contents are on disk and read back correctly; create its directory if needed.
+
+        Raises:
+            PaperbenchError: The file cannot be written, for example because the disk is full; the old one is unchanged.
+        """
+        self.write_open(path, data).close()
+
+    def write_open(self, path: Path, data: bytes) -> BinaryIO:
+        """Replace a file as `write` does, and return the new one, open at its end."""
+        temporary = _temporary(path)
         try:
-            with open(temporary, "wb") as stream:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stream = open(temporary, "xb")  # noqa: SIM115  (stays open)
+            try:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
-            if temporary.read_bytes() != data:
-                raise OSError("the file does not read back as written")
-            guard()
-            temporary.replace(path)
-            _sync_directory(path.parent)
-        finally:
+                if read_at_most(temporary, len(data)) != data:
+                    raise OSError("the file does not read back as written")
+                self.check()
+                temporary.replace(path)
+                _sync_directory(path.parent)
+            except BaseException:
+                with suppress(OSError):
+                    stream.close()
+                raise
+            finally:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+        except OSError as error:
+            self.check()  # if another process took over and removed the temporary file, report that instead
+            raise _write_error(path, error) from error
+        return stream
+
+    def set_aside(self, path: Path) -> Path:
+        """Rename a damaged file so that it is no longer used; return its new path.
+
+        Raises:
+            PaperbenchError: The directory cannot be written.
+        """
+        with report_write_errors(path):
+            return self.rename(path, path.with_name(path.name + DAMAGED))
+
+    def remove(self, path: Path) -> None:
+        """Delete a file if it exists.
+
+        Raises:
+            PaperbenchError: It cannot be deleted.
+        """
+        with report_write_errors(path), suppress(FileNotFoundError):
+            self.rename(path, _temporary(path)).unlink()  # the new name is no other process's
+
+    def rename(self, path: Path, target: Path) -> Path:
+        """Rename a file or a directory; return its new path.
+
+        Raises:
+            OSError: It cannot be renamed.
+        """
+        self.check()
+        path.replace(target)
+        try:
+            self.check()
+        except PaperbenchError:
             with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-    except OSError as error:
-        guard()  # if another process took over and removed the temporary file, report that instead
-        raise _write_error(path, error) from error
+                if target.is_dir():
+                    target.rename(path)
+                else:
+                    os.link(target, path)  # unlike a rename, it replaces no file that has been written since
+                    target.unlink()
+            raise
+        return target
 
 
-def set_aside(path: Path, guard: Callable[[], object]) -> Path:
-    """Rename a damaged file so that it is no longer used; return its new path.
-
-    Raises:
-        PaperbenchError: The directory cannot be written.
-    """
-    guard()
-    with report_write_errors(path):
-        return path.replace(path.with_name(path.name + DAMAGED))
+UNGUARDED = Writer()
+"""Writes files that no other process writes."""
 
 
-def remove(path: Path, guard: Callable[[], object]) -> None:
-    """Delete a file if it exists.
-
-    Raises:
-        PaperbenchError: It cannot be deleted.
-    """
-    guard()
-    with report_write_errors(path):
-        path.unlink(missing_ok=True)
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
 
 
 @contextmanager

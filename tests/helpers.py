@@ -103,7 +103,7 @@ def hook_disk_operations(hook: Callable[[], bool]) -> None:
 
         return wrapped
 
-    files.open = lambda *of: HalfWritten(open(*of), hook)  # noqa: SIM115
+    files.open = lambda *of, **names: HalfWritten(open(*of, **names), hook)  # noqa: SIM115
     os.fsync = around(os.fsync)
     Path.replace = around(Path.replace)
     Path.unlink = around(Path.unlink)

@@ -7,12 +7,12 @@ import pytest
 
 from paperbench import files
 from paperbench.errors import PaperbenchError
-from paperbench.files import read_at_most, write_atomically
+from paperbench.files import UNGUARDED, read_at_most
 from tests.helpers import HalfWritten
 
 
 def test_new_file_and_its_directory_are_created(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "b" / "c" / "a", b"new")
+    UNGUARDED.write(tmp_path / "b" / "c" / "a", b"new")
     (file,) = (tmp_path / "b" / "c").iterdir()
     assert (file.name, file.read_bytes()) == ("a", b"new")
 
@@ -46,9 +46,9 @@ def test_failed_write_keeps_the_old_file(
         return False
 
     (tmp_path / "a").write_bytes(b"old")
-    monkeypatch.setattr(files, "open", lambda *of: HalfWritten(open(*of), fail), raising=False)  # noqa: SIM115
+    monkeypatch.setattr(files, "open", lambda *of, **names: HalfWritten(open(*of, **names), fail), raising=False)  # noqa: SIM115
     with pytest.raises(raised, match=message):
-        write_atomically(tmp_path / "a", b"something new")
+        UNGUARDED.write(tmp_path / "a", b"something new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
@@ -58,14 +58,14 @@ def test_old_file_stays_until_new_one_is_on_disk(tmp_path: Path, monkeypatch: py
     contents = []
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (contents.append((tmp_path / "a").read_bytes()), fsync(fd)))
-    write_atomically(tmp_path / "a", b"new")
+    UNGUARDED.write(tmp_path / "a", b"new")
     assert contents == [b"old", b"new"], "the file is synced before it is renamed, its directory after"
 
 
 def test_file_in_place_of_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PaperbenchError, match=r"a cannot be written: (Not a directory|File exists)\."):
-        write_atomically(tmp_path / "file" / "a", b"new")
+        UNGUARDED.write(tmp_path / "file" / "a", b"new")
 
 
 def test_size_limit_is_inclusive(tmp_path: Path) -> None:

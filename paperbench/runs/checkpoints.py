@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import RunError
-from paperbench.files import (
-    DAMAGED,
-    format_read_error,
-    list_directory,
-    no_guard,
-    read_at_most,
-    remove,
-    set_aside,
-    write_atomically,
-)
+from paperbench.files import DAMAGED, UNGUARDED, Writer, format_read_error, list_directory, read_at_most
 
-_MAX_BYTES = 10_000_000_000
+_MAX_BYTES = 2_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
 
@@ -61,11 +51,11 @@ class Checkpoints:
 
     Args:
         path: The run's directory.
-        guard: Called before anything is written or deleted; may raise to prevent it.
+        writer: Writes the files, guarded by the run's lease.
     """
 
-    def __init__(self, path: Path, guard: Callable[[], None] = no_guard) -> None:
-        self.path, self._guard = path, guard
+    def __init__(self, path: Path, writer: Writer = UNGUARDED) -> None:
+        self.path, self._writer = path, writer
 
     def newest_first(self) -> list[CheckpointFile]:
         """Return all checkpoints, the highest iteration first.
@@ -89,7 +79,7 @@ class Checkpoints:
         """
         digest = _digest(data)
         file = CheckpointFile(self.path / f"checkpoint-{iteration}-{digest}.safetensors", iteration, digest)
-        write_atomically(file.path, data, self._guard)
+        self._writer.write(file.path, data)
         return file
 
     def prune(self, newest: CheckpointFile, *, keep_previous: bool) -> None:
@@ -108,11 +98,11 @@ class Checkpoints:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]
         for file in others:
-            remove(file.path, self._guard)
+            self._writer.remove(file.path)
 
     def set_aside(self, file: CheckpointFile) -> Path:
         """Rename a damaged checkpoint so that it is no longer used; return its new path."""
-        return set_aside(file.path, self._guard)
+        return self._writer.set_aside(file.path)
 
 
 def _digest(data: bytes) -> str:

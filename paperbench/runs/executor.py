@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import closing
 from typing import Literal
 
 import torch
@@ -104,12 +105,12 @@ class Executor:
             lease = self._store.lease(run.id)
             if not lease.acquire():
                 busy.append(run)
-            elif not self._train_and_release(run, lease):
+            elif not self._train_and_release(run, lease, busy):
                 failed.append(run)
         while taken := self._take_over(busy):
             run, lease = taken
             busy.remove(run)
-            if not self._train_and_release(run, lease):
+            if not self._train_and_release(run, lease, busy):
                 failed.append(run)
         return failed
 
@@ -135,13 +136,17 @@ class Executor:
                 self._observer.skipped(run, f"{leases[run.id].holder} is training it")
         return None
 
-    def _train_and_release(self, run: PlannedRun, lease: Lease) -> bool:
-        """Train a run and release its lease; return False, and tell the observer why, if it failed."""
+    def _train_and_release(self, run: PlannedRun, lease: Lease, busy: list[PlannedRun]) -> bool:
+        """Train a run and release its lease; return False, and tell the observer why, if it failed.
+
+        A run whose lease was lost becomes a busy one: another process may train it, or have left it.
+        """
         try:
             self._train(run, lease)
             return True
         except LeaseLostError as error:
-            self._observer.skipped(run, str(error))
+            self._observer.warned(run, str(error))
+            busy.append(run)
             return True
         except RunError as error:
             self._observer.failed(run, str(error))
@@ -169,7 +174,8 @@ class Executor:
             engine = session.engine.name
             last = self._limits.last_iteration(run.recipe.iterations)
             self._observer.started(run, session.trainer.iteration, last, engine, session.engine.reason)
-            self._observer.ended(session.train())
+            with closing(session.directory):
+                self._observer.ended(session.train())
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -187,8 +193,7 @@ class Executor:
             if self._incompatible != "restart":
                 raise
         # After the handler, so that the session that failed to resume is freed before another is made.
-        lease.check()
-        self._observer.warned(run, f"restarts; its old files are now in {self._store.supersede(run.id)}.")
+        self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
         return self._session(run, directory, lease, None)
 
     def _session(self, run: PlannedRun, directory: RunDirectory, lease: Lease, record: Record | None) -> RunSession:
@@ -209,6 +214,7 @@ class Executor:
 
         Raises:
             RecordError: The record is damaged and cannot be rewritten, or has another schema.
+            RunError: The record cannot be read.
         """
         try:
             return directory.read_record()

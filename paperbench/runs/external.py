@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from paperbench.errors import PaperbenchError
-from paperbench.files import format_read_error, list_directory, write_atomically
+from paperbench.errors import PaperbenchError, RunError
+from paperbench.files import Writer, format_read_error, list_directory
 from paperbench.runs.hashed import HashedJson, RecordError
 from paperbench.typed import Percent, Problem, Text, raise_problems, typed
 
@@ -70,7 +70,7 @@ def write_external(root: Path, result: ExternalResult) -> Path:
     """
     path = root / _DIRECTORY / result.file_name
     if not _holds(path, result):
-        write_atomically(path, result.to_json().encode(), lambda: _holds(path, result))
+        Writer(lambda: _holds(path, result)).write(path, result.to_json().encode())
     return path
 
 
@@ -84,7 +84,7 @@ def _holds(path: Path, result: ExternalResult) -> bool:
         existing = _read(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except RecordError as error:
+    except RunError as error:
         raise PaperbenchError(f"{error} Nothing was entered.") from error
     if existing.error != result.error:
         raise PaperbenchError(
@@ -109,7 +109,7 @@ def read_externals(root: Path) -> tuple[list[ExternalResult], list[str]]:
             results.append(_read(path))
         except OSError as error:  # a dangling link
             complaints.append(format_read_error(path, error, _REMEDY))
-        except RecordError as error:
+        except RunError as error:
             complaints.append(str(error))
     return sorted(results, key=lambda r: (r.table, r.cell, r.setting, r.source, r.seed, r.experiment)), complaints
 
@@ -120,6 +120,7 @@ def _read(path: Path) -> ExternalResult:
     Raises:
         FileNotFoundError, NotADirectoryError: The file does not exist.
         RecordError: The file is damaged, or belongs under another name.
+        RunError: The file cannot be read.
     """
     result = ExternalResult.read(path, _REMEDY, _FOREIGN_REMEDY)
     if result.file_name != path.name:

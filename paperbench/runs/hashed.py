@@ -19,6 +19,7 @@ from paperbench.typed import TypedError, from_json, typed
 
 SCHEMA: Literal[1] = 1
 _MAX_BYTES = 10_000_000
+_READ_REMEDY = "Restore it or make it readable, then repeat the command."
 
 
 class RecordError(RunError):
@@ -77,14 +78,15 @@ class HashedJson:
 
         Raises:
             FileNotFoundError, NotADirectoryError: The file does not exist.
-            RecordError: As for `from_json`, or the file cannot be read.
+            RecordError: As for `from_json`.
+            RunError: The file cannot be read, which says nothing about its contents.
         """
         try:
             return cls.from_json(read_at_most(path, _MAX_BYTES))
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
-            raise RecordError(format_read_error(path, error, remedy)) from error
+            raise RunError(format_read_error(path, error, _READ_REMEDY)) from error
         except ForeignRecordError as error:
             raise ForeignRecordError(f"{path} {error} {foreign_remedy}") from error
         except RecordError as error:

@@ -12,6 +12,7 @@ for too long notices this before it writes anything.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -19,12 +20,12 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from paperbench.errors import RunError
-from paperbench.files import report_write_errors
+from paperbench.errors import PaperbenchError, RunError
+from paperbench.files import open_regular, read_at_most, report_write_errors
 from paperbench.typed import TypedError, from_json, to_json, typed
 
 LEASE_SECONDS = 60.0
@@ -70,6 +71,29 @@ class _Holder:
         return None if started is None else started == self.started
 
 
+class _Sighting(NamedTuple):
+    """A lease file at some moment. A holder that is alive changes the times."""
+
+    path: Path
+    content: bytes
+    inode: int
+    mtime: int
+    ctime: int
+
+
+def _sight(path: Path) -> _Sighting | None:
+    """Return a lease file as it is now, or None if it does not exist."""
+    try:
+        try:
+            with open_regular(path, _MAX_BYTES) as stream:  # network file systems refresh the times of an opened file
+                content, status = stream.read(), os.fstat(stream.fileno())
+        except OSError:  # not a lease, or not readable for this user
+            content, status = b"", path.lstat()
+    except FileNotFoundError:
+        return None
+    return _Sighting(path, content, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+
 class Lease:
     """A lease on one run: acquire it before you write to the run's directory, then release it.
 
@@ -90,7 +114,7 @@ class Lease:
         self._content = b""
         self._stop = Event()
         self._heartbeat: Thread | None = None
-        self._seen: object = None
+        self._seen: _Sighting | None = None
         self._seen_at = self._silence = 0.0
         self.is_lost = self.shows_life = False
         self.holder = ""
@@ -108,8 +132,13 @@ class Lease:
                 return False
             if not self._create(number + 1):
                 return False
-        self._heartbeat = Thread(target=self._beat, daemon=True)
-        self._heartbeat.start()
+        heartbeat = Thread(target=self._beat, daemon=True)
+        try:
+            heartbeat.start()
+        except RuntimeError as error:
+            self.release()
+            raise PaperbenchError(f"{error}: free memory, or raise the limits of this user (`ulimit -a`).") from error
+        self._heartbeat = heartbeat
         return True
 
     def release(self) -> None:
@@ -141,8 +170,8 @@ class Lease:
         """Return the number of the holder's file; 0 if the lease is free."""
         # Unlike glob, iterdir raises an error if the directory cannot be read.
         names = [path.name.rpartition(".") for path in self._directory.iterdir()]
-        numbers = (tail for run_id, _, tail in names if run_id == self._run_id and tail.isascii() and tail.isdigit())
-        return max(map(int, numbers), default=0)
+        tails = (tail for run_id, _, tail in names if run_id == self._run_id)
+        return max((int(tail) for tail in tails if re.fullmatch("[1-9][0-9]*", tail)), default=0)
 
     def _numbered(self, number: int) -> Path:
         return self._directory / f"{self._run_id}.{number}"
@@ -163,34 +192,33 @@ class Lease:
                 path.unlink()
             raise
         self._file, self._content = path, content
-        if not self._is_ours():  # another process has created a higher number
+        predecessor = self._numbered(number - 1)
+        # Another process may have created a higher number; or the lease was released and acquired meanwhile.
+        if not self._is_ours() or (number > 1 and _sight(predecessor) != self._seen):
             path.unlink(missing_ok=True)
             self._file = None
             return False
-        self._numbered(number - 1).unlink(missing_ok=True)
+        with suppress(OSError):  # only files are leases
+            predecessor.unlink()
         return True
 
     def _is_dead(self, file: Path) -> bool:
         """Whether the holder is known to be dead, judging by this attempt and all earlier ones."""
-        try:
-            with open(file, "rb") as stream:  # network file systems refresh the status when a file is opened
-                content, status = stream.read(_MAX_BYTES), os.fstat(stream.fileno())
-        except FileNotFoundError:
-            self._seen = None  # just released: the next attempt will succeed
-            return False
+        before, self._seen = self._seen, _sight(file)
+        if self._seen is None:
+            return False  # just released: the next attempt will succeed
         self.holder, is_alive = "a process on another machine, or one hidden from this user,", None
         with suppress(TypedError):
-            holder = from_json(_Holder, content)
-            is_alive = holder.is_alive() if holder.inode == status.st_ino else None
+            holder = from_json(_Holder, self._seen.content)
+            is_alive = holder.is_alive() if holder.inode == self._seen.inode else None
             if is_alive is not None:
                 self.holder = f"process {holder.pid}"
         if is_alive is not None:
             self.shows_life = is_alive
             return not is_alive
-        now, seen = time.monotonic(), (file, content, status.st_mtime_ns, status.st_ctime_ns)
-        if seen != self._seen:
-            self.shows_life = self._seen is not None
-            self._seen, self._silence = seen, 0.0
+        now = time.monotonic()
+        if self._seen != before:
+            self.shows_life, self._silence = before is not None, 0.0
         else:
             # If this process was suspended between two attempts, the holder may have been suspended too.
             self._silence += min(now - self._seen_at, _MAX_PAUSE_SECONDS)
@@ -209,7 +237,7 @@ class Lease:
     def _is_ours(self) -> bool:
         try:
             path = self._numbered(self._highest_number())
-            return path == self._file and path.read_bytes() == self._content
+            return path == self._file and read_at_most(path, _MAX_BYTES) == self._content
         except FileNotFoundError:
             return False
 

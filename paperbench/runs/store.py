@@ -16,19 +16,12 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from paperbench.errors import RunError
-from paperbench.files import (
-    TEMPORARY,
-    list_directory,
-    no_guard,
-    remove,
-    report_write_errors,
-    set_aside,
-    write_atomically,
-)
+from paperbench.files import TEMPORARY, UNGUARDED, Writer, list_directory, report_write_errors
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.hashed import ForeignRecordError, RecordError
+from paperbench.runs.hashed import ForeignRecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
 from paperbench.runs.lease import Lease
 from paperbench.runs.record import Record
@@ -45,20 +38,22 @@ class RunDirectory:
 
     Args:
         path: The run's directory, named after the run's id.
-        guard: Called before anything is written or deleted; may raise to prevent it.
+        writer: Writes the files, guarded by the run's lease.
     """
 
-    def __init__(self, path: Path, guard: Callable[[], None] = no_guard) -> None:
-        self.path, self._guard = path, guard
+    def __init__(self, path: Path, writer: Writer = UNGUARDED) -> None:
+        self.path, self._writer = path, writer
+        self._history: BinaryIO | None = None
         self.record_file = path / "record.json"
         self.history_file = path / "history.jsonl"
         self.weights_file = path / "model.safetensors"
-        self.checkpoints = Checkpoints(path, guard)
+        self.checkpoints = Checkpoints(path, self._writer)
 
     def clear_leftovers(self) -> None:
         """Delete incomplete files of killed processes; only the holder of the run's lease may do so."""
-        for leftover in self.path.glob(f"*{TEMPORARY}"):
-            remove(leftover, self._guard)
+        for leftover in list_directory(self.path):
+            if leftover.name.endswith(TEMPORARY):
+                self._writer.remove(leftover)
 
     def read_record(self) -> Record | None:
         """Return the record, or None if it does not exist yet.
@@ -66,6 +61,7 @@ class RunDirectory:
         Raises:
             ForeignRecordError: The record has another schema or belongs to another run.
             RecordError: The record is damaged.
+            RunError: The record cannot be read.
         """
         try:
             record = Record.read(self.record_file, _RECORD_REMEDY, _FOREIGN_REMEDY)
@@ -78,29 +74,18 @@ class RunDirectory:
         return record
 
     def write_record(self, record: Record) -> None:
-        write_atomically(self.record_file, record.to_json().encode(), self._guard)
+        self._writer.write(self.record_file, record.to_json().encode())
 
     def set_record_aside(self) -> Path:
         """Rename a damaged record; return its new path."""
-        return set_aside(self.record_file, self._guard)
+        return self._writer.set_aside(self.record_file)
 
     def write_weights(self, data: bytes) -> None:
-        write_atomically(self.weights_file, data, self._guard)
+        self._writer.write(self.weights_file, data)
 
     def remove_weights(self) -> None:
         """Delete the trained net if an earlier attempt at the run left one."""
-        remove(self.weights_file, self._guard)
-
-    def append_history(self, line: HistoryLine) -> None:
-        """Append a line. It can be read at once, but survives a power cut only after `write_history`."""
-        self._guard()
-        # If someone deleted the directory, `write_history` will create it again, with all lines.
-        with (
-            report_write_errors(self.history_file),
-            suppress(FileNotFoundError),
-            open(self.history_file, "ab") as stream,
-        ):
-            stream.write(history_bytes([line]))
+        self._writer.remove(self.weights_file)
 
     def write_history(self, lines: Sequence[HistoryLine]) -> None:
         """Replace the history by these lines, and sync it to disk.
@@ -108,7 +93,41 @@ class RunDirectory:
         Raises:
             PaperbenchError: The file cannot be written.
         """
-        write_atomically(self.history_file, history_bytes(lines), self._guard)
+        self.close()
+        self._history = self._writer.write_open(self.history_file, history_bytes(lines))
+
+    def append_history(self, line: HistoryLine) -> None:
+        """Append a line to what `write_history` wrote. It can be read at once, but survives a power cut only after it.
+
+        Raises:
+            PaperbenchError: The file cannot be written.
+        """
+        if self._history is None:
+            raise ValueError("write_history opens the history")
+        self._writer.check()
+        with report_write_errors(self.history_file):
+            self._history.write(history_bytes([line]))
+            self._history.flush()
+
+    def close(self) -> None:
+        """Close the history; `write_history` opens it again."""
+        if self._history:
+            with suppress(OSError):  # the line that did not fit on the disk
+                self._history.close()
+            self._history = None
+
+    def supersede(self) -> Path:
+        """Move the directory to superseded/, so that the run can restart; return its new path.
+
+        Raises:
+            PaperbenchError: The directory cannot be moved.
+        """
+        number, aside = 1, self.path.parents[1] / "superseded"
+        while (target := aside / f"{self.path.name}-{number}").exists():
+            number += 1
+        with report_write_errors(target):
+            aside.mkdir(parents=True, exist_ok=True)
+            return self._writer.rename(self.path, target)
 
     def history(self) -> list[HistoryLine]:
         """Return all lines, except an incomplete last one that a killed process left.
@@ -125,14 +144,15 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def directory(self, run_id: str, guard: Callable[[], None] = no_guard) -> RunDirectory:
-        return RunDirectory(self.root / "runs" / run_id, guard)
+    def directory(self, run_id: str, guard: Callable[[], None] | None = None) -> RunDirectory:
+        """Return a run's directory; to write to it, give the check of the run's lease."""
+        return RunDirectory(self.root / "runs" / run_id, Writer(guard) if guard else UNGUARDED)
 
     def readable_record(self, run_id: str) -> Record | None:
         """Return a run's record; None if it does not exist or cannot be read."""
         try:
             return self.directory(run_id).read_record()
-        except RecordError:
+        except RunError:
             return None
 
     def directories(self) -> list[RunDirectory]:
@@ -146,19 +166,6 @@ class Store:
     def lease(self, run_id: str) -> Lease:
         """Return the lease that a process must hold while it writes to the run's directory."""
         return Lease(self.root / "leases", run_id)
-
-    def supersede(self, run_id: str) -> Path:
-        """Move a run's directory away, so that the run can restart; return its new path.
-
-        Raises:
-            PaperbenchError: The directory cannot be moved.
-        """
-        number = 1
-        while (target := self.root / "superseded" / f"{run_id}-{number}").exists():
-            number += 1
-        with report_write_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            return self.directory(run_id).path.replace(target)
 
     def records(self) -> tuple[list[Record], list[str]]:
         """Return the records, sorted by run id, and a complaint about each damaged record or history."""

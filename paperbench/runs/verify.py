@@ -9,7 +9,6 @@ from hashlib import file_digest
 
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.files import DAMAGED, TEMPORARY, format_read_error, open_regular
-from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
@@ -69,7 +68,7 @@ def _verify_run(directory: RunDirectory) -> VerifiedRun:
     ]
     try:
         record = directory.read_record()
-    except RecordError as error:
+    except RunError as error:
         return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory)], remarks)
     if record is None:
         return VerifiedRun("no record yet", list(_checkpoint_problems(directory)), remarks)

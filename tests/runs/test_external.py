@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.runs import external
+from paperbench.files import Writer
 from paperbench.runs.external import ExternalResult, read_externals, write_external
 from tests.helpers import json_with_hash
 
@@ -81,14 +81,14 @@ def test_contradicting_result_is_refused(
 
 
 def test_concurrent_contradicting_result_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = external.write_atomically
+    write = Writer.write
 
-    def late(path: Path, data: bytes, guard: Any) -> None:
-        monkeypatch.setattr(external, "write_atomically", write)
+    def late(self: Writer, path: Path, data: bytes) -> None:
+        monkeypatch.setattr(Writer, "write", write)
         write_external(tmp_path, replace(RESULT, error=6.5))
-        write(path, data, guard)
+        write(self, path, data)
 
-    monkeypatch.setattr(external, "write_atomically", late)
+    monkeypatch.setattr(Writer, "write", late)
     with pytest.raises(PaperbenchError, match=r"already: 6\.5 %, where you enter 6\.41 %"):
         write_external(tmp_path, RESULT)
     assert read_externals(tmp_path) == ([replace(RESULT, error=6.5)], [])
@@ -135,9 +135,15 @@ def test_renamed_copy_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda path: path.write_bytes(b"\xff\xfe"), Path.mkdir], ids=["not UTF-8", "directory"]
+    ("make", "remedy"),
+    [
+        (lambda path: path.write_bytes(b"\xff\xfe"), REMEDY),
+        (Path.mkdir, "Restore it or make it readable, then repeat the command."),
+        (lambda path: path.symlink_to("nowhere"), REMEDY),
+    ],
+    ids=["not UTF-8", "directory", "dangling link"],
 )
-def test_unreadable_files_do_not_hide_other_results(tmp_path: Path, make: Any) -> None:
+def test_unreadable_files_do_not_hide_other_results(tmp_path: Path, make: Any, remedy: str) -> None:
     path = write_external(tmp_path, RESULT)
     path.with_name(path.name + ".123-ab.tmp").write_text("{")  # is ignored
     odd = tmp_path / "external" / "odd.json"
@@ -145,7 +151,7 @@ def test_unreadable_files_do_not_hide_other_results(tmp_path: Path, make: Any) -
     results, (complaint,) = read_externals(tmp_path)
     assert results == [RESULT]
     assert complaint.startswith(f"{odd} ")
-    assert complaint.endswith(REMEDY)
+    assert complaint.endswith(remedy)
 
 
 def test_unreadable_directory_is_an_error(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.trainer import Trainer
-from tests.runs.running import CPU, Log, train
+from tests.runs.running import CPU, Log, assert_same, train
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -255,6 +255,79 @@ def test_damaged_lease_file_expires(directory: Path, new_lease: Callable[..., Le
     assert files(directory) == ["abc-s0.8"]
 
 
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero")],
+    ids=["pipe", "directory", "dangling link", "device"],
+)
+def test_file_that_is_no_lease_expires(
+    directory: Path, new_lease: Callable[..., Lease], make: Callable[[Path], object]
+) -> None:
+    directory.mkdir(parents=True)
+    make(directory / "abc-s0.1")
+    lease = new_lease()
+    assert acquire_any({RUN: lease}, lambda: False, print) == RUN
+    lease.check()
+
+
+@pytest.mark.parametrize("name", ["abc-s0.01", "abc-s0.0", "abc-s0.+1", "abc-s0.1.tmp", "abc-s0.\u0661"])
+def test_odd_name_is_no_lease(directory: Path, new_lease: Callable[..., Lease], name: str) -> None:
+    directory.mkdir(parents=True)
+    (directory / name).touch()
+    lease = new_lease()
+    assert lease.acquire()
+    lease.check()
+
+
+def test_process_suspended_before_it_takes_over_robs_nobody(
+    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saw that the holder is dead; meanwhile another process took over and released the lease, and a third came."""
+    kill(holder())
+    late, third, create = new_lease(), new_lease(), Lease._create
+
+    def suspended(self: Lease, number: int) -> bool:
+        if self is late:
+            taken_over = new_lease()
+            assert taken_over.acquire()
+            taken_over.release()
+            assert third.acquire()
+        return create(self, number)
+
+    monkeypatch.setattr(Lease, "_create", suspended)
+    assert not late.acquire()
+    third.check()
+    assert files(directory) == ["abc-s0.1"]
+
+
+def test_lease_without_a_heartbeat_is_released(
+    directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(PaperbenchError, match="can't start new thread: free memory, or raise the limits"):
+        new_lease().acquire()
+    assert files(directory) == []
+
+
+def test_run_goes_on_if_its_lease_was_deleted(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
+    """Nobody else trains it, so it is not left to other processes."""
+    deletions = [9, 13]
+
+    def delete(iteration: int) -> None:
+        if iteration in deletions:
+            deletions.remove(iteration)
+            shutil.rmtree(tmp_path / "leases")
+
+    directory, log = train(run, tmp_path, log=Log(delete))
+    assert ["lost its lease" in warning for warning in log.warnings] == [True, True]
+    assert log.failures == log.skips == []
+    assert_same(directory, expected)
+
+
 @pytest.mark.parametrize("other", [None, "abc-s0.1", "abc-s0.2"])
 def test_lease_is_lost_if_its_file_is_gone_or_replaced(
     directory: Path, new_lease: Callable[..., Lease], other: str | None
@@ -288,6 +361,7 @@ def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.full)
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("successor_is_alive", [True, slow(False)])
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
@@ -318,7 +392,7 @@ def test_resumed_process_does_not_overwrite_its_successor(
 
     def suspended(self: object, *arguments: object, **names: object) -> object:
         if next(calls) == call:
-            monkeypatch.undo()
+            monkeypatch.setattr(owner, name, original)
             (store.root / "leases" / f"{run.id}.1").unlink()  # as a process does that takes over
             train(run, store.root)
             if successor_is_alive:
@@ -330,8 +404,8 @@ def test_resumed_process_does_not_overwrite_its_successor(
     log = Log()
     assert Executor(store, CPU, Limits(), log).run_all([run]) == [], "the run has not failed"
     assert finished, "the function was called often enough"
-    ((_, why),) = log.skips
-    assert "this process lost its lease" in why
+    assert "this process lost its lease" in log.warnings[-1]
+    assert log.skips == [(run.id, "finished at iteration 20 already")]
     assert log.failures == log.records == []
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == finished
 

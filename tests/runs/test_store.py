@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -72,12 +73,22 @@ def test_write_history_replaces_any_contents(run: RunDirectory, found: bytes | N
     assert [path.name for path in run.path.iterdir()] == ["history.jsonl"]
 
 
-def test_append_to_deleted_directory_waits_for_write_history(tmp_path: Path) -> None:
-    directory = Store(tmp_path).directory("abc-s0")
-    directory.append_history(line(100))
-    assert not directory.path.exists()
-    directory.write_history(LINES)
-    assert directory.history() == LINES
+def test_append_to_deleted_directory_waits_for_write_history(run: RunDirectory) -> None:
+    run.write_history(LINES[:1])
+    shutil.rmtree(run.path)
+    run.append_history(LINES[1])
+    assert not run.path.exists()
+    run.write_history(LINES)
+    assert run.history() == LINES
+
+
+def test_line_is_never_appended_to_the_file_of_a_successor(run: RunDirectory) -> None:
+    """The check comes first, but the process may be suspended after it."""
+    successor = RunDirectory(run.path)
+    run.write_history(LINES[:1])
+    successor.write_history(LINES)
+    run.append_history(line(300))
+    assert run.history() == LINES
 
 
 def test_only_temporary_files_are_cleared(run: RunDirectory) -> None:
@@ -91,7 +102,7 @@ def test_superseded_runs_get_unique_names(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for number in (1, 2):
         write_record(store, a_record(), "abc-s0")
-        assert store.supersede("abc-s0") == tmp_path / "superseded" / f"abc-s0-{number}"
+        assert store.directory("abc-s0").supersede() == tmp_path / "superseded" / f"abc-s0-{number}"
         assert not store.directory("abc-s0").path.exists()
     assert store.records() == ([], [])
 
@@ -104,7 +115,7 @@ def test_unwritable_results_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PaperbenchError, match=message):
         directory.write_record(a_record())
     with pytest.raises(PaperbenchError, match=message):
-        directory.append_history(line(1))
+        directory.write_history([line(1)])
 
 
 def with_history(store: Store, lines: list[HistoryLine], **changes: Any) -> Record:
@@ -116,12 +127,17 @@ def with_history(store: Store, lines: list[HistoryLine], **changes: Any) -> Reco
     return record
 
 
+def append(store: Store, record: Record, new: HistoryLine) -> None:
+    with open(store.directory(record.run).history_file, "ab") as stream:
+        stream.write(history_bytes([new]))
+
+
 def test_damaged_records_are_reported_beside_the_others(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.records() == ([], [])
     records = [with_history(store, LINES, seed=seed) for seed in (0, 1)]
     at_work = with_history(store, LINES, seed=2, status="partial")
-    store.directory(at_work.run).append_history(line(300))
+    append(store, at_work, line(300))
     store.directory("begun-s0").path.mkdir()
     (tmp_path / "runs" / "notes.txt").touch()
     write_record(store, records[0], "damaged-s0").record_file.write_text("{")
@@ -158,7 +174,7 @@ def test_training_mean_ends_at_the_record(tmp_path: Path) -> None:
     store = Store(tmp_path)
     lines = [replace(line(i), train_loss=float(i), train_error=i / 2) for i in (10, 20, 30, 40)]
     record = with_history(store, lines, status="partial")
-    store.directory(record.run).append_history(line(60))
+    append(store, record, line(60))
     assert store.training_mean(record, "train_loss", 10, 30) == 25.0
     assert store.training_mean(record, "train_error", 0, 40) == 12.5
     assert store.training_mean(record, "train_loss", 30, 60) is None
