@@ -100,7 +100,8 @@ class Writer:
         Raises:
             PaperbenchError: The file cannot be written, for example because the disk is full; the old one is unchanged.
         """
-        self.write_open(path, data).close()
+        with report_write_errors(path):
+            self.write_open(path, data).close()
 
     def write_open(self, path: Path, data: bytes) -> BinaryIO:
         """Replace a file as `write` does, and return the new one, open at its end."""
