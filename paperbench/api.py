@@ -32,7 +32,7 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.verdicts import CellComparison
-from paperbench.errors import PaperbenchError, count, nearest
+from paperbench.errors import PaperbenchError, count, nearest, one_line
 from paperbench.report import FORMATS, Format
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
@@ -65,7 +65,7 @@ class JudgedTable:
         self, comparison: Comparison, store: Store, complaints: Sequence[str], other_profiles: Sequence[str]
     ) -> None:
         self.comparison, self._store = comparison, store
-        self.complaints = tuple(_printable(text) for text in (*complaints, *comparison.left_out))
+        self.complaints = tuple(one_line(text) for text in (*complaints, *comparison.left_out))
         self.other_profiles = tuple(other_profiles)
 
     @property
@@ -254,11 +254,6 @@ def _format_seeds(seeds: Collection[int]) -> str:
     first, last = min(seeds), max(seeds)
     numbers = f"{first}-{last}" if last - first == len(seeds) - 1 else ",".join(map(str, sorted(seeds)))
     return f"seed {first}" if first == last else f"seeds {numbers}"
-
-
-def _printable(text: str) -> str:
-    """Replace the surrogates in file names that are not valid UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:

@@ -12,8 +12,14 @@ from difflib import get_close_matches
 MAX_LISTED = 12
 """Maximum number of words listed in a message."""
 
-UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that command a terminal, break a line or turn the direction of the text after them; surrogates."""
+CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+"""Characters that command a terminal, break a line or turn the direction of the text after them, in a regex class.
+
+Tab and newline are not among them.
+"""
+
+UNPRINTABLE = re.compile(rf"[{CONTROLS}\ud800-\udfff]")
+"""These characters, and surrogates."""
 
 
 class PaperbenchError(Exception):

@@ -155,7 +155,11 @@ class Writer:
             OSError: It cannot be renamed.
         """
         self.check()
-        path.replace(target)
+        try:
+            path.replace(target)
+        except OSError:
+            self.check()
+            raise
         try:
             self.check()
         except PaperbenchError:

@@ -13,16 +13,19 @@ import pydantic
 import pydantic_core
 from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import CONTROLS, PaperbenchError, nearest, one_line
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
 """Keys and indices from the root to a value."""
 
-_TEXT, _ID = r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$", r"^[a-z0-9_]+$"
+_TEXT, _LINE, _ID = rf"^[^{CONTROLS}]*$", rf"^[^\t\n{CONTROLS}]*$", r"^[a-z0-9_]+$"
 
 Text = Annotated[str, StringConstraints(pattern=_TEXT)]
-"""Text without control characters other than tab and newline."""
+"""Prose, which may have several lines; without other control characters than tab and newline."""
+
+Line = Annotated[str, StringConstraints(pattern=_LINE)]
+"""Text that is printed in a line or in a cell of a table: without tabs and newlines, too."""
 
 Id = Annotated[str, StringConstraints(pattern=_ID)]
 """A name that is safe in file names, shell patterns and `row/column`."""
@@ -56,7 +59,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
-        return f"{place.removeprefix('.')}: {self.message}" if place else self.message
+        return one_line(f"{place.removeprefix('.')}: {self.message}" if place else self.message)
 
 
 class TypedError(PaperbenchError, ValueError):
@@ -178,6 +181,7 @@ _BOUNDS = {"greater_than": "", "greater_than_equal": "of ", "less_than": "", "le
 
 _EXPECTED_PATTERNS = {
     _TEXT: "text without control characters",
+    _LINE: "one line of text without control characters",
     _ID: "made of lowercase letters, digits and underscores",
 }
 

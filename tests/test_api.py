@@ -222,6 +222,20 @@ def test_signal_stops_a_run_and_handlers_are_restored(plan: Any) -> None:
     assert (outcome.is_cut_short, outcome.signal, len(outcome.remaining)) == (True, signal.SIGINT, 1)
 
 
+def test_ignored_signal_stays_ignored(plan: Any) -> None:
+    class Sending(Observer):
+        def stepped(self, iteration: int) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        outcome = paperbench.run(plan(), Sending())
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (outcome.is_cut_short, outcome.signal, outcome.remaining) == (False, None, [])
+
+
 def test_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
     """Python allows none there; a notebook may run in such a thread."""
     with ThreadPoolExecutor() as pool:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from paperbench import files
 from paperbench.errors import PaperbenchError
-from paperbench.files import UNGUARDED, read_at_most
+from paperbench.files import UNGUARDED, Writer, read_at_most
 from tests.helpers import HalfWritten
 
 
@@ -60,6 +61,58 @@ def test_old_file_stays_until_new_one_is_on_disk(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "fsync", lambda fd: (contents.append((tmp_path / "a").read_bytes()), fsync(fd)))
     UNGUARDED.write(tmp_path / "a", b"new")
     assert contents == [b"old", b"new"], "the file is synced before it is renamed, its directory after"
+
+
+class LostError(PaperbenchError):
+    """Another process has taken over."""
+
+
+def lost_after(checks: int) -> Writer:
+    """Return a writer whose guard permits only the given number of checks."""
+    left = iter([None] * checks)
+
+    def guard() -> None:
+        if next(left, LostError) is LostError:
+            raise LostError
+
+    return Writer(guard)
+
+
+CHANGES = [lambda writer, path: writer.set_aside(path), lambda writer, path: writer.remove(path)]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["set aside", "remove"])
+@pytest.mark.parametrize("checks", [0, 1])
+def test_change_that_comes_too_late_is_undone(tmp_path: Path, change: Callable[..., object], checks: int) -> None:
+    (tmp_path / "a").write_bytes(b"finished")
+    with pytest.raises(LostError):
+        change(lost_after(checks), tmp_path / "a")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"finished"}
+
+
+def test_directory_that_was_renamed_too_late_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a").touch()
+    with pytest.raises(LostError):
+        lost_after(1).rename(tmp_path / "run", tmp_path / "aside")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["run", "run/a"]
+
+
+def test_undoing_a_change_keeps_what_was_written_since(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"damaged")
+    checks = iter([lambda: None, lambda: (tmp_path / "a").write_bytes(b"new")])
+
+    def guard() -> None:
+        if next(checks)():
+            raise LostError
+
+    with pytest.raises(LostError):
+        Writer(guard).set_aside(tmp_path / "a")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"new", "a.damaged": b"damaged"}
+
+
+def test_missing_file_is_removed_already(tmp_path: Path) -> None:
+    UNGUARDED.remove(tmp_path / "a")
 
 
 def test_file_in_place_of_directory_is_an_error(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from paperbench.typed import (
     Count,
     Id,
+    Line,
     Positive,
     Problem,
     Text,
@@ -51,6 +52,7 @@ class Outer:
     by_id: Mapping[Id, Inner] = field(default_factory=dict)
     number: Annotated[float, Field(le=100)] | Literal["fail"] = 0.0
     anything: Any = None
+    line: Line = ""
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())
@@ -97,7 +99,14 @@ def test_generated_schema_agrees_with_the_type() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     assert validator.is_valid(FULL)
-    for change in ({"cuont": 1}, {"inner": {"rate": 0}}, {"id": "a/b"}, {"number": 101}, {"title": "\0"}):
+    for change in (
+        {"cuont": 1},
+        {"inner": {"rate": 0}},
+        {"id": "a/b"},
+        {"number": 101},
+        {"title": "\0"},
+        {"line": "a\tb"},
+    ):
         assert not validator.is_valid({**FULL, **change}), change
 
 
@@ -128,6 +137,13 @@ def test_unset_fields_are_omitted_at_every_depth() -> None:
         ({"flag": 1}, "flag: must be true or false, not 1."),
         ({"title": 3}, "title: must be text, not 3. Put it in quotes."),
         ({"title": "a\x1b[2J"}, "title: must be text without control characters, not 'a\\x1b[2J'."),
+        ({"title": "a\u202eb"}, "title: must be text without control characters, not 'a\\u202eb'."),
+        ({"line": "a\nb"}, "line: must be one line of text without control characters, not 'a\\nb'."),
+        (
+            {"x\nOK": 1},
+            "x\\nOK: unknown key. Known: anything, by_id, by_name, count, flag, id, inner, kind, line, number, "
+            "pair and 2 others.",
+        ),
         ({"id": "a/b"}, "id: must be made of lowercase letters, digits and underscores, not 'a/b'."),
         ({"kind": "nera"}, "kind: must be 'near' or 'far', not 'nera'."),
         ({"inner": {"rate": float("nan")}}, "inner.rate: must be a finite number, not nan."),

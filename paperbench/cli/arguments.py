@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +104,3 @@ def command_for(name: str, args: argparse.Namespace) -> str:
         if value and value != _SHARED.get(option, {}).get("default"):
             parts += [option, *map(str, value if isinstance(value, list) else [value])]
     return shlex.join(parts)
-
-
-def discard_output() -> None:
-    """Send further output to /dev/null: the reader of stdout, such as `head`, has closed the pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import re
 import sys
 import textwrap
@@ -14,8 +13,8 @@ from typing import Any, NoReturn
 
 import paperbench
 from paperbench.cli import bench, compare, data, list_tables, models, plan, record, run, schema, show, verify
-from paperbench.cli.arguments import discard_output
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, nearest, one_line
+from paperbench.streams import standard_streams
 
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
@@ -100,27 +99,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 if `verify` finds a problem or `compare` a difference; 2 for an error that the user can
         fix; 128 + N after signal N.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character
-    parser = build_parser()
-    args = parser.parse_args(arguments)
+    with standard_streams():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
-        if args.command is None:
-            parser.print_help()
-            return 2
-        code = int(args.execute(args))
-        sys.stdout.flush()
-        return code
+        try:
+            parser = build_parser()
+            args = parser.parse_args(arguments)
+            if args.command is None:
+                parser.print_help()
+                return 2
+            return int(args.execute(args))
+        finally:
+            sys.stdout.flush()
     except PaperbenchError as error:
-        print(f"paperbench: error: {error}", file=sys.stderr)
+        indented = str(error).replace("\n", "\n  ")  # so that no name of a file passes for a line of its own
+        print(f"paperbench: error: {indented}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        discard_output()
-        return 0
     except OSError as error:
         print(f"paperbench: error: {error}. Fix this, then repeat the command.", file=sys.stderr)
+        return 2
+    except (MemoryError, ImportError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        why = one_line(str(error)) or "an allocation failed"
+        print(f"paperbench: error: out of memory ({why}). Close other programs and repeat this.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("paperbench: interrupted; all checkpoints are kept.", file=sys.stderr)
         return 130
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    of_training = sys.modules.get("paperbench.training.memory")  # whose import would take even more memory
+    is_known = isinstance(error, MemoryError) or "failed to map segment" in str(error)  # of a shared library
+    return is_known or (of_training is not None and of_training.is_out_of_memory(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from paperbench.cli.arguments import add_shared, discard_output, number_of_runs, positive_int, positive_seconds
+from paperbench.cli.arguments import add_shared, number_of_runs, positive_int, positive_seconds
 from paperbench.errors import count
 
 SUMMARY = "train the cells of a table, then print it"
@@ -104,6 +104,6 @@ def execute(args: argparse.Namespace) -> int:
         progress.say(f"paperbench: error: {count(failed, 'run')} failed, see above: {ids}")
     try:
         print(outcome.summary(), flush=True)
-    except BrokenPipeError:  # the exit status still reports how the training ended
-        discard_output()
+    except OSError as error:  # the exit status still reports how the training ended
+        progress.say(f"paperbench: the table is not printed: {error}. `{plan.compare_command}` prints it.")
     return 128 + outcome.signal if outcome.signal else 2 if failed else 0

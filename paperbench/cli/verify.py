@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, discard_output, positive_int
-from paperbench.errors import PaperbenchError, count
+from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, positive_int
+from paperbench.errors import PaperbenchError, count, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -80,11 +80,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _print(text: str) -> None:
-    """Print a line; if the pipe is closed, carry on for the exit status."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        discard_output()
+    print(one_line(text), flush=True)
 
 
 def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:

@@ -12,7 +12,7 @@ from paperbench.data.digits import load_digits
 from paperbench.data.npz import load_npz
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.yaml_file import read_yaml
-from paperbench.typed import Problem, Text, raise_problems, typed
+from paperbench.typed import Line, Problem, raise_problems, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_DIRECTORY = Path("data")
@@ -22,8 +22,8 @@ DEFAULT_DIRECTORY = Path("data")
 class DataDescription:
     """Contents of dataset.yaml, an optional file beside a .npz file that names its data for reports."""
 
-    name: Text
-    origin: Text
+    name: Line
+    origin: Line
     canonical: bool = False
 
     def __post_init__(self) -> None:

@@ -4,13 +4,14 @@ Values of a cell, net or group of runs are repeated in the lines of all its runs
 are in full precision, flags are `true` or `false`, and the versions in `numerics` are separated by spaces.
 
 Spreadsheets compute text that begins with =, +, - or @ as a formula. Such text gets an apostrophe in front, which marks
-it as text. Numbers are left alone.
+it as text; also after a semicolon, at which many split lines, whatever is quoted. Numbers are left alone.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -61,7 +62,7 @@ COLUMNS = {
 }
 """The columns, each with its path in the JSON document; see the types in `report.json_format`."""
 
-_FORMULA_BEGINS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the last four are the full-width forms
+_FORMULA_BEGINS = re.compile(r'(?:^|;)(?=[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20])')  # the last four: full-width forms
 
 
 def render(document: ComparisonDocument) -> str:
@@ -103,6 +104,6 @@ def _text(value: Any) -> str:
             return str(value).lower()
         case tuple():
             return " ".join(map(str, value))
-        case str() if value.lstrip().startswith(_FORMULA_BEGINS):
-            return f"'{value}"
+        case str():
+            return _FORMULA_BEGINS.sub(r"\g<0>'", value)
     return str(value)

@@ -218,8 +218,8 @@ def escape_markdown(text: str) -> str:
 
 def as_markdown(grid: Grid) -> str:
     """Format a grid as a Markdown table; `escape_markdown` is still to be applied."""
-    rows = [[text.replace("|", "\\|") for text in row] for row in grid.rows]
-    return tabulate(rows, grid.headers, "github", disable_numparse=True, colalign=grid.alignment)
+    headers, *rows = ([text.replace("|", "\\|") for text in row] for row in (grid.headers, *grid.rows))
+    return tabulate(rows, headers, "github", disable_numparse=True, colalign=grid.alignment)
 
 
 Lines = list[str]

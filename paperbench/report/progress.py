@@ -11,49 +11,16 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from paperbench.errors import count
+from paperbench.errors import count, one_line
 from paperbench.report.grid import MIN_WIDTH
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
+from paperbench.streams import Stream
 
 SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 10
-
-
-class _Stream:
-    """A stream that drops what it cannot write: a closed terminal must not end a training."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def isatty(self) -> bool:
-        with suppress(OSError, ValueError):
-            return self._stream.isatty()
-        return False
-
-    @property
-    def width(self) -> int:
-        """The terminal's width, which may change at any time, else $COLUMNS, else 80; at least `MIN_WIDTH`."""
-        columns = 0
-        with suppress(OSError, ValueError):
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        with suppress(ValueError):
-            columns = columns or int(os.environ.get("COLUMNS", ""))
-        return max(MIN_WIDTH, columns or 80)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 class Progress(Observer):
@@ -66,7 +33,7 @@ class Progress(Observer):
     """
 
     def __init__(self, to_do: Iterable[tuple[PlannedRun, int]], runs: int, stream: TextIO) -> None:
-        self._runs, self._stream = runs, _Stream(stream)
+        self._runs, self._stream = runs, Stream(stream)
         self._is_terminal = self._stream.isatty()
         self._to_do = {run.id: iterations for run, iterations in to_do}  # without the current run
         self._number = 0
@@ -190,10 +157,21 @@ class Progress(Observer):
         """Print a text in lines of its own; on a terminal they fit its width."""
         if self._bar is not None:
             self._bar.clear()
+        text = one_line(text)
         if self._is_terminal:
-            text = textwrap.fill(text, self._stream.width - 1, subsequent_indent="    ", break_on_hyphens=False)
+            text = textwrap.fill(text, self._width - 1, subsequent_indent="    ", break_on_hyphens=False)
         self._stream.write(f"{text}\n")
         self._stream.flush()
+
+    @property
+    def _width(self) -> int:
+        """The terminal's width, which may change at any time, else $COLUMNS, else 80; at least `MIN_WIDTH`."""
+        columns = 0
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        with suppress(ValueError):
+            columns = columns or int(os.environ.get("COLUMNS", ""))
+        return max(MIN_WIDTH, columns or 80)
 
     def _begin(self, run: PlannedRun) -> None:
         """Make a run the current one, whose number counts up once."""
@@ -215,7 +193,7 @@ class Progress(Observer):
 
     def _layout(self) -> tuple[str, int]:
         """Return tqdm's format and width: the time left for all runs, the run, the facts that fit, and a bar."""
-        columns = self._stream.width - 1  # a full line would make some terminals start another
+        columns = self._width - 1  # a full line would make some terminals start another
         run = f"[{self._number}/{self._runs}] {self._run.cells[0]}, seed {self._run.seed}" if self._run else ""
         facts = [f"{self._left_in_all()} left", run, f"{self._here:,}/{self._all:,}", *self._facts]
         while len(facts) > 1 and len(", ".join(facts)) > columns - BAR_WIDTH - 3:

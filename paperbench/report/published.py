@@ -43,7 +43,7 @@ def published_table(table: Table, form: Literal["text", "markdown"] = "text") ->
     grid = paper_grid(table, table.all_cells)
     footnotes = [f"{mark}: {text}" for mark, text in table.expected.footnotes.items()]
     if form == "markdown":
-        return escape_markdown("\n\n".join([as_markdown(grid), *footnotes]))
+        return escape_markdown("\n\n".join([as_markdown(grid), *(" ".join(note.split()) for note in footnotes)]))
     return "\n\n".join([as_text(grid), *map(paragraph, footnotes)])
 
 

@@ -31,8 +31,8 @@ class _Style:
     is_markdown: bool
 
     def paragraph(self, text: str, indent: str = "") -> str:
-        """Wrap prose for a terminal; Markdown readers wrap lines themselves."""
-        return text if self.is_markdown else paragraph(text, indent)
+        """Wrap prose for a terminal; in Markdown, make it one line, which readers wrap themselves."""
+        return " ".join(text.split()) if self.is_markdown else paragraph(text, indent)
 
     def items(self, items: Iterable[tuple[str, Sequence[str]]]) -> str:
         """Format a list of texts, each with a list below it."""

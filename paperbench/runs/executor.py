@@ -110,7 +110,7 @@ class Executor:
         while taken := self._take_over(busy):
             run, lease = taken
             busy.remove(run)
-            if not self._train_and_release(run, lease, busy):
+            if not self._train_and_release(run, lease):
                 failed.append(run)
         return failed
 
@@ -136,19 +136,21 @@ class Executor:
                 self._observer.skipped(run, f"{leases[run.id].holder} is training it")
         return None
 
-    def _train_and_release(self, run: PlannedRun, lease: Lease, busy: list[PlannedRun]) -> bool:
+    def _train_and_release(self, run: PlannedRun, lease: Lease, busy: list[PlannedRun] | None = None) -> bool:
         """Train a run and release its lease; return False, and tell the observer why, if it failed.
 
-        A run whose lease was lost becomes a busy one: another process may train it, or have left it.
+        Args:
+            busy: Receives the run if its lease was lost: another process trains it, or has left it. None if that is a
+                failure, as it happened before.
         """
         try:
             self._train(run, lease)
             return True
-        except LeaseLostError as error:
-            self._observer.warned(run, str(error))
-            busy.append(run)
-            return True
         except RunError as error:
+            if isinstance(error, LeaseLostError) and busy is not None:
+                self._observer.warned(run, str(error))
+                busy.append(run)
+                return True
             self._observer.failed(run, str(error))
         finally:
             lease.release()

@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.files import Writer, format_read_error, list_directory
 from paperbench.runs.hashed import HashedJson, RecordError
-from paperbench.typed import Percent, Problem, Text, raise_problems, typed
+from paperbench.typed import Line, Percent, typed
 
 _DIRECTORY = "external"
 _REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."
@@ -36,19 +36,13 @@ class ExternalResult(HashedJson):
     """
 
     kind: Literal["external"]
-    table: Text
-    cell: Text
-    setting: Text
+    table: Line
+    cell: Line
+    setting: Line
     experiment: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     error: Percent | None
-    source: Text
-
-    def __post_init__(self) -> None:
-        source = self.source
-        if source != source.strip() or "\t" in source or len(source.splitlines()) != 1:
-            message = f"must be one line of text without leading or trailing spaces, not {source!r}."
-            raise_problems([Problem(("source",), message)])
+    source: Annotated[Line, Field(min_length=1)]
 
     @property
     def file_name(self) -> str:

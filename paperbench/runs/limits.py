@@ -52,7 +52,10 @@ class Limits:
 
 @contextmanager
 def stopping_on_signals(limits: Limits) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP stop training after the current iteration; a second signal exits at once."""
+    """Let SIGINT, SIGTERM and SIGHUP stop training after the current iteration; a second signal exits at once.
+
+    Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
+    """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if limits.signal is not None:
@@ -65,7 +68,8 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
             )
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    previous = {number: signal.signal(number, on_signal) for number in numbers}
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, on_signal) for number in heeded}
     try:
         yield
     finally:

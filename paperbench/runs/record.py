@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.run_spec import RunSpec
-from paperbench.typed import Percent, Text, typed
+from paperbench.typed import Line, Percent, typed
 
 Status = Literal["partial", "finished", "diverged"]
 Count = Annotated[int, Field(ge=0)]
@@ -19,10 +19,10 @@ Seconds = Annotated[float, Field(ge=0)]
 class DataFacts:
     """The data set that the run was trained on; the spec has the same `fingerprint`."""
 
-    name: Text
-    origin: Text
+    name: Line
+    origin: Line
     canonical: bool
-    fingerprint: Text
+    fingerprint: Line
 
 
 @typed
@@ -53,9 +53,9 @@ class Code:
         numerics: `NUMERICS_VERSION` of the training code.
     """
 
-    version: Text
-    commit: Text | None
-    source: Text
+    version: Line
+    commit: Line | None
+    source: Line
     numerics: int
 
 
@@ -63,15 +63,15 @@ class Code:
 class Environment:
     """Hardware and libraries, which affect numbers and speed; nothing that identifies people or places."""
 
-    python: Text
-    torch: Text
-    torchvision: Text
-    timm: Text
-    numpy: Text
-    cuda: Text | None
-    cudnn: Text | None
-    system: Text
-    device: Text
+    python: Line
+    torch: Line
+    torchvision: Line
+    timm: Line
+    numpy: Line
+    cuda: Line | None
+    cudnn: Line | None
+    system: Line
+    device: Line
     threads: Annotated[int, Field(ge=1, le=65_536)]
 
 
@@ -87,7 +87,7 @@ class Session:
 
     last: Count
     seconds: Seconds
-    engine: Text
+    engine: Line
     code: Code
     environment: Environment
 
@@ -106,7 +106,7 @@ class Divergence:
     iteration: Count
     learning_rate: float
     phase: Literal["forward", "backward", "update", "test"] | None
-    module: Text | None
+    module: Line | None
 
     def __str__(self) -> str:
         when = f"not finite from iteration {self.iteration:,} on, at learning rate {self.learning_rate:.3g}"
@@ -127,9 +127,9 @@ class Files:
     """
 
     history_lines: Count
-    history_sha256: Text
-    checkpoint: Text
-    weights_sha256: Text | None
+    history_sha256: Line
+    checkpoint: Line
+    weights_sha256: Line | None
 
 
 @typed
@@ -146,9 +146,9 @@ class Record(HashedJson):
         test_every: Number of iterations between tests.
     """
 
-    run: Text
+    run: Line
     seed: Count
-    net: Text
+    net: Line
     status: Status
     iteration: Count
     result: Result | None

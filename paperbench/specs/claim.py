@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from paperbench.typed import Count, Id, Positive, Problem, Text, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Positive, Problem, Text, raise_problems, typed
 
 Kind = Literal["lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early"]
 Measure = Literal["test_error", "train_loss", "train_error"]
@@ -52,10 +52,10 @@ class Claim:
 
     id: Id
     says: Text
-    section: Text
+    section: Line
     kind: Kind
-    cells: tuple[Text, ...] = ()
-    pairs: tuple[tuple[Text, ...], ...] = ()
+    cells: tuple[Line, ...] = ()
+    pairs: tuple[tuple[Line, ...], ...] = ()
     measure: Measure | None = None
     within: Positive | None = None
     by: Positive | None = None

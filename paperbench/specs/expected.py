@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paperbench.specs.claim import Claim
-from paperbench.typed import Count, Id, Percent, Positive, Problem, Text, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Percent, Positive, Problem, Text, raise_problems, typed
 
 Statistic = Literal["median", "single"]
 
@@ -18,9 +18,9 @@ Statistic = Literal["median", "single"]
 class Source:
     """The paper and table that the numbers were read from."""
 
-    paper: Text
-    arxiv: Text
-    table: Text
+    paper: Line
+    arxiv: Line
+    table: Line
 
 
 @typed
@@ -66,15 +66,15 @@ class ExpectedCell:
     """
 
     value: Percent | Literal["fail", "unprinted"] | None = None
-    same_as: Text | None = None
+    same_as: Line | None = None
     mean: Percent | None = None
     std: Positive | None = None
     std_source: Text | None = None
     statistic: Statistic | None = None
     n: Count | None = None
     tolerance: Positive | None = None
-    mark: Text | None = None
-    params: Text | None = None
+    mark: Line | None = None
+    params: Line | None = None
     source: Text | None = None
     note: Text | None = None
 
@@ -127,11 +127,11 @@ class LiteratureRow:
     """
 
     id: Id
-    title: Text
+    title: Line
     cells: Annotated[Mapping[Id, Percent], Field(min_length=1)]
     place: Literal["above", "below"] = "above"
-    labels: Mapping[Text, Text] = field(default_factory=dict)
-    params: Text | None = None
+    labels: Mapping[Line, Line] = field(default_factory=dict)
+    params: Line | None = None
     source: Text | None = None
     note: Text | None = None
 
@@ -142,17 +142,17 @@ class Disputed:
 
     circulates: Text
     paper: Text
-    cell: Text | None = None
+    cell: Line | None = None
 
 
 @typed
 class Peer:
     """The result of a public re-implementation."""
 
-    cell: Text
+    cell: Line
     value: Percent
-    source: Text
-    note: Text
+    source: Line
+    note: Line
 
 
 @typed
@@ -170,7 +170,7 @@ class Expected:
     defaults: Defaults
     cells: Mapping[Id, Mapping[Id, WrittenCell]]
     literature: tuple[LiteratureRow, ...] = ()
-    footnotes: Mapping[Text, Text] = field(default_factory=dict)
+    footnotes: Mapping[Line, Text] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     disputed: tuple[Disputed, ...] = ()
     peers: tuple[Peer, ...] = ()

@@ -13,7 +13,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import duplicate_ids
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Id, KeyPath, Problem, Text, one_of, raise_problems, typed, unknown_words
+from paperbench.typed import Count, Id, KeyPath, Line, Problem, one_of, raise_problems, typed, unknown_words
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CellNets:
         sweep: The argument and its values.
     """
 
-    model: Text
+    model: Line
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     sweep: Mapping[str, Annotated[tuple[Any, ...], Field(strict=False)]] | None = None
 
@@ -142,7 +142,7 @@ class Column:
     """
 
     id: Id
-    title: Text
+    title: Line
     metric: Metric = "top1"
     dataset: DatasetName | None = None
 
@@ -161,12 +161,12 @@ class Row:
     """
 
     id: Id
-    title: Text
+    title: Line
     cells: Annotated[Mapping[Id, WrittenNets], Field(min_length=1)]
-    figure: Text = ""
-    labels: Mapping[Text, Text] = field(default_factory=dict)
+    figure: Line = ""
+    labels: Mapping[Line, Line] = field(default_factory=dict)
     dataset: DatasetName | None = None
-    recipe: Text | None = None
+    recipe: Line | None = None
     evaluation: Evaluation | None = None
     on_request: bool = False
 
@@ -185,13 +185,13 @@ class Experiment:
 
     schema: Literal[1]
     table: Id
-    title: Text
-    recipe: Text
+    title: Line
+    recipe: Line
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)]
     columns: Annotated[tuple[Column, ...], Field(min_length=1)]
     rows: Annotated[tuple[Row, ...], Field(min_length=1)]
-    case: Text = "case"
-    labels: Mapping[Text, Literal["before", "after"]] = field(default_factory=dict)
+    case: Line = "case"
+    labels: Mapping[Line, Literal["before", "after"]] = field(default_factory=dict)
     precision: Precision | None = None
 
     def __post_init__(self) -> None:

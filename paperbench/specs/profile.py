@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from paperbench.catalogue import FAMILIES
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Problem, Text, one_of, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Problem, one_of, raise_problems, typed
 
 
 @typed
@@ -26,7 +26,7 @@ class Profile:
         seeds: Default number of seeds per cell.
     """
 
-    title: Text
+    title: Line
     depth: Mapping[Annotated[str, one_of("family", FAMILIES)], int] = field(default_factory=dict)
     dataset: DatasetName | None = None
     recipe: Mapping[str, Any] | None = None

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Positive, Problem, Text, dump_set_fields, raise_problems, typed
+from paperbench.typed import Count, Line, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -107,7 +107,7 @@ class Authors:
         images_per_gpu: Images that shared batch-norm statistics.
     """
 
-    framework: Text
+    framework: Line
     images_per_gpu: Count
     precision: Precision
 
@@ -147,7 +147,7 @@ class Recipe:
     """
 
     schema: Literal[1]
-    recipe: Text
+    recipe: Line
     source: Text
     batch_size: Count
     iterations: Count
@@ -163,7 +163,7 @@ class Recipe:
     batch_norm: BatchNormSettings
     monitoring: Monitoring
     authors: Authors
-    silent: tuple[Text, ...]
+    silent: tuple[Line, ...]
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from paperbench.typed import Text, typed
+from paperbench.typed import Line, typed
 
 Precision = Literal["fp32", "tf32", "bf16-fp32-stream", "bf16"]
 """Training precisions, the most precise first."""
@@ -26,8 +26,8 @@ class RunSpec:
 
     net: dict[str, Any]
     recipe: dict[str, Any]
-    data: Text
-    profile: Text
+    data: Line
+    profile: Line
     precision: Precision
 
     @property

@@ -129,6 +129,43 @@ def test_interrupt_prints_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch
     assert run("list") == (130, "", "paperbench: interrupted; all checkpoints are kept.\n")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_lack_of_memory_prints_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def greedy(args: object) -> int:
+        raise error
+
+    monkeypatch.setattr(list_tables, "execute", greedy)
+    code, out, err = run("list")
+    assert (code, out) == (2, "")
+    assert err.startswith("paperbench: error: out of memory (")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), ImportError("a bug")])
+def test_other_errors_keep_their_traceback(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def faulty(args: object) -> int:
+        raise error
+
+    monkeypatch.setattr(list_tables, "execute", faulty)
+    with pytest.raises(type(error), match="a bug"):
+        run("list")
+
+
+def test_further_lines_of_an_error_are_indented(run: Run, tmp_path: Path) -> None:
+    (copy_of_specs(tmp_path) / "experiments" / "a\nOK: all is well.yaml").write_text("{")
+    code, _, err = run("show", "xyz", "--tables", tmp_path)
+    assert code == 2
+    assert "\n  OK: all is well" in err
+    assert "\nOK" not in err
+
+
 def test_command_line_works_as_a_process(tmp_path: Path) -> None:
     version = paperbench_process("--version", cwd=tmp_path)
     assert (version.returncode, version.stdout, version.stderr) == (0, f"paperbench {paperbench.__version__}\n", "")

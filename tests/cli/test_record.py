@@ -93,8 +93,8 @@ def test_unknown_cell_or_net_is_refused(record: Run, arguments: str, message: st
         ("--error", "101", "error: --error must be at most 100, not 101."),
         ("--error", "0.0641", "error: --error 0.0641: 0.0641 % or 6.41 %?"),
         ("--error", "6.41%", "--error: must be a percentage, or 'diverged', not '6.41%'"),
-        ("--source", " ", "error: --source must be one line of text"),
-        ("--source", "a\x1bb", "error: --source must be text without control characters"),
+        ("--source", " ", "error: --source must not be empty"),
+        ("--source", "a\x1bb", "error: --source must be one line of text without control characters"),
     ],
 )
 def test_impossible_value_is_refused(record: Run, option: str, value: str, message: str) -> None:

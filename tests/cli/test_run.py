@@ -208,6 +208,21 @@ def test_signal_pauses_the_run_and_the_same_command_resumes_it(
 
 
 @pytest.mark.full
+def test_hangup_does_not_stop_a_run_under_nohup(endless_run: list[str], tmp_path: Path) -> None:
+    command = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-m", "paperbench", *endless_run]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE) as process:
+        assert process.stderr is not None
+        assert any("test error" in line for line in process.stderr)
+        process.send_signal(signal.SIGHUP)
+        assert any("test error" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)  # after a heeded SIGHUP, it would exit at once
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "paused at iteration" in err
+    assert only_record(tmp_path / "r").status == "partial"
+
+
+@pytest.mark.full
 def test_run_survives_a_closed_terminal_and_obeys_a_later_signal(endless_run: list[str], tmp_path: Path) -> None:
     """As after Ctrl-C with `2>&1 | tee log`, which ends tee first."""
     command = [sys.executable, "-m", "paperbench", *endless_run]

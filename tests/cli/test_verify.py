@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from paperbench.runs.store import Store
 from tests.cli.conftest import Run
 from tests.helpers import a_record, write_record
@@ -44,6 +46,20 @@ def test_verify_checks_external_results(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("verify", tmp_path)
     assert code == 1
     assert f"problem: {path} does not have the sha256 of its values" in out
+
+
+@pytest.mark.parametrize("command", ["verify", "compare"])
+def test_names_of_files_forge_no_lines_and_no_terminal_commands(run: Run, tmp_path: Path, command: str) -> None:
+    for name in ("external/a\nOK: verified.\x1b[31m.json", "runs/b\nOK: all\u202e verified./record.json"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        file.write_text("{")
+    place = ("verify", tmp_path) if command == "verify" else ("compare", "table2", "--results", tmp_path)
+    text = "".join(run(*place)[1:])
+    assert text.replace("\n", "").isprintable()
+    assert "a\\nOK: verified.\\x1b[31m.json" in text
+    assert "b\\nOK: all\\u202e verified./record.json" in text
+    assert "\nOK" not in text
 
 
 def test_verify_refuses_what_is_not_a_results_directory(run: Run, tmp_path: Path) -> None:

@@ -122,7 +122,23 @@ def test_formulas_are_escaped(table2: Table, start: str) -> None:
     assert of(comparison, "preact/resnet164")[0]["source"] == f"'{source.strip()}"
 
 
-@pytest.mark.parametrize("source", ['a "quoted", name', "'=1", "Müller † 中"])
+@pytest.mark.parametrize(
+    ("source", "guarded"),
+    [
+        ("A; =HYPERLINK(A1); x", "A;' =HYPERLINK(A1); x"),
+        ('A;"=1+1;b', "A;'\"=1+1;b"),
+        ("A;+1;-1;@x;1", "A;'+1;'-1;'@x;1"),
+    ],
+)
+def test_formulas_after_a_semicolon_are_escaped(table2: Table, source: str, guarded: str) -> None:
+    """Where the decimal separator is a comma, spreadsheets split lines at semicolons, even between quotes."""
+    comparison = compared(table2, externals=[external(table2, "preact/resnet164", 5.5, source=source)])
+    assert of(comparison, "preact/resnet164")[0]["source"] == guarded
+    fields = render(comparison).replace("\n", ";").split(";")
+    assert not any(field.strip(' "').startswith(("=", "+", "-", "@")) for field in fields)
+
+
+@pytest.mark.parametrize("source", ['a "quoted", name', "'=1", "Müller † 中; 2nd = last"])
 def test_other_text_is_unchanged(table2: Table, source: str) -> None:
     result = external(table2, "preact/resnet164", 5.5, source=source)
     (line,) = of(compared(table2, externals=[result]), "preact/resnet164")

@@ -249,3 +249,9 @@ def test_engine_is_named_once_until_it_changes(run: PlannedRun) -> None:
         "    engine compile: a reason; the first step compiles the net, which can take minutes",
     ]
     assert "engine" in lines[1]
+
+
+def test_text_of_others_stays_in_one_line(run: PlannedRun) -> None:
+    stream = io.StringIO()
+    Progress([], 1, stream).failed(run, "x\nOK: all finished\x1b[2J")
+    assert stream.getvalue().endswith("x\\nOK: all finished\\x1b[2J\n")

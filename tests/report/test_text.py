@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from paperbench.compare.comparison import Comparison
+from paperbench.report.published import published_table
 from paperbench.report.report import Report
 from paperbench.report.text import render, summary
 from paperbench.runs.history import HistoryLine, history_bytes
@@ -426,6 +427,16 @@ def test_markdown_escapes_html_and_links_everywhere(table2: Table) -> None:
         compared(table, ours, externals=[external(table, "preact/resnet164", 5.5, source=hostile)]), form="markdown"
     )
     assert "x \\| &lt;i>y" in text
+    assert "a &lt;b>\\|c" in text
     assert "<" not in text
     assert "](" not in text
     assert text.count("&lt;img src=x> [click]&#40;javascript:1) &amp;lt;") >= 4
+
+
+def test_prose_of_several_lines_forges_no_heading_in_markdown(table2: Table) -> None:
+    footnotes = {"*": "a note\n## Forged\n- item"}
+    expected = replace(table2.expected, footnotes=footnotes)
+    first = replace(table2.all_cells[0], expected=replace(table2.all_cells[0].expected, mark="*"))
+    table = replace(table2, expected=expected, all_cells=(first, *table2.all_cells[1:]))
+    for text in (text_of(compared(table), form="markdown"), published_table(table, "markdown")):
+        assert "*: a note ## Forged - item" in text.splitlines()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import getpass
 import json
@@ -19,7 +20,7 @@ import torch._dynamo
 
 from paperbench.runs import session as session_module
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.executor import Executor, is_done, remaining
+from paperbench.runs.executor import Executor, Incompatible, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
@@ -150,12 +151,13 @@ def test_error_during_save_loses_nothing(
 def test_run_stops_at_next_step_after_lost_heartbeat(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = Store(tmp_path).lease(run.id)
-    monkeypatch.setattr(Store, "lease", lambda *_: lease)
+    leases = [Store(tmp_path).lease(run.id) for _ in range(2)]
+    coming = iter(leases)
+    monkeypatch.setattr(Store, "lease", lambda *_: next(coming))
 
-    _, log = train(run, tmp_path, log=Log(lambda iteration: setattr(lease, "is_lost", iteration == 12)))
-    assert log.steps[-1] == 12
-    assert "this process lost its lease on the run" in log.skips[0][1]
+    _, log = train(run, tmp_path, log=Log(lambda iteration: setattr(leases[0], "is_lost", iteration == 12)))
+    assert log.steps == [*range(1, 13), *range(9, 21)], "resumed, as nobody else trains it"
+    assert "this process lost its lease on the run" in log.warnings[0]
 
 
 def test_two_checkpoints_are_kept_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
@@ -317,6 +319,49 @@ def test_finished_run_of_other_version_restarts_on_request(
     assert files_of(RunDirectory(tmp_path / "superseded" / f"{run.id}-1")) == old
     _, again = train(run, tmp_path, incompatible="restart")
     assert again.steps == []
+
+
+def test_restart_leaves_what_a_successor_has_finished(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is suspended right before it moves the old files away; meanwhile another one restarts the run."""
+    directory, _ = train(run, tmp_path, stop_at=8)
+    set_numerics(monkeypatch, 2)
+    finished: dict[str, bytes] = {}
+    rename = Path.replace
+
+    def suspended(self: Path, target: Path) -> Path:
+        if self == directory.path and (tmp_path / "leases" / f"{run.id}.1").exists():
+            monkeypatch.setattr(Path, "replace", rename)
+            (tmp_path / "leases" / f"{run.id}.1").unlink()  # as a process does that takes over
+            train(run, tmp_path, incompatible="restart")
+            finished.update(files_of(directory))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", suspended)
+    _, log = train(run, tmp_path, incompatible="restart")
+    assert "lost its lease" in log.warnings[-1]
+    assert log.skips == [(run.id, "finished at iteration 20 already")]
+    assert files_of(directory) == finished
+
+
+@pytest.mark.parametrize("incompatible", ["refuse", "restart"])
+def test_record_that_cannot_be_read_is_not_damaged(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, incompatible: Incompatible
+) -> None:
+    """It may belong to another user, or the file server may have restarted."""
+    directory, _ = train(run, tmp_path)
+    old = files_of(directory)
+
+    def fail(path: Path, limit: int) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("paperbench.runs.hashed.read_at_most", fail)
+        _, log = train(run, tmp_path, incompatible=incompatible)
+    assert "record.json cannot be read: Stale file handle. Restore it or make it readable" in log.failure
+    assert files_of(directory) == old
+    assert not (tmp_path / "superseded").exists()
 
 
 @pytest.mark.parametrize(

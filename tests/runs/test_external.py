@@ -107,9 +107,9 @@ def test_damaged_result_is_not_overwritten(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"error": 101}, "error: must be at most 100, not 101."),
-        ({"source": " x"}, "source: must be one line of text without leading or trailing spaces, not ' x'."),
-        ({"source": "x\ny"}, "source: must be one line of text"),
-        ({"source": "x\x1b[2Jy"}, "source: must be text without control characters"),
+        ({"source": ""}, "source: must not be empty."),
+        ({"source": "x\ny"}, "source: must be one line of text without control characters, not 'x\\ny'."),
+        ({"source": "x\u2028y"}, "source: must be one line of text"),
         ({"kind": "run"}, "kind: must be 'external', not 'run'."),
         ({"experiment": "../x"}, "experiment: must be text that matches ^[0-9a-f]{64}$"),
         ({"schema": 2}, "has schema 2, and this version of paperbench reads 1."),

@@ -311,7 +311,7 @@ def test_lease_without_a_heartbeat_is_released(
 
 def test_run_goes_on_if_its_lease_was_deleted(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     """Nobody else trains it, so it is not left to other processes."""
-    deletions = [9, 13]
+    deletions = [9]
 
     def delete(iteration: int) -> None:
         if iteration in deletions:
@@ -319,9 +319,14 @@ def test_run_goes_on_if_its_lease_was_deleted(run: PlannedRun, expected: RunDire
             shutil.rmtree(tmp_path / "leases")
 
     directory, log = train(run, tmp_path, log=Log(delete))
-    assert ["lost its lease" in warning for warning in log.warnings] == [True, True]
+    assert ["lost its lease" in warning for warning in log.warnings] == [True]
     assert log.failures == log.skips == []
     assert_same(directory, expected)
+
+
+def test_run_that_loses_its_lease_again_has_failed(run: PlannedRun, tmp_path: Path) -> None:
+    _, log = train(run, tmp_path, log=Log(lambda _: shutil.rmtree(tmp_path / "leases", ignore_errors=True)))
+    assert "lost its lease" in log.failure
 
 
 @pytest.mark.parametrize("other", [None, "abc-s0.1", "abc-s0.2"])

@@ -46,7 +46,7 @@ def removing(*path: str) -> Change:
         a_record(),
         a_record(status="partial"),
         a_record(status="diverged"),
-        a_record(data=DataFacts("Bilder für «Übung»", '/ " \\ \n', True, "ab" * 32)),
+        a_record(data=DataFacts("Bilder für «Übung»", '/ " \\', True, "ab" * 32)),
     ],
     ids=["finished", "partial", "diverged", "odd text"],
 )
@@ -73,6 +73,8 @@ def test_record_file_has_documented_keys() -> None:
         (setting("result", "test_error", to=100.5), "result.test_error: must be at most 100"),
         (setting("status", to="done"), "status: must be 'partial', 'finished' or 'diverged'"),
         (setting("net", to="\ud800"), "is not JSON"),
+        (setting("net", to="preact\nresnet"), "net: must be one line of text without control characters"),
+        (setting("data", "name", to="abc\u202e"), "data.name: must be one line of text without control characters"),
         (setting("result", to=None), "its status is 'finished' without a result"),
         (setting("files", "weights_sha256", to=None), "its status is 'finished' without a hash of the weights"),
         (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "'finished' with a divergence"),

@@ -42,6 +42,19 @@ NETS = [
     (ONE, SWEEP, sweep(gate_bias=[0, -1], gate_init=["he", "gaussian"]), "sweep: must have exactly one argument."),
     (ONE, SWEEP, sweep(depth=[110, 56]), "sweep: depth cannot be swept, because profiles set it"),
 ]
+LINES = [
+    (file, path, "a\n## b", f"{name}: must be one line of text without control characters, not 'a\\n## b'.")
+    for file, path, name in [
+        (ONE, ("title",), "title"),
+        (ONE, ("rows", 0, "title"), "rows[0].title"),
+        (ONE, ("columns", 0, "title"), "columns[0].title"),
+        (ONE, ("rows", 0, "figure"), "rows[0].figure"),
+        (ONE_EXPECTED, ("source", "table"), "source.table"),
+        (ONE_EXPECTED, ("cells", "original", "basic", "mark"), "cells.original.basic.mark"),
+        (PROFILES, ("profiles", "paper", "title"), "profiles.paper.title"),
+        (SMALL, ("authors", "framework"), "authors.framework"),
+    ]
+]
 EXPERIMENTS = [
     (ONE, ("rows", 1, "id"), "original", "rows[1].id: duplicate id 'original'."),
     (ONE, ("rows",), [], "rows: must not be empty."),
@@ -95,7 +108,7 @@ RECIPES = [
 ]
 
 
-@pytest.mark.parametrize(("file", "path", "value", "message"), [*NETS, *EXPERIMENTS, *PUBLISHED, *RECIPES])
+@pytest.mark.parametrize(("file", "path", "value", "message"), [*LINES, *NETS, *EXPERIMENTS, *PUBLISHED, *RECIPES])
 def test_mistake_is_reported(
     specs: SmallSpecs, file: str, path: tuple[str | int, ...], value: Any, message: str
 ) -> None:

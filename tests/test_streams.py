@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO, cast
+
+import pytest
+
+from paperbench.streams import Stream, standard_streams
+from tests.helpers import ROOT
+
+
+class Full(io.StringIO):
+    """A full disk that has space again later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_stream_escapes_all_but_the_carriage_return_of_a_bar() -> None:
+    written = io.StringIO()
+    stream = Stream(written)
+    for text in ("\r 3/6 [2J", "\rx\ry\n", "a\x1b[2J\u202eb\tc\n"):
+        assert stream.write(text) == len(text)
+    assert written.getvalue() == "\r 3/6 [2J\rx\\ry\na\\x1b[2J\\u202eb\tc\n"
+
+
+def test_stream_has_the_attributes_of_the_stream_below() -> None:
+    below = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    stream = Stream(cast(TextIO, below))
+    assert (stream.encoding, stream.buffer, stream.isatty()) == ("latin-1", below.buffer, False)
+    with pytest.raises(io.UnsupportedOperation):
+        stream.fileno()
+
+
+def test_vital_stream_raises_its_first_error_once() -> None:
+    stream = Stream(Full(), is_vital=True)
+    stream.write("a")
+    with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+        stream.flush()
+    stream.write("b")
+    stream.flush()
+
+
+def test_other_stream_drops_only_what_it_cannot_write() -> None:
+    below = Full()
+    stream = Stream(below)
+    stream.write("lost")
+    stream.flush()
+    below.is_full = False
+    stream.write("kept")
+    assert below.getvalue() == "kept"
+
+
+def test_standard_streams_are_restored(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    with suppress(SystemExit), standard_streams():
+        print("a\x1b")
+        print("b\x1b", file=sys.stderr)
+        raise SystemExit(0)
+    assert (sys.stdout, sys.stderr) == before
+    assert capsys.readouterr() == ("a\\x1b\n", "b\\x1b\n")
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    script = """
+import os, subprocess, sys
+from paperbench.streams import standard_streams
+with standard_streams():
+    assert os.open("file", os.O_CREAT) > 2
+    subprocess.run([sys.executable, "-c", "import os; [os.fstat(number) for number in range(3)]"], check=True)
+"""
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, script]
+    done = subprocess.run(command, check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
+    assert done.returncode == 0
