@@ -22,8 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -91,6 +90,7 @@ class Child:
         self._reader, writer = os.pipe()
         self._process = os.fork()
         if self._process == 0:
+            signal.alarm(_MAX_SECONDS)  # a process that hangs ends by SIGALRM
             try:
                 _train_and_report(run, root, prepare, writer)
             finally:
@@ -101,14 +101,7 @@ class Child:
 
     def _wait(self) -> None:
         """Wait until the process ends or suspends itself."""
-        signal.alarm(_MAX_SECONDS)
-        try:
-            _, status = os.waitpid(self._process, os.WUNTRACED)
-        except TimeoutError:
-            os.kill(self._process, signal.SIGKILL)
-            raise
-        finally:
-            signal.alarm(0)
+        _, status = os.waitpid(self._process, os.WUNTRACED)
         self.is_suspended = os.WIFSTOPPED(status)
         if not self.is_suspended:
             with open(self._reader, encoding="utf-8") as stream:
@@ -247,9 +240,7 @@ class Faults:
         path = self._prepare(f"{kind} never", is_new)
         self._arm(path / "results", 0, kind, 0, 0)
         train(self._run, path / "results")
-        calls = int(self._shim.count())
-        self._arm(Path(), 0, kind, 0, 0)
-        return calls
+        return int(self._shim.count())
 
     def _prepare(self, name: str, is_new: bool) -> Path:
         """Make a folder for a case, in which only the results directory may change."""
@@ -262,8 +253,9 @@ class Faults:
 
     def _disturb(self, kind: Kind, is_new: bool, point: int, choice: int) -> _Attempt:
         """Disturb a training at the n-th call, or by a limit of n MB."""
-        error = _ERRORS[choice % len(_ERRORS)]
-        path = self._prepare(f"{kind} {point}{f' with {error}' if kind == 'fail' else ''}", is_new)
+        error, moment = _ERRORS[choice % len(_ERRORS)], choice % len(_MOMENTS)
+        variant = f" with {error}" if kind == "fail" else f" until moment {moment}" if kind == "suspend" else ""
+        path = self._prepare(f"{kind} {point}{variant}", is_new)
 
         def prepare(report: int) -> None:
             if kind == "limit memory":
@@ -306,7 +298,7 @@ class Faults:
     def _check(self, attempt: _Attempt) -> None:
         """Train undisturbed, and compare with a run that was never disturbed."""
         path, child = attempt.path, attempt.child
-        assert child.reported("end") != ["crashed"], "it ends with a clear error"
+        assert child.reported("end")[0] not in ("crashed", "SIGALRM"), "it ends with a clear error"
         assert not child.reported("crash"), "so do its other threads"
         assert {entry.name for entry in path.iterdir()} <= {"results"}, "nothing else is touched"
         saved = max([0 if attempt.is_new else 1, *map(int, child.reported("saved"))])
@@ -341,13 +333,8 @@ def _limit_memory(megabytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
-def _on_alarm(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise TimeoutError(f"it did not end within {_MAX_SECONDS} seconds")
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    signal.signal(signal.SIGALRM, _on_alarm)
     lease_module.LEASE_SECONDS = 0.0  # a lease that was cut short expires at once
     with patch.object(RunSession, "_is_checkpoint_due", lambda _: True):
         faults = Faults(sys.argv[1], Path(sys.argv[2]))
