@@ -94,7 +94,10 @@ class JudgedTable:
     @property
     def report(self) -> Report:
         """The contents of the report, before it is formatted."""
-        return Report(self.comparison, len(self.complaints))
+        shown = [net.shown for cell in self.cells for net in cell.nets if net.shown]
+        finished = {record.run for group in shown for record in group.records if record.status == "finished"}
+        bare = [run for run in finished if not self._store.directory(run).weights_file.exists()]
+        return Report(self.comparison, len(self.complaints), len(bare))
 
     def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
         """Format the report.

@@ -22,8 +22,18 @@ UNPRINTABLE = re.compile(rf"[{CONTROLS}\ud800-\udfff]")
 """These characters, and surrogates."""
 
 
+_MAX_MESSAGE = 20_000
+
+
 class PaperbenchError(Exception):
-    """An error that the user can fix: a misspelt name, missing data, a full disk."""
+    """An error that the user can fix: a misspelt name, missing data, a full disk.
+
+    Its text is at most some thousand characters long, however long the words of a file that it quotes.
+    """
+
+    def __str__(self) -> str:
+        text, half = super().__str__(), _MAX_MESSAGE // 2
+        return text if len(text) <= _MAX_MESSAGE else f"{text[:half]} [...] {text[-half:]}"
 
 
 class ArgumentError(PaperbenchError, TypeError):
@@ -49,7 +59,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     If no spelling is close, `word` may abbreviate a single known word: "md" for "markdown", "2" for "table2".
     """
     by_lower = {name.lower(): name for name in known}
-    lower = word.lower()
+    lower = word[:_MAX_MESSAGE].lower()
     matches = get_close_matches(lower, by_lower, n=1, cutoff=0.6)
     if not matches and word:
         matches = [name for name in by_lower if _is_subsequence(lower, name)]

@@ -1,12 +1,23 @@
-"""Tensor files in the safetensors format; equal contents give equal bytes."""
+"""Tensor files in the safetensors format; equal contents give equal bytes. Imports torch only where it is needed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, BinaryIO
 
-import safetensors.torch
-from torch import Tensor
+from safetensors import SafetensorError
+
+from paperbench.errors import PaperbenchError, listing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MAX_HEADER_BYTES = 64_000_000
+
+
+class TensorFileError(PaperbenchError):
+    """Bytes that are not a safetensors file; the message completes a sentence about the file."""
 
 
 def tensor_file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -17,6 +28,8 @@ def tensor_file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     Raises:
         MemoryError: The memory is not sufficient.
     """
+    import safetensors.torch
+
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     _require_memory(2 * sum(tensor.nbytes for tensor in on_cpu.values()))
     data = safetensors.torch.save(on_cpu, dict(metadata))
@@ -30,12 +43,50 @@ def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors, on the CPU, and the metadata.
 
     Raises:
-        safetensors.SafetensorError: The bytes are not a safetensors file.
+        TensorFileError: The bytes are not a safetensors file.
         MemoryError: The memory is not sufficient.
     """
+    import safetensors.torch
+
+    if _values_offset(data) > _MAX_HEADER_BYTES:
+        raise TensorFileError("is not a safetensors file (its header is too long)")
     _require_memory(len(data))
-    tensors = safetensors.torch.load(data)  # checks the header
-    return tensors, json.loads(data[8 : _values_offset(data)]).get("__metadata__", {})
+    try:
+        return safetensors.torch.load(data), _metadata(data[8 : _values_offset(data)])
+    except (SafetensorError, KeyError, ValueError) as error:  # KeyError: a type of number that torch lacks
+        raise TensorFileError(f"is not a safetensors file ({error})") from error
+
+
+def read_metadata(stream: BinaryIO) -> dict[str, str]:
+    """Return the metadata of a file without reading its tensors.
+
+    Raises:
+        OSError: The file cannot be read.
+        TensorFileError: It is not a safetensors file.
+    """
+    length = int.from_bytes(stream.read(8), "little")
+    return _metadata(stream.read(min(length, _MAX_HEADER_BYTES)))
+
+
+def check_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Check that tensors have the names, shapes and types of others.
+
+    Raises:
+        ValueError: They differ.
+    """
+    kinds = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} for found in (tensors, expected)]
+    if wrong := {name for name, _ in kinds[0].items() ^ kinds[1].items()}:
+        raise ValueError(f"missing, unknown or of another shape or type: {listing(sorted(wrong))}")
+
+
+def _metadata(header: bytes) -> dict[str, str]:
+    try:
+        metadata = json.loads(header).get("__metadata__") or {}
+        if all(isinstance(text, str) for text in metadata.values()):
+            return dict(metadata)
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise TensorFileError("is not a safetensors file (its header cannot be read)")
 
 
 def _values_offset(data: bytes) -> int:

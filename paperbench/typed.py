@@ -30,7 +30,11 @@ Line = Annotated[str, StringConstraints(pattern=_LINE)]
 Id = Annotated[str, StringConstraints(pattern=_ID)]
 """A name that is safe in file names, shell patterns and `row/column`."""
 
-Count = Annotated[int, pydantic.Field(ge=1)]
+MAX_INT = 10**12
+"""Largest number of iterations, images or seeds; every count up to it is exact as a float."""
+
+Natural = Annotated[int, pydantic.Field(ge=0, le=MAX_INT)]
+Count = Annotated[int, pydantic.Field(ge=1, le=MAX_INT)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
 Percent = Annotated[float, pydantic.Field(ge=0, le=100)]
 
@@ -119,8 +123,7 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     try:
         value: T = adapter(kind).validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "json_invalid":
+        if error.error_count() == 1 and (first := error.errors(include_url=False)[0])["type"] == "json_invalid":
             raise TypedError([Problem((), f"is not JSON ({first['ctx']['error']}).")]) from error
         raise TypedError(list(_problems(error, kind, pydantic_core.from_json(text)))) from error
     return value
@@ -188,8 +191,14 @@ _EXPECTED_PATTERNS = {
 _MAX_PROBLEMS = 20
 """Problems listed per error; a damaged file can have one per key."""
 
+_MAX_ERRORS = 10_000
+"""Of more problems only the number is given: pydantic makes a mapping of each one, which takes a kilobyte."""
+
 
 def _problems(error: ValidationError, kind: Any, data: Any) -> Iterator[Problem]:
+    if error.error_count() > _MAX_ERRORS:
+        yield Problem((), f"has {error.error_count():,} problems.")
+        return
     alternatives: dict[KeyPath, tuple[list[tuple[str, str]], Any]] = {}  # each member of a union has its own error
     errors = error.errors(include_url=False)
     for found in errors[:_MAX_PROBLEMS]:
@@ -232,8 +241,8 @@ def _describe_mismatch(options: list[tuple[str, str]], value: Any) -> str:
 
 
 def _without_fraction(bound: Any) -> Any:
-    """Return 100.0 as 100."""
-    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+    """Return 100.0 as 100, but 1e+30 as it is."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() and bound <= MAX_INT else bound
 
 
 def _format_value(value: Any) -> str:

@@ -14,7 +14,7 @@ from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.placements import PLACEMENTS
 from paperbench.catalogue.shortcuts import SHORTCUTS
 from paperbench.errors import ArgumentError, PaperbenchError, nearest
-from paperbench.typed import Count, TypedError, dump_set_fields, one_of, typed, validate
+from paperbench.typed import TypedError, dump_set_fields, one_of, typed, validate
 
 
 @typed
@@ -47,8 +47,8 @@ class Net:
     depth: int
     placement: Annotated[str, one_of("placement", PLACEMENTS)]
     shortcut_option: Literal["A", "B"] | None = None
-    num_classes: Annotated[int, Field(ge=0)] = 10
-    in_chans: Count = 3
+    num_classes: Annotated[int, Field(ge=0, le=1_000_000)] = 10
+    in_chans: Annotated[int, Field(ge=1, le=1_000)] = 3
     shortcut: Annotated[str, one_of("shortcut", SHORTCUTS)] = "identity"
     shortcut_scale: Annotated[float, Field(ge=0)] | None = None
     residual_scale: Annotated[float, Field(ge=0)] | None = None

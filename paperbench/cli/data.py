@@ -61,7 +61,11 @@ def _describe(dataset: ImageDataset) -> str:
     from paperbench.data.cifar_batches import DIRECTORIES
     from paperbench.report.grid import paragraph
 
-    comparable = "yes" if dataset.canonical else "no: errors on it are not comparable with the paper"
+    comparable = (
+        "yes: the original files, by their md5"
+        if dataset.canonical
+        else "no: errors on it are not comparable with the paper"
+    )
     if not dataset.canonical and dataset.key in DIRECTORIES:
         comparable += f"; `paperbench data download {dataset.key}` gets the original files"
     return (

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, positive_int
-from paperbench.errors import PaperbenchError, count, one_line
+from paperbench.errors import PaperbenchError, count, listing, one_line
 
 if TYPE_CHECKING:
     import torch
 
+    from paperbench.data.dataset import ImageDataset
     from paperbench.runs.record import Record
-    from paperbench.runs.rerun import Rerun
+    from paperbench.runs.rerun import Rerun, Retest
     from paperbench.runs.store import Store
 
 
@@ -36,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rerun",
         type=positive_int,
         metavar="N",
-        help="also retrain the first iterations of N random runs and compare them: bit for bit on the same CPU, number "
-        "of threads and torch, else within 2 %% of the training loss",
+        help="also retrain the first iterations of N random runs, test their saved nets, and compare: bit for bit on "
+        "the same CPU, number of threads and torch, else within 2 %% of the training loss, 0.2 %% of the test loss and "
+        "0.1 %% of the test images",
     )
     add_shared(parser, "--data", "--device")
     parser.set_defaults(device=None)
@@ -59,8 +61,8 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError(f"{results} {what}. Name a results directory (`--results DIR`).")
     if not any((results / name).is_dir() for name in ("runs", "external")):
         raise PaperbenchError(f"{results} has neither runs/ nor external/. Name a results directory (`--results DIR`).")
-    store = Store(results)
-    runs = verify(store)
+    store, datasets = Store(results), _load_datasets(args.data) if args.rerun else []
+    runs = verify(store, datasets)
     externals, complaints = read_externals(results)
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in runs).items()))
     n_externals = len(externals) + len(complaints)
@@ -68,13 +70,17 @@ def execute(args: argparse.Namespace) -> int:
     found = " and ".join(count(number, noun) for noun, number in counts.items() if number) or "0 runs"
     _print(f"{results}: {found} checked{statuses and f': {statuses}'}.")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
-    for line in [f"remark: {r}" for run in runs for r in run.remarks] + [f"problem: {p}" for p in problems]:
+    remarks = [remark for run in runs for remark in run.remarks]
+    if bare := [run.record.run for run in runs if run.record and run.rests_on_record]:
+        which = f"{count(len(bare), 'finished run')} without checkpoint and weights ({listing(bare)})"
+        remarks.append(f"{which}: nothing here shows that the training took place, or on which data.")
+    for line in [f"remark: {remark}" for remark in remarks] + [f"problem: {problem}" for problem in problems]:
         _print(line)
     sound = [run.record for run in runs if run.record and not run.problems]
-    reruns = _rerun(args, store, sound) if args.rerun else []
-    holds = not problems and all(rerun.holds for rerun in reruns)
+    retrained, agrees = _rerun(args, store, datasets, sound) if args.rerun else (0, True)
+    holds = not problems and agrees
     _print("OK: all files verified." if holds else "Not OK: see above.")
-    if args.rerun and not reruns and holds:
+    if args.rerun and not retrained and holds:
         raise PaperbenchError("No run could be retrained. See the lines above for the reasons.")
     return 0 if holds else 1
 
@@ -83,58 +89,106 @@ def _print(text: str) -> None:
     print(one_line(text), flush=True)
 
 
-def _rerun(args: argparse.Namespace, store: Store, records: list[Record]) -> list[Rerun]:
-    """Retrain the first iterations of some runs, and print how they compare."""
+def _load_datasets(directory: Path | None) -> list[ImageDataset]:
+    """Load the data sets that are at hand."""
+    from paperbench.catalogue import DATASETS
+    from paperbench.data.sources import data_directory, load_dataset
+
+    datasets = []
+    for key in DATASETS:
+        with suppress(PaperbenchError):
+            datasets.append(load_dataset(key, data_directory(directory)))
+    return datasets
+
+
+def _rerun(
+    args: argparse.Namespace, store: Store, datasets: list[ImageDataset], records: list[Record]
+) -> tuple[int, bool]:
+    """Retrain the first iterations of some runs and test their saved nets; print how they compare with the records.
+
+    Returns:
+        Number of retrained runs, and whether all records hold.
+    """
     from paperbench.api import wait_without_spinning
 
     wait_without_spinning()
-    from paperbench.catalogue import DATASETS
-    from paperbench.data.sources import data_directory, load_dataset
-    from paperbench.runs.rerun import rerun_prefix
+    from paperbench.data.sources import data_directory
+    from paperbench.runs.rerun import DisprovedError, rerun_prefix, retest
     from paperbench.training.precision import choose_device
 
-    device, directory = choose_device(args.device or "auto"), data_directory(args.data)
-    datasets = {}
-    for key in DATASETS:
-        with suppress(PaperbenchError):
-            dataset = load_dataset(key, directory)
-            datasets[dataset.fingerprint] = dataset
+    device, by_fingerprint = choose_device(args.device or "auto"), {data.fingerprint: data for data in datasets}
     rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
     candidates = [record for record in records if record.status != "partial"]
     rng.shuffle(candidates)
-    done: list[Rerun] = []
+    retrained, agrees = 0, True
     for record in candidates:
-        if len(done) == args.rerun:
+        if retrained == args.rerun:
             break
-        if record.data.fingerprint not in datasets:
+        if record.data.fingerprint not in by_fingerprint:
+            place = data_directory(args.data)
+            _print(f"not retrained: {record.run}: {record.data.name} is not in {place}. Name its place with --data.")
+            continue
+        dataset, directory = by_fingerprint[record.data.fingerprint], store.directory(record.run)
+        try:
+            rerun = rerun_prefix(record, directory.history(), dataset, device, rng)
+            retrained, agrees = retrained + 1, agrees and rerun.holds
+            _print(f"retrained: {_describe_rerun(rerun, device)}")
+        except PaperbenchError as error:
+            _print(f"not retrained: {record.run}: {error}")
+        if record.status != "finished":
+            continue
+        if not directory.weights_file.exists():
             _print(
-                f"not retrained: {record.run}: {record.data.name} is not in {directory}. Name its place with --data."
+                f"not tested: {record.run}: it has no {directory.weights_file.name}, so its result rests on its record."
             )
             continue
         try:
-            dataset = datasets[record.data.fingerprint]
-            rerun = rerun_prefix(record, store.directory(record.run).history(), dataset, device, rng)
+            tested = retest(record, directory.weights_file, dataset, device)
+            agrees = agrees and tested.holds
+            _print(f"tested: {_describe_retest(tested, device)}")
+        except DisprovedError as error:
+            agrees = False
+            _print(f"problem: {error}")
         except PaperbenchError as error:
-            _print(f"not retrained: {record.run}: {error}")
-        else:
-            done.append(rerun)
-            _print(f"retrained: {_summary(rerun, device)}")
-    if len(done) < args.rerun:
+            _print(f"not tested: {record.run}: {error}")
+    if retrained < args.rerun:
         _print(
-            f"Retrained {len(done)} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} ended "
-            "and passed the checks above."
+            f"Retrained {retrained} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} "
+            "ended and passed the checks above."
         )
-    return done
+    return retrained, agrees
 
 
-def _summary(rerun: Rerun, device: torch.device) -> str:
+def _describe_rerun(rerun: Rerun, device: torch.device) -> str:
     from paperbench.runs.rerun import TOLERANCE
 
     text = f"{rerun.run}, iterations 1 to {rerun.iterations:,} on {device}: "
     if rerun.is_identical:
         return text + "every loss and error equals the recorded one, bit for bit."
     text += f"training losses differ from the record by up to {rerun.deviation:.2%}"
-    if rerun.is_same_machine:
-        return text + ", on the same kind of machine with the same torch: the run is not reproduced."
-    bound = f"the {TOLERANCE:.0%} that other hardware, threads or versions explain"
-    return text + (f", within {bound}." if rerun.holds else f", beyond {bound}: the run is not reproduced.")
+    return text + _judgement(rerun, f"{TOLERANCE:.0%}", "the run is not reproduced")
+
+
+def _describe_retest(retest: Retest, device: torch.device) -> str:
+    from paperbench.runs.rerun import LOSS_TOLERANCE
+
+    text = f"{retest.run}, its saved net on {device}: "
+    if retest.is_identical:
+        return text + "test error and test loss equal the recorded ones, bit for bit."
+    text += (
+        f"the test error differs from the record by {count(retest.changed, 'image')} of {retest.images:,}, the test "
+    )
+    text += f"loss by {retest.deviation:.2%}"
+    return text + _judgement(
+        retest,
+        f"{count(retest.allowed, 'image')} and {LOSS_TOLERANCE:.1%}",
+        "the record's result is not that of this net",
+    )
+
+
+def _judgement(outcome: Rerun | Retest, bound: str, failure: str) -> str:
+    """Return the end of a sentence about numbers that differ from the record."""
+    if outcome.is_same_machine:
+        return f", on the same kind of machine with the same torch: {failure}."
+    bound = f"the {bound} that other hardware, threads or versions explain"
+    return f", within {bound}." if outcome.holds else f", beyond {bound}: {failure}."

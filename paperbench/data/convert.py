@@ -13,7 +13,10 @@ from paperbench.data.cifar_batches import DIRECTORIES, load_batches
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.data.npz import MAX_IMAGES, load_npz, save_npz
 from paperbench.errors import PaperbenchError
+from paperbench.files import open_regular
 
+_MAX_BYTES = 2**24
+"""Maximum size of an image file; without metadata, 32 x 32 pixels have a few kilobytes."""
 _MODES = ("1", "L", "P", "RGB", "CMYK", "YCbCr")
 """Pillow's modes that convert to RGB without loss. Pillow turns modes of more than 8 bits white, without an error."""
 
@@ -120,6 +123,8 @@ def _read_part(part: Path, classes: list[str], size: int) -> tuple[Pixels, Label
             images[row] = _read_image(path, size)
         except UnidentifiedImageError:
             problems.append(f"{path}: not a PNG or JPEG image")
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror or error}")
         except Exception as error:  # a damaged image can raise nearly anything
             problems.append(f"{path}: {error}")
     if problems:
@@ -132,12 +137,9 @@ def _read_part(part: Path, classes: list[str], size: int) -> tuple[Pixels, Label
 
 
 def _read_image(path: Path, size: int) -> np.ndarray:
-    if not path.is_file():  # reading a pipe would block
-        raise ValueError("not a regular file")
-    with warnings.catch_warnings():
+    with open_regular(path, _MAX_BYTES) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the size is checked below
-        image = Image.open(path, formats=("PNG", "JPEG"))
-    with image:
+        image = Image.open(stream, formats=("PNG", "JPEG"))
         if image.size != (size, size):  # known before decoding
             raise ValueError(f"{image.width} x {image.height} pixels, not {size} x {size}")
         if image.has_transparency_data:

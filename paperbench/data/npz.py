@@ -69,8 +69,9 @@ def save_npz(dataset: ImageDataset, path: Path) -> None:
     temporary = path.with_name(path.name + TEMPORARY)
     arrays = {key: getattr(dataset, key) for key in ("x_train", "y_train", "x_test", "y_test")}
     path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.unlink(missing_ok=True)  # left by a killed process; as a link, it would lead elsewhere
     try:
-        with open(temporary, "wb") as stream:
+        with open(temporary, "xb") as stream:
             np.savez(stream, allow_pickle=False, **arrays)
         temporary.replace(path)
     finally:

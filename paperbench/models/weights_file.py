@@ -14,6 +14,9 @@ from safetensors import SafetensorError, safe_open
 
 from paperbench.catalogue import Net, resolve
 from paperbench.errors import PaperbenchError
+from paperbench.files import open_regular
+
+_MAX_BYTES = 4_000_000_000
 
 
 def check_weights(file: Path, net: Net) -> None:
@@ -25,6 +28,7 @@ def check_weights(file: Path, net: Net) -> None:
         PaperbenchError: The file holds the weights of another net, or cannot be read.
     """
     try:
+        open_regular(file, _MAX_BYTES).close()  # safe_open would wait for a pipe
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
     except (OSError, SafetensorError) as error:
@@ -36,7 +40,7 @@ def check_weights(file: Path, net: Net) -> None:
     try:
         arguments = dict(json.loads(metadata.get("arguments", "{}")))
         stored = resolve(metadata["architecture"], **arguments)
-    except (ValueError, TypeError, PaperbenchError) as error:
+    except (ValueError, TypeError, RecursionError, PaperbenchError) as error:
         raise PaperbenchError(f"{file} holds a net that paperbench does not know: {error}") from error
     if replace(stored, num_classes=net.num_classes, in_chans=net.in_chans) != net:
         listed = "".join(f", {key}={value!r}" for key, value in arguments.items())

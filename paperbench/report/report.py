@@ -173,6 +173,7 @@ class Report:
 
     comparison: Comparison
     left_out: int = 0  # records and results that were not used
+    without_weights: int = 0  # finished runs of ours whose trained net is not beside the record
 
     @property
     def has_verdicts(self) -> bool:
@@ -283,6 +284,11 @@ class Report:
         conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
         if conditions:
             yield f"Our runs (data, precision, numerics version): {'; '.join(conditions)}."
+        if self.without_weights:
+            yield (
+                f"No weights are beside the records of {count(self.without_weights, 'finished run')}: that these were "
+                "trained, and on which data, rests on the records alone."
+            )
         tested = comparison.tested
         if tested:
             is_extended = any(c.assessment.analysis and c.assessment.analysis.number == 2 for c in tested)

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from paperbench.errors import RunError
 from paperbench.files import format_read_error, read_at_most
 from paperbench.runs.record import Record
-from paperbench.typed import TypedError, from_json, to_json, typed
+from paperbench.typed import Natural, Percent, TypedError, from_json, to_json, typed
 
 Measure = Literal["train_loss", "train_error"]
 HISTORY_REMEDY = (
@@ -38,13 +36,13 @@ class HistoryLine:
         seconds: Time spent on the run, over all sessions.
     """
 
-    iteration: Annotated[int, Field(ge=0)]
+    iteration: Natural
     epoch: float
     lr: float
     train_loss: float | None
     train_error: float | None
     test_loss: float | None
-    test_error: float | None
+    test_error: Percent | None
     seconds: float
 
 

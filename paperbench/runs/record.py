@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import FailFast, Field
 
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.run_spec import RunSpec
-from paperbench.typed import Line, Percent, typed
+from paperbench.typed import Count, Line, Natural, Percent, typed
 
 Status = Literal["partial", "finished", "diverged"]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 @typed
@@ -56,7 +55,7 @@ class Code:
     version: Line
     commit: Line | None
     source: Line
-    numerics: int
+    numerics: Natural
 
 
 @typed
@@ -85,7 +84,7 @@ class Session:
         engine: "eager", "graph" or "compile".
     """
 
-    last: Count
+    last: Natural
     seconds: Seconds
     engine: Line
     code: Code
@@ -103,7 +102,7 @@ class Divergence:
         module: Name of the module with the first such output, gradient or parameter; "loss" for the loss.
     """
 
-    iteration: Count
+    iteration: Natural
     learning_rate: float
     phase: Literal["forward", "backward", "update", "test"] | None
     module: Line | None
@@ -126,7 +125,7 @@ class Files:
         weights_sha256: Hash of model.safetensors; only for finished runs.
     """
 
-    history_lines: Count
+    history_lines: Natural
     history_sha256: Line
     checkpoint: Line
     weights_sha256: Line | None
@@ -147,14 +146,14 @@ class Record(HashedJson):
     """
 
     run: Line
-    seed: Count
+    seed: Natural
     net: Line
     status: Status
-    iteration: Count
+    iteration: Natural
     result: Result | None
     divergence: Divergence | None
-    sessions: tuple[Session, ...]
-    test_every: PositiveInt
+    sessions: Annotated[tuple[Session, ...], FailFast()]
+    test_every: Count
     data: DataFacts
     spec: RunSpec
     files: Files

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
-from safetensors import SafetensorError
+from pydantic import FailFast, Field
 from torch import Tensor
 
 from paperbench.errors import PaperbenchError, RunError
@@ -17,9 +16,9 @@ from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Record, Session, major_version
 from paperbench.runs.store import RunDirectory
-from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
+from paperbench.tensor_file import TensorFileError, read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import NUMERICS_VERSION
-from paperbench.typed import from_json, to_json, typed
+from paperbench.typed import Percent, TypedError, from_json, to_json, typed
 
 RESTART = "`--incompatible restart` restarts it and keeps the old files"
 
@@ -44,10 +43,10 @@ class CheckpointFacts:
 
     format: Literal[1]
     run: str
-    best_test_error: float | None
+    best_test_error: Percent | None
     divergence: Divergence | None
-    sessions: Annotated[tuple[Session, ...], Field(min_length=1)]
-    history: tuple[HistoryLine, ...]
+    sessions: Annotated[tuple[Session, ...], FailFast(), Field(min_length=1)]
+    history: Annotated[tuple[HistoryLine, ...], FailFast()]
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Checkpoint:
         try:
             state, metadata = read_tensor_file(data)
             facts = from_json(CheckpointFacts, metadata["paperbench"])
-        except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (TensorFileError, KeyError, TypedError) as error:
             raise CheckpointError(f"is not a checkpoint that this version of paperbench can read ({error})") from error
         if facts.run != run_id:
             raise CheckpointError(f"belongs to run {facts.run}")
@@ -125,6 +124,10 @@ def newest_checkpoint(
                 raise CheckpointError(
                     f"holds iteration {checkpoint.iteration:,}, which contradicts its name or the recipe"
                 )
+            logged = checkpoint.facts.history[-1].iteration if checkpoint.facts.history else 0
+            images = torch.tensor((checkpoint.iteration - logged) * run.recipe.batch_size)
+            if not torch.equal(checkpoint.state.get("window.images", images), images):
+                raise CheckpointError("contradicts itself: its training loss does not begin at its last history line")
         except DamagedCheckpointError as error:
             aside = checkpoints.set_aside(file)
             warn(f"{error}. It is kept as {aside.name}.")

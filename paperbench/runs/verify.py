@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import file_digest
 
-from paperbench.errors import PaperbenchError, RunError
+from paperbench.catalogue import DATASETS, Net
+from paperbench.data.dataset import ImageDataset
+from paperbench.errors import PaperbenchError, RunError, listing
 from paperbench.files import DAMAGED, TEMPORARY, format_read_error, open_regular
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import Recipe
+from paperbench.tensor_file import TensorFileError, read_metadata
 
+MAX_WEIGHTS_BYTES = 2_000_000_000
+
+_ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5
-_MAX_WEIGHTS_BYTES = 4_000_000_000
+_CANONICAL_TEST_IMAGES = DATASETS["cifar10"].test_images  # CIFAR-100 has as many
 _WEIGHTS_REMEDY = (
     "Restore or delete it; if you also move record.json away, `paperbench run` rewrites both from the checkpoint."
 )
@@ -30,37 +38,57 @@ class VerifiedRun:
         status: The status in the record, or why the record could not be read.
         problems: Signs of edited, truncated or mixed-up files, one sentence each.
         remarks: Findings that are not problems.
+        rests_on_record: Whether the run has finished, and neither a checkpoint nor the trained net is left.
     """
 
     status: str
     problems: list[str]
     remarks: list[str]
     record: Record | None = None
+    rests_on_record: bool = False
 
 
-def verify(store: Store) -> list[VerifiedRun]:
-    """Recompute all hashes in a results directory, and check that records, histories and checkpoints fit together.
+def verify(store: Store, datasets: Sequence[ImageDataset] = ()) -> list[VerifiedRun]:
+    """Recompute all hashes in a results directory, and check that the files of each run fit together.
 
-    Writes nothing and takes no lease. A run with problems is checked twice, since a process may be writing there at
-    that moment.
+    Writes nothing and takes no lease. Problems of a run count only if its files did not change during the check, since
+    a process may be writing there.
+
+    Args:
+        datasets: Data sets that runs may have been trained on, to check what records say about data.
 
     Raises:
         PaperbenchError: The runs cannot be listed.
     """
-    found = []
-    for directory in store.directories():
+    by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
+    found = ((directory, _verify_at_rest(directory, by_fingerprint)) for directory in store.directories())
+    return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
+
+
+def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -> VerifiedRun:
+    for _ in range(_ATTEMPTS):
+        before = _state_of_files(directory)
         try:
-            run = _verify_run(directory)
-            if run.problems:
-                time.sleep(_PAUSE_SECONDS)
-                run = _verify_run(directory)
+            run = _verify_run(directory, datasets)
         except OSError as error:
             run = VerifiedRun("unreadable", [format_read_error(directory.path, error, "Check its permissions.")], [])
-        found.append(run)
-    return found
+        if not run.problems or _state_of_files(directory) == before:
+            return run
+        time.sleep(_PAUSE_SECONDS)
+    remark = f"{directory.path} is being written: its files changed during every check. Verify it again later."
+    return replace(run, problems=[], remarks=[*run.remarks, remark])
 
 
-def _verify_run(directory: RunDirectory) -> VerifiedRun:
+def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:
+    """Return what changes whenever a file of the run is created, replaced, deleted or written."""
+    try:
+        status = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(directory.path)}
+    except OSError as error:
+        return [(str(error),)]
+    return sorted((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in status.items())
+
+
+def _verify_run(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -> VerifiedRun:
     files = sorted(directory.path.iterdir())
     remarks = [
         *(f"{p} is incomplete: a killed process left it. You can delete it." for p in files if p.suffix == TEMPORARY),
@@ -74,16 +102,21 @@ def _verify_run(directory: RunDirectory) -> VerifiedRun:
         return VerifiedRun("no record yet", list(_checkpoint_problems(directory)), remarks)
     if record.is_mixed:
         remarks.append(f"{record.run} mixes versions of the numerics or of torch, so it is never pooled.")
-    return VerifiedRun(record.status, list(_problems(directory, record)), remarks, record)
+    is_bare = not directory.checkpoints.newest_first() and not directory.weights_file.exists()
+    problems = list(_problems(directory, record, datasets))
+    return VerifiedRun(record.status, problems, remarks, record, record.status == "finished" and is_bare)
 
 
-def _problems(directory: RunDirectory, record: Record) -> Iterator[str]:
-    recipe = None
+def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, ImageDataset]) -> Iterator[str]:
+    net = recipe = None
     try:
-        _, recipe = net_and_recipe(record.spec)
+        net, recipe = net_and_recipe(record.spec)
     except PaperbenchError as error:
         yield f"{directory.record_file} has an invalid spec: {error}"
-    yield from _history_problems(directory, record, recipe)
+    dataset = datasets.get(record.data.fingerprint)
+    if net and not dataset and record.data.canonical and _has_original(datasets, net):
+        yield f"{directory.record_file} calls its data canonical, but the fingerprint is not that of the original data."
+    yield from _history_problems(directory, record, recipe, dataset)
     yield from _checkpoint_problems(directory)
     reached = max((file.iteration for file in directory.checkpoints.newest_first()), default=-1)
     if record.status == "partial" and reached < record.iteration:
@@ -91,8 +124,15 @@ def _problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     yield from _weights_problems(directory, record)
 
 
-def _history_problems(directory: RunDirectory, record: Record, recipe: Recipe | None) -> Iterator[str]:
-    """Yield contradictions between the history and its record or recipe."""
+def _has_original(datasets: Mapping[str, ImageDataset], net: Net) -> bool:
+    """Whether the original data with the net's number of classes are at hand."""
+    return any(data.canonical and DATASETS[data.key].num_classes == net.num_classes for data in datasets.values())
+
+
+def _history_problems(
+    directory: RunDirectory, record: Record, recipe: Recipe | None, dataset: ImageDataset | None
+) -> Iterator[str]:
+    """Yield contradictions between the history and its record, recipe or data."""
     try:
         history = History.read(directory.history_file)
         history.check(record)
@@ -115,6 +155,12 @@ def _history_problems(directory: RunDirectory, record: Record, recipe: Recipe | 
         or min(tested) != result.best_test_error
     ):
         yield f"{file}: its last or best test error differs from the record's result."
+    if dataset is not None or record.data.canonical:
+        images = _CANONICAL_TEST_IMAGES if dataset is None else len(dataset.x_test)
+        errors = {*tested, *([result.test_error] if result else [])}
+        if impossible := [f"{e} %" for e in sorted(errors) if e != 100 * round(e / 100 * images) / images]:
+            text = f"{listing(impossible)} is not the error of a whole number of {images:,} test images."
+            yield f"{directory.record_file} or {file.name} was edited: {text}"
 
 
 def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
@@ -130,6 +176,8 @@ def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
             yield f"{file.path} {error}."
         except RunError as error:
             yield f"{str(error).rstrip('.')}."
+        except MemoryError:
+            yield f"{file.path} does not fit into the memory."
         else:
             if checkpoint.iteration != file.iteration:
                 yield f"{file.path} contains a different iteration from the one in its name."
@@ -143,10 +191,17 @@ def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     if record.status != "finished" or not (file.exists() or file.is_symlink()):
         return
     try:
-        with open_regular(file, _MAX_WEIGHTS_BYTES) as stream:
-            digest = file_digest(stream, "sha256").hexdigest()
+        with open_regular(file, MAX_WEIGHTS_BYTES) as stream:
+            if file_digest(stream, "sha256").hexdigest() != record.files.weights_sha256:
+                yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"
+                return
+            stream.seek(0)
+            metadata = read_metadata(stream)
     except OSError as error:
         yield format_read_error(file, error, _WEIGHTS_REMEDY)
-        return
-    if digest != record.files.weights_sha256:
-        yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"
+    except TensorFileError as error:
+        yield f"{file} {error}. {_WEIGHTS_REMEDY}"
+    else:
+        expected = recorded_metadata(record.spec, record.seed, record.result)
+        if edited := [key for key, text in expected.items() if metadata.get(key) != text]:
+            yield f"{file} and {directory.record_file.name} contradict each other ({listing(edited)}): one was edited."

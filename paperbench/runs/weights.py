@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 import paperbench
 from paperbench.catalogue import tags
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Result
+from paperbench.specs.run_spec import RunSpec
 from paperbench.tensor_file import tensor_file_bytes
-from paperbench.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paperbench.training.trainer import Trainer
 
 
 def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
@@ -38,13 +42,20 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
         "mean": json.dumps(_shortest_decimals(trainer.input_transform.mean)),
         "std": json.dumps(_shortest_decimals(trainer.input_transform.std)),
         "data": run.dataset.name,
-        "data_fingerprint": run.dataset.fingerprint,
-        "precision": run.spec.precision,
-        "run": run.id,
-        "seed": str(run.seed),
-        "result": json.dumps(asdict(result)),
+        **recorded_metadata(run.spec, run.seed, result),
     }
     return tensor_file_bytes(trainer.model.state_dict(), metadata)
+
+
+def recorded_metadata(spec: RunSpec, seed: int, result: Result | None) -> dict[str, str]:
+    """Return the metadata that the run's record holds, too."""
+    return {
+        "data_fingerprint": spec.data,
+        "precision": spec.precision,
+        "run": spec.run_id(seed),
+        "seed": str(seed),
+        "result": json.dumps(result and asdict(result)),
+    }
 
 
 def _shortest_decimals(values: Tensor) -> object:

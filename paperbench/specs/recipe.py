@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Line, Positive, Problem, Text, dump_set_fields, raise_problems, typed
+from paperbench.typed import Count, Line, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1e30)]
+"""A learning rate; every one is a number in float32."""
 
 
 @typed
 class WarmUp:
     """A constant lower learning rate for the first iterations (Appendix of the paper: 0.01 for 400)."""
 
-    learning_rate: Positive
+    learning_rate: Rate
     iterations: Count
 
 
@@ -26,7 +29,7 @@ class WarmUp:
 class Drops:
     """Iterations, counted from 0, at which the learning rate is multiplied by `factor`."""
 
-    at: tuple[Annotated[int, Field(ge=0)], ...]
+    at: Annotated[tuple[Natural, ...], FailFast(), Field(max_length=1_000)]
     factor: Share
 
     def __post_init__(self) -> None:
@@ -67,7 +70,7 @@ class Augmentation:
         lighting: Standard deviation of the noise along the principal components of the colours.
     """
 
-    padding: Annotated[int, Field(ge=0)]
+    padding: Annotated[int, Field(ge=0, le=64)]
     flip: bool
     shorter_side: tuple[Count, Count] | None = None
     crop: Count | None = None
@@ -149,9 +152,9 @@ class Recipe:
     schema: Literal[1]
     recipe: Line
     source: Text
-    batch_size: Count
+    batch_size: Annotated[int, Field(ge=1, le=65_536)]
     iterations: Count
-    learning_rate: Positive
+    learning_rate: Rate
     warm_up: WarmUp | None
     drops: Drops
     momentum: Annotated[float, Field(ge=0, lt=1)]
@@ -178,6 +181,8 @@ class Recipe:
             yield Problem(("momentum",), "must be above 0 with nesterov.")
         if self.batch_size % self.batch_norm.group:
             yield Problem(("batch_norm", "group"), f"must divide batch_size ({self.batch_size}).")
+        if self.rate_at(self.iterations) < 1e-30:
+            yield Problem(("drops",), "must leave a learning rate of at least 1e-30.")
         if self.drops.at and self.drops.at[-1] >= self.iterations:
             message = f"the drop at {self.drops.at[-1]} is not before the end at {self.iterations} iterations."
             yield Problem(("drops", "at"), message)
@@ -195,8 +200,7 @@ class Recipe:
         """Return the learning rate of an iteration, counted from 0."""
         if self.warm_up and iteration < self.warm_up.iterations:
             return self.warm_up.learning_rate
-        drops = sum(iteration >= start for start in self.drops.at)
-        return float(self.learning_rate * self.drops.factor**drops)
+        return float(self.learning_rate * self.drops.factor ** bisect_right(self.drops.at, iteration))
 
     def defining_values(self) -> dict[str, Any]:
         """Return the values that enter a digest, as JSON values: those that are set and affect training."""

@@ -19,6 +19,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
+from paperbench.tensor_file import check_fit
 from paperbench.training.compiling import compile_units, with_clear_compile_errors
 from paperbench.training.engine import EagerEngine, Engine, EngineName
 from paperbench.training.evaluation import (
@@ -237,8 +238,10 @@ class Trainer:
         """Resume from a state of the same net, recipe and seed. Its tensors are copied.
 
         Raises:
-            KeyError, ValueError, RuntimeError: The state belongs to another net.
+            ValueError, RuntimeError: The state belongs to another net.
         """
+        on_gpu = {"noise.cuda"}  # a run may move from a GPU to a CPU, or back
+        check_fit(*({name: one[name] for name in one.keys() - on_gpu} for one in (state, self.state_dict())))
         parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for name, tensor in state.items():
             part, _, rest = name.partition(".")

@@ -115,6 +115,8 @@ def test_tags_set_the_number_of_classes() -> None:
         ("preact_resnet110", {"depth": "20"}, "must be a whole number"),
         ("preact_resnet110", {"depth": 6_000_002}, "Depth 6000002 of a basic net is too large: the maximum is 10,000"),
         ("preact_resnet110", {"num_classes": -1}, "must be at least 0, not -1"),
+        ("preact_resnet110", {"num_classes": 10**7}, "must be at most 1000000, not 10000000"),
+        ("preact_resnet110", {"in_chans": 10**7}, "must be at most 1000, not 10000000"),
         ("preact_resnet110", {"in_chans": 0}, "must be at least 1, not 0"),
         ("preact_resnet110", {"placement": "preactt"}, "unknown placement 'preactt'. Did you mean 'preact'"),
         ("preact_resnet110", {"shortcut": "gating"}, "unknown shortcut 'gating'. Known: constant_scaling, conv"),

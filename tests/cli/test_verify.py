@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import ast
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from paperbench.runs.store import Store
-from tests.cli.conftest import Run
-from tests.helpers import a_record, write_record
+from paperbench.runs.weights import recorded_metadata
+from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
+from tests.cli.conftest import ONE_CELL, Run
+from tests.helpers import ROOT, a_record, write_record
 
 
 def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Path) -> None:
@@ -23,6 +28,81 @@ def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Pat
     assert code == 1
     assert f"problem: {history} was edited" in out
     assert out.endswith("Not OK: see above.\n")
+
+
+def test_verify_tests_the_saved_net(run: Run, trained: Path) -> None:
+    (record,) = Store(trained).records()[0]
+    directory = Store(trained).directory(record.run)
+    _, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
+    equal = "test error and test loss equal the recorded ones, bit for bit."
+    assert f"tested: {record.run}, its saved net on cpu: {equal}\n" in out
+    assert record.result
+    better = replace(record.result, test_error=record.result.test_error - 25)
+    tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
+    metadata.update(recorded_metadata(record.spec, record.seed, better))
+    directory.write_weights(tensor_file_bytes(tensors, metadata))
+    digest = sha256(directory.weights_file.read_bytes()).hexdigest()
+    directory.write_record(replace(record, result=better, files=replace(record.files, weights_sha256=digest)))
+    assert run("verify", trained)[0] == 0, "the files agree"
+    code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
+    assert code == 1
+    assert "the test error differs from the record by 90 images of 360, the test loss by 0.00%" in out
+    assert "on the same kind of machine with the same torch: the record's result is not that of this net.\n" in out
+    assert out.endswith("Not OK: see above.\n")
+
+
+def test_verify_says_which_results_nothing_supports(run: Run, trained: Path, quick_specs: Path) -> None:
+    (record,) = Store(trained).records()[0]
+    directory = Store(trained).directory(record.run)
+    directory.weights_file.unlink()
+    code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
+    assert (code, "remark" in out) == (0, False)
+    assert f"not tested: {record.run}: it has no model.safetensors, so its result rests on its record.\n" in out
+    table = ("compare", "table2", "--tables", quick_specs, "--profile", "smoke", "--results", trained, "--long")
+    _, report, _ = run(*table)
+    assert "No weights are beside the records of 1 finished run: that these were trained" in " ".join(report.split())
+    directory.checkpoints.newest_first()[0].path.unlink()
+    code, out, _ = run("verify", trained)
+    assert code == 0
+    assert f"remark: 1 finished run without checkpoint and weights ({record.run}): nothing here shows that" in out
+
+
+def test_weights_of_another_net_are_a_problem(run: Run, trained: Path) -> None:
+    (record,) = Store(trained).records()[0]
+    directory = Store(trained).directory(record.run)
+    tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
+    del tensors["fc.bias"]
+    directory.write_weights(tensor_file_bytes(tensors, metadata))
+    digest = sha256(directory.weights_file.read_bytes()).hexdigest()
+    directory.write_record(replace(record, files=replace(record.files, weights_sha256=digest)))
+    code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
+    assert code == 1
+    assert f"problem: {directory.weights_file} does not hold the net of the record: missing, unknown or of" in out
+
+
+def test_no_pickle_is_read(run: Run, quick_specs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was read")
+
+    for place in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.setattr(place, poisoned)
+    command = ("run", "table2", "--tables", quick_specs, "--results", tmp_path / "results", *ONE_CELL)
+    assert run(*command, "--stop-at", 3)[0] == 0
+    assert run(*command)[0] == 0
+    assert run("verify", tmp_path / "results", "--rerun", 1, "--device", "cpu")[0] == 0
+    assert run("compare", "table2", "--tables", quick_specs, "--results", tmp_path / "results", "--long")[0] == 0
+
+
+def test_only_the_reader_of_cifar_batches_knows_pickles() -> None:
+    found = set()
+    for file in (ROOT / "paperbench").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            is_load = isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load"
+            if is_load or {"pickle", "_pickle", "shelve", "marshal", "dill", "joblib"} & set(names):
+                found.add(file.name)
+    assert found == {"cifar_batches.py"}
 
 
 def test_verify_fails_if_no_run_can_be_retrained(run: Run, tmp_path: Path) -> None:

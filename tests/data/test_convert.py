@@ -104,7 +104,7 @@ def test_error_names_unusable_files(directory: Path, target: Path) -> None:
     for problem in (
         "notes.txt: not a PNG or JPEG image",
         "other.gif: not a PNG or JPEG image",
-        "pipe.png: not a regular file",
+        "pipe.png: it is not a regular file",
         "small.png: 1 x 1 pixels, not 32 x 32",
     ):
         assert f"{dog / problem}" in message

@@ -15,6 +15,11 @@ def times_examples(factor: int) -> settings:
     return settings(max_examples=factor * settings.default.max_examples)
 
 
+def share_of_examples(divisor: int) -> settings:
+    """Run a slow test on a fraction of the number of examples that its tier has by default."""
+    return settings(max_examples=settings.default.max_examples // divisor)
+
+
 def is_refused(kind: type[Exception], call: Callable[..., Any], *arguments: Any) -> bool:
     """Whether a call raises the given kind of exception; any other exception fails the test."""
     try:

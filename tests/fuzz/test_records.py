@@ -14,8 +14,11 @@ from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.recipe import Drops
+from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, times_examples
 from tests.helpers import a_record, json_with_hash
+from tests.limits import limit_memory
 
 RECORD = a_record().to_json()
 LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
@@ -54,6 +57,33 @@ def test_record_with_altered_values_is_refused(tree: Any) -> None:
 def test_damaged_history_is_read_or_refused(run: RunDirectory, content: bytes) -> None:
     run.history_file.write_bytes(content)
     is_refused(RunError, run.history)
+
+
+@pytest.mark.parametrize("part", ["sessions", "drops"])
+def test_many_wrong_entries_take_little_memory(part: str) -> None:
+    tree = json.loads(RECORD)
+    if part == "sessions":
+        tree["sessions"] = [1] * 3 * 10**5
+        with limit_memory(80), pytest.raises(RecordError, match=r"sessions\[0\]: must be a mapping"):
+            Record.from_json(json_with_hash(tree))
+    else:
+        with limit_memory(80), pytest.raises(TypedError, match="must be at least 0, not -1"):
+            from_json(Drops, '{"factor": 0.1, "at": [' + "-1," * 3 * 10**5 + "-1]}")
+
+
+def test_hundred_thousand_unknown_keys_take_little_memory() -> None:
+    tree = {**json.loads(RECORD), **dict.fromkeys(map(str, range(10**5)))}
+    with limit_memory(80), pytest.raises(RecordError, match="has 100,000 problems"):
+        Record.from_json(json_with_hash(tree))
+
+
+@pytest.mark.parametrize("place", ["schema", "key", "run", "status"])
+def test_message_about_a_long_word_is_short(place: str) -> None:
+    word, tree = "x" * 4_000_000, json.loads(RECORD)
+    tree["a" * 4_000_000 if place == "key" else place] = word
+    with pytest.raises(RecordError) as caught:
+        Record.from_json(json_with_hash(tree))
+    assert 20 < len(str(caught.value)) < 30_000
 
 
 @pytest.mark.parametrize(("part", "depth"), [("seed", 100_000), ("spec", 210)])

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paperbench.errors import PaperbenchError
@@ -12,7 +12,7 @@ from paperbench.specs.experiment import Experiment
 from paperbench.specs.profile import Profiles
 from paperbench.specs.table import load_profiles, load_table
 from paperbench.specs.yaml_file import SpecError, read_yaml
-from tests.fuzz.strategies import damaged, is_refused, times_examples
+from tests.fuzz.strategies import damaged, is_refused, share_of_examples, times_examples
 from tests.helpers import ROOT, copy_of_specs
 
 FILES = {  # and the table that loads them; together: sweeps, references, literature, footnotes, crops
@@ -83,7 +83,7 @@ def load_everything(root: Path, name: str = "table2") -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@settings(max_examples=settings.default.max_examples // 2)
+@share_of_examples(2)
 @given(data=st.data())
 def test_damaged_table_is_loaded_or_refused(root: Path, name: str, data: st.DataObject) -> None:
     original = (ROOT / name).read_bytes()

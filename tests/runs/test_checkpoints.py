@@ -17,7 +17,7 @@ from paperbench.runs.checkpoints import Checkpoints, DamagedCheckpointError
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.store import Store
-from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
+from paperbench.tensor_file import TensorFileError, read_tensor_file, tensor_file_bytes
 from tests.limits import limit_memory
 from tests.runs.running import assert_equal, train
 
@@ -131,6 +131,14 @@ def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) ->
         (lambda data: data[:-1], "is not a checkpoint"),
         (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[10**6, 10**6])), "is not a checkpoint"),
         (lambda data: header(data, lambda h: h.pop("__metadata__")), "is not a checkpoint"),
+        (lambda data: header(data, lambda h: h.update(__metadata__=None)), "is not a checkpoint"),
+        (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[-1])), "is not a checkpoint"),
+        (lambda data: header(data, lambda h: h["model.fc.bias"].update(data_offsets=[0, 40])), "is not a checkpoint"),
+        (lambda data: (10**18).to_bytes(8, "little") + data[8:], "is not a checkpoint .*too long"),
+        (lambda data: len(data).to_bytes(8, "little") + data[8:], "is not a checkpoint"),
+        (lambda data: data[:8] + b"[" * (len(data) - 8), "is not a checkpoint"),
+        (lambda data: bytes(len(data)), "is not a checkpoint"),
+        (lambda data: data[:5], "is not a checkpoint"),
         (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is not a checkpoint"),
         (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is not a checkpoint"),
         (lambda data: facts(data, '"format":1', '"format":2'), "format: must be 1, not 2"),
@@ -152,6 +160,12 @@ def test_invalid_checkpoint_bytes_are_refused(
         Checkpoint.from_bytes(data, run.id)
 
 
+def test_tensors_of_a_type_that_torch_lacks_are_refused(checkpoint: Checkpoint) -> None:
+    data = header(checkpoint.to_bytes(), lambda h: h["model.fc.bias"].update(dtype="F8_E8M0", shape=[40]))
+    with pytest.raises(TensorFileError, match="is not a safetensors file"):
+        read_tensor_file(data)
+
+
 def test_foreign_file_with_right_hash_fails_the_run_and_stays(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
     newer = directory.checkpoints.write(9, b"PK\3\4 of another age")
@@ -170,6 +184,9 @@ def test_foreign_file_with_right_hash_fails_the_run_and_stays(run: PlannedRun, t
         lambda state: state.update({"model.fc.bias": torch.zeros(11)}),
         lambda state: state.pop("momentum.3"),
         lambda state: state.pop("window.loss"),
+        lambda state: state.update({"window.loss": torch.zeros((), dtype=torch.float32)}),
+        lambda state: state.update({"momentum.3": state["momentum.3"].double()}),
+        lambda state: state.update({"model.more": torch.zeros(2**40, 0)}),
         lambda state: state.update({"noise.cpu": torch.zeros(3, dtype=torch.uint8)}),
     ],
 )

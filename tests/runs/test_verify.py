@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -12,16 +14,24 @@ from typing import Any
 import pytest
 import torch
 
+from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.runs.rerun import NotRepeatableError, Rerun, rerun_prefix
+from paperbench.runs.rerun import DisprovedError, NotRepeatableError, Rerun, Retest, rerun_prefix, retest
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import VerifiedRun, verify
+from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import Drops
+from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import Trainer
 from tests.helpers import json_with_hash
+from tests.limits import limit_memory
 from tests.runs.running import CPU, plan_run, train
+
+
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 @pytest.fixture
@@ -74,6 +84,8 @@ def test_diverged_run_verifies(run: PlannedRun, tmp_path: Path) -> None:
     ("key", "update_hash", "message"),
     [
         ("test_error", False, "does not have the sha256 of its values"),
+        ("test_error", True, "model.safetensors and record.json contradict each other (result): one was edited."),
+        ("test_loss", True, "model.safetensors and record.json contradict each other (result): one was edited."),
         ("moving_average_test_loss", True, "its last or best test error differs"),
         ("best_test_error", True, "its last or best test error differs"),
     ],
@@ -84,7 +96,63 @@ def test_edited_record_is_found(
     record = json.loads(directory.record_file.read_text())
     record["result"][key] = 6.37
     directory.record_file.write_text(json_with_hash(record) if update_hash else json.dumps(record))
-    assert message in problem(store)
+    assert any(message in found for found in problems(store))
+
+
+def test_weights_of_another_seed_are_found(store: Store, directory: RunDirectory) -> None:
+    record = record_of(directory)
+    directory.checkpoints.newest_first()[0].path.unlink()
+    other = store.directory(record.spec.run_id(7))
+    directory.path.rename(other.path)
+    other.write_record(replace(record, run=other.path.name, seed=7))
+    assert "contradict each other (run, seed)" in problem(store)
+
+
+def forge(directory: RunDirectory, edit: Callable[[dict[str, torch.Tensor]], object] = dict, **result: float) -> None:
+    """Change the result in record and weights, and the tensors of the net, and recompute all hashes."""
+    record = record_of(directory)
+    assert record.result
+    forged = replace(record, result=replace(record.result, **result))
+    tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
+    edit(tensors)
+    metadata.update(recorded_metadata(record.spec, record.seed, forged.result))
+    directory.write_weights(tensor_file_bytes(tensors, metadata))
+    digest = hashlib.sha256(directory.weights_file.read_bytes()).hexdigest()
+    directory.write_record(replace(forged, files=replace(record.files, weights_sha256=digest)))
+
+
+def test_error_of_a_fraction_of_an_image_is_found(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
+    forge(directory, test_error=6.37)
+    assert problems(store) == [], "the number of test images is not known"
+    (found,) = verify(store, [run.dataset])
+    assert "6.37 % is not the error of a whole number of 40 test images." in found.problems[0]
+    record = record_of(directory)
+    directory.write_record(replace(record, data=replace(record.data, canonical=True)))
+    assert problems(store) == []
+    forge(directory, test_error=6.375)
+    assert "6.375 % is not the error of a whole number of 10,000 test images." in problem(store)
+
+
+def test_data_that_are_called_canonical_must_be_the_original(
+    store: Store, directory: RunDirectory, run: PlannedRun
+) -> None:
+    record = record_of(directory)
+    directory.write_record(replace(record, data=replace(record.data, canonical=True)))
+    original = replace(run.dataset, canonical=True, y_test=run.dataset.y_test[::-1].copy())
+    (found,) = verify(store, [original])
+    assert "calls its data canonical, but the fingerprint is not that of the original data." in found.problems[0]
+    assert verify(store, [replace(original, key="cifar100")])[0].problems == []
+
+
+@pytest.mark.parametrize(("left", "rests_on_record"), [("checkpoint", False), ("model", False), ("neither", True)])
+def test_finished_run_without_any_net_rests_on_its_record(
+    store: Store, directory: RunDirectory, left: str, rests_on_record: bool
+) -> None:
+    for file in directory.path.glob("*.safetensors"):
+        if not file.name.startswith(left):
+            file.unlink()
+    (found,) = verify(store)
+    assert (found.problems, found.rests_on_record) == ([], rests_on_record)
 
 
 def test_invalid_spec_is_found(store: Store, directory: RunDirectory) -> None:
@@ -193,13 +261,107 @@ def test_temporary_and_damaged_files_are_remarks(store: Store, directory: RunDir
     assert temporary.endswith("record.json.1-2.tmp is incomplete: a killed process left it. You can delete it.")
 
 
-def test_run_with_problems_is_checked_twice(
+def test_checkpoints_pruned_during_the_check_are_no_problem(
     store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = directory.record_file.read_bytes()
-    directory.record_file.write_bytes(record[:-7])
-    monkeypatch.setattr("paperbench.runs.verify.time.sleep", lambda _: directory.record_file.write_bytes(record))
+    """Three times in a row, another process saves and prunes between listing and reading."""
+    read, saves = CheckpointFile.read, iter(range(3))
+
+    def pruned_before(self: CheckpointFile) -> bytes:
+        if next(saves, None) is None:
+            return read(self)
+        data = self.path.read_bytes()
+        self.path.unlink()
+        try:
+            return read(self)
+        finally:
+            self.path.write_bytes(data)
+            with open(directory.path / "another file", "ab") as stream:
+                stream.write(b"longer")
+
+    monkeypatch.setattr(CheckpointFile, "read", pruned_before)
     assert problems(store) == []
+
+
+def test_run_whose_files_change_during_every_check_is_a_remark(
+    store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.record_file.write_bytes(directory.record_file.read_bytes()[:-7])
+    read = RunDirectory.read_record
+
+    def written_before(self: RunDirectory) -> Record | None:
+        with open(self.history_file, "ab") as stream:
+            stream.write(b" ")
+        return read(self)
+
+    monkeypatch.setattr(RunDirectory, "read_record", written_before)
+    (found,) = verify(store)
+    assert found.problems == []
+    assert "is being written: its files changed during every check." in found.remarks[-1]
+
+
+def test_run_that_is_moved_away_during_the_check_is_left_out(
+    store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Checkpoints.newest_first
+
+    def moved_before(self: Checkpoints) -> list[CheckpointFile]:
+        if directory.path.exists():
+            directory.supersede()
+        return read(self)
+
+    monkeypatch.setattr(Checkpoints, "newest_first", moved_before)
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize("start", [1, *(slow(n) for n in range(2, 8))])
+def test_run_that_trains_during_the_check_has_no_problems(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    """From the given file operation of `verify` on, each one is followed by an iteration and a save."""
+    train(run, tmp_path, stop_at=2)
+    operations, stops, is_training = itertools.count(1), iter(range(3, 21)), [False]
+
+    def followed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **names: Any) -> Any:
+            found = function(*arguments, **names)
+            if not is_training[0] and next(operations) >= start and (stop := next(stops, None)):
+                is_training[0] = True
+                train(run, tmp_path, stop_at=stop)
+                is_training[0] = False
+            return found
+
+        return wrapped
+
+    for name in ("open", "listdir", "scandir"):
+        monkeypatch.setattr(os, name, followed(getattr(os, name)))
+    (found,) = verify(Store(tmp_path))
+    assert found.problems == []
+    assert next(stops, 21) > 3, "the run was trained meanwhile"
+
+
+@pytest.mark.parametrize("size", [3 * 10**9, 10**6])
+def test_sparse_checkpoint_does_not_hide_other_runs(store: Store, directory: RunDirectory, size: int) -> None:
+    other = store.directory("0-s0")
+    other.path.mkdir()
+    name = f"checkpoint-9-{hashlib.sha256(bytes(10**6)).hexdigest()[:16]}.safetensors"
+    (other.path / name).touch()
+    os.truncate(other.path / name, size)
+    with limit_memory():
+        odd, sound = verify(store)
+    (text,) = odd.problems
+    assert text.startswith(f"{other.path / name} ")
+    assert sound.record == record_of(directory)
+
+
+def test_checkpoint_that_does_not_fit_the_memory_is_a_problem(
+    store: Store, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("safetensors.torch.load", exhausted)
+    assert problem(store).endswith(".safetensors does not fit into the memory.")
 
 
 def repeated(run: PlannedRun, record: Record, history: list[HistoryLine], seed: int = 0) -> Rerun:
@@ -245,11 +407,112 @@ def test_rerun_on_other_machine_allows_small_differences(run: PlannedRun, direct
         assert rerun.deviation == pytest.approx(1 - 1 / factor)
 
 
-def test_rerun_uses_recorded_thread_count(run: PlannedRun, directory: RunDirectory) -> None:
+@pytest.mark.parametrize(("processors", "is_same_machine"), [(2, True), (1, False)])
+def test_rerun_uses_recorded_thread_count_on_as_many_processors(
+    run: PlannedRun,
+    directory: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    processors: int,
+    is_same_machine: bool,
+) -> None:
+    threads, step = [], Trainer.step
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(processors))
+    monkeypatch.setattr(Trainer, "step", lambda self: threads.append(torch.get_num_threads()) or step(self))
     before = torch.get_num_threads()
-    rerun = repeated(run, first_session(record_of(directory), threads=before + 1), directory.history())
-    assert rerun.is_same_machine
+    rerun = repeated(run, first_session(record_of(directory), threads=2), directory.history())
+    assert rerun.is_same_machine == is_same_machine
+    assert set(threads) == {processors}
     assert torch.get_num_threads() == before
+
+
+def test_rerun_of_too_many_images_is_refused(
+    run: PlannedRun, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 80)
+    assert {repeated(run, record_of(directory), directory.history(), seed).iterations for seed in range(5)} == {5}
+    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 79)
+    with pytest.raises(NotRepeatableError, match="its first history line is after more than 79 images"):
+        repeated(run, record_of(directory), directory.history())
+
+
+def test_rerun_that_does_not_fit_the_memory_is_refused(
+    run: PlannedRun, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(_: Trainer) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(Trainer, "step", exhausted)
+    with pytest.raises(NotRepeatableError, match="memory of cpu is not sufficient"):
+        repeated(run, record_of(directory), directory.history())
+
+
+@pytest.mark.parametrize("net", [{"num_classes": 5}, {"in_chans": 1}])
+def test_net_for_other_data_is_not_retrained(run: PlannedRun, directory: RunDirectory, net: dict[str, int]) -> None:
+    record = record_of(directory)
+    spec = replace(record.spec, net={**record.spec.net, **net})
+    with pytest.raises(DisprovedError, match="has a net for other images or classes than those of random pixels"):
+        repeated(run, replace(record, spec=spec, run=spec.run_id(0)), directory.history())
+
+
+def retested(run: PlannedRun, directory: RunDirectory, **machine: Any) -> Retest:
+    record = record_of(directory)
+    record = first_session(record, **machine) if machine else record
+    return retest(record, directory.weights_file, run.dataset, CPU)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", slow("bf16-fp32-stream")])
+@pytest.mark.parametrize("at_test", ["reestimated", slow("moving_average")])
+def test_saved_net_has_the_recorded_result(run: PlannedRun, tmp_path: Path, precision: Any, at_test: Any) -> None:
+    recipe = replace(run.recipe, batch_norm=replace(run.recipe.batch_norm, at_test=at_test))
+    run = plan_run(recipe, run.dataset, precision=precision)
+    directory, _ = train(run, tmp_path)
+    assert retested(run, directory) == Retest(run.id, 40, True, True, 0, 0.0)
+
+
+def test_forged_result_is_not_that_of_the_saved_net(run: PlannedRun, directory: RunDirectory, store: Store) -> None:
+    result = record_of(directory).result
+    assert result
+    forge(directory, test_error=result.test_error - 2.5)
+    assert verify(store, [run.dataset])[0].problems == [], "the files agree"
+    tested = retested(run, directory)
+    assert (tested.changed, tested.holds) == (1, False)
+    assert retested(run, directory, device="another CPU").holds, "another machine may round one image differently"
+    forge(directory, test_error=result.test_error - 5)
+    assert not retested(run, directory, device="another CPU").holds
+
+
+@pytest.mark.parametrize(("factor", "holds_elsewhere"), [(1.001, True), (1.005, False)])
+def test_forged_loss_is_not_that_of_the_saved_net(
+    run: PlannedRun, directory: RunDirectory, factor: float, holds_elsewhere: bool
+) -> None:
+    result = record_of(directory).result
+    assert result
+    forge(directory, test_loss=result.test_loss * factor)
+    assert not retested(run, directory).holds
+    assert retested(run, directory, device="another CPU").holds == holds_elsewhere
+
+
+def test_net_of_another_run_does_not_have_the_result(run: PlannedRun, directory: RunDirectory, tmp_path: Path) -> None:
+    other, _ = train(replace(run, seed=1), tmp_path / "other")
+    forge(directory, lambda tensors: tensors.update(read_tensor_file(other.weights_file.read_bytes())[0]))
+    assert not retested(run, directory).holds
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda tensors: tensors.pop("fc.bias"),
+        lambda tensors: tensors.update({"fc.bias": torch.zeros(11)}),
+        lambda tensors: tensors.update({"fc.bias": torch.zeros(10, dtype=torch.float64)}),
+        lambda tensors: tensors.update({"more": torch.zeros(1)}),
+    ],
+)
+def test_weights_that_do_not_fit_the_net_disprove_the_record(
+    run: PlannedRun, directory: RunDirectory, edit: Callable[[dict[str, torch.Tensor]], object]
+) -> None:
+    forge(directory, edit)
+    with pytest.raises(DisprovedError, match="does not hold the net of the record: missing, unknown or of another"):
+        retested(run, directory)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,12 @@ def changed(**changes: Any) -> dict[str, Any]:
     ("changes", "blamed", "message"),
     [
         ({"batch_size": 0}, "batch_size", "must be at least 1, not 0."),
+        ({"batch_size": 2**40}, "batch_size", "must be at most 65536, not 1099511627776."),
+        ({"iterations": 10**18}, "iterations", "must be at most 1000000000000, not 1000000000000000000."),
+        ({"augmentation": {"padding": 10**6}}, "augmentation.padding", "must be at most 64, not 1000000."),
+        ({"drops": {"at": list(range(400, 1500))}}, "drops.at", "must have at most 1000 entries, not "),
+        ({"learning_rate": 1e308}, "learning_rate", "must be at most 1e+30, not 1e+308."),
+        ({"drops": {"factor": 1e-200}}, "drops", "must leave a learning rate of at least 1e-30."),
         ({"momentum": 1}, "momentum", "must be below 1, not 1."),
         ({"momentum": 0, "momentum_form": "nesterov"}, "momentum", "must be above 0 with nesterov."),
         ({"batch_norm": {"group": 1}}, "batch_norm.group", "must be at least 2, not 1."),
