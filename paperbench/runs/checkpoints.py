@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import RunError
-from paperbench.files import DAMAGED, UNGUARDED, Writer, format_read_error, list_files, read_at_most
+from paperbench.files import DAMAGED, UNGUARDED, Writer, format_read_error, list_directory, read_at_most
 
 _MAX_BYTES = 2_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
@@ -63,13 +63,13 @@ class Checkpoints:
         Raises:
             PaperbenchError: The directory cannot be read.
         """
-        matches = ((path, _NAME.fullmatch(path.name)) for path in list_files(self.path, "checkpoint-*.safetensors"))
+        matches = ((path, _NAME.fullmatch(path.name)) for path in list_directory(self.path))
         files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 
     def damaged(self) -> list[Path]:
         """Return the damaged checkpoints that were set aside."""
-        return list_files(self.path, f"checkpoint-*{DAMAGED}")
+        return [path for path in list_directory(self.path) if path.match(f"checkpoint-*{DAMAGED}")]
 
     def write(self, iteration: int, data: bytes) -> CheckpointFile:
         """Write a checkpoint beside the existing ones.
@@ -98,7 +98,8 @@ class Checkpoints:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]
         for file in others:
-            self._writer.remove(file.path)
+            if not file.path.is_dir():
+                self._writer.remove(file.path)
 
     def set_aside(self, file: CheckpointFile) -> Path:
         """Rename a damaged checkpoint so that it is no longer used; return its new path."""

@@ -45,8 +45,8 @@ READ_BY = {
 }
 COMMANDS = {place: commands for commands, places in READ_BY.items() for place in places}
 
-EMPTIED = (PAUSED, "results", "results/runs", "results/external", "results/superseded", f"{PAUSED}/{{older}}")
-"""Places where a directory is no obstacle: without results, runs start; an old checkpoint is moved to be deleted."""
+EMPTIED = (PAUSED, "results", "results/runs", "results/external", "results/superseded")
+"""Places where a directory is no obstacle: without results, runs start."""
 
 Thing = Callable[[Path, Path], object]
 THINGS: dict[str, Thing] = {
