@@ -66,18 +66,6 @@ def list_directory(directory: Path) -> list[Path]:
         raise PaperbenchError(format_read_error(directory, error, "Check its permissions.")) from error
 
 
-def list_files(directory: Path, pattern: str) -> list[Path]:
-    """Return the files of a directory whose names match a shell pattern: `list_directory` without directories.
-
-    Raises:
-        PaperbenchError: The directory cannot be read.
-    """
-    try:
-        return [path for path in list_directory(directory) if path.match(pattern) and not path.is_dir()]
-    except OSError as error:
-        raise PaperbenchError(format_read_error(directory, error, "Check its permissions.")) from error
-
-
 def format_read_error(path: Path, error: OSError, remedy: str) -> str:
     """Return the message for a file that cannot be read."""
     return f"{path} cannot be read: {error.strerror or error}. {remedy}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paperbench.errors import RunError
-from paperbench.files import TEMPORARY, UNGUARDED, Writer, list_directory, list_files, report_write_errors
+from paperbench.files import TEMPORARY, UNGUARDED, Writer, list_directory, report_write_errors
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.hashed import ForeignRecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
@@ -51,8 +51,10 @@ class RunDirectory:
 
     def clear_leftovers(self) -> None:
         """Delete incomplete files of killed processes; only the holder of the run's lease may do so."""
-        for leftover in list_files(self.path, f"*{TEMPORARY}"):
-            self._writer.remove(leftover)
+        with report_write_errors(self.path):
+            for leftover in list_directory(self.path):
+                if leftover.name.endswith(TEMPORARY) and not leftover.is_dir():
+                    self._writer.remove(leftover)
 
     def read_record(self) -> Record | None:
         """Return the record, or None if it does not exist yet.
