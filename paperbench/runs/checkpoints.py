@@ -98,8 +98,7 @@ class Checkpoints:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]
         for file in others:
-            if not file.path.is_dir():
-                self._writer.remove(file.path)
+            self._writer.remove(file.path)
 
     def set_aside(self, file: CheckpointFile) -> Path:
         """Rename a damaged checkpoint so that it is no longer used; return its new path."""

@@ -51,10 +51,9 @@ class RunDirectory:
 
     def clear_leftovers(self) -> None:
         """Delete incomplete files of killed processes; only the holder of the run's lease may do so."""
-        with report_write_errors(self.path):
-            for leftover in list_directory(self.path):
-                if leftover.name.endswith(TEMPORARY) and not leftover.is_dir():
-                    self._writer.remove(leftover)
+        for leftover in list_directory(self.path):
+            if leftover.name.endswith(TEMPORARY):
+                self._writer.remove(leftover)
 
     def read_record(self) -> Record | None:
         """Return the record, or None if it does not exist yet.
