@@ -100,7 +100,8 @@ class Writer:
         Raises:
             PaperbenchError: The file cannot be written, for example because the disk is full; the old one is unchanged.
         """
-        self.write_open(path, data).close()
+        with report_write_errors(path):
+            self.write_open(path, data).close()
 
     def write_open(self, path: Path, data: bytes) -> BinaryIO:
         """Replace a file as `write` does, and return the new one, open at its end."""
@@ -139,13 +140,14 @@ class Writer:
             return self.rename(path, path.with_name(path.name + DAMAGED))
 
     def remove(self, path: Path) -> None:
-        """Delete a file if it exists.
+        """Delete a file if it exists; a directory stays.
 
         Raises:
             PaperbenchError: It cannot be deleted.
         """
         with report_write_errors(path), suppress(FileNotFoundError):
-            self.rename(path, _temporary(path)).unlink()  # the new name is no other process's
+            if not path.is_dir():
+                self.rename(path, _temporary(path)).unlink()  # the new name is no other process's
 
     def rename(self, path: Path, target: Path) -> Path:
         """Rename a file or a directory; return its new path.

@@ -24,10 +24,14 @@ def tensor_file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     """Return the bytes of a file with these tensors, on any device and in any memory layout, and this metadata.
 
     The library writes the keys of its header in a random order; here they are sorted.
+
+    Raises:
+        MemoryError: The memory is not sufficient.
     """
     import safetensors.torch
 
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    _require_memory(2 * sum(tensor.nbytes for tensor in on_cpu.values()))
     data = safetensors.torch.save(on_cpu, dict(metadata))
     values = _values_offset(data)
     header = json.dumps(json.loads(data[8:values]), sort_keys=True).encode()
@@ -40,11 +44,13 @@ def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raises:
         TensorFileError: The bytes are not a safetensors file.
+        MemoryError: The memory is not sufficient.
     """
     import safetensors.torch
 
     if _values_offset(data) > _MAX_HEADER_BYTES:
         raise TensorFileError("is not a safetensors file (its header is too long)")
+    _require_memory(len(data))
     try:
         return safetensors.torch.load(data), _metadata(data[8 : _values_offset(data)])
     except (SafetensorError, KeyError, ValueError) as error:  # KeyError: a type of number that torch lacks
@@ -86,3 +92,8 @@ def _metadata(header: bytes) -> dict[str, str]:
 def _values_offset(data: bytes) -> int:
     """Return the offset of the tensor values: after 8 bytes with the header's length, and the header in JSON."""
     return 8 + int.from_bytes(data[:8], "little")
+
+
+def _require_memory(size: int) -> None:
+    """Raise a MemoryError, where the library would panic or abort, unless so many bytes can be allocated."""
+    bytearray(size)

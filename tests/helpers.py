@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from paperbench import files
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.record import Code, DataFacts, Divergence, Environment, Files, Record, Result, Session
 from paperbench.runs.store import RunDirectory, Store
@@ -83,30 +82,6 @@ class HalfWritten:
         self._stream.flush()
         if self._halfway():
             self._stream.write(data[len(data) // 2 :])
-
-
-def hook_disk_operations(hook: Callable[[], bool]) -> None:
-    """Call a hook before and after each sync, rename and deletion, and halfway through each write.
-
-    The patches are permanent, so use this only in a process that ends soon.
-
-    Args:
-        hook: Returns whether to write the second half.
-    """
-
-    def around(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any, **names: Any) -> Any:
-            hook()
-            result = function(*arguments, **names)
-            hook()
-            return result
-
-        return wrapped
-
-    files.open = lambda *of, **names: HalfWritten(open(*of, **names), hook)  # noqa: SIM115
-    os.fsync = around(os.fsync)
-    Path.replace = around(Path.replace)
-    Path.unlink = around(Path.unlink)
 
 
 def random_images(n: int, seed: int = 0, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:

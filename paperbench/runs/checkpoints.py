@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import RunError
-from paperbench.files import DAMAGED, UNGUARDED, Writer, format_read_error, read_at_most
+from paperbench.files import DAMAGED, UNGUARDED, Writer, format_read_error, list_directory, read_at_most
 
 _MAX_BYTES = 2_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
@@ -58,14 +58,18 @@ class Checkpoints:
         self.path, self._writer = path, writer
 
     def newest_first(self) -> list[CheckpointFile]:
-        """Return all checkpoints, the highest iteration first."""
-        matches = ((path, _NAME.fullmatch(path.name)) for path in self.path.glob("checkpoint-*.safetensors"))
+        """Return all checkpoints, the highest iteration first.
+
+        Raises:
+            PaperbenchError: The directory cannot be read.
+        """
+        matches = ((path, _NAME.fullmatch(path.name)) for path in list_directory(self.path))
         files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 
     def damaged(self) -> list[Path]:
         """Return the damaged checkpoints that were set aside."""
-        return sorted(self.path.glob(f"checkpoint-*{DAMAGED}"))
+        return [path for path in list_directory(self.path) if path.match(f"checkpoint-*{DAMAGED}")]
 
     def write(self, iteration: int, data: bytes) -> CheckpointFile:
         """Write a checkpoint beside the existing ones.
@@ -94,8 +98,7 @@ class Checkpoints:
             previous = next((file for file in others if file.iteration < newest.iteration), None)
             others = [file for file in others if file is not previous]
         for file in others:
-            if not file.path.is_dir():
-                self._writer.remove(file.path)
+            self._writer.remove(file.path)
 
     def set_aside(self, file: CheckpointFile) -> Path:
         """Rename a damaged checkpoint so that it is no longer used; return its new path."""

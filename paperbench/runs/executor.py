@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from paperbench.errors import RunError
+from paperbench.errors import PaperbenchError, RunError
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
 from paperbench.runs.limits import Limits
@@ -178,7 +178,10 @@ class Executor:
             self._observer.started(run, session.trainer.iteration, last, engine, session.engine.reason)
             with closing(session.directory):
                 self._observer.ended(session.train())
-        except (MemoryError, RuntimeError) as error:
+        except PaperbenchError:
+            lease.check()  # the cause may be what another process has done since it took over
+            raise
+        except Exception as error:
             if not is_out_of_memory(error):
                 raise
             has_checkpoint = bool(self._store.directory(run.id).checkpoints.newest_first())

@@ -51,8 +51,8 @@ class RunDirectory:
 
     def clear_leftovers(self) -> None:
         """Delete incomplete files of killed processes; only the holder of the run's lease may do so."""
-        for leftover in self.path.glob(f"*{TEMPORARY}"):
-            if not leftover.is_dir():
+        for leftover in list_directory(self.path):
+            if leftover.name.endswith(TEMPORARY):
                 self._writer.remove(leftover)
 
     def read_record(self) -> Record | None:

@@ -17,15 +17,25 @@ from paperbench.models import ResidualNet
 from paperbench.specs.run_spec import Precision
 from paperbench.training.precision import autocast, set_arithmetic
 
-_OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
-"""Parts of the messages of plain RuntimeErrors raised by CUDA, by torch on CPUs, and by cuDNN or cuBLAS."""
+_OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
+"""Parts of the messages of plain RuntimeErrors raised by CUDA, by torch on CPUs, by cuDNN or cuBLAS, and by oneDNN."""
+_LITTLE_BYTES = 32 * 2**20
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that the GPU or the machine is out of memory."""
+    """Whether an error means that the GPU or the machine is out of memory.
+
+    Libraries may raise anything then, such as a SystemError. So any error counts while hardly any memory is left.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(message in str(error) for message in _OUT_OF_MEMORY_MESSAGES)
+    if isinstance(error, RuntimeError) and any(message in str(error) for message in _OUT_OF_MEMORY_MESSAGES):
+        return True
+    try:
+        bytearray(_LITTLE_BYTES)
+    except MemoryError:
+        return True
+    return False
 
 
 def step_memory(

@@ -1,10 +1,13 @@
-"""Full and read-only disks, and the estimate of the disk space that runs need."""
+"""Failing disks, kills, suspensions, too little memory or disk space; and the estimate of the space that runs need."""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,48 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs.disk_space import check_disk_space, format_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
+from tests.helpers import ROOT
 from tests.runs.running import Log, assert_same, train
+
+FAULTS = {
+    "limit memory": ((9, 1, 6), (4, 1, 12), (1, 1, 48)),
+    "fail": ((90, 1, 10), (6, 1, 140), (1, 4, 3_000)),
+    "kill before": ((60, 1, 3), (4, 1, 40), (1, 1, 150)),
+    "kill after": ((60, 1, 3), (4, 1, 40), (1, 1, 150)),
+    "suspend": ((150, 1, 5), (8, 1, 100), (1, 3, 2_000)),
+}
+"""For each kind of fault, by default, with --full and with --stress: see `Task` for the first two numbers; the third is
+how many trainings that disturbs at least."""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or not shutil.which("cc"), reason="needs glibc and a C compiler")
+def test_disturbed_trainings_end_clearly_and_lose_nothing(tmp_path: Path, full: bool, stress: bool) -> None:
+    """Of a run that starts and of one that resumes, disturbed at their calls to the C library or by limits on memory.
+
+    A training ends with a clear error, unless it is killed; oneDNN crashes at times when it gets no memory. Nothing but
+    the results directory changes. A second training ends with the same bits as one that was never disturbed, and starts
+    no earlier than at the last saved iteration. A process that was suspended until another has taken over changes none
+    of its files.
+    """
+    shim = tmp_path / "shim.so"
+    source = Path(__file__).with_name("faulty_libc.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", shim, source, "-ldl"], check=True)
+    tasks = {kind: tiers[full + stress] for kind, tiers in FAULTS.items()}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.runs.faults", shim, tmp_path]
+        + [json.dumps({"kind": kind, "stride": stride, "variants": n}) for kind, (stride, n, _) in tasks.items()],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(shim), "OMP_NUM_THREADS": "1"},
+        timeout=20_000,
+        check=True,
+    )
+    answers = dict(zip(tasks, map(json.loads, done.stdout.splitlines()), strict=True))
+    print({kind: answer["ends"] for kind, answer in answers.items()})
+    problems = [problem for answer in answers.values() for problem in answer["problems"]]
+    assert not problems, "\n\n".join([f"{len(problems)} problems", *problems[:5]])
+    for kind, (*_, cases) in tasks.items():
+        assert sum(answers[kind]["ends"].values()) >= cases, kind
+    assert answers["limit memory"]["ends"].keys() & {"failed", "refused"}, "the limits were tight"
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -12,20 +11,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs import lease as lease_module
-from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.executor import Executor
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.training.trainer import Trainer
 from tests.runs.running import CPU, Log, assert_same, train
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -360,59 +356,6 @@ def test_heartbeat_notices_a_lost_lease(
     assert lease._heartbeat
     lease._heartbeat.join(60)
     assert lease.is_lost
-
-
-def slow(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.full)
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("successor_is_alive", [True, slow(False)])
-@pytest.mark.parametrize(
-    ("owner", "name", "call"),
-    [
-        (Checkpoints, "write", 3),
-        slow(RunDirectory, "append_history", 4),
-        (RunDirectory, "write_record", 4),
-        slow(Trainer, "finish", 1),
-        (os, "fsync", 6),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_resumed_process_does_not_overwrite_its_successor(
-    run: PlannedRun,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: Any,
-    name: str,
-    call: int,
-    successor_is_alive: bool,
-) -> None:
-    """The process is suspended at its n-th call of a function; meanwhile another one finishes its run."""
-    store = Store(tmp_path / "part")
-    directory = store.directory(run.id)
-    finished: dict[str, bytes] = {}
-    original = getattr(owner, name)
-    calls = itertools.count(1)
-
-    def suspended(self: object, *arguments: object, **names: object) -> object:
-        if next(calls) == call:
-            monkeypatch.setattr(owner, name, original)
-            (store.root / "leases" / f"{run.id}.1").unlink()  # as a process does that takes over
-            train(run, store.root)
-            if successor_is_alive:
-                (store.root / "leases" / f"{run.id}.2").write_text("the successor")
-            finished.update({path.name: path.read_bytes() for path in directory.path.iterdir()})
-        return original(self, *arguments, **names)
-
-    monkeypatch.setattr(owner, name, suspended)
-    log = Log()
-    assert Executor(store, CPU, Limits(), log).run_all([run]) == [], "the run has not failed"
-    assert finished, "the function was called often enough"
-    assert "this process lost its lease" in log.warnings[-1]
-    assert log.skips == [(run.id, "finished at iteration 20 already")]
-    assert log.failures == log.records == []
-    assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == finished
 
 
 @pytest.mark.usefixtures("clock")

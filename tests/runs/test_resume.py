@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
 import shutil
 import signal
@@ -15,17 +13,15 @@ import pytest
 import torch
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs import store as store_module
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
+from paperbench.specs.recipe import BatchNormSettings, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
 from paperbench.training.trainer import Trainer
 from paperbench.typed import to_json
-from tests.helpers import HalfWritten, hook_disk_operations
 from tests.runs.running import Log, assert_same, edit_checkpoint, plan_run, tiny_recipe, train
 
 
@@ -160,50 +156,6 @@ def test_signal_during_final_averaging_can_be_resumed(
     part, log = train(run, tmp_path)
     assert log.steps == []
     assert_same(part, expected)
-
-
-def kill_at(point: int) -> None:
-    """Kill this process at the n-th disk operation; each write, sync, rename and deletion has several points."""
-    count = itertools.count(1)
-
-    def tick() -> bool:
-        if next(count) == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return True
-
-    hook_disk_operations(tick)
-    store_module.open = lambda *of: HalfWritten(open(*of), tick)  # type: ignore[attr-defined]  # noqa: SIM115
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_kill_at_any_point_of_a_save_loses_nothing(
-    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, full: bool
-) -> None:
-    """History lines and checkpoints at 2, 4 and 5, then the result."""
-    recipe = tiny_recipe(paper_recipe, iterations=5, drops=Drops((4,), 0.1), monitoring=Monitoring(2, 4, 2, 1.0))
-    run = plan_run(recipe, small_dataset)
-    expected, _ = train(run, tmp_path / "uninterrupted")
-    survived, stride = 0, 1 if full else 12
-    for point in itertools.count(1, stride):
-        root = tmp_path / f"killed at {point}"
-        child = os.fork()
-        if child == 0:
-            try:
-                kill_at(point)
-                train(run, root)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        part, log = train(run, root)
-        if not os.WIFSIGNALED(status):
-            assert os.WEXITSTATUS(status) == 0
-            break
-        assert log.skips or log.record.status == "finished"
-        assert_same(part, expected)
-        assert not list(part.path.glob("*.tmp"))
-        survived += 1
-    assert survived > 50 / stride
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])
