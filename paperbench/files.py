@@ -106,7 +106,7 @@ class Writer:
     def write_open(self, path: Path, data: bytes) -> BinaryIO:
         """Replace a file as `write` does, and return the new one, open at its end."""
         temporary = _temporary(path)
-        try:
+        with report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = open(temporary, "xb")  # noqa: SIM115  (stays open)
             try:
@@ -125,9 +125,6 @@ class Writer:
             finally:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
-        except OSError as error:
-            self.check()  # if another process took over and removed the temporary file, report that instead
-            raise _write_error(path, error) from error
         return stream
 
     def set_aside(self, path: Path) -> Path:
@@ -156,11 +153,7 @@ class Writer:
             OSError: It cannot be renamed.
         """
         self.check()
-        try:
-            path.replace(target)
-        except OSError:
-            self.check()
-            raise
+        path.replace(target)
         try:
             self.check()
         except PaperbenchError:
@@ -192,7 +185,11 @@ def report_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(path, error) from error
+        advice = "Free some space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
+        raise PaperbenchError(
+            f"{path} cannot be written: {error.strerror or error}. {advice} another directory (`--results DIR`), and "
+            "run the same command again."
+        ) from error
 
 
 def _sync_directory(directory: Path) -> None:
@@ -204,11 +201,3 @@ def _sync_directory(directory: Path) -> None:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _write_error(path: Path, error: OSError) -> PaperbenchError:
-    advice = "Free some space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
-    return PaperbenchError(
-        f"{path} cannot be written: {error.strerror or error}. {advice} another directory (`--results DIR`), and run "
-        "the same command again."
-    )

@@ -178,23 +178,23 @@ class Lease:
 
     def _create(self, number: int) -> bool:
         """Create the file with this number, and delete its predecessor; return whether this process now holds it."""
-        path = self._numbered(number)
+        path, predecessor = self._numbered(number), self._numbered(number - 1)
         try:
             with open(path, "xb") as stream:
                 inode, pid = os.fstat(stream.fileno()).st_ino, os.getpid()
                 holder = _Holder(secrets.token_hex(8), inode, _machine_id(), pid, _start_time(pid))
                 content = to_json(holder).encode()
                 stream.write(content)
+            self._file, self._content = path, content
+            # Another process may have created a higher number; or the lease was released and acquired meanwhile.
+            is_holder = self._is_ours() and (number == 1 or _sight(predecessor) == self._seen)
         except FileExistsError:
             return False
-        except OSError:  # a full disk: an empty lease would block other processes until it expires
+        except OSError:  # a full disk: the file would block other processes
             with suppress(OSError):
                 path.unlink()
             raise
-        self._file, self._content = path, content
-        predecessor = self._numbered(number - 1)
-        # Another process may have created a higher number; or the lease was released and acquired meanwhile.
-        if not self._is_ours() or (number > 1 and _sight(predecessor) != self._seen):
+        if not is_holder:
             path.unlink(missing_ok=True)
             self._file = None
             return False
