@@ -63,6 +63,8 @@ def list_directory(directory: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
+        if isinstance(error, NotADirectoryError) and not directory.exists():  # its parent is a file
+            return []
         raise PaperbenchError(format_read_error(directory, error, "Check its permissions.")) from error
 
 
