@@ -20,8 +20,8 @@ class Stream:
             dropped, and what cannot be written is lost: a closed terminal must not end a training.
     """
 
-    def __init__(self, stream: TextIO, is_vital: bool = False) -> None:
-        self._stream, self._is_vital = stream, is_vital
+    def __init__(self, stream: TextIO | None, is_vital: bool = False) -> None:
+        self._stream, self._is_vital = stream or _null_device(), is_vital
         self._error: OSError | None = None
 
     def write(self, text: str) -> int:
@@ -36,7 +36,7 @@ class Stream:
             raise self._error
 
     def isatty(self) -> bool:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):
             return self._stream.isatty()
         return False
 
@@ -64,7 +64,7 @@ def standard_streams() -> Iterator[None]:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # opens the lowest free number
-    streams = [stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr)]  # noqa: SIM115
+    streams: list[Any] = [stream if _is_open(stream) else _null_device() for stream in (sys.stdout, sys.stderr)]
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character
@@ -76,6 +76,19 @@ def standard_streams() -> Iterator[None]:
         for stream in streams:
             try:
                 stream.flush()
-            except (OSError, ValueError):  # reported above; Python would report it again, and exit with 120
-                with suppress(OSError):
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            except (OSError, ValueError, AttributeError):
+                # It was reported above; at its end, Python would report it again, and exit with 120.
+                if stream in (sys.__stdout__, sys.__stderr__):
+                    with suppress(OSError, ValueError):
+                        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _is_open(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and not getattr(stream, "closed", False)
+    except ValueError:  # it is detached
+        return False
+
+
+def _null_device() -> TextIO:
+    return open(os.devnull, "w")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -84,3 +85,23 @@ with standard_streams():
     command = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, script]
     done = subprocess.run(command, check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
     assert done.returncode == 0
+
+
+def test_stream_that_is_closed_detached_or_missing_takes_everything() -> None:
+    closed, detached = io.StringIO(), io.TextIOWrapper(io.BytesIO())
+    closed.close()
+    detached.detach()
+    for stream in (closed, detached, None):
+        with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream), standard_streams():
+            print("lost", flush=True)
+            print("lost", file=sys.stderr, flush=True)
+    assert not Stream(None).isatty()
+
+
+def test_stream_of_a_caller_stays_its_own_if_it_is_full() -> None:
+    """Only the interpreter's own streams become the null device, since they are flushed once more at its end."""
+    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
+        with pytest.raises(OSError, match="No space left"), standard_streams():
+            print("too much", flush=True)
+        assert Path(f"/proc/self/fd/{full.fileno()}").readlink() == Path("/dev/full")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())

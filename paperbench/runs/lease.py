@@ -147,7 +147,7 @@ class Lease:
         if self._heartbeat is not None:
             self._heartbeat.join()
         with suppress(OSError):
-            if self._file is not None and self._is_ours():
+            if self._file is not None and self._is_ours() and self._delete_earlier():
                 self._file.unlink()
         self._file = None
 
@@ -168,10 +168,13 @@ class Lease:
 
     def _highest_number(self) -> int:
         """Return the number of the holder's file; 0 if the lease is free."""
+        return max(self._numbers(), default=0)
+
+    def _numbers(self) -> list[int]:
         # Unlike glob, iterdir raises an error if the directory cannot be read.
         names = [path.name.rpartition(".") for path in self._directory.iterdir()]
         tails = (tail for run_id, _, tail in names if run_id == self._run_id)
-        return max((int(tail) for tail in tails if re.fullmatch("[1-9][0-9]*", tail)), default=0)
+        return [int(tail) for tail in tails if re.fullmatch("[1-9][0-9]*", tail)]
 
     def _numbered(self, number: int) -> Path:
         return self._directory / f"{self._run_id}.{number}"
@@ -198,9 +201,16 @@ class Lease:
             path.unlink(missing_ok=True)
             self._file = None
             return False
-        with suppress(OSError):  # only files are leases
-            predecessor.unlink()
+        self._delete_earlier()
         return True
+
+    def _delete_earlier(self) -> bool:
+        """Delete the files of earlier holders; return whether none is left, which could become the highest again."""
+        earlier = sorted(self._numbers())[:-1]
+        for number in earlier:
+            with suppress(OSError):
+                self._numbered(number).unlink()
+        return not earlier or len(self._numbers()) == 1
 
     def _is_dead(self, file: Path) -> bool:
         """Whether the holder is known to be dead, judging by this attempt and all earlier ones."""

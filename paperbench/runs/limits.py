@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,6 +62,8 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
         if limits.signal is not None:
             raise SystemExit(128 + number)
         limits.signal = number
+        if sys.stderr is None:  # descriptor 2 may be any file
+            return
         with suppress(OSError):  # the terminal may be closed
             os.write(
                 2,
@@ -68,7 +71,7 @@ def stopping_on_signals(limits: Limits) -> Iterator[None]:
             )
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    heeded = [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     previous = {number: signal.signal(number, on_signal) for number in heeded}
     try:
         yield

@@ -124,7 +124,11 @@ def newest_checkpoint(
                 raise CheckpointError(
                     f"holds iteration {checkpoint.iteration:,}, which contradicts its name or the recipe"
                 )
-            logged = checkpoint.facts.history[-1].iteration if checkpoint.facts.history else 0
+            facts = checkpoint.facts
+            logged = facts.history[-1].iteration if facts.history else 0
+            is_tested = bool(logged) and None not in (facts.history[-1].test_error, facts.best_test_error)
+            if logged == run.recipe.iterations and not facts.divergence and not is_tested:
+                raise CheckpointError("contradicts itself: its last iteration was not tested")
             images = torch.tensor((checkpoint.iteration - logged) * run.recipe.batch_size)
             if not torch.equal(checkpoint.state.get("window.images", images), images):
                 raise CheckpointError("contradicts itself: its training loss does not begin at its last history line")

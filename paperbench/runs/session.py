@@ -6,6 +6,7 @@ import math
 import time
 from functools import partial
 from hashlib import sha256
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -149,7 +150,8 @@ class RunSession:
             self.divergence = self._divergence(self._find_divergence())
         elif is_test_due:
             tested = self.trainer.test(self._limits.raise_if_signalled)
-            self._update_best_test_error(tested.error)
+            best = self.best_test_error
+            self.best_test_error = tested.error if best is None else min(tested.error, best)
         images = len(self.run.dataset.x_train)
         seconds = sum(session.seconds for session in self._sessions())
         line = history_line(self.run.recipe, images, iteration, window, tested, round(seconds, 3))
@@ -161,11 +163,6 @@ class RunSession:
     @property
     def _last_logged(self) -> int:
         return self.history[-1].iteration if self.history else 0
-
-    def _update_best_test_error(self, error: float) -> float:
-        """Return the lowest moving-average error so far, including this one."""
-        self.best_test_error = error if self.best_test_error is None else min(error, self.best_test_error)
-        return self.best_test_error
 
     def _is_checkpoint_due(self) -> bool:
         """Whether this iteration may be saved, and saving would not exceed its share of the time."""
@@ -210,16 +207,15 @@ class RunSession:
         Raises:
             Interrupted: A signal arrived; another session can finish the run.
         """
-        final = self.trainer.finish(self._limits.raise_if_signalled)
+        reported, last = self.trainer.finish(self._limits.raise_if_signalled), self.history[-1]
         result, weights_sha256 = None, None
-        if math.isfinite(final.reported.loss):
-            moving = final.moving_average
+        if math.isfinite(reported.loss):
             result = Result(
-                test_error=final.reported.error,
-                test_loss=final.reported.loss,
-                moving_average_test_error=moving.error,
-                moving_average_test_loss=moving.loss if math.isfinite(moving.loss) else None,
-                best_test_error=self._update_best_test_error(moving.error),
+                test_error=reported.error,
+                test_loss=reported.loss,
+                moving_average_test_error=cast(float, last.test_error),  # the last iteration is always tested
+                moving_average_test_loss=last.test_loss,
+                best_test_error=cast(float, self.best_test_error),
             )
             weights = weights_bytes(self.run, self.trainer, result)
             weights_sha256 = sha256(weights).hexdigest()

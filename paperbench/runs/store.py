@@ -104,7 +104,6 @@ class RunDirectory:
         """
         if self._history is None:
             raise ValueError("write_history opens the history")
-        self._writer.check()
         with report_write_errors(self.history_file):
             self._history.write(history_bytes([line]))
             self._history.flush()

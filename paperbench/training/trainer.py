@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -44,19 +43,6 @@ EVALUATION_BATCH = {"cpu": 100, "cuda": 2000}
 
 GROUPS_AT_ONCE = {"cpu": 1, "cuda": 16}
 """BN groups per forward pass of the re-estimation, by device type. Affects only memory and speed."""
-
-
-@dataclass(frozen=True)
-class FinalMetrics:
-    """Test metrics of a finished training.
-
-    Attributes:
-        reported: With the BN statistics that the recipe's `batch_norm.at_test` names.
-        moving_average: With BN's moving averages.
-    """
-
-    reported: EvaluationMetrics
-    moving_average: EvaluationMetrics
 
 
 class Trainer:
@@ -180,21 +166,18 @@ class Trainer:
         """
         return evaluate(self.model, self._test, self.precision, self.device, between_batches)
 
-    def finish(self, between_batches: Callable[[], None] = no_interrupt) -> FinalMetrics:
-        """Test the trained net, and leave in it the BN statistics that the recipe uses at test.
+    def finish(self, between_batches: Callable[[], None] = no_interrupt) -> EvaluationMetrics:
+        """Test the trained net with the BN statistics that the recipe uses at test, and leave them in the net.
 
         Args:
             between_batches: Called before each batch; may raise to abort, after which the trainer cannot be used.
         """
-        moving_average = self.test(between_batches)
         self._set_batch_count()
-        if self.recipe.batch_norm.at_test == "moving_average":
-            return FinalMetrics(moving_average, moving_average)
-        group = self.recipe.batch_norm.group
-        reestimate_batch_norm(
-            self.model, self._reestimation_batches(), group, self.precision, self.device, between_batches
-        )
-        return FinalMetrics(self.test(between_batches), moving_average)
+        batch_norm = self.recipe.batch_norm
+        if batch_norm.at_test == "reestimated":
+            batches = self._reestimation_batches()
+            reestimate_batch_norm(self.model, batches, batch_norm.group, self.precision, self.device, between_batches)
+        return self.test(between_batches)
 
     def _reestimation_batches(self) -> Iterator[Tensor]:
         """Yield one pass of augmented training images, several BN groups at once, without an incomplete last group."""

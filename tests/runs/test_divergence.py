@@ -255,13 +255,14 @@ def test_infinite_moving_average_loss_is_not_divergence(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result uses re-estimated statistics, so only the moving-average loss is missing."""
-    finish = Trainer.finish
+    test, finish = Trainer.test, Trainer.finish
 
-    def overflowing(self: Trainer, *arguments: Any) -> Any:
-        final = finish(self, *arguments)
-        return replace(final, moving_average=replace(final.moving_average, loss=math.inf))
+    def finishing(self: Trainer, *arguments: Any) -> Any:
+        monkeypatch.setattr(Trainer, "test", test)
+        return finish(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "finish", overflowing)
+    monkeypatch.setattr(Trainer, "test", lambda *arguments: replace(test(*arguments), loss=math.inf))
+    monkeypatch.setattr(Trainer, "finish", finishing)
     directory, log = train(run, tmp_path)
     assert log.record.status == "finished"
     assert log.record.result

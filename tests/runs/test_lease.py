@@ -297,6 +297,34 @@ def test_process_suspended_before_it_takes_over_robs_nobody(
     assert files(directory) == ["abc-s0.1"]
 
 
+def test_file_of_an_earlier_holder_never_holds_again(directory: Path, new_lease: Callable[..., Lease]) -> None:
+    """Whoever took over from the suspended first holder was killed before it deleted the first one's file."""
+    first, third = new_lease(), new_lease()
+    assert first.acquire()
+    (directory / "abc-s0.2").touch()
+    holder = {**json.loads(first._content), "pid": 2**31 - 1, "inode": (directory / "abc-s0.2").stat().st_ino}
+    (directory / "abc-s0.2").write_text(json.dumps(holder))
+    assert third.acquire()
+    assert files(directory) == ["abc-s0.3"]
+    third.release()
+    with pytest.raises(LeaseLostError):
+        first.check()
+
+
+def test_lease_stays_if_an_earlier_one_cannot_be_deleted(
+    directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory may let each user delete only their own files."""
+    first, second = new_lease(), new_lease()
+    assert first.acquire()
+    (directory / "abc-s0.1").rename(directory / "abc-s0.2")
+    directory.joinpath("abc-s0.1").mkdir()  # unlink refuses a directory
+    monkeypatch.setattr(lease_module._Holder, "is_alive", lambda _: False)
+    assert second.acquire()
+    second.release()
+    assert files(directory) == ["abc-s0.1", "abc-s0.3"]
+
+
 def test_lease_without_a_heartbeat_is_released(
     directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:

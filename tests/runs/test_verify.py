@@ -75,6 +75,21 @@ def test_paused_run_verifies(run: PlannedRun, tmp_path: Path) -> None:
     assert [(found.status, found.problems) for found in verify(Store(tmp_path))] == [("partial", [])]
 
 
+def test_run_finished_on_another_machine_verifies(
+    run: PlannedRun, directory: RunDirectory, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last test was made on the first machine; the second one rounds differently."""
+    directory.record_file.unlink()
+    test = Trainer.test
+    monkeypatch.setattr(
+        Trainer, "test", lambda *of: replace(test(*of), error=test(*of).error + 2.5, loss=test(*of).loss * 1.001)
+    )
+    train(run, store.root)
+    monkeypatch.undo()
+    assert record_of(directory).status == "finished"
+    assert problems(store) == []
+
+
 def test_diverged_run_verifies(run: PlannedRun, tmp_path: Path) -> None:
     train(plan_run(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset), tmp_path)
     assert [(found.status, found.problems) for found in verify(Store(tmp_path))] == [("diverged", [])]

@@ -25,7 +25,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Recipe
 from paperbench.training.evaluation import EvaluationMetrics
-from paperbench.training.trainer import FinalMetrics, Trainer
+from paperbench.training.trainer import Trainer
 from tests.runs.running import plan_run, tiny_recipe, train
 
 
@@ -180,7 +180,7 @@ def test_diverged_run_deletes_earlier_weights(
     store = Store(finished.path.parents[1])
     finished.record_file.unlink()
     broken = EvaluationMetrics(math.nan, 90.0)
-    monkeypatch.setattr(Trainer, "finish", lambda *_: FinalMetrics(broken, broken))
+    monkeypatch.setattr(Trainer, "finish", lambda *_: broken)
     _, log = train(run, store.root)
     assert log.record.status == "diverged"
     assert not finished.weights_file.exists()
