@@ -32,7 +32,7 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.verdicts import CellComparison
-from paperbench.errors import PaperbenchError, count, nearest, one_line
+from paperbench.errors import PaperbenchError, count, nearest, one_line, shorten
 from paperbench.report import FORMATS, Format
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
@@ -65,7 +65,7 @@ class JudgedTable:
         self, comparison: Comparison, store: Store, complaints: Sequence[str], other_profiles: Sequence[str]
     ) -> None:
         self.comparison, self._store = comparison, store
-        self.complaints = tuple(one_line(text) for text in (*complaints, *comparison.left_out))
+        self.complaints = tuple(one_line(shorten(text)) for text in (*complaints, *comparison.left_out))
         self.other_profiles = tuple(other_profiles)
 
     @property
@@ -95,8 +95,8 @@ class JudgedTable:
     def report(self) -> Report:
         """The contents of the report, before it is formatted."""
         shown = [net.shown for cell in self.cells for net in cell.nets if net.shown]
-        finished = {record.run for group in shown for record in group.records if record.status == "finished"}
-        bare = [run for run in finished if not self._store.directory(run).weights_file.exists()]
+        ended = {record.run: record for group in shown for record in group.records if record.status != "partial"}
+        bare = [run for run, record in ended.items() if not self._store.directory(run).has_net(record)]
         return Report(self.comparison, len(self.complaints), len(bare))
 
     def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:

@@ -32,8 +32,7 @@ class PaperbenchError(Exception):
     """
 
     def __str__(self) -> str:
-        text, half = super().__str__(), _MAX_MESSAGE // 2
-        return text if len(text) <= _MAX_MESSAGE else f"{text[:half]} [...] {text[-half:]}"
+        return shorten(super().__str__())
 
 
 class ArgumentError(PaperbenchError, TypeError):
@@ -81,6 +80,12 @@ def listing(words: Sequence[str]) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: "1 run", "1,600 runs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shorten(text: str) -> str:
+    """Return a text of at most some thousand characters, without the middle of a longer one."""
+    half = _MAX_MESSAGE // 2
+    return text if len(text) <= _MAX_MESSAGE else f"{text[:half]} [...] {text[-half:]}"
 
 
 def printable(text: str) -> str:

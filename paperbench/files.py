@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, RunError
 
 
 def open_regular(path: Path, limit: int) -> BufferedReader:
@@ -173,6 +174,24 @@ UNGUARDED = Writer()
 """Writes files that no other process writes."""
 
 
+def refuse_links(*directories: Path) -> None:
+    """Refuse to write into directories that are links: a results directory of others may link to anything of yours.
+
+    Raises:
+        RunError: A directory is a link.
+    """
+    for directory in directories:
+        if directory.is_symlink():
+            raise RunError(
+                f"{directory} is a link, and nothing is written through it. Move the directory itself there."
+            )
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a file has the name of a temporary one."""
+    return re.fullmatch(rf".+\.\d+-[0-9a-f]{{8}}\{TEMPORARY}", path.name) is not None
+
+
 def _temporary(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
 
@@ -187,10 +206,13 @@ def report_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = "Free some space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
+        advice = "Choose another directory (`--results DIR`)"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "Free some space or choose another directory (`--results DIR`)"
+        elif error.errno in (errno.EFBIG, errno.EMFILE):
+            advice = "Raise this limit of the user's (`ulimit -a`)"
         raise PaperbenchError(
-            f"{path} cannot be written: {error.strerror or error}. {advice} another directory (`--results DIR`), and "
-            "run the same command again."
+            f"{path} cannot be written: {error.strerror or error}. {advice}, and run the same command again."
         ) from error
 
 

@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
     remarks = [remark for run in runs for remark in run.remarks]
     if bare := [run.record.run for run in runs if run.record and run.rests_on_record]:
-        which = f"{count(len(bare), 'finished run')} without checkpoint and weights ({listing(bare)})"
+        which = f"{count(len(bare), 'run')} with neither weights nor a last checkpoint ({listing(bare)})"
         remarks.append(f"{which}: nothing here shows that the training took place, or on which data.")
     for line in [f"remark: {remark}" for remark in remarks] + [f"problem: {problem}" for problem in problems]:
         _print(line)

@@ -173,7 +173,7 @@ class Report:
 
     comparison: Comparison
     left_out: int = 0  # records and results that were not used
-    without_weights: int = 0  # finished runs of ours whose trained net is not beside the record
+    bare: int = 0  # runs of ours with neither the trained net nor the last checkpoint beside the record
 
     @property
     def has_verdicts(self) -> bool:
@@ -284,10 +284,10 @@ class Report:
         conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
         if conditions:
             yield f"Our runs (data, precision, numerics version): {'; '.join(conditions)}."
-        if self.without_weights:
+        if self.bare:
             yield (
-                f"No weights are beside the records of {count(self.without_weights, 'finished run')}: that these were "
-                "trained, and on which data, rests on the records alone."
+                f"Neither weights nor a last checkpoint is beside the records of {count(self.bare, 'run')}: that the "
+                "training took place, and on which data, rests on the records alone."
             )
         tested = comparison.tested
         if tested:

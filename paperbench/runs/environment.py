@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -58,13 +59,15 @@ def environment_facts(device: torch.device) -> Environment:
 
 
 def _processor() -> str:
-    try:
+    """Return the name of the CPU with its family, model and stepping, as virtual machines may name only the maker."""
+    facts: dict[str, str] = {}
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+            key, _, value = line.partition(":")
+            facts.setdefault(key.strip(), value.strip())
+    numbers = [facts[key] for key in ("cpu family", "model", "stepping") if key in facts]
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    return f"{name} ({'-'.join(numbers)})" if numbers else name
 
 
 def commit_of(top: Path) -> str | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.files import Writer, format_read_error, list_directory
+from paperbench.files import Writer, format_read_error, list_directory, refuse_links
 from paperbench.runs.hashed import HashedJson, RecordError
 from paperbench.typed import Line, Percent, typed
 
@@ -63,6 +63,7 @@ def write_external(root: Path, result: ExternalResult) -> Path:
         PaperbenchError: The file holds another error, is damaged, or cannot be written.
     """
     path = root / _DIRECTORY / result.file_name
+    refuse_links(path.parent)
     if not _holds(path, result):
         Writer(lambda: _holds(path, result)).write(path, result.to_json().encode())
     return path

@@ -25,7 +25,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.files import open_regular, read_at_most, report_write_errors
+from paperbench.files import open_regular, read_at_most, refuse_links, report_write_errors
 from paperbench.typed import TypedError, from_json, to_json, typed
 
 LEASE_SECONDS = 60.0
@@ -125,6 +125,7 @@ class Lease:
         Raises:
             PaperbenchError: The lease file cannot be read or written.
         """
+        refuse_links(self._directory)
         with report_write_errors(self._directory / self._run_id):
             self._directory.mkdir(parents=True, exist_ok=True)
             number = self._highest_number()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paperbench.errors import RunError
-from paperbench.files import TEMPORARY, UNGUARDED, Writer, list_directory, report_write_errors
+from paperbench.files import UNGUARDED, Writer, is_leftover, list_directory, refuse_links, report_write_errors
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.hashed import ForeignRecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
@@ -52,7 +52,7 @@ class RunDirectory:
     def clear_leftovers(self) -> None:
         """Delete incomplete files of killed processes; only the holder of the run's lease may do so."""
         for leftover in list_directory(self.path):
-            if leftover.name.endswith(TEMPORARY):
+            if is_leftover(leftover):
                 self._writer.remove(leftover)
 
     def read_record(self) -> Record | None:
@@ -108,6 +108,11 @@ class RunDirectory:
             self._history.write(history_bytes([line]))
             self._history.flush()
 
+    def has_net(self, record: Record) -> bool:
+        """Whether the trained net, or the checkpoint that the record names, is beside the record."""
+        names = (file.path.name for file in self.checkpoints.newest_first())
+        return self.weights_file.exists() or record.files.checkpoint in names
+
     def close(self) -> None:
         """Close the history; `write_history` opens it again."""
         if self._history:
@@ -124,6 +129,7 @@ class RunDirectory:
         number, aside = 1, self.path.parents[1] / "superseded"
         while (target := aside / f"{self.path.name}-{number}").exists():
             number += 1
+        refuse_links(aside)
         with report_write_errors(target):
             aside.mkdir(parents=True, exist_ok=True)
             return self._writer.rename(self.path, target)
@@ -144,8 +150,15 @@ class Store:
         self.root = root
 
     def directory(self, run_id: str, guard: Callable[[], None] | None = None) -> RunDirectory:
-        """Return a run's directory; to write to it, give the check of the run's lease."""
-        return RunDirectory(self.root / "runs" / run_id, Writer(guard) if guard else UNGUARDED)
+        """Return a run's directory; to write to it, give the check of the run's lease.
+
+        Raises:
+            RunError: It is to be written, and is a link.
+        """
+        path = self.root / "runs" / run_id
+        if guard:
+            refuse_links(path.parent, path)
+        return RunDirectory(path, Writer(guard) if guard else UNGUARDED)
 
     def readable_record(self, run_id: str) -> Record | None:
         """Return a run's record; None if it does not exist or cannot be read."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import file_digest
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError, RunError, listing
-from paperbench.files import DAMAGED, TEMPORARY, format_read_error, open_regular
+from paperbench.files import DAMAGED, format_read_error, is_leftover, open_regular
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
@@ -20,9 +22,13 @@ from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, read_metadata
 
+if TYPE_CHECKING:
+    from paperbench.runs.resume import CheckpointFacts
+
 MAX_WEIGHTS_BYTES = 2_000_000_000
 
 _ATTEMPTS = 5
+_MAX_TEXTS = 50
 _PAUSE_SECONDS = 0.5
 _CANONICAL_TEST_IMAGES = DATASETS["cifar10"].test_images  # CIFAR-100 has as many
 _WEIGHTS_REMEDY = (
@@ -38,7 +44,7 @@ class VerifiedRun:
         status: The status in the record, or why the record could not be read.
         problems: Signs of edited, truncated or mixed-up files, one sentence each.
         remarks: Findings that are not problems.
-        rests_on_record: Whether the run has finished, and neither a checkpoint nor the trained net is left.
+        rests_on_record: Whether the run has ended, and neither the trained net nor its last checkpoint is left.
     """
 
     status: str
@@ -91,20 +97,27 @@ def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:
 def _verify_run(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -> VerifiedRun:
     files = sorted(directory.path.iterdir())
     remarks = [
-        *(f"{p} is incomplete: a killed process left it. You can delete it." for p in files if p.suffix == TEMPORARY),
+        *(f"{p} is incomplete: a killed process left it. You can delete it." for p in files if is_leftover(p)),
         *(f"{p} was set aside as damaged." for p in files if p.suffix == DAMAGED),
     ]
+    remarks = _first(remarks, f"{directory.path} has more such files.")
     try:
         record = directory.read_record()
     except RunError as error:
-        return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory)], remarks)
+        return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory, None)], remarks)
     if record is None:
-        return VerifiedRun("no record yet", list(_checkpoint_problems(directory)), remarks)
+        return VerifiedRun("no record yet", list(_checkpoint_problems(directory, None)), remarks)
     if record.is_mixed:
         remarks.append(f"{record.run} mixes versions of the numerics or of torch, so it is never pooled.")
-    is_bare = not directory.checkpoints.newest_first() and not directory.weights_file.exists()
-    problems = list(_problems(directory, record, datasets))
-    return VerifiedRun(record.status, problems, remarks, record, record.status == "finished" and is_bare)
+    problems = _first(_problems(directory, record, datasets), f"{directory.path} has more problems.")
+    rests_on_record = record.status != "partial" and not directory.has_net(record)
+    return VerifiedRun(record.status, problems, remarks, record, rests_on_record)
+
+
+def _first(texts: Iterable[str], further: str) -> list[str]:
+    """Return the first texts and, if there are more, another one that says so."""
+    found = list(islice(texts, _MAX_TEXTS + 1))
+    return [*found[:_MAX_TEXTS], further] if len(found) > _MAX_TEXTS else found
 
 
 def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, ImageDataset]) -> Iterator[str]:
@@ -117,7 +130,7 @@ def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Im
     if net and not dataset and record.data.canonical and _has_original(datasets, net):
         yield f"{directory.record_file} calls its data canonical, but the fingerprint is not that of the original data."
     yield from _history_problems(directory, record, recipe, dataset)
-    yield from _checkpoint_problems(directory)
+    yield from _checkpoint_problems(directory, record)
     reached = max((file.iteration for file in directory.checkpoints.newest_first()), default=-1)
     if record.status == "partial" and reached < record.iteration:
         yield f"{directory.path / record.files.checkpoint} is missing: the run cannot resume."
@@ -163,7 +176,8 @@ def _history_problems(
             yield f"{directory.record_file} or {file.name} was edited: {text}"
 
 
-def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
+def _checkpoint_problems(directory: RunDirectory, record: Record | None) -> Iterator[str]:
+    """Yield what is wrong with checkpoints; compare the one that the record names with record and history."""
     for file in directory.checkpoints.newest_first():
         from paperbench.runs.resume import (
             Checkpoint,
@@ -181,6 +195,24 @@ def _checkpoint_problems(directory: RunDirectory) -> Iterator[str]:
         else:
             if checkpoint.iteration != file.iteration:
                 yield f"{file.path} contains a different iteration from the one in its name."
+            if record and file.path.name == record.files.checkpoint and not _agree(checkpoint.facts, record, directory):
+                yield f"{file.path} contradicts {directory.record_file.name} or the history: one of them was edited."
+
+
+def _agree(facts: CheckpointFacts, record: Record, directory: RunDirectory) -> bool:
+    """Whether a checkpoint holds the history and the sessions that the record was written with."""
+    try:
+        lines = directory.history()[: record.files.history_lines]
+    except RunError:
+        return True  # reported elsewhere
+    # The final test comes after the last checkpoint.
+    is_later = facts.divergence is None and record.iteration == record.spec.recipe.get("iterations")
+    return (
+        list(facts.history) == lines
+        and facts.sessions[:-1] == record.sessions[:-1]
+        and facts.sessions[-1].last == record.iteration
+        and (facts.divergence == record.divergence or is_later)
+    )
 
 
 def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:

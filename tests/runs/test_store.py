@@ -93,10 +93,25 @@ def test_line_is_never_appended_to_the_file_of_a_successor(run: RunDirectory) ->
 
 
 def test_only_temporary_files_are_cleared(run: RunDirectory) -> None:
-    (run.path / "checkpoint-8-0123456789abcdef.safetensors.123.tmp").write_text("half a checkpoint")
-    (run.path / "notes.txt").write_text("mine")
+    (run.path / "checkpoint-8-0123456789abcdef.safetensors.123-0123abcd.tmp").write_text("half a checkpoint")
+    (run.path / "thesis.tmp").write_text("mine")
     run.clear_leftovers()
-    assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
+    assert [path.name for path in run.path.iterdir()] == ["thesis.tmp"]
+
+
+@pytest.mark.parametrize("link", ["runs", "runs/abc-s0", "leases", "superseded"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, link: str) -> None:
+    """The results directory of somebody else may link to one of mine."""
+    store, mine = Store(tmp_path / "results"), tmp_path / "mine"
+    mine.mkdir()
+    (store.root / link).parent.mkdir(parents=True)
+    (store.root / link).symlink_to(mine)
+    with pytest.raises(RunError, match=f"{link} is a link, and nothing is written through"):  # noqa: PT012
+        assert store.lease("abc-s0").acquire()
+        directory = store.directory("abc-s0", lambda: None)
+        directory.write_history(LINES)
+        directory.supersede()
+    assert list(mine.iterdir()) == []
 
 
 def test_superseded_runs_get_unique_names(tmp_path: Path) -> None:

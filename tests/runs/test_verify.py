@@ -17,7 +17,7 @@ import torch
 from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import Record
+from paperbench.runs.record import Divergence, Record
 from paperbench.runs.rerun import DisprovedError, NotRepeatableError, Rerun, Retest, rerun_prefix, retest
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import VerifiedRun, verify
@@ -223,6 +223,44 @@ def test_changed_files_are_found(
     assert message in problems(store)[0]
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda lines: [*lines[:2], replace(lines[2], train_loss=1.0), lines[3]],
+        lambda lines: [lines[0], *lines[2:]],
+    ],
+    ids=["edited", "removed"],
+)
+def test_history_that_differs_from_the_last_checkpoint_is_found(
+    store: Store, directory: RunDirectory, edit: Callable[[list[HistoryLine]], list[HistoryLine]]
+) -> None:
+    edit_history(edit)(directory)
+    assert "contradicts record.json or the history: one of them was edited." in problems(store)[0]
+
+
+def test_invented_divergence_contradicts_the_last_checkpoint(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = train(run, tmp_path, stop_at=8)
+    invented = Divergence(8, 0.1, "forward", "fc")
+    directory.write_record(replace(log.record, status="diverged", divergence=invented))
+    assert "contradicts record.json or the history: one of them was edited." in problem(Store(tmp_path))
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged"])
+def test_run_that_only_other_checkpoints_support_rests_on_its_record(
+    run: PlannedRun, tmp_path: Path, status: str
+) -> None:
+    recipe = run.recipe if status == "finished" else replace(run.recipe, learning_rate=1e30, warm_up=None)
+    run = plan_run(recipe, run.dataset)
+    earlier = train(run, tmp_path / "earlier", stop_at=1)[0].checkpoints.newest_first()[0]
+    directory, _ = train(run, tmp_path / "all")
+    store = Store(tmp_path / "all")
+    assert [found.rests_on_record for found in verify(store)] == [False]
+    for file in (directory.weights_file, directory.checkpoints.newest_first()[0].path):
+        file.unlink(missing_ok=True)
+    shutil.copy(earlier.path, directory.path)
+    assert [(found.rests_on_record, found.problems) for found in verify(store)] == [(True, [])]
+
+
 def test_damaged_line_of_unfinished_run_is_found(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
     with open(directory.history_file, "a") as stream:
@@ -267,13 +305,13 @@ def test_unreadable_run_does_not_hide_others(
 
 
 def test_temporary_and_damaged_files_are_remarks(store: Store, directory: RunDirectory) -> None:
-    (directory.path / "record.json.1-2.tmp").touch()
+    (directory.path / "record.json.1-0123abcd.tmp").touch()
     directory.checkpoints.set_aside(directory.checkpoints.newest_first()[0])
     (found,) = verify(store)
     assert found.problems == []
     temporary, aside = found.remarks
     assert aside.endswith(".damaged was set aside as damaged.")
-    assert temporary.endswith("record.json.1-2.tmp is incomplete: a killed process left it. You can delete it.")
+    assert temporary.endswith("record.json.1-0123abcd.tmp is incomplete: a killed process left it. You can delete it.")
 
 
 def test_checkpoints_pruned_during_the_check_are_no_problem(
