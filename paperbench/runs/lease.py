@@ -181,7 +181,7 @@ class Lease:
         return self._directory / f"{self._run_id}.{number}"
 
     def _create(self, number: int) -> bool:
-        """Create the file with this number, and delete its predecessor; return whether this process now holds it."""
+        """Create the file with this number, and delete the earlier ones; return whether this process is the holder."""
         path, predecessor = self._numbered(number), self._numbered(number - 1)
         try:
             with open(path, "xb") as stream:
@@ -207,11 +207,12 @@ class Lease:
 
     def _delete_earlier(self) -> bool:
         """Delete the files of earlier holders; return whether none is left, which could become the highest again."""
-        earlier = sorted(self._numbers())[:-1]
-        for number in earlier:
-            with suppress(OSError):
-                self._numbered(number).unlink()
-        return not earlier or len(self._numbers()) == 1
+        with suppress(OSError):
+            for number in sorted(self._numbers())[:-1]:
+                with suppress(OSError):
+                    self._numbered(number).unlink()
+            return len(self._numbers()) == 1
+        return False
 
     def _is_dead(self, file: Path) -> bool:
         """Whether the holder is known to be dead, judging by this attempt and all earlier ones."""
