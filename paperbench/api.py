@@ -96,8 +96,8 @@ class JudgedTable:
         """The contents of the report, before it is formatted."""
         shown = [net.shown for cell in self.cells for net in cell.nets if net.shown]
         ended = {record.run: record for group in shown for record in group.records if record.status != "partial"}
-        bare = [run for run, record in ended.items() if not self._store.directory(run).has_net(record)]
-        return Report(self.comparison, len(self.complaints), len(bare))
+        rest = [r for r in ended.values() if not self._store.directory(r.run).has_weights_or_checkpoint(r)]
+        return Report(self.comparison, len(self.complaints), len(rest))
 
     def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
         """Format the report.

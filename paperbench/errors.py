@@ -13,7 +13,7 @@ MAX_LISTED = 12
 """Maximum number of words listed in a message."""
 
 CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-"""Characters that command a terminal, break a line or turn the direction of the text after them, in a regex class.
+"""Characters that control a terminal, break a line or change the direction of the text after them, for a regex class.
 
 Tab and newline are not among them.
 """
@@ -28,7 +28,7 @@ _MAX_MESSAGE = 20_000
 class PaperbenchError(Exception):
     """An error that the user can fix: a misspelt name, missing data, a full disk.
 
-    Its text is at most some thousand characters long, however long the words of a file that it quotes.
+    Its text has about 20,000 characters at most, however long the words of a file that it quotes.
     """
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ def count(number: int, noun: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a text of at most some thousand characters, without the middle of a longer one."""
+    """Return a text of about 20,000 characters at most, without the middle of a longer one."""
     half = _MAX_MESSAGE // 2
     return text if len(text) <= _MAX_MESSAGE else f"{text[:half]} [...] {text[-half:]}"
 

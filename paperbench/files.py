@@ -15,6 +15,9 @@ from typing import BinaryIO
 
 from paperbench.errors import PaperbenchError, RunError
 
+MAX_TENSOR_FILE_BYTES = 2_000_000_000
+"""Maximum size of checkpoints and weights; those of the largest net here, with momentum, have 0.5 GB."""
+
 
 def open_regular(path: Path, limit: int) -> BufferedReader:
     """Open a regular file of at most `limit` bytes for reading, without ever waiting: a pipe would block `open`.
@@ -83,8 +86,8 @@ DAMAGED = ".damaged"
 class Writer:
     """Changes files for as long as a guard permits it.
 
-    No check excludes that the process is suspended right after it and resumed once another process has taken over. So a
-    change that comes too late does no harm:
+    A process may be suspended right after any check, and resumed once another one has taken over. So a late change must
+    do no harm:
 
     - `write` renames a temporary file, which the other process has deleted (`RunDirectory.clear_leftovers`).
     - Data appended to a file of `write_open` go to that very file, which the other process has replaced.
@@ -183,7 +186,7 @@ def refuse_links(*directories: Path) -> None:
     for directory in directories:
         if directory.is_symlink():
             raise RunError(
-                f"{directory} is a link, and nothing is written through it. Move the directory itself there."
+                f"{directory} is a link, and nothing is written through it. Replace it by the directory itself."
             )
 
 
@@ -210,7 +213,7 @@ def report_write_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "Free some space or choose another directory (`--results DIR`)"
         elif error.errno in (errno.EFBIG, errno.EMFILE):
-            advice = "Raise this limit of the user's (`ulimit -a`)"
+            advice = "Raise the limit (see `ulimit -a`)"
         raise PaperbenchError(
             f"{path} cannot be written: {error.strerror or error}. {advice}, and run the same command again."
         ) from error

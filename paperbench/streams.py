@@ -1,4 +1,4 @@
-"""The standard streams of a command: text of strangers cannot command the terminal, and progress may get lost."""
+"""The standard streams of a command: untrusted text cannot control the terminal, nor a broken one end a training."""
 
 from __future__ import annotations
 
@@ -64,16 +64,17 @@ def standard_streams() -> Iterator[None]:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # opens the lowest free number
-    streams: list[Any] = [stream if _is_open(stream) else _null_device() for stream in (sys.stdout, sys.stderr)]
+    streams: list[Any] = [sys.stdout, sys.stderr]
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character
+            with suppress(ValueError):  # it is closed
+                stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character
     out, err = Stream(streams[0], is_vital=True), Stream(streams[1])
     try:
         with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, err)):
             yield
     finally:
-        for stream in streams:
+        for stream in filter(None, streams):
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
@@ -81,13 +82,6 @@ def standard_streams() -> Iterator[None]:
                 if stream in (sys.__stdout__, sys.__stderr__):
                     with suppress(OSError, ValueError):
                         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _is_open(stream: TextIO | None) -> bool:
-    try:
-        return stream is not None and not getattr(stream, "closed", False)
-    except ValueError:  # it is detached
-        return False
 
 
 def _null_device() -> TextIO:

@@ -22,10 +22,10 @@ KeyPath = tuple[str | int, ...]
 _TEXT, _LINE, _ID = rf"^[^{CONTROLS}]*$", rf"^[^\t\n{CONTROLS}]*$", r"^[a-z0-9_]+$"
 
 Text = Annotated[str, StringConstraints(pattern=_TEXT)]
-"""Prose, which may have several lines; without other control characters than tab and newline."""
+"""Prose of one or more lines, without control characters other than tab and newline."""
 
 Line = Annotated[str, StringConstraints(pattern=_LINE)]
-"""Text that is printed in a line or in a cell of a table: without tabs and newlines, too."""
+"""Text printed on one line or in a table cell: no tabs or newlines either."""
 
 Id = Annotated[str, StringConstraints(pattern=_ID)]
 """A name that is safe in file names, shell patterns and `row/column`."""

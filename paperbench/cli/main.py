@@ -115,7 +115,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         finally:
             sys.stdout.flush()
     except PaperbenchError as error:
-        indented = str(error).replace("\n", "\n  ")  # so that no name of a file passes for a line of its own
+        indented = str(error).replace("\n", "\n  ")  # so that a file name cannot look like a separate message
         print(f"paperbench: error: {indented}", file=sys.stderr)
         return 2
     except OSError as error:

@@ -105,5 +105,5 @@ def execute(args: argparse.Namespace) -> int:
     try:
         print(outcome.summary(), flush=True)
     except OSError as error:  # the exit status still reports how the training ended
-        progress.say(f"paperbench: the table is not printed: {error}. `{plan.compare_command}` prints it.")
+        progress.say(f"paperbench: the table could not be printed: {error}. `{plan.compare_command}` prints it.")
     return 128 + outcome.signal if outcome.signal else 2 if failed else 0

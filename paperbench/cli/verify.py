@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SUMMARY = "check the files of a results directory; retrain the start of a run"
 DESCRIPTION = (
     "Recompute the hashes of all runs and external results, and check that the files belong together. Exit status: 0 "
-    "if no file was edited, truncated or swapped, else 1."
+    "if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees."
 )
 
 
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
     remarks = [remark for run in runs for remark in run.remarks]
     if bare := [run.record.run for run in runs if run.record and run.rests_on_record]:
-        which = f"{count(len(bare), 'run')} with neither weights nor a last checkpoint ({listing(bare)})"
+        which = f"{count(len(bare), 'run')} that kept neither weights nor a last checkpoint ({listing(bare)})"
         remarks.append(f"{which}: nothing here shows that the training took place, or on which data.")
     for line in [f"remark: {remark}" for remark in remarks] + [f"problem: {problem}" for problem in problems]:
         _print(line)
@@ -120,19 +120,24 @@ def _rerun(
     rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
     candidates = [record for record in records if record.status != "partial"]
     rng.shuffle(candidates)
-    retrained, agrees = 0, True
+    checked, retrained, agrees = 0, 0, True
     for record in candidates:
-        if retrained == args.rerun:
+        if checked == args.rerun:
             break
         if record.data.fingerprint not in by_fingerprint:
             place = data_directory(args.data)
             _print(f"not retrained: {record.run}: {record.data.name} is not in {place}. Name its place with --data.")
             continue
+        checked += 1
         dataset, directory = by_fingerprint[record.data.fingerprint], store.directory(record.run)
         try:
             rerun = rerun_prefix(record, directory.history(), dataset, device, rng)
             retrained, agrees = retrained + 1, agrees and rerun.holds
             _print(f"retrained: {_describe_rerun(rerun, device)}")
+        except DisprovedError as error:
+            agrees = False
+            _print(f"problem: {error}")
+            continue
         except PaperbenchError as error:
             _print(f"not retrained: {record.run}: {error}")
         if record.status != "finished":
@@ -154,7 +159,7 @@ def _rerun(
     if retrained < args.rerun:
         _print(
             f"Retrained {retrained} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} "
-            "ended and passed the checks above."
+            "ended and passed the checks above; see there for the others."
         )
     return retrained, agrees
 

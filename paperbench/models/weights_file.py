@@ -14,9 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from paperbench.catalogue import Net, resolve
 from paperbench.errors import PaperbenchError
-from paperbench.files import open_regular
-
-_MAX_BYTES = 4_000_000_000
+from paperbench.files import MAX_TENSOR_FILE_BYTES, open_regular
 
 
 def check_weights(file: Path, net: Net) -> None:
@@ -28,7 +26,7 @@ def check_weights(file: Path, net: Net) -> None:
         PaperbenchError: The file holds the weights of another net, or cannot be read.
     """
     try:
-        open_regular(file, _MAX_BYTES).close()  # safe_open would wait for a pipe
+        open_regular(file, MAX_TENSOR_FILE_BYTES).close()  # safe_open would wait for a pipe
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
     except (OSError, SafetensorError) as error:

@@ -3,8 +3,8 @@
 Values of a cell, net or group of runs are repeated in the lines of all its runs. An empty field means no value. Numbers
 are in full precision, flags are `true` or `false`, and the versions in `numerics` are separated by spaces.
 
-Spreadsheets compute text that begins with =, +, - or @ as a formula. Such text gets an apostrophe in front, which marks
-it as text; also after a semicolon, at which many split lines, whatever is quoted. Numbers are left alone.
+Spreadsheets treat text that begins with =, +, - or @ as a formula, so it gets an apostrophe in front. So does such text
+after a semicolon, which many spreadsheets take for a separator even inside quotes. Numbers are left alone.
 """
 
 from __future__ import annotations

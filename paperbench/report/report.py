@@ -173,7 +173,7 @@ class Report:
 
     comparison: Comparison
     left_out: int = 0  # records and results that were not used
-    bare: int = 0  # runs of ours with neither the trained net nor the last checkpoint beside the record
+    resting_on_records: int = 0  # runs of ours that kept neither the trained net nor the last checkpoint
 
     @property
     def has_verdicts(self) -> bool:
@@ -284,10 +284,10 @@ class Report:
         conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
         if conditions:
             yield f"Our runs (data, precision, numerics version): {'; '.join(conditions)}."
-        if self.bare:
+        if self.resting_on_records:
             yield (
-                f"Neither weights nor a last checkpoint is beside the records of {count(self.bare, 'run')}: that the "
-                "training took place, and on which data, rests on the records alone."
+                f"{count(self.resting_on_records, 'run')} kept neither weights nor a last checkpoint: only the records "
+                "say that the training took place, and on which data."
             )
         tested = comparison.tested
         if tested:

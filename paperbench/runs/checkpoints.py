@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import RunError
-from paperbench.files import DAMAGED, UNGUARDED, Writer, format_read_error, list_directory, read_at_most
+from paperbench.files import (
+    DAMAGED,
+    MAX_TENSOR_FILE_BYTES,
+    UNGUARDED,
+    Writer,
+    format_read_error,
+    list_directory,
+    read_at_most,
+)
 
-_MAX_BYTES = 2_000_000_000
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
 
@@ -38,7 +45,7 @@ class CheckpointFile:
             RunError: The file cannot be read.
         """
         try:
-            data = read_at_most(self.path, _MAX_BYTES)
+            data = read_at_most(self.path, MAX_TENSOR_FILE_BYTES)
         except OSError as error:
             raise RunError(format_read_error(self.path, error, "Fix that, and run the same command again.")) from error
         if _digest(data) != self.digest:

@@ -59,15 +59,16 @@ def environment_facts(device: torch.device) -> Environment:
 
 
 def _processor() -> str:
-    """Return the name of the CPU with its family, model and stepping, as virtual machines may name only the maker."""
+    """Return the name of the CPU, which may be only that of the maker, with its model numbers and its instructions."""
     facts: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             key, _, value = line.partition(":")
             facts.setdefault(key.strip(), value.strip())
-    numbers = [facts[key] for key in ("cpu family", "model", "stepping") if key in facts]
+    keys = ("cpu family", "model", "stepping", "CPU implementer", "CPU variant", "CPU part", "CPU revision")
+    numbers = "-".join(facts[key] for key in keys if key in facts)
     name = facts.get("model name") or platform.processor() or platform.machine()
-    return f"{name} ({'-'.join(numbers)})" if numbers else name
+    return f"{name} ({' '.join(filter(None, (numbers, torch.backends.cpu.get_cpu_capability())))})"
 
 
 def commit_of(top: Path) -> str | None:

@@ -143,6 +143,7 @@ class Executor:
             busy: Receives the run if its lease was lost: another process trains it, or has left it. None if that is a
                 failure, as it happened before.
         """
+        is_left = False
         try:
             self._train(run, lease)
             return True
@@ -150,15 +151,16 @@ class Executor:
             if isinstance(error, LeaseLostError) and busy is not None:
                 self._observer.warned(run, str(error))
                 busy.append(run)
-                return True
-            self._observer.failed(run, str(error))
+                is_left = True
+            else:
+                self._observer.failed(run, str(error))
         finally:
             lease.release()
         # After the handler, no traceback refers to the failed session any more.
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return False
+        return is_left
 
     def _train(self, run: PlannedRun, lease: Lease) -> None:
         """Start or resume a run, and train it to its end or to a limit.

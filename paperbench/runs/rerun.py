@@ -15,13 +15,12 @@ import torch
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import RunError
-from paperbench.files import format_read_error, read_at_most
+from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.runs.environment import environment_facts
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
 from paperbench.runs.session import history_line
-from paperbench.runs.verify import MAX_WEIGHTS_BYTES
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
@@ -153,8 +152,7 @@ def rerun_prefix(
     with _computing_like(recorded, device):
         current = environment_facts(device)
         engine = _engine_like(first.engine, device)
-        computes_alike = first.engine == engine or {first.engine, engine} <= BIT_EQUAL
-        is_same = computes_alike and _is_same_machine(current, recorded, device)
+        is_same = {first.engine, engine} <= BIT_EQUAL and _is_same_machine(current, recorded, device)
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
         pairs = list(zip(lines, _retrain(trainer, lines, len(dataset.x_train)), strict=True))
     return Rerun(
@@ -162,7 +160,11 @@ def rerun_prefix(
         iterations=lines[-1].iteration,
         is_same_machine=is_same,
         is_identical=all(line == again for line, again in pairs),
-        deviation=max(_deviation(line.train_loss, again.train_loss) for line, again in pairs),
+        # Where a run diverges, other hardware may diverge some iterations later.
+        deviation=max(
+            (_deviation(line.train_loss, again.train_loss) for line, again in pairs if line.train_loss is not None),
+            default=0.0,
+        ),
     )
 
 
@@ -176,8 +178,8 @@ def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: to
         device: Where to test.
 
     Raises:
-        NotRepeatableError: The memory is not sufficient.
-        DisprovedError: The file cannot be read, its tensors do not fit the net, or the net does not fit the data.
+        NotRepeatableError: The file cannot be read, or the memory is not sufficient.
+        DisprovedError: The tensors do not fit the net, or the net does not fit the data.
         PaperbenchError: The device does not support the run's precision.
     """
     if record.result is None:
@@ -189,10 +191,10 @@ def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: to
     with _computing_like(recorded, device):
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
         try:
-            tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_WEIGHTS_BYTES))
+            tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_TENSOR_FILE_BYTES))
             check_fit(tensors, trainer.model.state_dict())
         except OSError as error:
-            raise DisprovedError(format_read_error(weights_file, error, "Restore or delete it.")) from error
+            raise NotRepeatableError(format_read_error(weights_file, error, "Fix that, then repeat it.")) from error
         except (TensorFileError, ValueError) as error:
             raise DisprovedError(f"{weights_file} does not hold the net of the record: {error}.") from error
         trainer.model.load_state_dict(tensors)

@@ -108,7 +108,7 @@ class RunDirectory:
             self._history.write(history_bytes([line]))
             self._history.flush()
 
-    def has_net(self, record: Record) -> bool:
+    def has_weights_or_checkpoint(self, record: Record) -> bool:
         """Whether the trained net, or the checkpoint that the record names, is beside the record."""
         names = (file.path.name for file in self.checkpoints.newest_first())
         return self.weights_file.exists() or record.files.checkpoint in names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError, RunError, listing
-from paperbench.files import DAMAGED, format_read_error, is_leftover, open_regular
+from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, format_read_error, is_leftover, open_regular
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
@@ -24,8 +25,6 @@ from paperbench.tensor_file import TensorFileError, read_metadata
 
 if TYPE_CHECKING:
     from paperbench.runs.resume import CheckpointFacts
-
-MAX_WEIGHTS_BYTES = 2_000_000_000
 
 _ATTEMPTS = 5
 _MAX_TEXTS = 50
@@ -44,7 +43,7 @@ class VerifiedRun:
         status: The status in the record, or why the record could not be read.
         problems: Signs of edited, truncated or mixed-up files, one sentence each.
         remarks: Findings that are not problems.
-        rests_on_record: Whether the run has ended, and neither the trained net nor its last checkpoint is left.
+        rests_on_record: Whether the run has ended, but neither the trained net nor its last checkpoint is left.
     """
 
     status: str
@@ -110,7 +109,7 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -
     if record.is_mixed:
         remarks.append(f"{record.run} mixes versions of the numerics or of torch, so it is never pooled.")
     problems = _first(_problems(directory, record, datasets), f"{directory.path} has more problems.")
-    rests_on_record = record.status != "partial" and not directory.has_net(record)
+    rests_on_record = record.status != "partial" and not directory.has_weights_or_checkpoint(record)
     return VerifiedRun(record.status, problems, remarks, record, rests_on_record)
 
 
@@ -157,7 +156,7 @@ def _history_problems(
     for number, line in enumerate(lines, start=1):
         if not 0 < line.iteration <= record.iteration:
             yield f"{file}:{number}: iteration is {line.iteration}, but the record is at {record.iteration}."
-        elif recipe and line.lr != recipe.rate_at(line.iteration - 1):
+        elif recipe and not math.isclose(line.lr, recipe.rate_at(line.iteration - 1), rel_tol=1e-12):
             yield f"{file}:{number}: lr is {line.lr}, but the recipe has {recipe.rate_at(line.iteration - 1)}."
     tested = [line.test_error for line in lines if line.test_error is not None]
     if result and (
@@ -167,7 +166,7 @@ def _history_problems(
         != (result.moving_average_test_error, result.moving_average_test_loss)
         or min(tested) != result.best_test_error
     ):
-        yield f"{file}: its last or best test error differs from the record's result."
+        yield f"{file}: its last test error or loss, or its best test error, differs from the record's result."
     if dataset is not None or record.data.canonical:
         images = _CANONICAL_TEST_IMAGES if dataset is None else len(dataset.x_test)
         errors = {*tested, *([result.test_error] if result else [])}
@@ -220,10 +219,10 @@ def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
     if record.status == "diverged" and file.exists():
         yield f"{file} should not exist: the run diverged. Delete it."
     # Weights may be deleted to save space, since the result does not depend on them. A dead link is a mistake, though.
-    if record.status != "finished" or not (file.exists() or file.is_symlink()):
+    if record.result is None or not (file.exists() or file.is_symlink()):
         return
     try:
-        with open_regular(file, MAX_WEIGHTS_BYTES) as stream:
+        with open_regular(file, MAX_TENSOR_FILE_BYTES) as stream:
             if file_digest(stream, "sha256").hexdigest() != record.files.weights_sha256:
                 yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"
                 return

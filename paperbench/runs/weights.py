@@ -47,14 +47,14 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
     return tensor_file_bytes(trainer.model.state_dict(), metadata)
 
 
-def recorded_metadata(spec: RunSpec, seed: int, result: Result | None) -> dict[str, str]:
+def recorded_metadata(spec: RunSpec, seed: int, result: Result) -> dict[str, str]:
     """Return the metadata that the run's record holds, too."""
     return {
         "data_fingerprint": spec.data,
         "precision": spec.precision,
         "run": spec.run_id(seed),
         "seed": str(seed),
-        "result": json.dumps(result and asdict(result)),
+        "result": json.dumps(asdict(result)),
     }
 
 

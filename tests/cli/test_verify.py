@@ -20,7 +20,7 @@ def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Pat
     assert (code, err) == (0, "")
     assert out.startswith(f"{trained}: 1 run checked: 1 finished.\nretrained: {record.run}, iterations 1 to ")
     assert "on cpu: every loss and error equals the recorded one, bit for bit.\n" in out
-    assert "Retrained 1 of the 2 requested runs; 1 run ended and passed the checks above." in out
+    assert "Retrained 1 of the 2 requested runs; 1 run ended and passed the checks above;" in out
     assert out.endswith("OK: all files verified.\n")
     history = Store(trained).directory(record.run).history_file
     history.write_text(history.read_text().replace('"train_loss":2.', '"train_loss":1.', 1))
@@ -61,10 +61,12 @@ def test_verify_says_which_results_nothing_supports(run: Run, trained: Path, qui
     directory.checkpoints.newest_first()[0].path.unlink()
     code, out, _ = run("verify", trained)
     assert code == 0
-    assert f"remark: 1 run with neither weights nor a last checkpoint ({record.run}): nothing here shows that" in out
+    assert (
+        f"remark: 1 run that kept neither weights nor a last checkpoint ({record.run}): nothing here shows that" in out
+    )
     table = ("compare", "table2", "--tables", quick_specs, "--profile", "smoke", "--results", trained, "--long")
     _, report, _ = run(*table)
-    assert "Neither weights nor a last checkpoint is beside the records of 1 run: that the" in " ".join(report.split())
+    assert "1 run kept neither weights nor a last checkpoint: only the records say" in " ".join(report.split())
 
 
 def test_weights_of_another_net_are_a_problem(run: Run, trained: Path) -> None:
