@@ -182,9 +182,12 @@ def refuse_links(*directories: Path) -> None:
 
     Raises:
         RunError: A directory is a link.
+        PaperbenchError: That cannot be found out.
     """
     for directory in directories:
-        if directory.is_symlink():
+        with report_write_errors(directory):
+            is_link = directory.is_symlink()
+        if is_link:
             raise RunError(
                 f"{directory} is a link, and nothing is written through it. Replace it by the directory itself."
             )

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,17 @@ def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
     return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--results", str(tmp_path / "r")]
 
 
+@pytest.fixture
+def heeded_signals() -> Iterator[None]:
+    """Let processes heed signals that the tests' own process may ignore, such as SIGHUP under nohup."""
+    default = {signal.SIGHUP: signal.SIG_DFL, signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in default.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heeded_signals")
 @pytest.mark.parametrize(
     "number",
     [
@@ -208,6 +220,7 @@ def test_signal_pauses_the_run_and_the_same_command_resumes_it(
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("heeded_signals")
 def test_hangup_does_not_stop_a_run_under_nohup(endless_run: list[str], tmp_path: Path) -> None:
     command = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-m", "paperbench", *endless_run]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE) as process:
@@ -223,6 +236,7 @@ def test_hangup_does_not_stop_a_run_under_nohup(endless_run: list[str], tmp_path
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("heeded_signals")
 def test_run_survives_a_closed_terminal_and_obeys_a_later_signal(endless_run: list[str], tmp_path: Path) -> None:
     """As after Ctrl-C with `2>&1 | tee log`, which ends tee first."""
     command = [sys.executable, "-m", "paperbench", *endless_run]
