@@ -31,6 +31,25 @@ def copy_of_specs(target: Path) -> Path:
     return target
 
 
+def copy_of_tiny_specs(target: Path, **recipe: Any) -> Path:
+    """Copy the specs with a smoke profile that trains on digits for six iterations, with changes to its recipe."""
+    root = copy_of_specs(target)
+    tiny = {
+        "batch_size": 8,
+        "iterations": 6,
+        "warm_up": {"learning_rate": 0.01, "iterations": 1},
+        "drops": {"at": [3, 5]},
+        "augmentation": {"padding": 4, "flip": False},
+        "batch_norm": {"group": 8, "at_test": "moving_average"},
+        "monitoring": {"log_every": 1, "test_every": 3, "checkpoint_every": 2, "checkpoint_share": 1.0},
+    }
+    smoke = {"title": "tiny", "depth": {"basic": 8, "bottleneck": 11}, "dataset": "digits", "seeds": 1}
+    profiles = {"paper": {"title": "exact"}, "smoke": {**smoke, "recipe": {**tiny, **recipe}}}
+    content = yaml.safe_dump({"schema": 1, "profiles": profiles})
+    (root / "experiments" / "profiles.yaml").write_text(content, encoding="utf-8")
+    return root
+
+
 def edit(path: Path, old: str, new: str) -> int:
     """Replace a text that occurs exactly once in a file; return the line number, from 1, of the replacement."""
     text = path.read_text(encoding="utf-8")

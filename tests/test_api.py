@@ -18,7 +18,7 @@ from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
-from tests.helpers import change_yaml, copy_of_specs, python
+from tests.helpers import change_yaml, copy_of_tiny_specs, python
 
 
 def test_table_is_compared_without_torch(tmp_path: Path) -> None:
@@ -68,31 +68,11 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
         table.compare(tmp_path).render("latxe")  # type: ignore[arg-type]
 
 
-PROFILES = """
-schema: 1
-profiles:
-  paper: {title: exact}
-  smoke:
-    title: tiny
-    depth: {basic: 8, bottleneck: 11}
-    dataset: digits
-    seeds: 1
-    recipe:
-      batch_size: 8
-      iterations: 6
-      warm_up: {learning_rate: 0.01, iterations: 1}
-      drops: {at: [3, 5]}
-      augmentation: {padding: 4, flip: false}
-      batch_norm: {group: 8, at_test: moving_average}
-      monitoring: {log_every: 2, test_every: 6, checkpoint_every: 2, checkpoint_share: 1.0}
-"""
-
-
 @pytest.fixture
 def plan(tmp_path: Path) -> Any:
     """`paperbench.plan` for one cell in a profile of six iterations."""
-    root = copy_of_specs(tmp_path)
-    (root / "experiments" / "profiles.yaml").write_text(PROFILES)
+    monitoring = {"log_every": 2, "test_every": 6, "checkpoint_every": 2, "checkpoint_share": 1.0}
+    root = copy_of_tiny_specs(tmp_path, monitoring=monitoring)
 
     def planned(**choices: Any) -> Plan:
         values = {"cells": "preact/resnet110", "profile": "smoke", "device": "cpu", "root": root, **choices}

@@ -159,7 +159,7 @@ def _rerun(
     if retrained < args.rerun:
         _print(
             f"Retrained {retrained} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} "
-            "ended and passed the checks above; see there for the others."
+            "ended and passed the checks above."
         )
     return retrained, agrees
 

@@ -58,8 +58,8 @@ class Rerun:
 
     Attributes:
         iterations: Number of retrained iterations.
-        is_same_machine: Whether CPU, threads, torch and the engine's arithmetic are as recorded, so that the numbers
-            must be bit-identical.
+        is_same_machine: Whether CPU, threads and torch are as recorded, and both engines are eager or graph, so that
+            the numbers must be bit-identical.
         is_identical: Whether every loss and error is bit-identical to the record.
         deviation: Largest relative difference of a training loss.
     """
@@ -133,7 +133,7 @@ def rerun_prefix(
 
     Raises:
         NotRepeatableError: The first session logged no line, or one after too many images; this code has another
-            numerics version; or the memory is not sufficient.
+            numerics version; the memory is not sufficient; or only here, or only there, the run diverged.
         DisprovedError: The net does not fit the data.
         PaperbenchError: The device does not support the run's precision.
     """
@@ -155,16 +155,14 @@ def rerun_prefix(
         is_same = {first.engine, engine} <= BIT_EQUAL and _is_same_machine(current, recorded, device)
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
         pairs = list(zip(lines, _retrain(trainer, lines, len(dataset.x_train)), strict=True))
+    if not is_same and any((line.train_loss is None) != (again.train_loss is None) for line, again in pairs):
+        raise NotRepeatableError("it diverges in these iterations, which on other hardware may happen elsewhere.")
     return Rerun(
         run=record.run,
         iterations=lines[-1].iteration,
         is_same_machine=is_same,
         is_identical=all(line == again for line, again in pairs),
-        # Where a run diverges, other hardware may diverge some iterations later.
-        deviation=max(
-            (_deviation(line.train_loss, again.train_loss) for line, again in pairs if line.train_loss is not None),
-            default=0.0,
-        ),
+        deviation=max(_deviation(line.train_loss, again.train_loss) for line, again in pairs),
     )
 
 

@@ -20,7 +20,7 @@ def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Pat
     assert (code, err) == (0, "")
     assert out.startswith(f"{trained}: 1 run checked: 1 finished.\nretrained: {record.run}, iterations 1 to ")
     assert "on cpu: every loss and error equals the recorded one, bit for bit.\n" in out
-    assert "Retrained 1 of the 2 requested runs; 1 run ended and passed the checks above;" in out
+    assert "Retrained 1 of the 2 requested runs; 1 run ended and passed the checks above." in out
     assert out.endswith("OK: all files verified.\n")
     history = Store(trained).directory(record.run).history_file
     history.write_text(history.read_text().replace('"train_loss":2.', '"train_loss":1.', 1))

@@ -13,26 +13,7 @@ from PIL import Image
 from paperbench.cli.main import main
 from paperbench.runs import lease, verify
 from paperbench.runs.store import Store
-from tests.helpers import copy_of_specs, random_images
-
-SPECS = """
-schema: 1
-profiles:
-  paper: {title: exact}
-  smoke:
-    title: tiny
-    depth: {basic: 8, bottleneck: 11}
-    dataset: digits
-    seeds: 1
-    recipe:
-      batch_size: 8
-      iterations: 6
-      warm_up: {learning_rate: 0.01, iterations: 1}
-      drops: {at: [3, 5]}
-      augmentation: {padding: 4, flip: false}
-      batch_norm: {group: 8, at_test: moving_average}
-      monitoring: {log_every: 1, test_every: 3, checkpoint_every: 2, checkpoint_share: 1.0}
-"""
+from tests.helpers import copy_of_tiny_specs, random_images
 
 TABLE = ("table2", "--profile", "smoke", "--tables", ".")
 CELLS = ("original/resnet110", "preact/resnet110")
@@ -54,8 +35,7 @@ def impatient() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with tables, data, images, and results: one finished run, one paused run, one external result."""
-    world = copy_of_specs(tmp_path_factory.mktemp("untouched"))
-    (world / "experiments" / "profiles.yaml").write_text(SPECS)
+    world = copy_of_tiny_specs(tmp_path_factory.mktemp("untouched"))
     with chdir(world):
         assert main(RUN[:-1]) == 0
         assert main([*RUN[:-2], CELLS[1], "--stop-at", "4"]) == 0

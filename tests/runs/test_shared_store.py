@@ -11,27 +11,8 @@ import pytest
 
 from paperbench.runs.store import Store
 from tests.conftest import ROOT
-from tests.helpers import copy_of_specs
+from tests.helpers import copy_of_tiny_specs
 from tests.runs.running import assert_same
-
-SPECS = """
-schema: 1
-profiles:
-  paper: {title: exact}
-  smoke:
-    title: tiny
-    depth: {basic: 8, bottleneck: 11}
-    dataset: digits
-    seeds: 1
-    recipe:
-      batch_size: 8
-      iterations: 24
-      warm_up: {learning_rate: 0.01, iterations: 5}
-      drops: {at: [13, 19]}
-      augmentation: {padding: 4, flip: false}
-      batch_norm: {group: 8, at_test: moving_average}
-      monitoring: {log_every: 7, test_every: 12, checkpoint_every: 4, checkpoint_share: 1.0}
-"""
 
 CELLS, RUNS = "*re*/resnet110", 3
 
@@ -41,9 +22,13 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped tables, with a profile whose runs take a second each."""
-    root = copy_of_specs(tmp_path_factory.mktemp("specs"))
-    (root / "experiments" / "profiles.yaml").write_text(SPECS)
-    return root
+    return copy_of_tiny_specs(
+        tmp_path_factory.mktemp("specs"),
+        iterations=24,
+        warm_up={"learning_rate": 0.01, "iterations": 5},
+        drops={"at": [13, 19]},
+        monitoring={"log_every": 7, "test_every": 12, "checkpoint_every": 4, "checkpoint_share": 1.0},
+    )
 
 
 @pytest.mark.full

@@ -460,6 +460,13 @@ def test_rerun_on_other_machine_allows_small_differences(run: PlannedRun, direct
         assert rerun.deviation == pytest.approx(1 - 1 / factor)
 
 
+def test_divergence_on_other_hardware_proves_nothing(run: PlannedRun, directory: RunDirectory) -> None:
+    history = [replace(line, train_loss=None, train_error=None) for line in directory.history()]
+    assert not repeated(run, record_of(directory), history).holds
+    with pytest.raises(NotRepeatableError, match="it diverges in these iterations"):
+        repeated(run, first_session(record_of(directory), device="another CPU"), history)
+
+
 @pytest.mark.parametrize(("processors", "is_same_machine"), [(2, True), (1, False)])
 def test_rerun_uses_recorded_thread_count_on_as_many_processors(
     run: PlannedRun,
