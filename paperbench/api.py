@@ -284,6 +284,7 @@ class Plan:
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
+        warnings: Why each GPU that `device="auto"` passed over was not used.
     """
 
     table: PublishedTable
@@ -300,6 +301,7 @@ class Plan:
     incompatible: Incompatible
     stop_at: int | None
     max_seconds: float | None
+    warnings: tuple[str, ...]
 
     @property
     def compare_command(self) -> str:
@@ -438,12 +440,14 @@ def plan(
     from paperbench.runs.disk_space import check_disk_space
     from paperbench.runs.executor import Incompatible, remaining
     from paperbench.runs.limits import Limits
+    from paperbench.training.device import choose_device
     from paperbench.training.engine import choose_engine
-    from paperbench.training.precision import choose_device, choose_precision
+    from paperbench.training.precision import choose_precision
 
     if incompatible not in get_args(Incompatible):
         raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
-    on = choose_device(device)
+    warnings: list[str] = []
+    on = choose_device(device, warnings.append)
     choose_engine(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_path = data_directory(Path(data) if data is not None else None)
@@ -469,6 +473,7 @@ def plan(
         incompatible=incompatible,
         stop_at=stop_at,
         max_seconds=max_seconds,
+        warnings=tuple(warnings),
     )
 
 

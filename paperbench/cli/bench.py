@@ -105,10 +105,10 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.bench.setup import bench_training, machine_facts
     from paperbench.bench.text import format_legend, format_net
     from paperbench.bench.throughput import bench_variants, measure_net
+    from paperbench.training.device import choose_device
     from paperbench.training.engine import available_engines
-    from paperbench.training.precision import choose_device
 
-    device = choose_device(args.device)
+    device = choose_device(args.device, _log)
     variants = bench_variants(args.engines, args.precisions, device)
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
     trainings = [bench_training(name, args.batch_size, device) for name in names]
@@ -134,10 +134,11 @@ def _break_down(args: argparse.Namespace) -> int:
     from paperbench.bench.profiling import measure_breakdown
     from paperbench.bench.setup import bench_training
     from paperbench.bench.text import format_breakdown
+    from paperbench.training.device import choose_device
     from paperbench.training.engine import choose_engine
-    from paperbench.training.precision import choose_device, choose_precision
+    from paperbench.training.precision import choose_precision
 
-    device = choose_device(args.device)
+    device = choose_device(args.device, _log)
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
     training = bench_training(args.breakdown, args.batch_size, device)
     engine = choose_engine((args.engines or ["auto"])[0], device, training.recipe.iterations).name

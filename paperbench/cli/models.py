@@ -179,10 +179,10 @@ def _memory(names: Sequence[str], batch_size: int, wanted_device: str) -> str:
 
     from paperbench.catalogue import resolve
     from paperbench.report.grid import Grid, as_text, paragraph
+    from paperbench.training.device import choose_device
     from paperbench.training.memory import step_memory
-    from paperbench.training.precision import choose_device
 
-    device = choose_device(wanted_device)
+    device = choose_device(wanted_device, lambda why: print(f"paperbench: {why}", file=sys.stderr))
     variants: list[tuple[Precision, bool]] = [("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)]
     rows = []
     for name in names:

@@ -84,6 +84,8 @@ def execute(args: argparse.Namespace) -> int:
     )
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
+    for warning in plan.warnings:
+        print(f"paperbench: warning: {warning}", file=sys.stderr)
     if args.dry_run:
         last = f"Next, print the report:\n{plan.compare_command}"
         if plan.remaining:

@@ -114,9 +114,10 @@ def _rerun(
     wait_without_spinning()
     from paperbench.data.sources import data_directory
     from paperbench.runs.rerun import DisprovedError, rerun_prefix, retest
-    from paperbench.training.precision import choose_device
+    from paperbench.training.device import choose_device
 
-    device, by_fingerprint = choose_device(args.device or "auto"), {data.fingerprint: data for data in datasets}
+    device = choose_device(args.device or "auto", _print)
+    by_fingerprint = {data.fingerprint: data for data in datasets}
     rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
     candidates = [record for record in records if record.status != "partial"]
     rng.shuffle(candidates)

@@ -1,4 +1,4 @@
-"""Device and arithmetic of a training: `fp32`, `tf32`, `bf16` and `bf16-fp32-stream`."""
+"""Arithmetic of a training: `fp32`, `tf32`, `bf16` and `bf16-fp32-stream`."""
 
 from __future__ import annotations
 
@@ -16,42 +16,23 @@ from paperbench.specs.run_spec import Precision
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
-def choose_device(wanted: str) -> torch.device:
-    """Return the device by name. "auto" is the first GPU if torch sees one, else the CPU.
-
-    Raises:
-        PaperbenchError: The device does not exist.
-    """
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(wanted)
-    except RuntimeError as error:
-        raise PaperbenchError(f"Unknown device {wanted!r}. Use auto, cpu, cuda or cuda:N.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise PaperbenchError(f"paperbench runs on cpu and cuda, not on {wanted!r}.")
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if count == 0:
-            raise PaperbenchError(f"Device {wanted!r}: torch {torch.__version__} sees no GPU here. Use `--device cpu`.")
-        if (device.index or 0) >= count:
-            raise PaperbenchError(f"Device {wanted!r}: the GPUs here are cuda:0 to cuda:{count - 1}.")
-    return device
-
-
 def choose_precision(wanted: str | None, device: torch.device) -> Precision:
     """Return the precision by name. None is tf32 on a GPU that has it, as in public re-implementations, else fp32.
+
+    GPUs before Ampere have neither TF32 nor bfloat16: torch accepts bfloat16 there, but computes it image by image.
 
     Raises:
         PaperbenchError: The name is unknown, or the device does not have the precision.
     """
-    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    on_gpu = device.type == "cuda"
+    is_ampere = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
     if wanted is None:
-        return "tf32" if has_tf32 else "fp32"
+        return "tf32" if is_ampere else "fp32"
     if wanted not in PRECISIONS:
         raise PaperbenchError(f"Unknown precision {wanted!r}. {nearest(wanted, PRECISIONS)}")
-    if wanted == "tf32" and not has_tf32:
-        raise PaperbenchError("Precision tf32 needs an NVIDIA GPU of the Ampere generation or later. Use fp32 or bf16.")
+    if not is_ampere and (wanted == "tf32" or (on_gpu and has_bf16(wanted))):
+        use = "Use fp32." if on_gpu else "Use fp32 or bf16."
+        raise PaperbenchError(f"Precision {wanted} needs an NVIDIA GPU of the Ampere generation or later. {use}")
     return wanted
 
 
@@ -60,9 +41,11 @@ def set_arithmetic(precision: str) -> None:
 
     `tf32` applies to convolutions only, which is torch's default and so what public re-implementations use; the
     classifier's matrix product stays in full float32. Both switches are always set, and through the same interface,
-    since torch refuses to mix it with the older one. cuDNN must use deterministic algorithms and must not choose them
-    by timing: otherwise a resumed run would differ from an uninterrupted one.
+    since torch refuses to mix it with the older one; the call before them undoes an environment variable that sets the
+    older one (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, as in NVIDIA's images). cuDNN must use deterministic algorithms and
+    must not choose them by timing: otherwise a resumed run would differ from an uninterrupted one.
     """
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.conv.fp32_precision = "tf32" if precision == "tf32" else "ieee"  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     torch.backends.cudnn.deterministic = True
