@@ -21,11 +21,11 @@ from torch.utils.benchmark import Timer
 from paperbench.bench.breakdown import Breakdown, Ceilings, Floors, Row
 from paperbench.bench.figures import summarize_error
 from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
-from paperbench.bench.soundness import STEPS, Reference, find_reference, first_steps, step_error
 from paperbench.catalogue import Net
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.training.precision import set_arithmetic
+from paperbench.training.soundness import STEPS, Reference, find_reference, first_steps, step_error
 from paperbench.training.trainer import Trainer
 
 PROFILED_STEPS = 2

@@ -36,12 +36,12 @@ from paperbench.bench.plain_loop import (
     set_plain_arithmetic,
 )
 from paperbench.bench.setup import Training, free_memory, synchronize
-from paperbench.bench.soundness import STEPS, Reference, bitwise_error, find_reference, first_steps, step_error
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.training.engine import BIT_EQUAL, available_engines, choose_engine
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
+from paperbench.training.soundness import STEPS, Reference, bitwise_error, find_reference, first_steps, step_error
 
 MIN_STEPS = 2
 """Minimum number of steps per measurement; a trial with this many steps determines the number."""

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paperbench.bench import plain_loop, profiling, setup, soundness, throughput
+from paperbench.bench import plain_loop, profiling, setup, throughput
 from paperbench.bench.setup import Training, bench_training
 from paperbench.catalogue import resolve
+from paperbench.training import soundness
 
 
 @pytest.fixture(autouse=True)

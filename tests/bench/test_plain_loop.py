@@ -20,13 +20,13 @@ from paperbench.bench.plain_loop import (
     set_plain_arithmetic,
 )
 from paperbench.bench.setup import random_images
-from paperbench.bench.soundness import next_loss
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
+from paperbench.training.soundness import next_loss
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")

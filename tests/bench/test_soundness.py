@@ -8,7 +8,8 @@ import torch
 
 from paperbench.bench import setup
 from paperbench.bench.setup import Training, bench_training
-from paperbench.bench.soundness import (
+from paperbench.catalogue import resolve
+from paperbench.training.soundness import (
     FirstSteps,
     Reference,
     bitwise_error,
@@ -16,7 +17,6 @@ from paperbench.bench.soundness import (
     first_steps,
     step_error,
 )
-from paperbench.catalogue import resolve
 from paperbench.training.trainer import Trainer
 from tests.bench.stubs import StubTrainer
 
