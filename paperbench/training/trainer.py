@@ -129,21 +129,23 @@ class Trainer:
             return EagerEngine(self._make_step(DirectModel(self.model), group), self._batches)
         bf16 = has_bf16(self.precision)
         if engine == "graph":
-            return self._make_graph_engine(self._make_step(WorkingCopy(self.model, bf16_weights=bf16), group))
+            working = WorkingCopy(self.model, bf16_weights=bf16)
+            return self._make_graph_engine(self._make_step(working, group), working)
         working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
         compile_units(working.module)
         step = with_clear_compile_errors(self._make_step(working, size))
-        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step)
+        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step, working)
 
     def _make_step(self, working: DirectModel, chunk_size: int) -> TrainingStep:
         return TrainingStep(
             working, self._optimiser, self._metrics, self.recipe, self._batches, self.precision, chunk_size
         )
 
-    def _make_graph_engine(self, step: Callable[[BatchIndices], None]) -> Engine:
+    def _make_graph_engine(self, step: Callable[[BatchIndices], None], working: DirectModel) -> Engine:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
-        return GraphEngine(step, self._batches, self.recipe.iterations, state, CudaCapture(self.device))
+        capture = CudaCapture(self.device)
+        return GraphEngine(step, self._batches, self.recipe.iterations, state, working.clear_gradients, capture)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""
