@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from paperbench.data.loader import Batch
-from paperbench.training.memory import is_out_of_memory
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.precision import autocast
 from paperbench.training.working_copy import WorkingCopy
 
@@ -31,7 +31,7 @@ def no_interrupt() -> None:
     """Do nothing: the default callback between batches or steps."""
 
 
-def as_memory_allows(work: Callable[[int], Result], at_once: int) -> Result:
+def as_memory_allows(work: Callable[[int], Result], at_once: int, device: torch.device) -> Result:
     """Return `work(at_once)`, repeated with half as many images or groups at once while memory is short, down to one.
 
     Raises:
@@ -44,7 +44,7 @@ def as_memory_allows(work: Callable[[int], Result], at_once: int) -> Result:
             if at_once == 1 or not is_out_of_memory(error):
                 raise
         at_once //= 2
-        torch.cuda.empty_cache()  # not before the error is gone, whose traceback keeps the tensors
+        release_memory(device)  # not before the error is gone, whose traceback keeps the tensors
 
 
 @torch.no_grad()

@@ -173,7 +173,7 @@ class Trainer:
             self._test.batch_size = batch_size  # for later tests, too
             return evaluate(self.model, self._test, self.precision, self.device, between_batches)
 
-        return as_memory_allows(test_with, self._test.batch_size)
+        return as_memory_allows(test_with, self._test.batch_size, self.device)
 
     def finish(self, between_batches: Callable[[], None] = no_interrupt) -> EvaluationMetrics:
         """Test the trained net with the BN statistics that the recipe uses at test, and leave them in the net.
@@ -189,7 +189,7 @@ class Trainer:
             reestimate_batch_norm(self.model, batches, batch_norm.group, self.precision, self.device, between_batches)
 
         if batch_norm.at_test == "reestimated":
-            as_memory_allows(reestimate_with, GROUPS_AT_ONCE[self.device.type])
+            as_memory_allows(reestimate_with, GROUPS_AT_ONCE[self.device.type], self.device)
         return self.test(between_batches)
 
     def _reestimation_batches(self, at_once: int) -> Iterator[Tensor]:

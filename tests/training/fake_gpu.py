@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -27,6 +27,8 @@ CUDA = torch.device("cuda", 0)
 _aten = torch.ops.aten
 _COPIES = {_aten.copy_, _aten._to_copy, _aten._foreach_copy_}
 """Operations that may read from one device and write to another."""
+_READS = {_aten._local_scalar_dense.default, _aten.equal.default}
+"""Operations that return a value to the host; on a fake GPU, any value."""
 
 
 class DeviceError(RuntimeError):
@@ -72,8 +74,8 @@ class FakeGpu(TorchDispatchMode):
         return output
 
     def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
-        if function is _aten._local_scalar_dense.default and args[0].device == CUDA:
-            self.reads += 1
+        if function in _READS and isinstance(args[0], FakeTensor) and args[0].constant is None:
+            self.reads += args[0].device == CUDA
             return 0.5 if args[0].is_floating_point() else 1
         if function is _aten._fused_sgd_.tensor_lr:  # torch has no fake kernel
             return _check_fused_sgd(*args, **kwargs)

@@ -18,6 +18,7 @@ from paperbench.specs.recipe import Recipe
 from paperbench.training.divergence import find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import ENGINES, EngineName
 from paperbench.training.metrics import MetricAccumulator
+from paperbench.training.soundness import engine_error
 from tests.training.fake_gpu import CUDA, DeviceError, backward, fake_gpu
 from tests.training.trainings import Runs, advance, recipe_of, state_of
 
@@ -46,13 +47,14 @@ def runs(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> Runs:
 
 BY_DEFAULT = {
     ("preact_resnet20", "graph", "fp32"),
-    ("preact_resnet20", "eager", "tf32"),
-    ("preact_resnet164", "compile", "bf16-fp32-stream"),
+    ("original_resnet20", "compile", "bf16-fp32-stream"),
     ("resnet110_exclusive_gating", "eager", "bf16"),
     ("resnet110_dropout_shortcut", "graph", "bf16"),
 }
 WITHOUT_TF32 = ("fp32", "bf16", "bf16-fp32-stream")  # its operations are those of fp32
-CASES = BY_DEFAULT | {(net, engine, precision) for net in NETS for engine in ENGINES for precision in WITHOUT_TF32}
+CASES = {("preact_resnet20", "eager", "tf32")} | {
+    (net, engine, precision) for net in NETS for engine in ENGINES for precision in WITHOUT_TF32
+}
 
 
 @pytest.mark.parametrize(
@@ -86,16 +88,16 @@ def test_tests_read_two_values_and_states_can_be_loaded(runs: Runs, engine: Engi
 
 
 @pytest.mark.full
-def test_search_for_a_divergence_stays_on_the_gpu(runs: Runs) -> None:
+@pytest.mark.parametrize("engine", ["graph", "compile"])
+def test_checks_of_a_training_stay_on_the_gpu(runs: Runs, engine: EngineName) -> None:
+    """Those of an engine before a run, and the search for a divergence. On a fake GPU, all values are equal."""
     with fake_gpu():
-        trainer = advance(runs.new("graph"), 2)
+        trainer = runs.new(engine)
+        assert engine_error(trainer, engine) is None
+        trainer.step()
         assert has_finite_state(trainer)
-        assert find_in_training(trainer, 3) is None
+        assert find_in_training(trainer, 2) is None
         assert find_in_test(trainer) is None
-
-
-def adds_a_tensor_of_the_host(output: Tensor) -> Tensor:
-    return output + torch.ones(16, 1, 1)
 
 
 def adds_a_number_of_the_host(output: Tensor) -> Tensor:
@@ -123,12 +125,6 @@ def reads_a_value(output: Tensor) -> Tensor:
 def has_a_shape_that_depends_on_values(output: Tensor) -> Tensor:
     output[output > 0].sum()
     return output
-
-
-@pytest.mark.parametrize("mistake", [adds_a_tensor_of_the_host, adds_a_number_of_the_host])
-def test_mixed_devices_are_found(runs: Runs, mistake: Callable[[Tensor], Tensor]) -> None:
-    with fake_gpu(), pytest.raises(DeviceError, match=r"aten\.add\.Tensor mixes devices"):
-        step_with(mistake, runs, "eager")
 
 
 @pytest.mark.parametrize(
