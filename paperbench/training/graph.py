@@ -105,9 +105,9 @@ class GraphEngine:
         self._position += 1
 
     def _first_iteration(self) -> None:
-        """The work of the warm-up: even the shortest training has a first iteration."""
-        self._position.zero_()
+        """The work of the warm-up. It stays at the first iteration, as even the shortest training has one."""
         self._work()
+        self._position.zero_()
 
     def _capture_step(self) -> Work:
         """Capture the step and return its replay. Nothing is trained, whether or not that succeeds.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.training import trainer as trainer_module
 from paperbench.training.evaluation import as_memory_allows, evaluate, reestimate_batch_norm
+from paperbench.training.memory import release_memory
 from paperbench.training.trainer import Trainer
 from tests.training.trainings import advance, differences, state_of
 
@@ -118,6 +120,26 @@ def test_reestimation_halves_its_groups_while_memory_is_short(
     assert memory.seen == [88, 40, *[16] * 6, 40, 40, 25, 12, 12, 12, 4]
     assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-6), unlimited.error)
     assert differences(state_of(trainer), expected) == []
+
+
+@pytest.mark.gpu
+def test_gpu_with_little_memory_left_tests_fewer_images_at_once(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    """2,000 images take 131 MB per layer."""
+    cuda = torch.device("cuda")
+    many = replace(
+        small_dataset, x_test=np.tile(small_dataset.x_test, (50, 1, 1, 1)), y_test=np.tile(small_dataset.y_test, 50)
+    )
+    trainer = advance(Trainer(resolve("preact_resnet20", depth=8), recipe, many, 0, "fp32", cuda, "graph"), 3)
+    unlimited = trainer.test()
+    release_memory(cuda)
+    left = torch.cuda.memory_reserved(cuda) + 100 * 2**20
+    torch.cuda.set_per_process_memory_fraction(left / torch.cuda.get_device_properties(cuda).total_memory, cuda)
+    try:
+        found = trainer.test()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, cuda)
+    assert trainer._test.batch_size < 2000
+    assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-4), pytest.approx(unlimited.error, abs=1))
 
 
 def test_memory_is_free_before_the_work_is_repeated() -> None:
