@@ -9,7 +9,7 @@ update, and replays the same operators on the same memory. It has the same restr
 - The tape does not keep existing memory alive. If it was freed, the replay raises; a GPU would compute with garbage.
 - Random numbers come from the default generator, in its state at the replay.
 
-It cannot detect tensors on the host (here all are), or kernels that a GPU cannot capture.
+It cannot detect tensors on the host (here all are; see `fake_gpu.py`), or kernels that a GPU cannot capture.
 """
 
 from __future__ import annotations
