@@ -19,10 +19,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
 from paperbench.bench.breakdown import Breakdown, Ceilings, Floors, Row
-from paperbench.bench.figures import summarize_error
 from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
 from paperbench.catalogue import Net
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.training.precision import set_arithmetic
 from paperbench.training.soundness import STEPS, Reference, find_reference, first_steps, step_error
@@ -106,7 +105,7 @@ def measure_breakdown(
             synchronize(device)
     ceilings = measure_ceilings(device, precision, in_graph=on_gpu and engine != "eager", seconds=seconds / 10)
     work = count_work(training, precision, is_fused=engine == "compile")
-    reference = find_reference(lambda: training.trainer("eager", "fp32"), STEPS)
+    reference = find_reference(lambda: training.trainer("eager", "fp32"), "fp32", STEPS)
     log(f"{training.name}: measured the machine's limits, counted the work, made the reference's first steps")
     steps: list[Row] = []
     kinds: list[Row] = []
