@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from paperbench.errors import PaperbenchError, one_line
 
 _OLDER_BUILD = "a torch for CUDA 12.6, from https://download.pytorch.org/whl/cu126"
-"""Runs with drivers for any CUDA 12 and holds kernels for GPUs from sm_50 on; later builds begin with sm_75."""
+"""It runs with drivers for any CUDA 12, and has kernels for GPUs from sm_50 on; later ones begin with sm_75."""
+
+CUDA_ERRORS = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
+"""What torch raises if a GPU, or the number of one, cannot be used."""
 
 
 def choose_device(wanted: str, warn: Callable[[str], None]) -> torch.device:
@@ -50,6 +53,8 @@ def gpu_problem(device: torch.device) -> str | None:
 
     Trying it finds what no list of properties shows: an old driver, a busy GPU, a library that fails to load.
     """
+    if torch.version.cuda is None:  # also if it is built for AMD's GPUs, which it calls "cuda"
+        return f"torch {torch.__version__} has no CUDA. Install one that has, from https://pytorch.org."
     try:
         torch.cuda.init()
         count = torch.cuda.device_count()  # before `init`, the driver's, which may list more than CUDA can open
@@ -57,7 +62,7 @@ def gpu_problem(device: torch.device) -> str | None:
             return f"CUDA opens {'only cuda:0' if count == 1 else f'cuda:0 to cuda:{count - 1}'} here. Choose another."
         ones = torch.ones(1, 1, 3, 3, device=device)
         found = F.conv2d(ones, ones).item()
-    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
+    except CUDA_ERRORS as error:
         reason = one_line(re.split(r"\n|\. Please ", str(error).strip())[0][:300].rstrip(". "))
         return f"{reason}. {_advice(reason.lower(), device)}"
     return None if found == 9 else f"a convolution of ones gave {found}, not 9. Do not trust results of this GPU."
@@ -65,19 +70,18 @@ def gpu_problem(device: torch.device) -> str | None:
 
 def _advice(reason: str, device: torch.device) -> str:
     """Return what to do about the failure of a first convolution, given the reason in lower case."""
-    if "compiled with cuda" in reason:
-        return "Install a torch with CUDA from https://pytorch.org, or use `--device cpu`."
     if "too old" in reason or "driver version is insufficient" in reason:
         return f"Update the NVIDIA driver, or, if it is one for CUDA 12, install {_OLDER_BUILD}."
-    if "no kernel image" in reason or "cudnn" in reason or "unable to find an engine" in reason:
-        major, minor = torch.cuda.get_device_capability(device)
-        built_for = " ".join(torch.cuda.get_arch_list())
-        return (
-            f"The GPU is sm_{major}{minor}, and torch {torch.__version__} is built for {built_for}. Install a build "
-            f"for this GPU; before sm_75, {_OLDER_BUILD}."
-        )
     if "out of memory" in reason or "busy" in reason:
         return "Another program may hold the GPU: `nvidia-smi` lists them. Stop it, or choose another GPU."
+    if torch.cuda.is_initialized() and (
+        (capability := torch.cuda.get_device_capability(device)) < (7, 5) or "no kernel image" in reason
+    ):
+        built_for = " ".join(torch.cuda.get_arch_list())
+        return (
+            f"The GPU is sm_{capability[0]}{capability[1]}, and torch {torch.__version__} is built for {built_for}. "
+            f"Install a build for this GPU; before sm_75, {_OLDER_BUILD}."
+        )
     return (
         "Check `nvidia-smi`, CUDA_VISIBLE_DEVICES and, if the GPU is split, its MIG instances; or use `--device cpu`."
     )

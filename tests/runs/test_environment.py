@@ -58,4 +58,5 @@ def test_an_old_gpu_beside_the_one_in_use_does_no_harm(monkeypatch: pytest.Monke
     with_gpus(monkeypatch, V100, GPU())
     facts = environment_facts(torch.device("cuda", 1))
     assert (facts.device, facts.cuda) == ("NVIDIA H100 80GB HBM3", "13.2")
-    assert facts.cudnn == str(torch._C._cudnn.getVersionInt())
+    if torch.backends.cudnn.is_available():
+        assert facts.cudnn == str(torch._C._cudnn.getVersionInt())

@@ -114,6 +114,7 @@ def with_gpus(
         of_c: dict[str, Callable[..., Any]] = {
             "_cuda_init": init,
             "_cuda_getDeviceCount": lambda: 0 if init_error else len(gpus),
+            "_cuda_getDevice": lambda: 0,
             "_cuda_getArchFlags": lambda: "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         }
         for name, function in of_c.items():
@@ -121,14 +122,17 @@ def with_gpus(
     state: dict[str, Any] = {
         "_initialized": False,
         "_cached_device_count": None,
-        "_queued_calls": [],
         "_cudart": object(),
+        "_queued_calls": [],  # checks that only warn
+        "_lazy_seed_tracker": type(torch.cuda._lazy_seed_tracker)(),  # a new one, without seeds set by other tests
     }
     for name, value in state.items():
-        monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch.cuda, name, value, raising=False)
     monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", lambda: len(gpus) if listed is None else listed)
     monkeypatch.setattr(torch.cuda, "_get_device_properties", properties, raising=False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (gpus[device.index].free, gpus[device.index].memory))
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: 0)
     monkeypatch.setattr(torch, "ones", ones)
     monkeypatch.setattr(F, "conv2d", conv2d)
 

@@ -90,9 +90,9 @@ def test_auto_takes_the_first_card_that_works(monkeypatch: pytest.MonkeyPatch) -
             "The GPU is sm_61,",
         ),
         (
-            GPU(on_convolution=RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH")),
-            "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH",
-            "The GPU is sm_90,",
+            GPU(on_convolution=RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED")),
+            "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+            "Check `nvidia-smi`, CUDA_VISIBLE_DEVICES",
         ),
         (
             GPU(on_first_tensor=BUSY),
@@ -155,10 +155,17 @@ def test_gpus_that_only_the_driver_lists_are_refused(monkeypatch: pytest.MonkeyP
 def test_torch_without_cuda_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, GPU(), cuda=None)
     assert chosen("auto") == (CPU, [])
-    assert gpu_problem(FIRST) == (
-        "Torch not compiled with CUDA enabled. Install a torch with CUDA from https://pytorch.org, or use `--device "
-        "cpu`."
-    )
+    problem = f"torch {torch.__version__} has no CUDA. Install one that has, from https://pytorch.org."
+    assert gpu_problem(FIRST) == problem
+
+
+def test_torch_for_other_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch calls AMD's GPUs "cuda"."""
+    with_gpus(monkeypatch, GPU("AMD Instinct MI250X"))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    device, (warning,) = chosen("auto")
+    assert device == CPU
+    assert "has no CUDA" in warning
 
 
 def test_precisions_of_a_gpu_from_before_ampere(monkeypatch: pytest.MonkeyPatch) -> None:
