@@ -32,7 +32,7 @@ def machine(run: Run, monkeypatch: pytest.MonkeyPatch, tables: dict[str, Table])
     monkeypatch.setattr(doctor, "memory_needed", lambda net, group, precision: 2_000_000_000)
     monkeypatch.setattr(doctor, "memory_free", lambda device: 8_000_000_000)
     monkeypatch.setattr(engine, "_why_no_cpp_compiler", lambda: None)
-    monkeypatch.setattr(engine, "_why_no_triton", lambda: None)
+    monkeypatch.setattr(engine, "_why_no_triton", lambda _: None)
     with_gpus(monkeypatch, init_error=NO_DRIVER)
     for key in ("cifar10", "cifar100"):
         save_npz(random_dataset(32), Path("data") / f"{key}.npz")
@@ -83,7 +83,7 @@ def test_page_of_an_h100(run: Run, machine: dict[str, str], monkeypatch: pytest.
 def test_page_without_triton_says_why_nothing_is_compiled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, T4)
     monkeypatch.setattr(
-        engine, "_why_no_triton", lambda: "Triton does not work here (['/usr/bin/gcc', '/tmp/x/main.c'])"
+        engine, "_why_no_triton", lambda _: "Triton does not work here (['/usr/bin/gcc', '/tmp/x/main.c'])"
     )
     page = Page(run)
     assert page.choices["table2"][:2] == ["fp32", "graph"]
