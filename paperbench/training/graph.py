@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
-from paperbench.errors import PaperbenchError, RunError
+from paperbench.errors import PaperbenchError
+from paperbench.training.engine import EngineError
 from paperbench.training.memory import is_out_of_memory
 
 Work = Callable[[], None]
@@ -114,7 +115,7 @@ class GraphEngine:
 
         Raises:
             torch.OutOfMemoryError: The GPU has too little memory.
-            RunError: The step does not run, or cannot be captured.
+            EngineError: The step does not run, or cannot be captured.
         """
         tensors = [*self._state, self._position]
         before = [t.detach().clone() for t in tensors]
@@ -145,4 +146,4 @@ def _clear_error(error: RuntimeError) -> Exception:
     if memory or not causes:
         return torch.OutOfMemoryError(str(memory or error))
     reason = next(iter(str(causes[0]).strip().splitlines()), type(causes[0]).__name__)
-    return RunError(f"The training step cannot be captured as a CUDA graph ({reason}). Use `--engine eager`.")
+    return EngineError(f"The training step cannot be captured as a CUDA graph ({reason})")
