@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,8 @@ from torch.utils.benchmark import Timer
 from paperbench.bench.breakdown import Breakdown, Ceilings, Floors, Row
 from paperbench.bench.figures import summarize_error
 from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
-from paperbench.catalogue import Net
 from paperbench.errors import PaperbenchError
-from paperbench.models import ResidualNet
-from paperbench.training.precision import set_arithmetic
+from paperbench.training.precision import memory_layout, set_arithmetic
 from paperbench.training.soundness import STEPS, Reference, find_reference, first_steps, step_error
 from paperbench.training.trainer import Trainer
 
@@ -85,14 +83,35 @@ def classify(name: str) -> str:
     return next((kind for kind, pattern in _RULES if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
-class ContiguousTrainer(Trainer):
-    """A trainer with images and activations in torch's default layout."""
+@dataclass(frozen=True)
+class Setting:
+    """A way to run the step.
 
-    def initialised_model(self, net: Net) -> ResidualNet:
-        model = super().initialised_model(net)
-        model.to(memory_format=torch.contiguous_format)
-        model.register_forward_pre_hook(lambda _, images: (images[0].contiguous(),))
-        return model
+    Attributes:
+        name: Its layout, and what else is changed.
+        layout, combo_kernels: Arguments of `Trainer`.
+        cudnn: Values of attributes of `torch.backends.cudnn`.
+    """
+
+    name: str
+    layout: torch.memory_format
+    combo_kernels: bool = False
+    cudnn: Mapping[str, bool] = field(default_factory=dict)
+
+
+def make_settings(engine: str, precision: str, device: torch.device) -> list[Setting]:
+    """Return the settings of a breakdown: as trained, then with one change each."""
+    layouts = {torch.channels_last: "channels_last", torch.contiguous_format: "contiguous"}
+    used = memory_layout(precision, device)
+    settings = [Setting(name, layout) for layout, name in sorted(layouts.items(), key=lambda item: item[0] != used)]
+    if device.type == "cuda":
+        name = f"{layouts[used]}, not deterministic"
+        settings.append(Setting(name, used, cudnn={"deterministic": False}))
+        # As in the plain loop. Which algorithm is fastest is decided anew in each process.
+        settings.append(Setting(f"{name}, timed", used, cudnn={"deterministic": False, "benchmark": True}))
+        if engine == "compile":
+            settings.append(Setting(f"{layouts[used]}, combo kernels", used, combo_kernels=True))
+    return settings
 
 
 def measure_breakdown(
@@ -110,13 +129,12 @@ def measure_breakdown(
     log(f"{training.name}: measured the machine's limits, counted the work, made the reference's first steps")
     steps: list[Row] = []
     kinds: list[Row] = []
-    settings = [("channels_last", True), ("contiguous", True), *([("channels_last", False)] if on_gpu else [])]
-    for layout, deterministic in settings:
-        name = f"step, {layout}" + on_gpu * f", {'' if deterministic else 'not '}deterministic"
-        trainer = ContiguousTrainer if layout == "contiguous" else Trainer
+    for setting in make_settings(engine, precision, device):
+        name = f"step, {setting.name}"
+        options = {"layout": setting.layout, "combo_kernels": setting.combo_kernels}
         try:
             milliseconds, profiled = _measure_step(
-                training.trainer(engine, precision, trainer), reference, seconds, deterministic=deterministic
+                training.trainer(engine, precision, **options), reference, seconds, setting.cudnn
             )
             kinds = kinds if steps else times_by_kind(profiled, work, ceilings)
             row = Row(name, milliseconds)
@@ -140,14 +158,15 @@ def measure_breakdown(
 
 
 def _measure_step(
-    trainer: Trainer, reference: Reference, seconds: float, *, deterministic: bool
+    trainer: Trainer, reference: Reference, seconds: float, cudnn: Mapping[str, bool]
 ) -> tuple[float, list[Row]]:
     """Return the median milliseconds of a step over this many seconds, and the step's kernels.
 
     Raises:
         PaperbenchError: The first steps are wrong, or the profiler does not work.
     """
-    torch.backends.cudnn.deterministic = deterministic  # before the first step, which may be captured
+    for name, value in cudnn.items():
+        setattr(torch.backends.cudnn, name, value)  # before the first step, which may be captured
     if problem := step_error(first_steps(trainer, STEPS), reference, trainer.precision):
         raise PaperbenchError(problem)
     return 1000 * _median_seconds(trainer.step, seconds), profiled_step(trainer)
