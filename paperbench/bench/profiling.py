@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
-from paperbench.bench.breakdown import Breakdown, Ceilings, Floors, Row
+from paperbench.bench.breakdown import COMBO_KERNELS, NOT_DETERMINISTIC, TIMED, Breakdown, Ceilings, Floors, Row
 from paperbench.bench.figures import summarize_error
 from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
 from paperbench.errors import PaperbenchError
@@ -32,6 +32,7 @@ MATRIX_SIDE = {"cpu": 1024, "cuda": 8192}
 CHAIN = 1000
 """Number of kernels in the chain that measures launches."""
 
+LAYOUTS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 _RULES = (
     # Layout changes before and after convolutions, by cuDNN and Inductor
@@ -101,17 +102,16 @@ class Setting:
 
 def make_settings(engine: str, precision: str, device: torch.device) -> list[Setting]:
     """Return the settings of a breakdown: as trained, then with one change each."""
-    layouts = {torch.channels_last: "channels_last", torch.contiguous_format: "contiguous"}
     used = memory_layout(precision, device)
-    settings = [Setting(name, layout) for layout, name in sorted(layouts.items(), key=lambda item: item[0] != used)]
+    trained, other = sorted((Setting(*item) for item in LAYOUTS.items()), key=lambda setting: setting.layout != used)
+    changes: list[tuple[str, dict[str, Any]]] = []
     if device.type == "cuda":
-        name = f"{layouts[used]}, not deterministic"
-        settings.append(Setting(name, used, cudnn={"deterministic": False}))
-        # As in the plain loop. Which algorithm is fastest is decided anew in each process.
-        settings.append(Setting(f"{name}, timed", used, cudnn={"deterministic": False, "benchmark": True}))
-        if engine == "compile":
-            settings.append(Setting(f"{layouts[used]}, combo kernels", used, combo_kernels=True))
-    return settings
+        changes = [
+            (NOT_DETERMINISTIC, {"cudnn": {"deterministic": False}}),
+            (TIMED, {"cudnn": {"deterministic": False, "benchmark": True}}),  # as in the plain loop
+            *([(COMBO_KERNELS, {"combo_kernels": True})] if engine == "compile" else []),
+        ]
+    return [trained, other, *(replace(trained, name=f"{trained.name}, {name}", **change) for name, change in changes)]
 
 
 def measure_breakdown(
@@ -169,18 +169,18 @@ def _measure_step(
         setattr(torch.backends.cudnn, name, value)  # before the first step, which may be captured
     if problem := step_error(first_steps(trainer, STEPS), reference, trainer.precision):
         raise PaperbenchError(problem)
-    return 1000 * _median_seconds(trainer.step, seconds), profiled_step(trainer)
+    return 1000 * median_seconds(trainer.step, seconds), profiled_step(trainer)
 
 
 def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, seconds: float) -> Ceilings:
     """Measure how fast the device copies a large tensor, multiplies large matrices and launches small kernels."""
     source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
-    copy = _median_seconds(partial(torch.empty_like(source).copy_, source), seconds)
+    copy = median_seconds(partial(torch.empty_like(source).copy_, source), seconds)
     set_arithmetic(precision)
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     side, dtype = MATRIX_SIDE[device.type], torch.bfloat16 if precision.startswith("bf16") else torch.float32
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    product = _median_seconds(lambda: left @ right, seconds)
+    product = median_seconds(lambda: left @ right, seconds)
     number = torch.zeros(1, device=device)
 
     def chain() -> None:
@@ -194,7 +194,7 @@ def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, se
         with torch.cuda.device(device), torch.cuda.graph(graph):
             chain()
         launch = graph.replay
-    return Ceilings(2 * source.nbytes / copy, 2 * side**3 / product, CHAIN / _median_seconds(launch, seconds))
+    return Ceilings(2 * source.nbytes / copy, 2 * side**3 / product, CHAIN / median_seconds(launch, seconds))
 
 
 class WorkCounter(TorchDispatchMode):
@@ -315,7 +315,7 @@ def floors(work: Any, ceilings: Ceilings) -> Floors:
     return Floors(*(1000 * work / list(vars(ceilings).values())).tolist())
 
 
-def _median_seconds(work: Callable[[], object], min_seconds: float) -> float:
+def median_seconds(work: Callable[[], object], min_seconds: float) -> float:
     """Return the median time of a call, including the device's work."""
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=min_seconds).median
