@@ -327,7 +327,7 @@ class Plan:
 
     def __str__(self) -> str:
         from paperbench.runs.disk_space import format_bytes
-        from paperbench.training.engine import choose_engine
+        from paperbench.training.engine import engine_candidates
 
         store, lacking = Store(self.results), {run.id: iterations for run, iterations in self.remaining}
         groups: dict[tuple[str, str], list[PlannedRun]] = {}
@@ -346,7 +346,10 @@ class Plan:
         work = f"{total} to do, about {format_bytes(self.bytes_needed)} of disk"
         if not lacking:
             work = "nothing to do" if self.stop_at else "all finished"
-        engines = {choose_engine(self.engine, self.device, run.recipe.iterations).name for run in self.runs}
+        engines = {
+            engine_candidates(self.engine, self.device, run.recipe.iterations, has_noise=run.net.has_noise)[0].name
+            for run in self.runs
+        }
         precisions = {run.spec.precision for run in self.runs}
         how = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
         return f"{as_text(grid)}\n\n{paragraph(f'{n_runs}, {work}.')}\n{paragraph(how)}"
@@ -441,14 +444,14 @@ def plan(
     from paperbench.runs.executor import Incompatible, remaining
     from paperbench.runs.limits import Limits
     from paperbench.training.device import choose_device
-    from paperbench.training.engine import choose_engine
+    from paperbench.training.engine import engine_candidates
     from paperbench.training.precision import choose_precision
 
     if incompatible not in get_args(Incompatible):
         raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     warnings: list[str] = []
     on = choose_device(device, warnings.append)
-    choose_engine(engine, on, iterations=0)  # raises its errors before data are loaded
+    engine_candidates(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_path = data_directory(Path(data) if data is not None else None)
     datasets = {key: load_dataset(key, data_path) for key in planning.needed_datasets(chosen, of_profile)}

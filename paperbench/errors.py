@@ -96,3 +96,10 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return text from a stranger so that it is safe to print as part of a line: `printable`, without line breaks."""
     return printable(text.replace("\n", "\\n").replace("\t", "\\t"))
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return the first line of an error, with its type unless it is ours, and without paths, for published files."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    text = re.sub(r"\S*[/\\]\S*", "[path]", first)[:200]
+    return text if isinstance(error, PaperbenchError) else ": ".join(filter(None, (type(error).__name__, text)))

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from paperbench.bench.decisions import BatchNormRow, Checks, Repetition
-from paperbench.bench.figures import summarize_error
 from paperbench.bench.profiling import LAYOUTS, median_seconds
 from paperbench.bench.setup import bench_training, machine_facts
 from paperbench.bench.throughput import bench_variants
+from paperbench.errors import summarize_error
 from paperbench.files import UNGUARDED
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.precision import choose_precision

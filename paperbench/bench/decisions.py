@@ -20,14 +20,15 @@ from paperbench.runs.store import RunDirectory
 from paperbench.training.engine import COMPILE_MIN_ITERATIONS
 from paperbench.typed import Text, from_json, typed
 
-WORTH = {NOT_DETERMINISTIC: 1.25, TIMED: 1.25, COMBO_KERNELS: 1.02}
-"""How many times as fast a setting has to be to become the default; a layout 1.03 times."""
-
-PLACES = {
-    NOT_DETERMINISTIC: "set_arithmetic in training/precision.py: look for faster deterministic algorithms",
-    TIMED: "set_arithmetic in training/precision.py: look for faster deterministic algorithms",
-    COMBO_KERNELS: "combo_kernels of compile_units in training/compiling.py, if repetitions stay equal",
+_ALGORITHMS = (1.25, "set_arithmetic in training/precision.py: look for faster deterministic algorithms")
+DEFAULTS = {
+    NOT_DETERMINISTIC: _ALGORITHMS,
+    TIMED: _ALGORITHMS,
+    COMBO_KERNELS: (1.02, "combo_kernels of compile_units in training/compiling.py, if repetitions stay equal"),
 }
+"""By setting, how many times as fast it has to be to become the default, and where to change that."""
+
+OTHER_LAYOUT = (1.03, "memory_layout in training/precision.py")
 
 TARGETS = {
     ("preact_resnet110", "tf32"): 12_000,
@@ -82,7 +83,7 @@ class Checks:
 
 
 def summarise(directory: Path) -> str:
-    """Return each decision with its figures, from the files in a directory."""
+    """Return each decision with its figures, from the files in a directory, one per paragraph of 100 columns."""
     parts: dict[str, Callable[[Path], Iterator[str]]] = {
         "tests*.xml": lambda path: _tests(ElementTree.parse(path).getroot()),  # noqa: S314 - pytest wrote it
         "batch-norm*.json": lambda path: _batch_norm(from_json(Checks, path.read_bytes())),
@@ -137,9 +138,7 @@ def _batch_norm(found: Checks) -> Iterator[str]:
 def _repetitions(found: Checks) -> Iterator[str]:
     for row in found.repetitions:
         verdict = row.problem or (
-            "bit for bit, as README promises"
-            if len(set(row.states)) == 1
-            else "DIFFERENT: mend it, or README's promise"
+            "equal bit for bit" if len(set(row.states)) == 1 else "DIFFERENT, though README promises equality"
         )
         yield f"{found.net}, {row.engine} {row.precision}, trained twice and resumed -> {verdict}"
 
@@ -149,12 +148,12 @@ def _settings(found: Breakdown) -> Iterator[str]:
     yield f"step of {found.net}, {found.engine} {found.precision}, as trained: {_step(trained)}"
     for row in others:
         setting = row.name.removeprefix(f"{trained.name}, ")
-        place = PLACES.get(setting, "memory_layout in training/precision.py")
+        worth, place = DEFAULTS.get(setting, OTHER_LAYOUT)
         if row.milliseconds is None or trained.milliseconds is None:
             yield f"  {_step(row)} -> keep what is trained"
             continue
         gain = trained.milliseconds / row.milliseconds
-        verdict = f"change {place}" if gain > WORTH.get(setting, 1.03) else "keep what is trained"
+        verdict = f"change {place}" if gain > worth else "keep what is trained"
         yield f"  {_step(row)}, {gain:.2f} times as fast -> {verdict}"
 
 

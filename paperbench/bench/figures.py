@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Environment
 from paperbench.typed import Text, typed
 
@@ -158,10 +156,3 @@ def measured_noise(variants: Sequence[VariantFigures]) -> float | None:
     """Return the largest factor, minus 1, between a measurement and its control; None without a control."""
     logs = [abs(math.log(a / b)) for v in variants for a, b in zip(v.step_seconds, v.control, strict=False)]
     return math.expm1(max(logs)) if logs else None
-
-
-def summarize_error(error: BaseException) -> str:
-    """Return the first line of an error, with its type unless it is ours, and without paths, for published files."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    text = re.sub(r"\S*[/\\]\S*", "[path]", first)[:200]
-    return text if isinstance(error, PaperbenchError) else ": ".join(filter(None, (type(error).__name__, text)))

@@ -19,9 +19,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
 from paperbench.bench.breakdown import COMBO_KERNELS, NOT_DETERMINISTIC, TIMED, Breakdown, Ceilings, Floors, Row
-from paperbench.bench.figures import summarize_error
 from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.training.precision import memory_layout, set_arithmetic
 from paperbench.training.soundness import STEPS, Reference, find_reference, first_steps, step_error
 from paperbench.training.trainer import Trainer
@@ -90,13 +89,13 @@ class Setting:
 
     Attributes:
         name: Its layout, and what else is changed.
-        layout, combo_kernels: Arguments of `Trainer`.
+        layout, compile_options: Arguments of `Trainer`.
         cudnn: Values of attributes of `torch.backends.cudnn`.
     """
 
     name: str
     layout: torch.memory_format
-    combo_kernels: bool = False
+    compile_options: Mapping[str, bool] = field(default_factory=dict)
     cudnn: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -109,7 +108,7 @@ def make_settings(engine: str, precision: str, device: torch.device) -> list[Set
         changes = [
             (NOT_DETERMINISTIC, {"cudnn": {"deterministic": False}}),
             (TIMED, {"cudnn": {"deterministic": False, "benchmark": True}}),  # as in the plain loop
-            *([(COMBO_KERNELS, {"combo_kernels": True})] if engine == "compile" else []),
+            *([(COMBO_KERNELS, {"compile_options": {"combo_kernels": True}})] if engine == "compile" else []),
         ]
     return [trained, other, *(replace(trained, name=f"{trained.name}, {name}", **change) for name, change in changes)]
 
@@ -125,13 +124,13 @@ def measure_breakdown(
             synchronize(device)
     ceilings = measure_ceilings(device, precision, in_graph=on_gpu and engine != "eager", seconds=seconds / 10)
     work = count_work(training, precision, is_fused=engine == "compile")
-    reference = find_reference(lambda: training.trainer("eager", "fp32"), STEPS)
+    reference = find_reference(lambda: training.trainer("eager", "fp32"), "fp32", STEPS)
     log(f"{training.name}: measured the machine's limits, counted the work, made the reference's first steps")
     steps: list[Row] = []
     kinds: list[Row] = []
     for setting in make_settings(engine, precision, device):
         name = f"step, {setting.name}"
-        options = {"layout": setting.layout, "combo_kernels": setting.combo_kernels}
+        options = {"layout": setting.layout, "compile_options": setting.compile_options}
         try:
             milliseconds, profiled = _measure_step(
                 training.trainer(engine, precision, **options), reference, seconds, setting.cudnn

@@ -19,16 +19,13 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.table import find_spec_root, load_table
+from paperbench.training.soundness import LEARNING_RATE
 from paperbench.training.trainer import Trainer
 
 IMAGE_SIZE, BANDS = 32, 2
 
 IMAGES = {"cpu": 5_000, "cuda": 50_000}
 """Number of distinct training images; on a GPU too many for its caches."""
-
-LEARNING_RATE = 1e-3
-"""Lower than the paper's, at which rounding alone changes the third loss of ResNet-110 by more than 0.1 %, so that a
-correct engine could not be told from a wrong one. The time of a step does not depend on it."""
 
 GPU_FACTS = "driver_version,compute_cap,memory.total,power.limit,clocks.max.sm,clocks.max.mem,clocks.sm,clocks.mem"
 

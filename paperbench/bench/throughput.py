@@ -25,7 +25,6 @@ from paperbench.bench.figures import (
     VariantFigures,
     measured_noise,
     median_ratio,
-    summarize_error,
 )
 from paperbench.bench.plain_loop import (
     Batch,
@@ -36,9 +35,9 @@ from paperbench.bench.plain_loop import (
     set_plain_arithmetic,
 )
 from paperbench.bench.setup import Training, free_memory, synchronize
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
-from paperbench.training.engine import BIT_EQUAL, available_engines, choose_engine
+from paperbench.training.engine import BIT_EQUAL, available_engines, engine_candidates
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
 from paperbench.training.soundness import STEPS, Reference, bitwise_error, find_reference, first_steps, step_error
@@ -62,7 +61,7 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
         usable = [name for name, why in available_engines(device).items() if why is None]
         engines = usable if device.type == "cuda" else ["eager"]
     else:
-        engines = [choose_engine(name, device, iterations=64_000).name for name in engines]
+        engines = [engine_candidates(name, device, iterations=64_000)[0].name for name in engines]
     precisions = precisions or [name for name in PRECISIONS if name != "tf32" or shipped == "tf32"]
     precisions = [choose_precision(name, device) for name in dict.fromkeys(precisions)]
     plain = list(dict.fromkeys(_plain_precision(precision) for precision in precisions))
@@ -151,8 +150,9 @@ class VariantRunner:
         built = time.perf_counter() - start
         first = first_steps(loop.trainer, STEPS)
         self._record(first_step_seconds=built + first.seconds)
-        if all(map(math.isfinite, [*first.losses, first.update_norm])):
-            self._record(losses=tuple(first.losses), update_norm=first.update_norm / reference.update_norm)
+        update_norm = first.norms["parameters"]
+        if all(map(math.isfinite, [*first.losses, update_norm])):
+            self._record(losses=tuple(first.losses), update_norm=update_norm / reference.norms["parameters"])
         problem = step_error(first, reference, self._variant.precision)
         if equal and not problem:
             problem = bitwise_error(first.losses, equal.losses, self._variant.precision)
@@ -253,7 +253,7 @@ def measure_net(
     """
     recipe, device = training.recipe, training.device
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
-    reference = _cache_with_errors(lambda name: find_reference(lambda: training.trainer("eager", name), STEPS))
+    reference = _cache_with_errors(lambda name: find_reference(lambda: training.trainer("eager", name), name, STEPS))
     runners = [VariantRunner(variant, training, batches, reference) for variant in variants]
     for runner in runners:
         if time.monotonic() > deadline:

@@ -84,6 +84,11 @@ class Net:
         return FAMILIES[self.family].units(self.depth)
 
     @property
+    def has_noise(self) -> bool:
+        """Whether a forward pass in training draws random numbers."""
+        return self.shortcut == "dropout"
+
+    @property
     def conv_bn(self) -> bool:
         """Whether a convolution on a shortcut is followed by BN."""
         if self.shortcut_bn is not None:

@@ -135,13 +135,13 @@ def _break_down(args: argparse.Namespace) -> int:
     from paperbench.bench.setup import bench_training
     from paperbench.bench.text import format_breakdown
     from paperbench.training.device import choose_device
-    from paperbench.training.engine import choose_engine
+    from paperbench.training.engine import engine_candidates
     from paperbench.training.precision import choose_precision
 
     device = choose_device(args.device, _log)
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
     training = bench_training(args.breakdown, args.batch_size, device)
-    engine = choose_engine((args.engines or ["auto"])[0], device, training.recipe.iterations).name
+    engine = engine_candidates((args.engines or ["auto"])[0], device, training.recipe.iterations)[0].name
     found = measure_breakdown(training, engine, precision, args.seconds, _log)
     print(format_breakdown(found))
     _write(args.json, found)

@@ -69,6 +69,11 @@ class Progress(Observer):
     def warned(self, run: PlannedRun, text: str) -> None:
         self.say(f"    {run.id}: {text}")
 
+    def checking(self, run: PlannedRun, engine: str) -> None:
+        self._begin(run)
+        wait = "; compiling can take minutes" if engine == "compile" else ""
+        self.say(f"    comparing the first steps of engine {engine} with eager ones{wait}")
+
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self._here, self._last = iteration, last_iteration
         self._all = run.recipe.iterations
@@ -80,8 +85,7 @@ class Progress(Observer):
             self.say(f"{self._name(run)}: to iteration {last_iteration:,}{of_all}{resumed}")
         if (text := f"engine {engine}: {reason}") != self._engine:
             self._engine = text
-            wait = "; the first step compiles the net, which can take minutes" if engine == "compile" else ""
-            self.say(f"    {text}{wait}")
+            self.say(f"    {text}")
         if self._is_terminal:
             self._facts = ()
             bar_format, columns = self._layout()

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import closing
 from typing import Literal
 
 import torch
 
 from paperbench.errors import PaperbenchError, RunError
+from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
-from paperbench.runs.limits import Limits
+from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.training.memory import is_out_of_memory
+from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
 from paperbench.training.trainer import NUMERICS_VERSION
 
 Incompatible = Literal["refuse", "restart", "continue"]
@@ -157,9 +157,7 @@ class Executor:
         finally:
             lease.release()
         # After the handler, no traceback refers to the failed session any more.
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_memory(self._device)
         return is_left
 
     def _train(self, run: PlannedRun, lease: Lease) -> None:
@@ -174,20 +172,53 @@ class Executor:
             return
         engine = None
         try:
+            self._check_memory(run)
             session = self._start_or_resume(run, lease)
             engine = session.engine.name
             last = self._limits.last_iteration(run.recipe.iterations)
-            self._observer.started(run, session.trainer.iteration, last, engine, session.engine.reason)
+            why = session.fallback or session.engine.reason
+            self._observer.started(run, session.trainer.iteration, last, engine, why)
             with closing(session.directory):
                 self._observer.ended(session.train())
+        except Interrupted:
+            return  # before the first iteration: nothing to save
         except PaperbenchError:
             lease.check()  # the cause may be what another process has done since it took over
             raise
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            has_checkpoint = bool(self._store.directory(run.id).checkpoints.newest_first())
-            raise RunError(_memory_advice(run, self._device, engine, has_checkpoint)) from error
+            shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}."
+            raise RunError(f"{shortage} {self._memory_advice(run, engine)}") from error
+
+    def _check_memory(self, run: PlannedRun) -> None:
+        """Raise if a training step needs more memory than is free, rather than fill the memory first."""
+        group, precision, free = run.recipe.batch_norm.group, run.spec.precision, memory_free(self._device)
+        needed = memory_needed(run.net, group, precision)
+        if free is None or needed <= free:
+            return
+        shortage = f"{run.net_name} in {precision} needs about {format_bytes(needed)} for a training step"
+        if precision != "bf16":
+            shortage += f" ({format_bytes(memory_needed(run.net, group, 'bf16'))} in bf16)"
+        raise RunError(
+            f"{shortage}, and {self._device} has {format_bytes(free)} free. {self._memory_advice(run, None)}"
+        )
+
+    def _memory_advice(self, run: PlannedRun, engine: str | None) -> str:
+        """Return what to do about a run that needs more memory than the device has."""
+        group = run.recipe.batch_norm.group
+        advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
+        if run.spec.precision != "bf16":
+            advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
+        if engine == "compile" and group < run.recipe.batch_size:  # the other engines process a batch group by group
+            other = "graph" if self._device.type == "cuda" else "eager"
+            advice.append(
+                f"choose `--engine {other}`, which keeps activations of {group} images, not {run.recipe.batch_size}"
+            )
+        next_time = "No checkpoint exists yet: the same command restarts the run."
+        if self._store.directory(run.id).checkpoints.newest_first():
+            next_time = "The last checkpoint is kept, and the same command resumes from it."
+        return f"{next_time} First, {', or '.join(advice)}."
 
     def _start_or_resume(self, run: PlannedRun, lease: Lease) -> RunSession:
         """Start or resume a run. With `--incompatible restart`, restart it if it cannot be resumed."""
@@ -242,21 +273,3 @@ def _why_done(record: Record) -> str:
         versions = " and ".join(map(str, record.numerics))
         why += f", by numerics version {versions} (this is {NUMERICS_VERSION}; `--incompatible restart` restarts it)"
     return why
-
-
-def _memory_advice(run: PlannedRun, device: torch.device, engine: str | None, has_checkpoint: bool) -> str:
-    """Return the message for a run that needs more memory than the device has."""
-    precision, group = run.spec.precision, run.recipe.batch_norm.group
-    advice = [f"free memory on {device} (stop other programs there)", "choose a larger device (`--device`)"]
-    if precision != "bf16":
-        advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
-    if engine == "compile" and group < run.recipe.batch_size:  # the other engines process a batch group by group
-        other = "graph" if device.type == "cuda" else "eager"
-        advice.append(
-            f"choose `--engine {other}`, which keeps activations of {group} images, not {run.recipe.batch_size}"
-        )
-    if has_checkpoint:
-        next_time = "The last checkpoint is kept, and the same command resumes from it."
-    else:
-        next_time = "No checkpoint exists yet: the same command restarts the run."
-    return f"{device} ran out of memory with {run.net_name} in {precision}. {next_time} First, {', or '.join(advice)}."

@@ -23,6 +23,9 @@ class Observer:
             reason: Why this engine was chosen.
         """
 
+    def checking(self, run: PlannedRun, engine: str) -> None:
+        """The first steps of an engine are compared with eager ones, which may compile the net."""
+
     def stepped(self, iteration: int) -> None:
         """An iteration is done."""
 

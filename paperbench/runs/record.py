@@ -82,6 +82,7 @@ class Session:
         last: Number of iterations done at the end of the session.
         seconds: Duration, including tests and checkpoints.
         engine: "eager", "graph" or "compile".
+        fallback: Why faster engines were not used although "auto" preferred them; None if it had its first choice.
     """
 
     last: Natural
@@ -89,6 +90,7 @@ class Session:
     engine: Line
     code: Code
     environment: Environment
+    fallback: Line | None = None
 
 
 @typed

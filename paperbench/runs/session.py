@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from paperbench.errors import RunError
+from paperbench.errors import RunError, summarize_error
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
@@ -33,10 +33,11 @@ from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.specs.recipe import Recipe
 from paperbench.training.divergence import Origin, find_in_test, find_in_training, has_finite_state
-from paperbench.training.engine import BIT_EQUAL, choose_engine
+from paperbench.training.engine import BIT_EQUAL, EngineChoice, EngineError, EngineName, engine_candidates
 from paperbench.training.evaluation import EvaluationMetrics
-from paperbench.training.memory import is_out_of_memory
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.metrics import TrainingMetrics
+from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
 
 
@@ -87,12 +88,16 @@ class RunSession:
         self.history = list(facts.history) if facts else []
         self.best_test_error = facts.best_test_error if facts else None
         self.divergence = facts.divergence if facts else None
-        earlier_engine = self._earlier_sessions[-1].engine if self._earlier_sessions else None
-        self.engine = choose_engine(engine, device, run.recipe.iterations, earlier_engine)
-        self._untrained = partial(
-            Trainer, run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device, engine=self.engine.name
+        self._untrained = partial(Trainer, run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device)
+        candidates = engine_candidates(
+            engine,
+            device,
+            run.recipe.iterations,
+            has_noise=run.net.has_noise,
+            earlier=self._earlier_sessions[-1].engine if self._earlier_sessions else None,
         )
-        self.trainer = self._untrained()
+        self._fallback: list[str] = []
+        self.engine, self.trainer = self._first_sound(candidates, device, is_new=checkpoint is None)
         self._code, self._environment = code_facts(), environment_facts(device)
         if checkpoint is not None:
             self._load(checkpoint.state)
@@ -100,6 +105,36 @@ class RunSession:
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         directory.clear_leftovers()
         directory.write_history(self.history)
+
+    def _first_sound(
+        self, candidates: list[EngineChoice], device: torch.device, *, is_new: bool
+    ) -> tuple[EngineChoice, Trainer]:
+        """Return the first engine that can be built and, if the run is new, computes eager's first steps; its trainer.
+
+        Raises:
+            Interrupted: A signal arrived during the comparison.
+            RunError: The last engine computes other steps. Whatever its building raises is passed on.
+        """
+        for choice in candidates:
+            try:
+                return choice, self._sound_trainer(choice.name, is_new=is_new)
+            except Interrupted:
+                raise
+            except Exception as error:  # the failures of compilers, captures and drivers have no common type
+                if choice == candidates[-1]:
+                    raise
+                problem = error.reason if isinstance(error, EngineError) else summarize_error(error)
+            self._fallback.append(f"engine {choice.name} was not used: {problem}")
+            release_memory(device)  # not before the error and its frames are gone
+        raise AssertionError("there is always a candidate")
+
+    def _sound_trainer(self, engine: EngineName, *, is_new: bool) -> Trainer:
+        trainer = self._untrained(engine=engine)
+        if is_new and engine != "eager":
+            self._observer.checking(self.run, engine)
+            if problem := engine_error(trainer, engine, self._limits.raise_if_signalled):
+                raise EngineError(engine, f"its first steps are wrong on this machine ({problem})")
+        return trainer
 
     def train(self) -> Record:
         """Train to the run's end or to a limit, save, and test a run that is complete.
@@ -293,10 +328,17 @@ class RunSession:
                 "uninterrupted run.",
             )
 
+    @property
+    def fallback(self) -> str | None:
+        """Why faster engines were not used; None if the first choice was sound."""
+        return "; ".join(self._fallback) or None
+
     def _sessions(self) -> tuple[Session, ...]:
         """Return the earlier sessions, and this one so far."""
         seconds = round(time.monotonic() - self._started, 3)
-        present = Session(self.trainer.iteration, seconds, self.engine.name, self._code, self._environment)
+        present = Session(
+            self.trainer.iteration, seconds, self.engine.name, self._code, self._environment, self.fallback
+        )
         return (*self._earlier_sessions, present)
 
     def _record(

@@ -24,7 +24,7 @@ MAX_KINDS = 64
 _MAX_REASON_LENGTH = 200
 
 
-def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels: bool = False) -> None:
+def compile_units(module: nn.Module, backend: str = "inductor") -> None:
     """Compile the residual units of a net, each on its first call.
 
     From then on, in this process, a unit that torch cannot compile is an error; by default torch would silently fall
@@ -33,7 +33,6 @@ def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels
     Args:
         module: The net, changed in place.
         backend: The backend of torch.compile.
-        combo_kernels: Whether Inductor merges independent small kernels.
     """
     # torch counts the kinds of all nets in a process together. Resetting the count would also unload the Triton
     # kernels of earlier nets, which their captured graphs still launch.
@@ -42,9 +41,7 @@ def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, config.recompile_limit)
     config.fail_on_recompile_limit_hit = True
     # Otherwise Inductor chooses among kernels by timing them, in each process again, and they round differently.
-    options: dict[str, Any] | None = (
-        {"deterministic": True, "combo_kernels": combo_kernels} if backend == "inductor" else None
-    )
+    options: dict[str, Any] | None = {"deterministic": True} if backend == "inductor" else None
     for unit in module.modules():
         if isinstance(unit, ResidualUnit):
             unit.compile(backend=backend, dynamic=False, options=options)

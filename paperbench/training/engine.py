@@ -20,17 +20,30 @@ from typing import Literal, Protocol, get_args
 import torch
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, RunError, nearest
 
 EngineName = Literal["eager", "graph", "compile"]
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+"""All engines, the slowest on a GPU first."""
 
 BIT_EQUAL: frozenset[str] = frozenset({"eager", "graph"})
 """Engines whose results are equal bit for bit."""
 
 COMPILE_MIN_ITERATIONS = 10_000
 """Training length from which "auto" compiles on a GPU. Shorter runs do not save the minute that compiling takes."""
+
+
+class EngineError(RunError):
+    """An engine that cannot be built here, or computes other steps than eager.
+
+    Attributes:
+        reason: What is wrong, without the advice.
+    """
+
+    def __init__(self, engine: EngineName, reason: str) -> None:
+        super().__init__(f"Engine {engine}: {reason}. Choose another one, such as `--engine eager`.")
+        self.reason = reason
 
 
 class Engine(Protocol):
@@ -73,35 +86,51 @@ def available_engines(device: torch.device) -> dict[EngineName, str | None]:
     }
 
 
-def choose_engine(wanted: str, device: torch.device, iterations: int, earlier: str | None = None) -> EngineChoice:
-    """Choose the engine for a run.
+def engine_candidates(
+    wanted: str, device: torch.device, iterations: int, *, has_noise: bool = False, earlier: str | None = None
+) -> list[EngineChoice]:
+    """Return the engines to try for a run, best first. Only "auto" for a new run on a GPU gives more than one.
 
     Args:
         wanted: "auto" or the name of an engine.
         device: The device of the run.
-        iterations: Length of the whole training, not of the part that is left, so that a resumed run keeps its engine.
-        earlier: The engine that started the run, if it is resumed. "auto" keeps it where it is available.
+        iterations: Length of the whole training, not of the part that is left.
+        has_noise: Whether the net has dropout. Compiled, it draws other values, so nothing shows that its steps are
+            right.
+        earlier: The engine that started the run, if it is resumed; "auto" keeps it.
 
     Raises:
-        PaperbenchError: The engine is unknown or not available on the device.
+        RunError: The engine that started the run is not available here.
+        PaperbenchError: The engine is unknown, or not available on the device or for the net.
     """
     available = available_engines(device)
+    if has_noise and earlier != "compile":
+        available["compile"] = "compiled dropout draws other values, so its steps cannot be compared with eager's"
     if wanted != "auto":
         if wanted not in ENGINES:
             raise PaperbenchError(f"Unknown engine {wanted!r}. {nearest(wanted, ['auto', *ENGINES])}")
         if why_not := available[wanted]:
             raise PaperbenchError(f"Engine {wanted}: {why_not}. Use `--engine auto`.")
-        return EngineChoice(wanted, "as requested")
-    for name in ENGINES:
-        if name == earlier and available[name] is None:
-            return EngineChoice(name, "the run started with it")
+        return [EngineChoice(wanted, "as requested")]
+    if earlier is not None:
+        name = next((name for name in ENGINES if name == earlier), None)
+        why_not = available[name] if name else "this version has no such engine"
+        if name and why_not is None:
+            return [EngineChoice(name, "the run started with it")]
+        raise RunError(
+            f"The run started with engine {earlier}: {why_not}. To continue it with another one, name that one, such "
+            "as `--engine eager`; the record will list both."
+        )
     if device.type != "cuda":
-        return EngineChoice("eager", "the fastest on a CPU, where compiling takes longer than it saves")
+        return [EngineChoice("eager", "the fastest on a CPU, where compiling takes longer than it saves")]
     if iterations < COMPILE_MIN_ITERATIONS:
-        return EngineChoice("graph", f"compiling does not pay off below {COMPILE_MIN_ITERATIONS:,} iterations")
-    if why_not := available["compile"]:
-        return EngineChoice("graph", f"compiling is not available: {why_not}")
-    return EngineChoice("compile", f"compiling is expected to pay off over {iterations:,} iterations")
+        best = EngineChoice("graph", f"compiling does not pay off below {COMPILE_MIN_ITERATIONS:,} iterations")
+    elif why_not := available["compile"]:
+        best = EngineChoice("graph", f"compiling is not available: {why_not}")
+    else:
+        best = EngineChoice("compile", f"compiling is expected to pay off over {iterations:,} iterations")
+    slower = ENGINES[: ENGINES.index(best.name)]
+    return [best, *(EngineChoice(name, "the faster engines failed") for name in reversed(slower))]
 
 
 def _why_no_triton() -> str | None:

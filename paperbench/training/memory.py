@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,6 +69,35 @@ def step_memory(
     with FakeTensorMode(), _MemoryCounter() as counter:
         _run_step(net, batch_size, precision, device, grad_checkpointing)
     return int(counter.peak)
+
+
+@cache
+def memory_needed(net: Net, group: int, precision: Precision) -> int:
+    """Return about how many bytes the least demanding engine needs, which keeps one batch-norm group's activations.
+
+    Args:
+        group: Images per batch-norm group.
+    """
+    return step_memory(net, group, precision, torch.device("cpu"))
+
+
+def memory_free(device: torch.device) -> int | None:
+    """Return how many bytes a training can still allocate on the device; None if the system does not say."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return None
+
+
+def release_memory(device: torch.device) -> None:
+    """Free what nothing refers to any more, also in torch's cache, which CUDA graphs cannot use."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _run_step(net: Net, batch_size: int, precision: Precision, device: torch.device, grad_checkpointing: bool) -> None:

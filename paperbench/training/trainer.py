@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class Trainer:
         precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
         engine: Must be available on the device (`engine.available_engines`).
         layout: Memory layout of images, weights and activations; by default that of `precision.memory_layout`.
-        combo_kernels: Whether engine "compile" merges independent small kernels.
+        compile_options: Further arguments of `compile_units`.
 
     Attributes:
         model: The net as a module.
@@ -71,7 +72,7 @@ class Trainer:
         device: torch.device,
         engine: EngineName = "eager",
         layout: torch.memory_format | None = None,
-        combo_kernels: bool = False,
+        compile_options: Mapping[str, Any] | None = None,
     ) -> None:
         if len(dataset.x_train) < recipe.batch_norm.group:
             raise PaperbenchError(
@@ -80,7 +81,7 @@ class Trainer:
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
         self.layout = layout or memory_layout(precision, device)
-        self._combo_kernels = combo_kernels
+        self._compile_options = compile_options or {}
         self.iteration = 0
         set_arithmetic(precision)
         # Only noise inside a net (dropout shortcuts) uses torch's default generators.
@@ -140,7 +141,7 @@ class Trainer:
         if engine == "graph":
             return self._make_graph_engine(self._make_step(WorkingCopy(self.model, bf16_weights=bf16), group))
         working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
-        compile_units(working.module, combo_kernels=self._combo_kernels)
+        compile_units(working.module, **self._compile_options)
         step = with_clear_compile_errors(self._make_step(working, size))
         return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step)
 

@@ -16,9 +16,8 @@ from paperbench.bench.figures import (
     VariantFigures,
     measured_noise,
     median_ratio,
-    summarize_error,
 )
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.typed import from_json, json_schema, to_json
 from tests.helpers import ROOT
 

@@ -246,9 +246,20 @@ def test_engine_is_named_once_until_it_changes(run: PlannedRun) -> None:
     assert [line for line in lines if "engine" in line] == [
         "    engine graph: a reason",
         "    engine eager: a reason",
-        "    engine compile: a reason; the first step compiles the net, which can take minutes",
+        "    engine compile: a reason",
     ]
     assert "engine" in lines[1]
+
+
+def test_comparison_of_engines_warns_of_compilation(run: PlannedRun) -> None:
+    stream = io.StringIO()
+    progress = Progress([], 1, stream)
+    progress.checking(run, "compile")
+    progress.checking(run, "graph")
+    assert stream.getvalue().splitlines()[-2:] == [
+        "    comparing the first steps of engine compile with eager ones; compiling can take minutes",
+        "    comparing the first steps of engine graph with eager ones",
+    ]
 
 
 def test_text_of_others_stays_in_one_line(run: PlannedRun) -> None:

@@ -59,6 +59,7 @@ class Log(Observer):
 
     def __init__(self, on_step: Callable[[int], object] = lambda _: None) -> None:
         self.on_step = on_step
+        self.checks: list[str] = []
         self.steps: list[int] = []
         self.lines: list[HistoryLine] = []
         self.skips: list[tuple[str, str]] = []
@@ -72,6 +73,9 @@ class Log(Observer):
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self.engine = (engine, reason)
+
+    def checking(self, run: PlannedRun, engine: str) -> None:
+        self.checks.append(engine)
 
     def stepped(self, iteration: int) -> None:
         self.steps.append(iteration)

@@ -427,8 +427,8 @@ def test_failing_compiler_does_not_stop_other_runs(
         raise cause
 
     monkeypatch.setattr(trainer_module, "compile_units", partial(compile_units, backend=backend))
-    engines = iter([EngineChoice("compile", "a test"), EngineChoice("eager", "a test")])
-    monkeypatch.setattr(session_module, "choose_engine", lambda *_: next(engines))
+    engines = iter([[EngineChoice("compile", "a test")], [EngineChoice("eager", "a test")]])
+    monkeypatch.setattr(session_module, "engine_candidates", lambda *_, **__: next(engines))
     other, log = replace(run, seed=1), Log()
     config = torch._dynamo.config
     with config.patch(recompile_limit=0, accumulated_recompile_limit=0, fail_on_recompile_limit_hit=False):

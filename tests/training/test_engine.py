@@ -10,11 +10,11 @@ from torch._inductor.exc import InvalidCxxCompiler
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import InputTransform, TrainingBatches
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe, WarmUp
 from paperbench.training import engine
-from paperbench.training.engine import COMPILE_MIN_ITERATIONS, available_engines, choose_engine
+from paperbench.training.engine import COMPILE_MIN_ITERATIONS, available_engines, engine_candidates
 from paperbench.training.trainer import Trainer
 from tests.data.test_loader import crops_of, torchvision_batch
 from tests.reference import forward
@@ -140,33 +140,55 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_why_no_triton", lambda: None)
 
 
+def names(device: torch.device, iterations: int, earlier: str | None = None, *, has_noise: bool = False) -> list[str]:
+    candidates = engine_candidates("auto", device, iterations, has_noise=has_noise, earlier=earlier)
+    return [choice.name for choice in candidates]
+
+
 @pytest.mark.usefixtures("triton")
-@pytest.mark.parametrize(
-    ("iterations", "name"), [(COMPILE_MIN_ITERATIONS - 1, "graph"), (COMPILE_MIN_ITERATIONS, "compile")]
-)
-def test_gpu_compiles_long_trainings(iterations: int, name: str) -> None:
-    assert choose_engine("auto", CUDA, iterations).name == name
+def test_gpu_compiles_long_trainings() -> None:
+    assert names(CUDA, COMPILE_MIN_ITERATIONS - 1) == ["graph", "eager"]
+    assert names(CUDA, COMPILE_MIN_ITERATIONS) == ["compile", "graph", "eager"]
 
 
 def test_gpu_without_triton_uses_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_why_no_triton", lambda: "Triton is missing")
-    choice = choose_engine("auto", CUDA, 64_000)
-    assert (choice.name, choice.reason) == ("graph", "compiling is not available: Triton is missing")
+    best, *_ = engine_candidates("auto", CUDA, 64_000)
+    assert (best.name, best.reason) == ("graph", "compiling is not available: Triton is missing")
 
 
 @pytest.mark.usefixtures("triton")
-def test_resumed_run_keeps_its_engine_if_available() -> None:
-    assert choose_engine("auto", CUDA, 64_000, earlier="eager").name == "eager"
-    assert choose_engine("auto", CPU, 64_000, earlier="graph").name == "eager"
-    assert choose_engine("graph", CUDA, 64_000, earlier="eager").name == "graph"
-    assert choose_engine("auto", CUDA, 64_000, earlier="engine of a later version").name == "compile"
+def test_nets_with_dropout_are_not_compiled() -> None:
+    """Their steps cannot be compared with eager ones."""
+    assert names(CUDA, 64_000, has_noise=True) == ["graph", "eager"]
+    assert names(CUDA, 64_000, "compile", has_noise=True) == ["compile"]
+    with pytest.raises(PaperbenchError, match="compiled dropout draws other values"):
+        engine_candidates("compile", CUDA, 64_000, has_noise=True)
+
+
+@pytest.mark.usefixtures("triton")
+def test_resumed_run_keeps_its_engine() -> None:
+    assert names(CUDA, 64_000, "eager") == ["eager"]
+    assert names(CUDA, 1, "compile") == ["compile"]
+    assert [choice.name for choice in engine_candidates("graph", CUDA, 64_000, earlier="eager")] == ["graph"]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "why"),
+    [("graph", "CUDA graphs need an NVIDIA GPU"), ("engine of a later version", "this version has no such engine")],
+)
+def test_resumed_run_stops_without_its_engine(earlier: str, why: str) -> None:
+    with pytest.raises(
+        RunError, match=rf"started with engine {earlier}: {why}.*name that one, such as `--engine eager`"
+    ):
+        engine_candidates("auto", CPU, 64_000, earlier=earlier)
 
 
 def test_unknown_and_unavailable_engines_are_refused() -> None:
     with pytest.raises(PaperbenchError, match="Known: auto, compile, eager, graph"):
-        choose_engine("jit", CPU, 80)
+        engine_candidates("jit", CPU, 80)
     with pytest.raises(PaperbenchError, match=r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"):
-        choose_engine("graph", CPU, 80)
+        engine_candidates("graph", CPU, 80)
 
 
 def test_triton_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
