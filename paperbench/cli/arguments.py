@@ -62,7 +62,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--device": {
         "default": "auto",
         "metavar": "D",
-        "help": "auto (default: the first GPU, else the CPU), cpu, cuda or cuda:N",
+        "help": "auto (default: the first GPU that works, else the CPU), cpu, cuda or cuda:N",
     },
     "--data": {
         "type": Path,

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import paperbench
-from paperbench.cli import bench, compare, data, list_tables, models, plan, record, run, schema, show, verify
+from paperbench.cli import bench, compare, data, doctor, list_tables, models, plan, record, run, schema, show, verify
 from paperbench.errors import PaperbenchError, nearest, one_line
 from paperbench.streams import standard_streams
 
@@ -20,7 +20,7 @@ SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
     "Train": {"plan": plan, "run": run},
     "Compare": {"compare": compare, "record": record, "verify": verify},
-    "Utilities": {"bench": bench, "data": data, "schema": schema},
+    "Utilities": {"doctor": doctor, "bench": bench, "data": data, "schema": schema},
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""
 
@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 0; 1 if `verify` finds a problem or `compare` a difference; 2 for an error that the user can
-        fix; 128 + N after signal N.
+        The exit status: 0; 1 if `doctor` or `verify` finds a problem or `compare` a difference; 2 for an error that the
+        user can fix; 128 + N after signal N.
     """
     with standard_streams():
         return _main(arguments)

@@ -49,7 +49,7 @@ def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bo
                 existing += file.path.stat().st_size
         needed += max(0, checkpoint + weights + history + _BYTES_PER_RUN - existing)
     needed += 2 * largest  # the run in training keeps one more checkpoint, and writes the next before deleting any
-    free = _free_bytes(store.root)
+    free = free_bytes(store.root)
     if runs and needed > free:
         raise PaperbenchError(
             f"The remaining runs need about {format_bytes(needed)} in {store.root}, which has {format_bytes(free)} "
@@ -77,7 +77,7 @@ def format_bytes(size: int) -> str:
     return f"{size / 1e3:.0f} kB"
 
 
-def _free_bytes(directory: Path) -> int:
+def free_bytes(directory: Path) -> int:
     """Return the free space on the disk of a directory, which need not exist yet."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent

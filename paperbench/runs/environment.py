@@ -43,7 +43,6 @@ def source_digest(package: Path) -> str:
 def environment_facts(device: torch.device) -> Environment:
     """Return the libraries and hardware that a run on the device depends on."""
     on_gpu = device.type == "cuda"
-    cudnn = torch.backends.cudnn.version() if on_gpu else None
     return Environment(
         python=platform.python_version(),
         torch=str(torch.__version__),  # torch's own string class cannot be stored in a checkpoint
@@ -51,11 +50,19 @@ def environment_facts(device: torch.device) -> Environment:
         timm=version("timm"),
         numpy=version("numpy"),
         cuda=torch.version.cuda if on_gpu else None,
-        cudnn=str(cudnn) if cudnn else None,
+        cudnn=cudnn_version() if on_gpu else None,
         system=f"{platform.system()} {platform.machine()}",
         device=torch.cuda.get_device_name(device) if on_gpu else _processor(),
         threads=torch.get_num_threads(),
     )
+
+
+def cudnn_version() -> str | None:
+    """Return cuDNN's version as one number; None if torch was built without it.
+
+    torch's own function raises an error if any GPU of the machine, in use or not, is too old for this cuDNN.
+    """
+    return str(torch._C._cudnn.getVersionInt()) if torch.backends.cudnn.is_available() else None
 
 
 def _processor() -> str:

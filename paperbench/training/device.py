@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
-from paperbench.errors import PaperbenchError, one_line, shorten
+from paperbench.errors import PaperbenchError, one_line
 
-UNSUPPORTED = {
-    "mps": "Apple's GPUs have no float64, in which paperbench sums losses, and torch no deterministic mode for them",
-}
-"""Devices that torch knows and paperbench does not, and why not."""
+_OLDER_BUILD = "a torch for CUDA 12.6, from https://download.pytorch.org/whl/cu126"
+"""It runs with drivers for any CUDA 12, and has kernels for GPUs from sm_50 on; later ones begin with sm_75."""
+
+CUDA_ERRORS = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
+"""What torch raises if a GPU, or the number of one, cannot be used."""
 
 
 def choose_device(wanted: str, warn: Callable[[str], None]) -> torch.device:
@@ -38,10 +40,8 @@ def choose_device(wanted: str, warn: Callable[[str], None]) -> torch.device:
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
-        why = UNSUPPORTED.get(device.type)
-        raise PaperbenchError(
-            f"paperbench runs on cpu and cuda, not on {wanted!r}{f': {why}' if why else ''}. Use `--device cpu`."
-        )
+        why = ": Apple's GPUs have no float64, in which it sums losses" if device.type == "mps" else ""
+        raise PaperbenchError(f"paperbench runs on cpu and cuda, not on {wanted!r}{why}. Use `--device cpu`.")
     device = torch.device("cuda", device.index or 0)
     if problem := gpu_problem(device):
         raise PaperbenchError(f"Device {wanted!r}: {problem}")
@@ -53,39 +53,35 @@ def gpu_problem(device: torch.device) -> str | None:
 
     Trying it finds what no list of properties shows: an old driver, a busy GPU, a library that fails to load.
     """
-    count, build = torch.cuda.device_count(), f"torch {torch.__version__}"
-    if torch.version.cuda is None:
-        return f"{build} was built without CUDA. Install a build with CUDA from pytorch.org, or use `--device cpu`."
-    if count == 0:
-        return f"{build} sees no GPU here. Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use `--device cpu`."
-    if device.index >= count:
-        return f"the GPUs here are cuda:0 to cuda:{count - 1}."
+    if torch.version.cuda is None:  # also if it is built for AMD's GPUs, which it calls "cuda"
+        return f"torch {torch.__version__} has no CUDA. Install one that has, from https://pytorch.org."
     try:
+        torch.cuda.init()
+        count = torch.cuda.device_count()  # before `init`, the driver's, which may list more than CUDA can open
+        if device.index >= count:
+            return f"CUDA opens {'only cuda:0' if count == 1 else f'cuda:0 to cuda:{count - 1}'} here. Choose another."
         ones = torch.ones(1, 1, 3, 3, device=device)
         found = F.conv2d(ones, ones).item()
-    except (RuntimeError, AssertionError) as error:  # torch asserts that an index exists
-        reason = one_line(shorten(str(error).strip().split("\n")[0]))
-        return f"{reason.rstrip('.')}. {_advice(reason, device)}"
+    except CUDA_ERRORS as error:
+        reason = one_line(re.split(r"\n|\. Please ", str(error).strip())[0][:300].rstrip(". "))
+        return f"{reason}. {_advice(reason.lower(), device)}"
     return None if found == 9 else f"a convolution of ones gave {found}, not 9. Do not trust results of this GPU."
 
 
 def _advice(reason: str, device: torch.device) -> str:
-    """Return what to do about the failure of a first convolution."""
-    lowered = reason.lower()
-    if "driver" in lowered:
-        return f"Update the NVIDIA driver, or install a torch built for a CUDA older than {torch.version.cuda}."
-    if "no kernel image" in lowered or "not supported" in lowered or "incompatible with" in lowered:
-        major, minor = torch.cuda.get_device_capability(device)
+    """Return what to do about the failure of a first convolution, given the reason in lower case."""
+    if "too old" in reason or "driver version is insufficient" in reason:
+        return f"Update the NVIDIA driver, or, if it is one for CUDA 12, install {_OLDER_BUILD}."
+    if "out of memory" in reason or "busy" in reason:
+        return "Another program may hold the GPU: `nvidia-smi` lists them. Stop it, or choose another GPU."
+    if torch.cuda.is_initialized() and (
+        (capability := torch.cuda.get_device_capability(device)) < (7, 5) or "no kernel image" in reason
+    ):
         built_for = " ".join(torch.cuda.get_arch_list())
         return (
-            f"The GPU is sm_{major}{minor}; torch {torch.__version__} holds kernels for {built_for}. Install a torch "
-            "built for it, often one for an older CUDA."
+            f"The GPU is sm_{capability[0]}{capability[1]}, and torch {torch.__version__} is built for {built_for}. "
+            f"Install a build for this GPU; before sm_75, {_OLDER_BUILD}."
         )
-    if "out of memory" in lowered or "busy" in lowered or "unavailable" in lowered:
-        return "Another program may hold the GPU; `nvidia-smi` lists them. Stop it, or choose another GPU."
-    if "ordinal" in lowered or "device id" in lowered:
-        return (
-            "The driver lists more GPUs than CUDA opens, as with MIG, where a process gets one instance: name it in "
-            "CUDA_VISIBLE_DEVICES and use `--device cuda:0`."
-        )
-    return "Check `nvidia-smi`, or use `--device cpu`."
+    return (
+        "Check `nvidia-smi`, CUDA_VISIBLE_DEVICES and, if the GPU is split, its MIG instances; or use `--device cpu`."
+    )

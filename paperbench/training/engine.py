@@ -20,7 +20,7 @@ from typing import Literal, Protocol, get_args
 import torch
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
-from paperbench.errors import PaperbenchError, RunError, nearest
+from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
 
 EngineName = Literal["eager", "graph", "compile"]
 
@@ -82,7 +82,7 @@ def available_engines(device: torch.device) -> dict[EngineName, str | None]:
     return {
         "eager": None,
         "graph": None if on_gpu else "CUDA graphs need an NVIDIA GPU",
-        "compile": _why_no_triton() if on_gpu else _why_no_cpp_compiler(),
+        "compile": _why_no_triton(device) if on_gpu else _why_no_cpp_compiler(),
     }
 
 
@@ -133,17 +133,18 @@ def engine_candidates(
     return [best, *(EngineChoice(name, "the faster engines failed") for name in reversed(slower))]
 
 
-def _why_no_triton() -> str | None:
+def _why_no_triton(device: torch.device) -> str | None:
     from torch.utils._triton import has_triton
 
-    if not has_triton():
-        return "torch.compile needs Triton and a GPU of the Volta generation or later"
     try:
-        from triton.runtime import driver
+        with torch.cuda.device(device):
+            if not has_triton():
+                return "torch.compile needs Triton and a GPU of the Volta generation or later"
+            from triton.runtime import driver
 
-        driver.active.get_current_target()  # compiles C code: needs a compiler, Python's headers, the GPU driver
+            driver.active.get_current_target()  # compiles C code: needs a compiler, Python's headers, the GPU driver
     except Exception as error:  # its failures have no common type
-        return f"Triton does not work here ({next(iter(str(error).splitlines()), type(error).__name__)[:200]})"
+        return f"Triton does not work here ({summarize_error(error)})"
     return None
 
 

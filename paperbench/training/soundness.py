@@ -37,10 +37,10 @@ LEARNING_RATE = 1e-3
 """Lower than the paper's, at which rounding alone changes the third loss of ResNet-110 by more than 0.1 %, so that a
 correct engine could not be told from a wrong one. The time of a step does not depend on it."""
 
-MAX_NORM_DIFFERENCE = 0.15
-"""Maximum relative difference of the norm of the first changes. In bfloat16 that of the parameters is 0.97 to 1.01 of
-eager float32's for ResNet-20 to ResNet-1001, 0.49 with halved gradients, at most 0.66 without momentum. Directions are
-not compared, as rounding alone rotates them in deep nets."""
+NORM_TOLERANCE = {"fp32": 0.15, "tf32": 0.15, "bf16": 0.3, "bf16-fp32-stream": 0.3}
+"""Maximum relative difference of the norm of the first changes. That of the parameters is 0.49 of the right one with
+halved gradients, and at most 0.66 without momentum; in bfloat16, rounding changed it by up to 0.17 in ResNet-110.
+Directions are not compared, as rounding alone rotates them in deep nets."""
 
 TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2, "bf16-fp32-stream": 5e-2}
 """Maximum relative difference of a loss from eager float32, or from eager in the same precision."""
@@ -144,7 +144,7 @@ def step_error(found: FirstSteps, reference: Reference, precision: str) -> str |
             return f"step {number}: loss {loss:.6g}, {eager} {expected:.6g}; allowed difference {bound:.2g} of it"
     for name, norm in found.norms.items():
         expected = reference.norms[name]
-        bound = max(MAX_NORM_DIFFERENCE, ROUNDING_MARGIN * reference.norm_rounding[name])
+        bound = max(NORM_TOLERANCE[precision], ROUNDING_MARGIN * reference.norm_rounding[name])
         if not _relative_difference(norm, expected) <= bound:
             return (
                 f"norm of the change of the {name} in the first {UPDATES} steps: {norm:.4g}, {eager} {expected:.4g}; "

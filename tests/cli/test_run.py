@@ -17,6 +17,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from tests.cli.conftest import ONE_CELL, Run
 from tests.helpers import ROOT, change_yaml
+from tests.training.gpus import GPU, OLD_DRIVER, with_gpus
 
 DRY_RUN = ("--profile", "smoke", "--dry-run", "--device", "cpu")
 
@@ -39,6 +40,15 @@ def test_dry_run_lists_the_runs_and_writes_nothing(run: Run, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
     _, out, _ = run("run", "table2", *DRY_RUN, "--cells", "preact/resnet110", "--stop-at", 1)
     assert "\n1 run, 1 iteration to do, about " in out
+
+
+def test_gpu_that_auto_passes_over_is_named_on_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, GPU(), init_error=OLD_DRIVER)
+    (warning,) = api.plan("table2", profile="smoke").warnings
+    assert warning.startswith("cuda:0 is not used: The NVIDIA driver on your system is too old (found version 12020).")
+    code, out, err = run("run", "table2", "--profile", "smoke", "--dry-run")
+    assert (code, err) == (0, f"paperbench: warning: {warning}\n")
+    assert "\nDevice cpu," in out
 
 
 @pytest.mark.parametrize("cells", [("--cells", "original", "preact/*"), ("--cells", "original", "--cells", "preact/*")])

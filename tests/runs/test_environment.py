@@ -3,7 +3,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from paperbench.runs.environment import commit_of, source_digest
+import pytest
+import torch
+
+from paperbench.runs.environment import commit_of, environment_facts, source_digest
+from tests.training.gpus import GPU, V100, with_gpus
 
 
 def write_files(directory: Path, files: dict[str, str]) -> Path:
@@ -48,3 +52,11 @@ def test_commit_marks_changed_code(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == commit
     (tmp_path / "paperbench" / "a.py").write_text("x = 3\n")
     assert commit_of(tmp_path) == f"{commit}+changes"
+
+
+def test_an_old_gpu_beside_the_one_in_use_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, V100, GPU())
+    facts = environment_facts(torch.device("cuda", 1))
+    assert (facts.device, facts.cuda) == ("NVIDIA H100 80GB HBM3", "13.2")
+    if torch.backends.cudnn.is_available():
+        assert facts.cudnn == str(torch._C._cudnn.getVersionInt())

@@ -18,19 +18,24 @@ import pytest
 import torch
 import torch._dynamo
 
+from paperbench.data.dataset import ImageDataset
 from paperbench.runs import session as session_module
 from paperbench.runs.checkpoints import Checkpoints
+from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.executor import Executor, Incompatible, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.recipe import Recipe
+from paperbench.specs.run_spec import Precision
 from paperbench.training import trainer as trainer_module
 from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine, EngineChoice
+from paperbench.training.memory import step_memory
 from tests.conftest import ROOT
 from tests.helpers import a_session
-from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, newest_state, train
+from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, newest_state, plan_run, tiny_recipe, train
 
 
 def files_of(directory: RunDirectory) -> dict[str, bytes]:
@@ -402,6 +407,26 @@ def test_out_of_memory_fails_the_run_with_advice(
         assert "No checkpoint exists yet: the same command restarts the run." in log.failure
     monkeypatch.undo()
     assert_same(train(run, tmp_path)[0], expected)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_run_that_needs_more_memory_than_is_free_is_refused(
+    paper_recipe: Recipe,
+    small_dataset: ImageDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Precision,
+) -> None:
+    run = plan_run(tiny_recipe(paper_recipe), small_dataset, precision=precision)
+    needed = step_memory(run.net, 8, precision, CPU)
+    monkeypatch.setattr("paperbench.runs.executor.memory_free", lambda _: needed - 1)
+    directory, log = train(run, tmp_path)
+    assert f"in {precision} needs about {format_bytes(needed)} for a training step" in log.failure
+    assert ("`--precision bf16`" in log.failure) is (precision == "fp32")
+    assert f"cpu has {format_bytes(needed - 1)} free." in log.failure
+    assert not directory.path.exists()
+    monkeypatch.setattr("paperbench.runs.executor.memory_free", lambda _: needed)
+    assert train(run, tmp_path)[1].record.status == "finished"
 
 
 @pytest.mark.parametrize(

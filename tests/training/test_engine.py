@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -137,7 +138,7 @@ def test_cuda_losses_are_close_to_cpu_losses(
 
 @pytest.fixture
 def triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_why_no_triton", lambda: None)
+    monkeypatch.setattr(engine, "_why_no_triton", lambda _: None)
 
 
 def names(device: torch.device, iterations: int, earlier: str | None = None, *, has_noise: bool = False) -> list[str]:
@@ -152,7 +153,7 @@ def test_gpu_compiles_long_trainings() -> None:
 
 
 def test_gpu_without_triton_uses_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_why_no_triton", lambda: "Triton is missing")
+    monkeypatch.setattr(engine, "_why_no_triton", lambda _: "Triton is missing")
     best, *_ = engine_candidates("auto", CUDA, 64_000)
     assert (best.name, best.reason) == ("graph", "compiling is not available: Triton is missing")
 
@@ -198,9 +199,10 @@ def test_triton_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         def get_current_target(self) -> None:
             raise RuntimeError("Failed to find C compiler.\nSet CC.")
 
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
     monkeypatch.setattr(triton.runtime, "driver", type("Config", (), {"active": Driver()}))
-    assert available_engines(CUDA)["compile"] == "Triton does not work here (Failed to find C compiler.)"
+    assert available_engines(CUDA)["compile"] == "Triton does not work here (RuntimeError: Failed to find C compiler.)"
 
 
 @pytest.mark.parametrize("error", [InvalidCxxCompiler(), PermissionError(13, "Permission denied")])

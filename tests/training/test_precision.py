@@ -10,7 +10,6 @@ from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.specs.recipe import Recipe
-from paperbench.training.device import choose_device
 from paperbench.training.precision import autocast, choose_precision, set_arithmetic
 from paperbench.training.trainer import Trainer
 
@@ -29,26 +28,6 @@ def test_default_precision_on_a_cpu() -> None:
 def test_unavailable_precisions_are_refused(wanted: str, message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
         choose_precision(wanted, CPU)
-
-
-@pytest.mark.parametrize(("wanted", "message"), [("gpu", "Use auto, cpu, cuda"), ("mps", "runs on cpu and cuda")])
-def test_unknown_devices_are_refused(wanted: str, message: str) -> None:
-    with pytest.raises(PaperbenchError, match=message):
-        choose_device(wanted, pytest.fail)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_cuda_without_a_gpu_is_refused() -> None:
-    with pytest.raises(PaperbenchError, match=r"sees no GPU here. Check `nvidia-smi`"):
-        choose_device("cuda", pytest.fail)
-    assert choose_device("auto", pytest.fail) == CPU
-
-
-@pytest.mark.gpu
-def test_missing_gpu_index_is_refused() -> None:
-    with pytest.raises(PaperbenchError, match="the GPUs here are cuda:0 to"):
-        choose_device("cuda:99", pytest.fail)
-    assert choose_device("auto", pytest.fail).type == "cuda"
 
 
 @pytest.mark.gpu

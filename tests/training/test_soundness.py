@@ -73,11 +73,13 @@ def test_tolerance_grows_to_four_times_the_rounding() -> None:
     assert error(FP32, "fp32", norm=1.3, norm_rounding=0.08) is None
 
 
-@pytest.mark.parametrize(
-    ("norm", "is_right"), [(0.86, True), (1.14, True), (0.84, False), (1.16, False), (0, False), (math.nan, False)]
-)
-def test_norm_of_the_change_must_be_near(norm: float, is_right: bool) -> None:
-    assert (error(FP32, "fp32", norm=norm) is None) is is_right
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 0.15), ("tf32", 0.15), ("bf16", 0.3)])
+def test_norm_of_the_change_must_be_near(precision: str, bound: float) -> None:
+    for sign in (-1, 1):
+        assert error(FP32, precision, norm=1 + sign * 0.95 * bound) is None
+        assert error(FP32, precision, norm=1 + sign * 1.05 * bound) is not None
+    assert error(FP32, precision, norm=0) is not None
+    assert error(FP32, precision, norm=math.nan) is not None
 
 
 def test_bitwise_error_is_the_first_loss_that_differs() -> None:

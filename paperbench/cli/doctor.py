@@ -1,0 +1,66 @@
+"""paperbench doctor: what this machine has, what `run` would take here, and what would fail."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from paperbench.cli.arguments import add_shared
+from paperbench.errors import PaperbenchError
+
+if TYPE_CHECKING:
+    from paperbench.specs.table import Table
+
+SUMMARY = "check whether this machine can train, and say what `run` would take"
+DESCRIPTION = (
+    "Print one page to read before the first run, or to paste into an issue: no host name, user name or path is in it. "
+    "It lists the software, GPUs, compilers and data sets of this machine, what `run` would take for each table, and "
+    "what would fail. It runs a small convolution on each GPU and loads the data sets. Exit status: 1 if anything "
+    "would fail, else 0."
+)
+WIDTH, INDENT = 100, 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "--device", "--data", "--results")
+
+
+def execute(args: argparse.Namespace) -> int:
+    print("paperbench: examining this machine; this takes some seconds.", file=sys.stderr, flush=True)
+    from paperbench.api import wait_without_spinning
+    from paperbench.report.grid import Grid, as_text
+
+    wait_without_spinning()
+    try:
+        from paperbench.data.sources import data_directory
+        from paperbench.runs.doctor import diagnose
+    except ImportError as error:
+        raise PaperbenchError(f"A library does not load: {error}. Install paperbench again.") from error
+    found = diagnose(args.device, data_directory(args.data), args.results, load_tables())
+    print("\n".join(_wrapped(f"{name:<{INDENT}}{fact}", INDENT) for name, fact in found.facts.items()), end="\n\n")
+    if found.choices:
+        headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
+        print(f"`paperbench run` takes, on {found.device}:\n")
+        print(as_text(Grid(headers, tuple(found.choices), alignment), width=WIDTH), end="\n\n")
+        print(_wrapped("memory: of a step of the largest net; `compile` keeps a whole batch and needs more"))
+        print("\n".join(map(_wrapped, found.reasons)), end="\n\n")
+    print("Problems:" if found.problems else "No problem found.")
+    for number, problem in enumerate(found.problems, 1):
+        print(_wrapped(f"{number}. {problem}", 3))
+    return int(bool(found.problems))
+
+
+def load_tables() -> list[Table]:
+    from paperbench.specs.table import find_spec_root, load_table, table_ids
+
+    root = find_spec_root()
+    return [load_table(name, root) for name in table_ids(root)]
+
+
+def _wrapped(text: str, indent: int = 2) -> str:
+    """Wrap text, but not the commands in it, so that they can be copied."""
+    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
+    return textwrap.fill(whole, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False).replace("\0", " ")

@@ -1,0 +1,206 @@
+"""What runs find on this machine: software, GPUs, compilers, data sets, and what each table would take.
+
+It is meant to be published, so no host name, user name or path is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from paperbench.catalogue import DATASETS, FAMILIES, Net
+from paperbench.data.cifar_batches import DIRECTORIES
+from paperbench.data.sources import load_dataset
+from paperbench.errors import PaperbenchError, one_line
+from paperbench.runs.disk_space import format_bytes, free_bytes
+from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
+from paperbench.runs.planning import needed_datasets
+from paperbench.specs.table import Table
+from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
+from paperbench.training.engine import ENGINES, available_engines, engine_candidates
+from paperbench.training.memory import memory_free, memory_needed
+from paperbench.training.precision import choose_precision
+
+CPU = torch.device("cpu")
+_PATH = re.compile(r"(?<![\w.:/\\])(?:~|[A-Za-z]:)?[/\\][^\s'\",;()\[\]]+")
+
+
+@dataclass
+class Diagnosis:
+    """What `run` would find.
+
+    Attributes:
+        device: The device that it takes; None if it refuses the one asked for.
+        facts: Sentences about the machine by subject.
+        choices: Table, precision, engine, and memory of a training step of the largest net; "-" where it cannot train.
+        reasons: Why these.
+        problems: What fails, and what to do about it.
+    """
+
+    device: torch.device | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    choices: list[tuple[str, str, str, str]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) -> Diagnosis:
+    """Find out what `run` would.
+
+    Args:
+        wanted: The device by name, or "auto".
+        data: Directory with the data sets, which are loaded.
+        results: Results directory, which need not exist.
+    """
+    found = Diagnosis()
+    if platform.system() == "Windows":
+        found.problems.append("Windows does not rename open files, so no run can be saved. Use WSL 2.")
+    driver = _output_of("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
+    gpus = _gpus(is_listed=driver[:1].isdigit())
+    try:
+        found.device = choose_device(wanted, lambda _: None)
+    except PaperbenchError as error:
+        found.problems.append(str(error))
+    if wanted == "auto" and found.device == CPU:
+        found.problems += [f"The CPU is used, as {gpu} does not work: {problem}" for gpu, problem in gpus.items()]
+    found.facts = {**_software(), "driver": driver or "nvidia-smi not found"}
+    found.facts |= {str(gpu): _describe_gpu(gpu, problem) for gpu, problem in gpus.items()} or {"GPU": "none"}
+    found.facts |= _machine(found.device or CPU, results)
+    for key in DIRECTORIES:
+        _examine_dataset(key, data.absolute(), [table.id for table in tables if key in _datasets(table)], found)
+    for table in tables if found.device else ():
+        _choose(table, found)
+    found.reasons.sort(key=lambda reason: (reason.startswith("table"), reason.split(":")[0] in ENGINES))
+    found.facts = {name: _PATH.sub("[path]", one_line(fact)) for name, fact in found.facts.items()}
+    found.reasons, found.problems = (
+        [_PATH.sub("[path]", one_line(text)) for text in dict.fromkeys(texts)]
+        for texts in (found.reasons, found.problems)
+    )
+    return found
+
+
+def _software() -> dict[str, str]:
+    code, environment = code_facts(), environment_facts(CPU)
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = "missing"
+    built_for = f"CUDA {torch.version.cuda} on {' '.join(torch.cuda.get_arch_list())}" if torch.version.cuda else "CPUs"
+    return {
+        "paperbench": f"{code.version}, {f'commit {code.commit}' if code.commit else f'source {code.source}'}",
+        "system": f"{environment.system}, {' '.join(platform.libc_ver())}, Python {environment.python}",
+        "torch": f"{environment.torch}, built for {built_for}",
+        "libraries": f"cuDNN {cudnn_version() or 'missing'}, Triton {triton}, timm {environment.timm}",
+    }
+
+
+def _gpus(*, is_listed: bool) -> dict[torch.device, str | None]:
+    """Return what is wrong with every GPU that torch lists, or with the first if only the driver lists any."""
+    with suppress(*CUDA_ERRORS):
+        torch.cuda.init()  # before, torch believes the driver, which may list more than CUDA opens
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count() or int(is_listed))]
+    return {device: gpu_problem(device) for device in devices}
+
+
+def _describe_gpu(device: torch.device, problem: str | None) -> str:
+    state = f"does not work: {problem.split('. ')[0]}" if problem else "works"
+    try:
+        of_gpu, free = torch.cuda.get_device_properties(device), format_bytes(memory_free(device) or 0)
+    except CUDA_ERRORS:
+        return state
+    memory = f"{free} of {format_bytes(of_gpu.total_memory)} free"
+    return f"{of_gpu.name}, sm_{of_gpu.major}{of_gpu.minor}, {memory}; {state}"
+
+
+def _machine(device: torch.device, results: Path) -> dict[str, str]:
+    environment, sizes, disk = environment_facts(CPU), [memory_free(CPU)], "unknown"
+    with suppress(AttributeError, ValueError, OSError):  # not on Windows
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError):
+        disk = f"{format_bytes(free_bytes(results))} free for results"
+    memory = " of ".join(format_bytes(size) for size in sizes if size)
+    return {
+        "cpu": f"{environment.device}, {environment.threads} threads, {memory} free",
+        "compilers": f"C: {_compiler('CC', 'gcc', 'clang')}; C++: {_compiler('CXX', 'g++', 'clang++')}",
+        "compiling": available_engines(device)["compile"] or f"available on {device}",
+        "disk": disk,
+    }
+
+
+def _compiler(variable: str, *usual: str) -> str:
+    names = filter(None, (os.environ.get(variable), *usual))
+    return next(filter(None, (_output_of(name, "--version") for name in names)), "none")
+
+
+def _output_of(*command: str) -> str:
+    """Return the first line that a command prints, even if it fails; "" if it does not exist."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next(iter((done.stdout or done.stderr).strip().splitlines()), "")
+
+
+def _datasets(table: Table) -> list[str]:
+    return needed_datasets(table.cells(), table.profiles.named("paper"))
+
+
+def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Diagnosis) -> None:
+    title = DATASETS[key].title
+    try:
+        dataset = load_dataset(key, directory)
+    except PaperbenchError as error:
+        reason = str(error).replace(str(directory), "[path]").split(". ")[0]
+        found.facts[title] = "missing" if "not found" in reason else "cannot be used"
+        found.problems.append(
+            f"{reason}; {' and '.join(users)} need it. `paperbench data download {key}` gets the original files into "
+            "./data, or where `--data DIR` says."
+        )
+    else:
+        of_paper = "the original files, by their md5" if dataset.canonical else "not comparable with the paper"
+        found.facts[title] = f"{dataset.name}, {of_paper}"
+
+
+def _choose(table: Table, found: Diagnosis) -> None:
+    """Add what `run` takes for a table."""
+    device, paper, own = found.device or CPU, table.profiles.named("paper"), table.experiment.precision
+    if unknown := set(_datasets(table)) - set(DIRECTORIES):
+        found.choices.append((table.id, "-", "-", "-"))
+        found.reasons.append(f"{table.id} cannot be trained yet: no loader for {DATASETS[unknown.pop()].title}")
+        return
+    precision = choose_precision(own, device)
+    trainings = [
+        (cell.net_in(paper, setting), table.recipe_in(paper, cell.recipe))
+        for cell in table.cells()
+        for setting in cell.settings
+    ]
+    engines = dict.fromkeys(
+        engine_candidates("auto", device, recipe.iterations, has_noise=net.has_noise)[0] for net, recipe in trainings
+    )
+    net, recipe = max(trainings, key=lambda training: _activations(training[0]))
+    needed, free = memory_needed(net, recipe.batch_norm.group, precision), memory_free(device)
+    found.choices.append(
+        (table.id, precision, " or ".join(dict.fromkeys(one.name for one in engines)), format_bytes(needed))
+    )
+    found.reasons.append(f"{precision}: what {table.id} asks for" if own else f"{precision}: the default on {device}")
+    found.reasons += [f"{one.name}: {one.reason}" for one in engines]
+    if free is not None and needed > free:
+        found.problems.append(
+            f"The largest net of {table.id} needs about {format_bytes(needed)} in {precision}; {device} has "
+            f"{format_bytes(free)} free. Stop other programs there, choose smaller nets (`--cells`), or `--precision "
+            "bf16`, which needs about half and counts as another experiment."
+        )
+
+
+def _activations(net: Net) -> tuple[int, bool, int, str]:
+    """Return what roughly orders nets by the memory of their activations, and picks the same one of equals."""
+    return net.depth * FAMILIES[net.family].expansion, net.gate_bias is not None, net.num_classes, net.placement
