@@ -31,13 +31,14 @@ tf32=tf32 short=110 middle=164 deep=1001 quick='' rounds='' run=() small=()
 if [ "$device" = cpu ]; then
     tf32=fp32 short=20 middle=20 deep=20 small=(--batch-size 16 --seconds 0.05) run=(--profile smoke)
     quick=16 rounds=2
+    export OMP_NUM_THREADS=1
 fi
 log=$out/log.txt limit=540 child='' names='' left='' failed=''
 
 main() {
     stage doctor 1 "paperbench doctor: driver, wheel, card, memory, compiler, data" \
         "whether to go on: mend what it names first" \
-        -m paperbench doctor
+        -m paperbench doctor --device "$device"
     stage tests 4 "the tests that need a GPU" \
         "any failure: no training before it is mended" \
         -m pytest -q -m gpu -p no:cacheprovider --junitxml="$work/tests.xml"

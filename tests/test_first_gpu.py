@@ -45,7 +45,7 @@ class Script:
         environment = {**os.environ, "PYTHON": str(python or self.python), "PAPERBENCH_FIRST_DEVICE": device}
         command = ["bash", str(ROOT / "ci" / "first_gpu.sh"), "--out", str(self.out), *arguments]
         self.calls.write_text("")
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
     @property
     def called(self) -> list[str]:
@@ -132,8 +132,7 @@ def test_hanging_stage_is_stopped_by_an_interrupt(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_rehearsal_on_a_cpu_gives_a_summary(script: Script) -> None:
-    stages = ["batch-norm", "breakdown-20-bf16", "bench-20", "repetitions", "runs"]
-    done = script.run(*stages, device="cpu", python=Path(sys.executable))
+    done = script.run("batch-norm", "repetitions", "runs", device="cpu", python=Path(sys.executable))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Left" not in done.stdout
     summary = (script.out / "summary.txt").read_text()

@@ -15,6 +15,7 @@ from paperbench.bench.breakdown import Breakdown, Ceilings, Row
 from paperbench.bench.profiling import Setting, make_settings, measure_breakdown, times_by_kind
 from paperbench.bench.setup import Training
 from paperbench.cli.main import main
+from paperbench.training import trainer as trainer_module
 from paperbench.training.trainer import Trainer
 from paperbench.typed import from_json, json_schema
 
@@ -90,6 +91,14 @@ def test_each_setting_is_in_force_from_the_first_step(monkeypatch: pytest.Monkey
         (last, {}, False, True),
         (last, {"combo_kernels": True}, True, False),
     ]
+
+
+def test_compile_options_reach_the_compiler(monkeypatch: pytest.MonkeyPatch, training: Training) -> None:
+    seen: list[dict[str, bool]] = []
+    monkeypatch.setattr(trainer_module, "compile_units", lambda module, **options: seen.append(options))
+    for options in ({}, {"combo_kernels": True}):
+        training.trainer("compile", "fp32", compile_options=options)
+    assert seen == [{}, {"combo_kernels": True}]
 
 
 def test_wrong_or_failing_step_has_a_problem_and_no_time(monkeypatch: pytest.MonkeyPatch, training: Training) -> None:
