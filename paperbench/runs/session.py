@@ -133,7 +133,7 @@ class RunSession:
         if is_new and engine != "eager":
             self._observer.checking(self.run, engine)
             if problem := engine_error(trainer, engine, self._limits.raise_if_signalled):
-                raise EngineError(engine, f"its first steps are wrong on this machine ({problem})")
+                raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
         return trainer
 
     def train(self) -> Record:

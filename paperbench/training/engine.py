@@ -41,8 +41,8 @@ class EngineError(RunError):
         reason: What is wrong, without the advice.
     """
 
-    def __init__(self, engine: EngineName, reason: str) -> None:
-        super().__init__(f"Engine {engine}: {reason}. Choose another one, such as `--engine eager`.")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}. Choose another engine, such as `--engine eager`.")
         self.reason = reason
 
 

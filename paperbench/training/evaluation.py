@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from paperbench.data.loader import Batch
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.precision import autocast
 from paperbench.training.working_copy import WorkingCopy
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,22 @@ class EvaluationMetrics:
 
 def no_interrupt() -> None:
     """Do nothing: the default callback between batches or steps."""
+
+
+def as_memory_allows(work: Callable[[int], Result], at_once: int, device: torch.device) -> Result:
+    """Return `work(at_once)`, repeated with half as many images or groups at once while memory is short, down to one.
+
+    Raises:
+        torch.OutOfMemoryError, or another error of `is_out_of_memory`: There is too little memory even for one.
+    """
+    while True:
+        try:
+            return work(at_once)
+        except Exception as error:  # libraries may raise anything
+            if at_once == 1 or not is_out_of_memory(error):
+                raise
+        at_once //= 2
+        release_memory(device)  # not before the error is gone, whose traceback keeps the tensors
 
 
 @torch.no_grad()

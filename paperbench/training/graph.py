@@ -15,9 +15,14 @@ from torch import Tensor
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
 from paperbench.errors import PaperbenchError
+from paperbench.training.engine import EngineError
+from paperbench.training.memory import is_out_of_memory
 
 Work = Callable[[], None]
 """Operations on existing tensors."""
+
+_BROKEN_CAPTURE = ("previous error during capture", "invalidated")
+"""Parts of the messages of errors that do not say what broke a capture."""
 
 
 class CudaCapture:
@@ -44,8 +49,16 @@ class CudaCapture:
         """Capture the work and return its replay, on the same memory. Capturing changes no tensor."""
         gc.collect()  # reference cycles of earlier trainings must not be freed during the capture
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, stream=self._stream):
-            work()
+        generator = torch.cuda.default_generators[self._stream.device_index]
+        random_state = generator.clone_state()
+        # After a failed capture, torch 2.11 leaves its stream current and the random generator in the capture.
+        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream(self._device)):
+            try:
+                with torch.cuda.graph(graph, stream=self._stream):
+                    work()
+            except BaseException:
+                generator.graphsafe_set_state(random_state)
+                raise
         replay: Work = graph.replay
         return replay
 
@@ -58,6 +71,7 @@ class GraphEngine:
         batches: Chooses the images of each iteration.
         iterations: Length of the training.
         state: All tensors that a step changes.
+        clear_gradients: Frees the gradients that a step leaves behind.
     """
 
     def __init__(
@@ -66,9 +80,10 @@ class GraphEngine:
         batches: TrainingBatches,
         iterations: int,
         state: Sequence[Tensor],
+        clear_gradients: Callable[[], None],
         capture: CudaCapture,
     ) -> None:
-        self._step, self._state, self._capture = step, state, capture
+        self._step, self._state, self._clear_gradients, self._capture = step, state, clear_gradients, capture
         self._iterations = iterations
         self._schedule = batches.schedule(iterations)
         self._position = torch.zeros(1, dtype=torch.int64, device=batches.device)
@@ -91,17 +106,44 @@ class GraphEngine:
         self._position += 1
 
     def _first_iteration(self) -> None:
-        """The work of the warm-up: even the shortest training has a first iteration."""
-        self._position.zero_()
+        """The work of the warm-up. It stays at the first iteration, as even the shortest training has one."""
         self._work()
+        self._position.zero_()
 
     def _capture_step(self) -> Work:
-        """Capture the step and return its replay. The steps of the warm-up are undone."""
+        """Capture the step and return its replay. Nothing is trained, whether or not that succeeds.
+
+        Raises:
+            torch.OutOfMemoryError: The GPU has too little memory.
+            EngineError: The step does not run, or cannot be captured.
+        """
         tensors = [*self._state, self._position]
         before = [t.detach().clone() for t in tensors]
-        with torch.random.fork_rng([self._position.device] if self._position.is_cuda else []):
-            self._capture.warm_up(self._first_iteration)
-        with torch.no_grad():
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
-        return self._capture.record(self._work)
+        try:
+            with torch.random.fork_rng([self._position.device] if self._position.is_cuda else []):
+                self._capture.warm_up(self._first_iteration)
+                self._clear_gradients()  # the graph has memory of its own
+                return self._capture.record(self._work)
+        except RuntimeError as error:
+            raise _clear_error(error) from error
+        finally:
+            with torch.no_grad():
+                for tensor, value in zip(tensors, before, strict=True):
+                    tensor.copy_(value)
+
+
+def _clear_error(error: RuntimeError) -> Exception:
+    """Return the error to raise for a failed warm-up or capture.
+
+    What breaks a capture is often in the context of the error that ends it. If nothing is, it was the allocator: older
+    versions of torch report memory that runs out during a capture as a broken capture.
+    """
+    chain: list[BaseException] = [error]
+    while (context := chain[-1].__context__) is not None:
+        chain.append(context)
+    causes = [one for one in chain if not any(message in str(one) for message in _BROKEN_CAPTURE)]
+    memory = next(filter(is_out_of_memory, chain), None)
+    if memory or not causes:
+        return torch.OutOfMemoryError(str(memory or error))
+    reason = next(iter(str(causes[0]).strip().splitlines()), type(causes[0]).__name__)
+    return EngineError(f"The training step cannot be captured as a CUDA graph ({reason})")

@@ -48,8 +48,10 @@ TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2, "bf16-fp32-stream": 5e-2}
 ROUNDING_MARGIN = 4
 """Maximum difference in multiples of the reference's rounding, where that is above the tolerance."""
 
-ROUNDING = {"fp32": 2**-23, "tf32": 2**-11, "bf16": 2**-8, "bf16-fp32-stream": 2**-8}
-"""Relative change of the parameters that shows the effect of rounding in a precision."""
+ROUNDING = {"fp32": 2**-20, "tf32": 2**-11, "bf16": 2**-8, "bf16-fp32-stream": 2**-8}
+"""Relative change of the parameters that shows the effect of rounding in a precision. In float32 that of the last bit
+would show too little: in ResNet-110 with BN after addition, another order of sums in BN changed the first loss by 4e-4
+of it, and the last bits of the parameters changed it by 2e-5."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,12 @@ def engine_error(trainer: Trainer, engine: EngineName, between_steps: Callable[[
 
 
 def _state_error(trainer: Trainer, expected: dict[str, Tensor]) -> str | None:
-    """Describe the first tensor of the trainer's state that is not bitwise equal; None if all are equal."""
+    """Describe the first tensor of the trainer's state that is not bitwise equal; None if all are equal.
+
+    The generators' states are not compared: where they matter, the losses show a difference.
+    """
     for name, tensor in trainer.state_dict().items():
-        other = expected[name]
+        other = tensor if name.startswith("noise.") else expected[name]
         if not torch.equal(tensor.nan_to_num(), other.nan_to_num()) or not torch.equal(tensor.isnan(), other.isnan()):
             return f"{name} differs from eager's after the first steps; it must be bitwise equal"
     return None

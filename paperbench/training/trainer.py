@@ -24,6 +24,7 @@ from paperbench.training.compiling import compile_units, with_clear_compile_erro
 from paperbench.training.engine import EagerEngine, Engine, EngineName
 from paperbench.training.evaluation import (
     EvaluationMetrics,
+    as_memory_allows,
     evaluate,
     no_interrupt,
     reestimate_batch_norm,
@@ -40,10 +41,11 @@ NUMERICS_VERSION = 1
 """Incremented by every change after which the same spec and seed give different numbers. Records contain it."""
 
 EVALUATION_BATCH = {"cpu": 100, "cuda": 2000}
-"""Test images per forward pass, by device type. Affects only memory and speed."""
+"""Test images per forward pass, by device type; fewer if memory is short. Affects only memory and speed."""
 
 GROUPS_AT_ONCE = {"cpu": 1, "cuda": 16}
-"""BN groups per forward pass of the re-estimation, by device type. Affects only memory and speed."""
+"""BN groups per forward pass of the re-estimation, by device type; fewer if memory is short. Affects only memory and
+speed."""
 
 
 class Trainer:
@@ -139,21 +141,23 @@ class Trainer:
             return EagerEngine(self._make_step(DirectModel(self.model), group), self._batches)
         bf16 = has_bf16(self.precision)
         if engine == "graph":
-            return self._make_graph_engine(self._make_step(WorkingCopy(self.model, bf16_weights=bf16), group))
+            working = WorkingCopy(self.model, bf16_weights=bf16)
+            return self._make_graph_engine(self._make_step(working, group), working)
         working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
         compile_units(working.module, **self._compile_options)
         step = with_clear_compile_errors(self._make_step(working, size))
-        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step)
+        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step, working)
 
     def _make_step(self, working: DirectModel, chunk_size: int) -> TrainingStep:
         return TrainingStep(
             working, self._optimiser, self._metrics, self.recipe, self._batches, self.precision, chunk_size
         )
 
-    def _make_graph_engine(self, step: Callable[[BatchIndices], None]) -> Engine:
+    def _make_graph_engine(self, step: Callable[[BatchIndices], None], working: DirectModel) -> Engine:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
-        return GraphEngine(step, self._batches, self.recipe.iterations, state, CudaCapture(self.device))
+        capture = CudaCapture(self.device)
+        return GraphEngine(step, self._batches, self.recipe.iterations, state, working.clear_gradients, capture)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""
@@ -174,7 +178,12 @@ class Trainer:
         Args:
             between_batches: Called before each batch; may raise to abort, which changes nothing.
         """
-        return evaluate(self.model, self._test, self.precision, self.device, between_batches)
+
+        def test_with(batch_size: int) -> EvaluationMetrics:
+            self._test.batch_size = batch_size  # for later tests, too
+            return evaluate(self.model, self._test, self.precision, self.device, between_batches)
+
+        return as_memory_allows(test_with, self._test.batch_size, self.device)
 
     def finish(self, between_batches: Callable[[], None] = no_interrupt) -> EvaluationMetrics:
         """Test the trained net with the BN statistics that the recipe uses at test, and leave them in the net.
@@ -184,15 +193,19 @@ class Trainer:
         """
         self._set_batch_count()
         batch_norm = self.recipe.batch_norm
-        if batch_norm.at_test == "reestimated":
-            batches = self._reestimation_batches()
+
+        def reestimate_with(groups: int) -> None:
+            batches = self._reestimation_batches(groups)
             reestimate_batch_norm(self.model, batches, batch_norm.group, self.precision, self.device, between_batches)
+
+        if batch_norm.at_test == "reestimated":
+            as_memory_allows(reestimate_with, GROUPS_AT_ONCE[self.device.type], self.device)
         return self.test(between_batches)
 
-    def _reestimation_batches(self) -> Iterator[Tensor]:
-        """Yield one pass of augmented training images, several BN groups at once, without an incomplete last group."""
+    def _reestimation_batches(self, at_once: int) -> Iterator[Tensor]:
+        """Yield one pass of augmented training images, `at_once` BN groups each, without an incomplete last group."""
         stream = self._training_batches(self.recipe.batch_norm.group, "batch-norm")
-        groups, at_once = stream.num_images // stream.batch_size, GROUPS_AT_ONCE[self.device.type]
+        groups = stream.num_images // stream.batch_size
         for first in range(0, groups, at_once):
             parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
             order, variant = (torch.cat(part) for part in zip(*parts, strict=True))

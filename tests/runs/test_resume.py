@@ -143,8 +143,8 @@ def test_signal_during_final_averaging_can_be_resumed(
     limits = Limits()
     all_batches = Trainer._reestimation_batches
 
-    def signalled(self: Trainer) -> Any:
-        for number, images in enumerate(all_batches(self)):
+    def signalled(self: Trainer, at_once: int) -> Any:
+        for number, images in enumerate(all_batches(self, at_once)):
             yield images
             if number == 3:
                 limits.signal = signal.SIGTERM

@@ -9,7 +9,7 @@ update, and replays the same operators on the same memory. It has the same restr
 - The tape does not keep existing memory alive. If it was freed, the replay raises; a GPU would compute with garbage.
 - Random numbers come from the default generator, in its state at the replay.
 
-It cannot detect tensors on the host (here all are), or kernels that a GPU cannot capture.
+It cannot detect tensors on the host (here all are; see `fake_gpu.py`), or kernels that a GPU cannot capture.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Recording(TorchDispatchMode):
         kwargs = kwargs or {}
         if function.namespace == "profiler":
             return function(*args, **kwargs)
-        _refuse(function, args, kwargs)
+        refuse_uncapturable(function, args, kwargs)
         for value in tree_leaves((args, kwargs)):
             if isinstance(value, Tensor):
                 self._register(value.untyped_storage())
@@ -222,7 +222,7 @@ class _Recording(TorchDispatchMode):
                 hole.container[hole.key] = None
 
 
-def _refuse(function: Any, args: Any, kwargs: Any) -> None:
+def refuse_uncapturable(function: Any, args: Any, kwargs: Any) -> None:
     """Raise if a CUDA graph could not capture the operator."""
     indexing = function.overloadpacket in (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
     if indexing and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):

@@ -339,7 +339,7 @@ def test_captured_and_eager_compiled_steps_are_bit_equal(runs: Runs, net: str, m
     fresh.load_state_dict(saved)
     assert differences(state_of(advance(fresh, 40)), states[-1]) == []
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_make_graph_engine", lambda self, step: EagerEngine(step, self._batches))
+        patch.setattr(Trainer, "_make_graph_engine", lambda self, step, _: EagerEngine(step, self._batches))
         one_by_one = runs.new("compile")
     found = [state_of(advance(one_by_one, iteration)) for iteration in (1, 2, 20, 40)]
     for mine, theirs in zip(found, states, strict=True):

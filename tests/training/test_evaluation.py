@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import EvaluationBatches, InputTransform
 from paperbench.models import ResidualNet
-from paperbench.training.evaluation import evaluate, reestimate_batch_norm
+from paperbench.specs.recipe import Recipe
+from paperbench.training import trainer as trainer_module
+from paperbench.training.evaluation import as_memory_allows, evaluate, reestimate_batch_norm
+from paperbench.training.memory import release_memory
+from paperbench.training.trainer import Trainer
+from tests.training.trainings import advance, differences, state_of
 
 CPU = torch.device("cpu")
 
@@ -56,3 +65,122 @@ def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> No
         assert layer.momentum == 0.1
         assert layer.num_batches_tracked == 5
     assert not stack.training
+
+
+class LittleMemory:
+    """Lets a trainer's net take at most `limit` images at once.
+
+    Attributes:
+        seen: The numbers of images that the net was given.
+    """
+
+    def __init__(self, trainer: Trainer, limit: int) -> None:
+        self.seen: list[int] = []
+        self._limit = limit
+        trainer.model.stem.register_forward_pre_hook(self)
+
+    def __call__(self, _: nn.Module, inputs: tuple[Tensor]) -> None:
+        self.seen.append(len(inputs[0]))
+        if self.seen[-1] > self._limit:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def __deepcopy__(self, _: Any) -> LittleMemory:
+        return self  # for working copies of the net
+
+
+@pytest.fixture
+def trainer(recipe: Recipe, small_dataset: ImageDataset) -> Trainer:
+    """After three iterations, with 40 images to test and 12 groups of 8 to re-estimate BN from."""
+    return advance(Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", CPU), 3)
+
+
+def test_test_halves_its_batch_while_memory_is_short(trainer: Trainer) -> None:
+    unlimited = trainer.test()
+    before = state_of(trainer)
+    memory = LittleMemory(trainer, 12)
+    found = trainer.test()
+    assert memory.seen == [40, 40, 25, 12, 12, 12, 4]
+    assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-6), unlimited.error)
+    assert differences(state_of(trainer), before) == []
+    memory.seen.clear()
+    assert trainer.test() == found
+    assert memory.seen == [12, 12, 12, 4]
+
+
+def test_reestimation_halves_its_groups_while_memory_is_short(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = state_of(trainer)
+    monkeypatch.setitem(trainer_module.GROUPS_AT_ONCE, "cpu", 2)
+    unlimited, expected = trainer.finish(), state_of(trainer)
+    trainer.load_state_dict(before)
+    monkeypatch.setitem(trainer_module.GROUPS_AT_ONCE, "cpu", 11)
+    memory = LittleMemory(trainer, 20)
+    found = trainer.finish()
+    assert memory.seen == [88, 40, *[16] * 6, 40, 40, 25, 12, 12, 12, 4]
+    assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-6), unlimited.error)
+    assert differences(state_of(trainer), expected) == []
+
+
+@pytest.mark.gpu
+def test_gpu_with_little_memory_left_tests_fewer_images_at_once(recipe: Recipe, small_dataset: ImageDataset) -> None:
+    """2,000 images take 131 MB per layer."""
+    cuda = torch.device("cuda")
+    many = replace(
+        small_dataset, x_test=np.tile(small_dataset.x_test, (50, 1, 1, 1)), y_test=np.tile(small_dataset.y_test, 50)
+    )
+    trainer = advance(Trainer(resolve("preact_resnet20", depth=8), recipe, many, 0, "fp32", cuda, "graph"), 3)
+    unlimited = trainer.test()
+    release_memory(cuda)
+    left = torch.cuda.memory_reserved(cuda) + 100 * 2**20
+    torch.cuda.set_per_process_memory_fraction(left / torch.cuda.get_device_properties(cuda).total_memory, cuda)
+    try:
+        found = trainer.test()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, cuda)
+    assert trainer._test.batch_size < 2000
+    assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-4), pytest.approx(unlimited.error, abs=1))
+
+
+def test_memory_is_free_before_the_work_is_repeated() -> None:
+    """The traceback of an error keeps what its functions refer to."""
+    kept = []
+
+    def work(at_once: int) -> int:
+        assert [tensor() for tensor in kept] == [None] * len(kept)
+        images = torch.zeros(at_once)
+        kept.append(weakref.ref(images))
+        if at_once > 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return at_once
+
+    assert as_memory_allows(work, 16, CPU) == 2
+    assert len(kept) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(torch.OutOfMemoryError(), [3, 1]), (RuntimeError("CUDA error: unspecified"), [3]), (KeyboardInterrupt(), [3])],
+)
+def test_only_lack_of_memory_is_tried_again_until_one(error: BaseException, expected: list[int]) -> None:
+    calls = []
+
+    def work(at_once: int) -> None:
+        calls.append(at_once)
+        raise error
+
+    with pytest.raises(type(error)):
+        as_memory_allows(work, 3, CPU)
+    assert calls == expected
+
+
+def test_repeated_test_can_be_aborted(trainer: Trainer) -> None:
+    memory = LittleMemory(trainer, 12)
+
+    def abort() -> None:
+        if memory.seen[-1:] == [12]:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        trainer.test(abort)
+    assert memory.seen == [40, 40, 25, 12]

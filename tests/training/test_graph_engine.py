@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, RunError
 from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training import trainer as trainer_module
 from paperbench.training.engine import EngineName
@@ -217,6 +217,109 @@ def test_capture_does_not_train(noisy: Runs, start: int) -> None:
     trainer.step()
     changed = differences(state_of(trainer), before)
     assert {key for key in changed if "num_batches_tracked" not in key} == {"iteration", "window.images"}
+
+
+class FailingCapture(Tape):
+    """Fails like CUDA: after the work, in the warm-up or at the end of the capture."""
+
+    BROKEN = "CUDA error: operation failed due to a previous error during capture\nSearch for it."
+
+    def __init__(self, *, warming_up: bool, error: Exception | None) -> None:
+        super().__init__()
+        self._warming_up, self._error = warming_up, error
+
+    def warm_up(self, body: Callable[[], None]) -> None:
+        super().warm_up(body)
+        if self._warming_up and self._error:
+            raise self._error
+
+    def record(self, body: Callable[[], None]) -> Callable[[], None]:
+        super().record(body)
+        try:
+            if self._error:
+                raise self._error
+        finally:
+            raise RuntimeError(self.BROKEN)
+
+
+NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+NOT_PERMITTED = RuntimeError("CUDA error: operation not permitted when stream is capturing\nSearch for it.")
+
+
+@pytest.mark.parametrize(
+    ("warming_up", "error", "expected", "message"),
+    [
+        (True, NO_MEMORY, torch.OutOfMemoryError, "Tried to allocate"),
+        (True, NOT_PERMITTED, RunError, "not permitted"),
+        (False, NO_MEMORY, torch.OutOfMemoryError, "Tried to allocate"),
+        (False, None, torch.OutOfMemoryError, "previous error during capture"),
+        (False, NOT_PERMITTED, RunError, r"not permitted when stream is capturing\). .* `--engine eager`\.$"),
+    ],
+)
+def test_failed_capture_says_why_and_does_not_train(
+    recipe: Recipe,
+    tiny_dataset: ImageDataset,
+    monkeypatch: pytest.MonkeyPatch,
+    warming_up: bool,
+    error: Exception | None,
+    expected: type[Exception],
+    message: str,
+) -> None:
+    """The next engine continues on the same tensors, and equals an eager training."""
+    runs = Runs(recipe, tiny_dataset, CPU, NOISY)
+    expected_state = state_of(advance(runs.new("eager"), 6))
+    monkeypatch.setattr(trainer_module, "CudaCapture", lambda _: FailingCapture(warming_up=warming_up, error=error))
+    trainer = advance(runs.new("eager"), 4)
+    before = state_of(trainer)
+    trainer._engine = trainer._make_engine("graph")
+    with pytest.raises(expected, match=message):
+        trainer.step()
+    assert differences(state_of(trainer), before) == []
+    trainer._engine = trainer._make_engine("eager")
+    assert differences(state_of(advance(trainer, 6)), expected_state) == []
+
+
+def test_warm_up_leaves_no_gradients_to_the_capture(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take memory that the graph needs."""
+    make, gradients = trainer_module.CudaCapture, []
+
+    def capture(where: torch.device) -> Any:
+        made = make(where)
+        record = made.record
+
+        def recording(work: Callable[[], None]) -> Callable[[], None]:
+            gradients.extend(parameter.grad for parameter in trainer.model.parameters())
+            return record(work)
+
+        made.record = recording
+        return made
+
+    monkeypatch.setattr(trainer_module, "CudaCapture", capture)
+    trainer = runs.new("graph")
+    trainer.step()
+    assert gradients == [None] * len(list(trainer.model.parameters()))
+
+
+@pytest.mark.gpu
+def test_gpu_trains_on_after_a_failed_capture(recipe: Recipe, tiny_dataset: ImageDataset) -> None:
+    """The net draws random numbers, and torch's generator takes part in captures."""
+    runs = Runs(recipe, tiny_dataset, torch.device("cuda"), NOISY)
+    states = runs.eager_states()
+    trainer = advance(runs.new("eager"), 5)
+
+    def wait(*_: Any) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+
+    handle = trainer.model.stem.register_forward_hook(wait)
+    trainer._engine = trainer._make_engine("graph")
+    with pytest.raises(RunError, match="not permitted"):
+        trainer.step()
+    handle.remove()
+    for engine in ("eager", "graph"):
+        trainer._engine = trainer._make_engine(engine)  # type: ignore[arg-type]
+        advance(trainer, trainer.iteration + 2)
+        assert differences(state_of(trainer), states[trainer.iteration]) == []
 
 
 class _Operations(TorchDispatchMode):

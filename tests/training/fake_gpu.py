@@ -1,0 +1,159 @@
+"""A GPU without values: torch's fake tensors have a device, a shape, a type and a layout, but no memory.
+
+Whatever is trained on them is checked operation by operation: all tensors of an operation are on one device, and a
+captured step does nothing on the host. What the operations compute is not checked, nor which algorithms cuDNN has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from paperbench.training import trainer as trainer_module
+from tests.training.tape import CaptureError, refuse_uncapturable
+
+CUDA = torch.device("cuda", 0)
+
+_aten = torch.ops.aten
+_COPIES = {_aten.copy_, _aten._to_copy, _aten._foreach_copy_}
+"""Operations that may read from one device and write to another."""
+_READS = {_aten._local_scalar_dense.default, _aten.equal.default}
+"""Operations that return a value to the host; on a fake GPU, any value."""
+
+
+class DeviceError(RuntimeError):
+    """A GPU would refuse this operation."""
+
+
+class FakeGpu(TorchDispatchMode):
+    """Checks every operation. Also replaces `paperbench.training.graph.CudaCapture`; replays do nothing.
+
+    Attributes:
+        reads: How often the host waited for a value.
+        captured: Number of operations in warm-ups and captures.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = self.captured = 0
+        self._capturing = False
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.warm_up(work)
+        return lambda: None
+
+    def warm_up(self, work: Callable[[], None]) -> None:
+        self._capturing = True
+        try:
+            work()
+        finally:
+            self._capturing = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._capturing:
+            self.captured += 1
+            refuse_uncapturable(function, args, kwargs)
+        devices = {value.device for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
+        if len(devices) > 1 and function.overloadpacket not in _COPIES:
+            raise DeviceError(f"{function} mixes devices")
+        output = self._run(function, args, kwargs)
+        devices |= {value.device for value in tree_leaves(output) if isinstance(value, Tensor)}
+        if self._capturing and not devices <= {CUDA}:
+            raise CaptureError(f"{function} works on the host during the capture")
+        return output
+
+    def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
+        if function in _READS and isinstance(args[0], FakeTensor) and args[0].constant is None:
+            self.reads += args[0].device == CUDA
+            return 0.5 if args[0].is_floating_point() else 1
+        if function is _aten._fused_sgd_.tensor_lr:  # torch has no fake kernel
+            return _check_fused_sgd(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def _check_fused_sgd(parameters: Any, gradients: Any, buffers: Any, **_: Any) -> None:
+    """Check what the fused kernel requires: equal types and sizes, and equal strides of dimensions above 1."""
+    for tensors in zip(parameters, gradients, buffers or parameters, strict=True):
+        layouts = {
+            (t.dtype, t.shape, tuple(s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1)) for t in tensors
+        }
+        if len(layouts) > 1:
+            raise DeviceError(f"the optimiser's tensors differ in layout: {layouts}")
+
+
+@contextmanager
+def fake_gpu() -> Iterator[FakeGpu]:
+    """Inside the context, trainers on `CUDA` run on a fake GPU, without compiling units: Dynamo skips fake tensors."""
+    with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), FakeGpu() as gpu:
+        patch.setattr(trainer_module, "CudaCapture", lambda _: gpu)
+        patch.setattr(trainer_module, "compile_units", lambda _: None)
+        patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+        patch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
+        patch.setattr(torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8))
+        for module in (torch, torch.cuda):
+            patch.setattr(module, "set_rng_state", lambda *_: None)
+        patch.setattr(torch.autograd, "backward", backward)  # torch's own needs a CUDA context
+        # `Module.to` swaps fake parameters, and refuses those with weak references, which fake tensors have.
+        patch.setattr(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda _: []))
+        yield gpu
+
+
+@torch.no_grad()
+def backward(loss: Tensor, gradient: Tensor | None = None, *_: Any, **__: Any) -> None:
+    """Do what `torch.autograd.backward` does, node by node in Python."""
+    arrived: dict[Any, dict[int, Tensor]] = defaultdict(dict)
+    arrived[loss.grad_fn][loss.output_nr] = gradient if gradient is not None else torch.ones_like(loss)
+    for node in _from_the_loss(loss.grad_fn):
+        found = arrived.pop(node, {})
+        inputs = [
+            found[i].sum_to_size(like.shape).to(like.dtype) if i in found else None
+            for i, like in enumerate(node._input_metadata)
+        ]
+        if hasattr(node, "variable"):
+            _accumulate(node.variable, inputs[0])
+            continue
+        outputs = node.apply(*inputs) if isinstance(node, torch.autograd.function.BackwardCFunction) else node(*inputs)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        # A function of ours also returns a None for each argument after its tensors.
+        for (successor, number), value in zip(node.next_functions, outputs, strict=False):
+            if successor is not None and value is not None:
+                earlier = arrived[successor].get(number)
+                arrived[successor][number] = value if earlier is None else earlier + value
+
+
+def _from_the_loss(last: Any) -> list[Any]:
+    """Return the nodes of the graph, each before those that need its result."""
+    order: list[Any] = []
+    seen, stack = {last}, [(last, iter(last.next_functions))]
+    while stack:
+        node, successors = stack[-1]
+        new = next((n for n, _ in successors if n is not None and n not in seen), None)
+        if new is None:
+            order.append(node)
+            stack.pop()
+        else:
+            seen.add(new)
+            stack.append((new, iter(new.next_functions)))
+    return order[::-1]
+
+
+def _accumulate(parameter: Tensor, gradient: Tensor | None) -> None:
+    if gradient is None:
+        return
+    if gradient.device != parameter.device:
+        raise DeviceError("a gradient is on another device than its parameter")
+    if parameter.grad is not None:
+        parameter.grad += gradient
+    else:  # in the parameter's layout, as torch does it
+        parameter.grad = torch.empty_like(parameter).copy_(gradient)
