@@ -7,6 +7,9 @@ from typing import Literal
 from paperbench.bench.figures import Machine
 from paperbench.typed import Text, typed
 
+NOT_DETERMINISTIC, TIMED, COMBO_KERNELS = "not deterministic", "not deterministic, timed", "combo kernels"
+"""Names of settings. cuDNN chooses by timing what is fastest, anew in each process."""
+
 
 @typed
 class Floors:

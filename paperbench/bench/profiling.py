@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
-from paperbench.bench.breakdown import Breakdown, Ceilings, Floors, Row
+from paperbench.bench.breakdown import COMBO_KERNELS, NOT_DETERMINISTIC, TIMED, Breakdown, Ceilings, Floors, Row
 from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
-from paperbench.catalogue import Net
 from paperbench.errors import PaperbenchError, summarize_error
-from paperbench.models import ResidualNet
-from paperbench.training.precision import set_arithmetic
+from paperbench.training.precision import memory_layout, set_arithmetic
 from paperbench.training.soundness import STEPS, Reference, find_reference, first_steps, step_error
 from paperbench.training.trainer import Trainer
 
@@ -33,6 +31,7 @@ MATRIX_SIDE = {"cpu": 1024, "cuda": 8192}
 CHAIN = 1000
 """Number of kernels in the chain that measures launches."""
 
+LAYOUTS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 _RULES = (
     # Layout changes before and after convolutions, by cuDNN and Inductor
@@ -84,14 +83,34 @@ def classify(name: str) -> str:
     return next((kind for kind, pattern in _RULES if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
-class ContiguousTrainer(Trainer):
-    """A trainer with images and activations in torch's default layout."""
+@dataclass(frozen=True)
+class Setting:
+    """A way to run the step.
 
-    def initialised_model(self, net: Net) -> ResidualNet:
-        model = super().initialised_model(net)
-        model.to(memory_format=torch.contiguous_format)
-        model.register_forward_pre_hook(lambda _, images: (images[0].contiguous(),))
-        return model
+    Attributes:
+        name: Its layout, and what else is changed.
+        layout, compile_options: Arguments of `Trainer`.
+        cudnn: Values of attributes of `torch.backends.cudnn`.
+    """
+
+    name: str
+    layout: torch.memory_format
+    compile_options: Mapping[str, bool] = field(default_factory=dict)
+    cudnn: Mapping[str, bool] = field(default_factory=dict)
+
+
+def make_settings(engine: str, precision: str, device: torch.device) -> list[Setting]:
+    """Return the settings of a breakdown: as trained, then with one change each."""
+    used = memory_layout(precision, device)
+    trained, other = sorted((Setting(*item) for item in LAYOUTS.items()), key=lambda setting: setting.layout != used)
+    changes: list[tuple[str, dict[str, Any]]] = []
+    if device.type == "cuda":
+        changes = [
+            (NOT_DETERMINISTIC, {"cudnn": {"deterministic": False}}),
+            (TIMED, {"cudnn": {"deterministic": False, "benchmark": True}}),  # as in the plain loop
+            *([(COMBO_KERNELS, {"compile_options": {"combo_kernels": True}})] if engine == "compile" else []),
+        ]
+    return [trained, other, *(replace(trained, name=f"{trained.name}, {name}", **change) for name, change in changes)]
 
 
 def measure_breakdown(
@@ -109,13 +128,12 @@ def measure_breakdown(
     log(f"{training.name}: measured the machine's limits, counted the work, made the reference's first steps")
     steps: list[Row] = []
     kinds: list[Row] = []
-    settings = [("channels_last", True), ("contiguous", True), *([("channels_last", False)] if on_gpu else [])]
-    for layout, deterministic in settings:
-        name = f"step, {layout}" + on_gpu * f", {'' if deterministic else 'not '}deterministic"
-        trainer = ContiguousTrainer if layout == "contiguous" else Trainer
+    for setting in make_settings(engine, precision, device):
+        name = f"step, {setting.name}"
+        options = {"layout": setting.layout, "compile_options": setting.compile_options}
         try:
             milliseconds, profiled = _measure_step(
-                training.trainer(engine, precision, trainer), reference, seconds, deterministic=deterministic
+                training.trainer(engine, precision, **options), reference, seconds, setting.cudnn
             )
             kinds = kinds if steps else times_by_kind(profiled, work, ceilings)
             row = Row(name, milliseconds)
@@ -139,28 +157,29 @@ def measure_breakdown(
 
 
 def _measure_step(
-    trainer: Trainer, reference: Reference, seconds: float, *, deterministic: bool
+    trainer: Trainer, reference: Reference, seconds: float, cudnn: Mapping[str, bool]
 ) -> tuple[float, list[Row]]:
     """Return the median milliseconds of a step over this many seconds, and the step's kernels.
 
     Raises:
         PaperbenchError: The first steps are wrong, or the profiler does not work.
     """
-    torch.backends.cudnn.deterministic = deterministic  # before the first step, which may be captured
+    for name, value in cudnn.items():
+        setattr(torch.backends.cudnn, name, value)  # before the first step, which may be captured
     if problem := step_error(first_steps(trainer, STEPS), reference, trainer.precision):
         raise PaperbenchError(problem)
-    return 1000 * _median_seconds(trainer.step, seconds), profiled_step(trainer)
+    return 1000 * median_seconds(trainer.step, seconds), profiled_step(trainer)
 
 
 def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, seconds: float) -> Ceilings:
     """Measure how fast the device copies a large tensor, multiplies large matrices and launches small kernels."""
     source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
-    copy = _median_seconds(partial(torch.empty_like(source).copy_, source), seconds)
+    copy = median_seconds(partial(torch.empty_like(source).copy_, source), seconds)
     set_arithmetic(precision)
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     side, dtype = MATRIX_SIDE[device.type], torch.bfloat16 if precision.startswith("bf16") else torch.float32
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    product = _median_seconds(lambda: left @ right, seconds)
+    product = median_seconds(lambda: left @ right, seconds)
     number = torch.zeros(1, device=device)
 
     def chain() -> None:
@@ -174,7 +193,7 @@ def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, se
         with torch.cuda.device(device), torch.cuda.graph(graph):
             chain()
         launch = graph.replay
-    return Ceilings(2 * source.nbytes / copy, 2 * side**3 / product, CHAIN / _median_seconds(launch, seconds))
+    return Ceilings(2 * source.nbytes / copy, 2 * side**3 / product, CHAIN / median_seconds(launch, seconds))
 
 
 class WorkCounter(TorchDispatchMode):
@@ -295,7 +314,7 @@ def floors(work: Any, ceilings: Ceilings) -> Floors:
     return Floors(*(1000 * work / list(vars(ceilings).values())).tolist())
 
 
-def _median_seconds(work: Callable[[], object], min_seconds: float) -> float:
+def median_seconds(work: Callable[[], object], min_seconds: float) -> float:
     """Return the median time of a call, including the device's work."""
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=min_seconds).median

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,9 +40,9 @@ class Training:
     dataset: ImageDataset
     device: torch.device
 
-    def trainer(self, engine: str, precision: str, kind: type[Trainer] = Trainer) -> Trainer:
-        """Return our trainer at iteration 0, always with the same seed."""
-        return kind(self.net, self.recipe, self.dataset, 0, precision, self.device, engine)  # type: ignore[arg-type]
+    def trainer(self, engine: str, precision: str, **options: Any) -> Trainer:
+        """Return our trainer at iteration 0, always with the same seed. `options` are further ones of `Trainer`."""
+        return Trainer(self.net, self.recipe, self.dataset, 0, precision, self.device, engine, **options)  # type: ignore[arg-type]
 
 
 def bench_training(name: str, batch_size: int, device: torch.device) -> Training:

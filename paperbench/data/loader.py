@@ -20,7 +20,7 @@ from paperbench.seeds import derived_seed
 
 
 class Batch(NamedTuple):
-    """Images of shape (N, 3, H, W), float32 in channels_last order, and int64 labels of shape (N,)."""
+    """Images of shape (N, 3, H, W), float32 in the layout of its source, and int64 labels of shape (N,)."""
 
     images: Tensor
     labels: Tensor
@@ -80,6 +80,7 @@ class TrainingBatches:
         flip: Whether to mirror half of the images.
         seed: The run's seed.
         device: Device of the images and batches.
+        layout: Memory layout of the batches.
         purpose: Name of the random stream.
     """
 
@@ -93,10 +94,11 @@ class TrainingBatches:
         flip: bool,
         seed: int,
         device: torch.device,
+        layout: torch.memory_format = torch.channels_last,
         purpose: str = "training",
     ) -> None:
         self.batch_size, self.padding, self.flip = batch_size, padding, flip
-        self.seed, self.device, self.purpose = seed, device, purpose
+        self.seed, self.device, self.layout, self.purpose = seed, device, layout, purpose
         self.num_images: int = len(dataset.x_train)
         self.height, self.width = dataset.x_train.shape[1:3]
         self.labels = torch.from_numpy(dataset.y_train).to(device)
@@ -182,16 +184,22 @@ class TrainingBatches:
         positions = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
         values = self._transform(self._pixels[positions], self._shifts[variant])
         images = values.view(len(chosen), self.height, self.width, 3).permute(0, 3, 1, 2)
-        return Batch(images, self.labels[chosen])
+        return Batch(images.contiguous(memory_format=self.layout), self.labels[chosen])
 
 
 class EvaluationBatches:
     """The test set in order, without augmentation, in batches of at most `batch_size` images."""
 
     def __init__(
-        self, dataset: ImageDataset, transform: InputTransform, *, batch_size: int, device: torch.device
+        self,
+        dataset: ImageDataset,
+        transform: InputTransform,
+        *,
+        batch_size: int,
+        device: torch.device,
+        layout: torch.memory_format = torch.channels_last,
     ) -> None:
-        self.batch_size = batch_size
+        self.batch_size, self.layout = batch_size, layout
         self._pixels = torch.from_numpy(dataset.x_test).to(device)
         self._labels = torch.from_numpy(dataset.y_test).to(device)
         self._transform = transform.to(device)
@@ -200,7 +208,8 @@ class EvaluationBatches:
         for pixels, labels in zip(
             self._pixels.split(self.batch_size), self._labels.split(self.batch_size), strict=True
         ):
-            yield Batch(self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2), labels)
+            images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
+            yield Batch(images.contiguous(memory_format=self.layout), labels)
 
     def __len__(self) -> int:
         """Number of images."""

@@ -1,4 +1,4 @@
-"""Grouped batch norm: each group of images in a batch has separate statistics, as on the paper's two GPUs."""
+"""Batch norm without cuDNN, and grouped: each group of images has separate statistics, as on the paper's two GPUs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class GroupedBatchNorm2d(nn.BatchNorm2d):
+class BatchNorm2dWithoutCudnn(nn.BatchNorm2d):
+    """BN that uses torch's own kernels on GPUs, and computes what `nn.BatchNorm2d` does.
+
+    In training, torch chooses a mode of cuDNN for channels_last float32 that may overflow where others do not: a net
+    whose activations grow would seem to diverge. Needs a momentum, and does not count batches: the trainer does.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._normalise(x, self.training, self.momentum or 0.0)
+
+    def _normalise(self, x: Tensor, is_training: bool, weight: float) -> Tensor:
+        """Normalise the whole batch; `weight` is that of the batch in the moving averages."""
+        own, averages = (self.weight, self.bias), (self.running_mean, self.running_var)
+        # torch.batch_norm ignores its argument cudnn_enabled
+        return torch.native_batch_norm(x, *own, *averages, is_training, weight, self.eps)[0]
+
+
+class GroupedBatchNorm2d(BatchNorm2dWithoutCudnn):
     """BN that splits a batch into consecutive groups of images and normalises each group separately.
 
     Equal to `nn.BatchNorm2d` on one group after another, up to rounding, but the net takes the whole batch at once.
-    With one group it calls the same function as `nn.BatchNorm2d`. For training only.
+    With one group it calls the same function as its base class. For training only.
 
     Args:
         like: The layer whose parameters, buffers and settings are shared.
@@ -62,7 +78,7 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         if groups == 1:
             weight = self.average_weight if self.groups is not None else 1 / (self._num_averaged + 1)
             self._num_averaged += 1 if self.groups is None else 0
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, weight, self.eps)
+            return self._normalise(x, True, weight)
         y, means, variances = _GroupedBatchNorm.apply(x, self.weight, self.bias, groups, self.eps)
         n = self.group_size * x.shape[2] * x.shape[3]
         self._record(means, variances * (n / (n - 1)))

@@ -52,6 +52,14 @@ def set_arithmetic(precision: str) -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def memory_layout(precision: str, device: torch.device) -> torch.memory_format:
+    """Return the layout of images, weights and activations: channels_last, in which tensor cores compute.
+
+    On a GPU, float32 convolutions do without them and may lose by it, so they keep torch's default layout.
+    """
+    return torch.contiguous_format if device.type == "cuda" and precision == "fp32" else torch.channels_last
+
+
 def autocast(precision: str, device: torch.device) -> torch.autocast:
     """Return a context for forward passes: bfloat16 convolutions and activations under `bf16`, else no effect.
 

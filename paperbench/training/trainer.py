@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
 
 from paperbench.catalogue import Net
 from paperbench.data.dataset import ImageDataset
@@ -19,6 +19,7 @@ from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import check_fit
+from paperbench.training.batch_norm import BatchNorm2dWithoutCudnn
 from paperbench.training.compiling import compile_units, with_clear_compile_errors
 from paperbench.training.engine import EagerEngine, Engine, EngineName
 from paperbench.training.evaluation import (
@@ -32,7 +33,7 @@ from paperbench.training.evaluation import (
 from paperbench.training.graph import CudaCapture, GraphEngine
 from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
 from paperbench.training.optimiser import MomentumSGD
-from paperbench.training.precision import has_bf16, keep_stream_in_fp32, set_arithmetic
+from paperbench.training.precision import has_bf16, keep_stream_in_fp32, memory_layout, set_arithmetic
 from paperbench.training.step import TrainingStep
 from paperbench.training.working_copy import DirectModel, WorkingCopy
 
@@ -54,6 +55,8 @@ class Trainer:
         seed: Seed of initialisation, order of images, augmentation and noise.
         precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
         engine: Must be available on the device (`engine.available_engines`).
+        layout: Memory layout of images, weights and activations; by default that of `precision.memory_layout`.
+        compile_options: Further arguments of `compile_units`.
 
     Attributes:
         model: The net as a module.
@@ -70,6 +73,8 @@ class Trainer:
         precision: str,
         device: torch.device,
         engine: EngineName = "eager",
+        layout: torch.memory_format | None = None,
+        compile_options: Mapping[str, Any] | None = None,
     ) -> None:
         if len(dataset.x_train) < recipe.batch_norm.group:
             raise PaperbenchError(
@@ -77,6 +82,8 @@ class Trainer:
                 f"{recipe.batch_norm.group}."
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
+        self.layout = layout or memory_layout(precision, device)
+        self._compile_options = compile_options or {}
         self.iteration = 0
         set_arithmetic(precision)
         # Only noise inside a net (dropout shortcuts) uses torch's default generators.
@@ -91,16 +98,19 @@ class Trainer:
         self._metrics = MetricAccumulator(device)
         self._engine = self._make_engine(engine)
         size = EVALUATION_BATCH[device.type]
-        self._test = EvaluationBatches(dataset, self.input_transform, batch_size=size, device=device)
+        self._test = EvaluationBatches(
+            dataset, self.input_transform, batch_size=size, device=device, layout=self.layout
+        )
 
     def initialised_model(self, net: Net) -> ResidualNet:
-        """Return the untrained net in channels-last layout. Drawn on the CPU, so equal for all devices."""
+        """Return the untrained net. Drawn on the CPU, so equal for all devices."""
         model = ResidualNet(net)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))
         model.init_weights(generator, fan=self.recipe.initialisation)
-        model.to(self.device).to(memory_format=torch.channels_last)
+        model.to(self.device).to(memory_format=self.layout)
         for layer in model.modules():
-            if isinstance(layer, _BatchNorm):
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.__class__ = BatchNorm2dWithoutCudnn
                 layer.eps = self.recipe.batch_norm.eps
                 layer.momentum = self.recipe.batch_norm.moving_average
                 if layer.num_batches_tracked is not None:
@@ -134,7 +144,7 @@ class Trainer:
             working = WorkingCopy(self.model, bf16_weights=bf16)
             return self._make_graph_engine(self._make_step(working, group), working)
         working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
-        compile_units(working.module)
+        compile_units(working.module, **self._compile_options)
         step = with_clear_compile_errors(self._make_step(working, size))
         return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step, working)
 
@@ -210,6 +220,7 @@ class Trainer:
             flip=self.recipe.augmentation.flip,
             seed=self.seed,
             device=self.device,
+            layout=self.layout,
             purpose=purpose,
         )
 

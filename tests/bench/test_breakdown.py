@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from paperbench.bench import profiling
+from paperbench.bench import profiling, setup
 from paperbench.bench.breakdown import Breakdown, Ceilings, Row
-from paperbench.bench.profiling import ContiguousTrainer, measure_breakdown, times_by_kind
+from paperbench.bench.profiling import Setting, make_settings, measure_breakdown, times_by_kind
 from paperbench.bench.setup import Training
 from paperbench.cli.main import main
+from paperbench.training import trainer as trainer_module
 from paperbench.training.trainer import Trainer
 from paperbench.typed import from_json, json_schema
 
@@ -37,28 +39,73 @@ def test_command_prints_and_writes_the_measurement(tmp_path: Path, capsys: pytes
     assert whole is not None
     assert whole.bytes == pytest.approx(sum(row.floors.bytes for row in found.kinds if row.floors))
     for row in (*found.kinds, *found.steps):
-        assert f"\n{row.name} " in printed
+        assert f"\n{row.name[:31]} " in printed
         assert f" {row.milliseconds:.2f}" in printed
 
 
-@pytest.mark.parametrize("kind", [Trainer, ContiguousTrainer])
-def test_contiguous_trainer_uses_the_default_layout(kind: type[Trainer], training: Training) -> None:
-    trainer = training.trainer("eager", "fp32", kind)
-    layouts: set[bool] = set()
-    for module in trainer.model.modules():
-        if isinstance(module, (torch.nn.Conv2d, torch.nn.BatchNorm2d)):
-            module.register_forward_hook(
-                lambda module, inputs, output: layouts.add(output.is_contiguous(memory_format=torch.channels_last))
-            )
-    trainer.step()
-    assert layouts == {kind is Trainer}
+GPU = torch.device("cuda")
+
+
+def test_settings_on_a_gpu_change_one_thing_each() -> None:
+    """In float32 the layout as trained is the contiguous one; only Inductor combines kernels."""
+    assert [s.name for s in make_settings("graph", "fp32", GPU)] == [
+        "contiguous",
+        "channels_last",
+        "contiguous, not deterministic",
+        "contiguous, not deterministic, timed",
+    ]
+    first, *others = make_settings("compile", "bf16", GPU)
+    assert first == Setting("channels_last", torch.channels_last)
+    assert others == [
+        Setting("contiguous", torch.contiguous_format),
+        replace(first, name="channels_last, not deterministic", cudnn={"deterministic": False}),
+        replace(
+            first, name="channels_last, not deterministic, timed", cudnn={"deterministic": False, "benchmark": True}
+        ),
+        replace(first, name="channels_last, combo kernels", compile_options={"combo_kernels": True}),
+    ]
+
+
+def test_each_setting_is_in_force_from_the_first_step(monkeypatch: pytest.MonkeyPatch, training: Training) -> None:
+    seen = []
+
+    class Spy(Trainer):
+        def step(self) -> None:
+            if not self.iteration:
+                cudnn = torch.backends.cudnn
+                seen.append((self.layout, dict(self._compile_options), cudnn.deterministic, cudnn.benchmark))
+            super().step()
+
+    monkeypatch.setattr(setup, "Trainer", Spy)
+    monkeypatch.setattr(profiling, "median_seconds", lambda work, seconds: 0.5)
+    monkeypatch.setattr(profiling, "profiled_step", lambda trainer: [])
+    monkeypatch.setattr(profiling, "make_settings", lambda engine, precision, _: make_settings("compile", "bf16", GPU))
+    found = measure_breakdown(training, "eager", "fp32", 0.01, lambda line: None)
+    assert len(found.steps) == 5
+    assert {step.milliseconds for step in found.steps} == {500.0}
+    last = torch.channels_last
+    assert seen[-5:] == [
+        (last, {}, True, False),
+        (torch.contiguous_format, {}, True, False),
+        (last, {}, False, False),
+        (last, {}, False, True),
+        (last, {"combo_kernels": True}, True, False),
+    ]
+
+
+def test_compile_options_reach_the_compiler(monkeypatch: pytest.MonkeyPatch, training: Training) -> None:
+    seen: list[dict[str, bool]] = []
+    monkeypatch.setattr(trainer_module, "compile_units", lambda module, **options: seen.append(options))
+    for options in ({}, {"combo_kernels": True}):
+        training.trainer("compile", "fp32", compile_options=options)
+    assert seen == [{}, {"combo_kernels": True}]
 
 
 def test_wrong_or_failing_step_has_a_problem_and_no_time(monkeypatch: pytest.MonkeyPatch, training: Training) -> None:
     original, made = Training.trainer, iter(range(1_000))
 
-    def trainer(*args: Any) -> Trainer:
-        found = original(*args)
+    def trainer(*args: Any, **options: Any) -> Trainer:
+        found = original(*args, **options)
         match next(made):
             case 3:  # after the one whose work is counted, and the two of the reference
                 found._optimiser.step = lambda gradients: None  # type: ignore[method-assign]
