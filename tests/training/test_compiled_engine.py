@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import SkipFrame
 from torch._dynamo.utils import counters
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, RunError
+from paperbench.models.residual_unit import ResidualUnit
 from paperbench.specs.recipe import Drops, Recipe, WarmUp
 from paperbench.training import compiling
 from paperbench.training import trainer as trainer_module
@@ -207,6 +211,70 @@ def test_too_many_kinds_raise_instead_of_running_eagerly(
     with pytest.raises(PaperbenchError, match=r"torch\.compile failed .* Use `--engine eager`"):
         trainer.step()
     assert len(compiled_graphs) == 2
+
+
+def failing(error: Exception, *, backward: bool = False) -> Callable[..., Any]:
+    """A backend that fails while it compiles the forward passes, or the backward passes."""
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    if not backward:
+        return fail
+    backend: Callable[..., Any] = aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph), bw_compiler=fail)
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        # As Inductor does for bfloat16 on GPUs before Ampere. torch then runs the unit eagerly.
+        (failing(SkipFrame("BF16 is not supported")), "torch skipped a residual unit"),
+        (failing(IndexError("no such kernel")), "no such kernel"),
+        (failing(ValueError("no such kernel"), backward=True), "ValueError: no such kernel"),
+    ],
+)
+def test_unit_that_does_not_compile_is_a_run_error(
+    runs: Runs, use_backend: Callable[[Any], None], backend: Callable[..., Any], reason: str
+) -> None:
+    use_backend(backend)
+    with pytest.raises(RunError, match=rf"torch\.compile failed \(.*{reason}.*\)\. Use `--engine eager`"):
+        runs.new("compile").step()
+
+
+def test_unit_that_compiles_in_parts_is_a_run_error(
+    runs: Runs, compiled_graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_parts(unit: ResidualUnit, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return unit.residual(x)
+
+    monkeypatch.setattr(ResidualUnit, "forward", in_parts)
+    with pytest.raises(RunError, match=r"torch\.compile failed \(Unsupported"):
+        runs.new("compile").step()
+    assert not compiled_graphs
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_out_of_memory_while_compiling_stays_that(
+    runs: Runs, use_backend: Callable[[Any], None], backward: bool
+) -> None:
+    use_backend(failing(torch.OutOfMemoryError("CUDA out of memory"), backward=backward))
+    with pytest.raises(torch.OutOfMemoryError):
+        runs.new("compile").step()
+
+
+def test_error_after_the_first_step_is_not_blamed_on_the_compiler() -> None:
+    errors = [None, ValueError("a failure of its own")]
+
+    def step(_: Any) -> None:
+        if error := errors.pop(0):
+            raise error
+
+    step = compiling.with_clear_compile_errors(step)
+    step(None)
+    with pytest.raises(ValueError, match="of its own"):
+        step(None)
 
 
 @pytest.mark.usefixtures("compiled_graphs")
