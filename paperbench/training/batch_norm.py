@@ -125,7 +125,8 @@ class _GroupedBatchNorm(torch.autograd.Function):
         y = (wide - _by_image(means, x)) * _by_image(deviations * weight, x) + _by_image(bias.expand_as(means), x)
         ctx.save_for_backward(x, weight, means, deviations)
         ctx.mark_non_differentiable(means, variances)
-        return y.to(x.dtype), means, variances
+        # With torch 2.11, a compiled `to` without effect cuts off the gradient of what it returns; a view keeps it.
+        return y.to(x.dtype).view_as(x), means, variances
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
