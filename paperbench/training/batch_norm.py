@@ -129,42 +129,39 @@ class _GroupedBatchNorm(torch.autograd.Function):
 
     Weight and bias are (C,) or (groups, C). Statistics are computed in float32 or wider, whatever the dtype of x.
 
-    The backward pass is explicit so that a compiler computes its two sums in one pass over the images.
+    The backward pass is explicit so that a compiler computes its two sums in one pass over the images. Everything of
+    the images' size has their shape: a compiler would write other shapes in another layout than convolutions read.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, ...]:
-        wide = _by_groups(x, groups)
-        variance, mean = torch.var_mean(wide, dim=(1, 3, 4), correction=0, keepdim=True)
-        deviation = torch.rsqrt(variance + eps)
-        y = (wide - mean) * (deviation * _by_channels(weight)) + _by_channels(bias)
-        ctx.save_for_backward(x, weight, mean, deviation)
-        means, variances = mean.flatten(1), variance.flatten(1)
+        wide = _widened(x)
+        variances, means = torch.var_mean(wide.unflatten(0, (groups, -1)), dim=(1, 3, 4), correction=0)
+        deviations = torch.rsqrt(variances + eps)
+        y = (wide - _by_image(means, x)) * _by_image(deviations * weight, x) + _by_image(bias.expand_as(means), x)
+        ctx.save_for_backward(x, weight, means, deviations)
         ctx.mark_non_differentiable(means, variances)
+        # With torch 2.11, a compiled `to` without effect cuts off the gradient of what it returns; a view keeps it.
         return y.to(x.dtype).view_as(x), means, variances
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, deviation = ctx.saved_tensors
-        groups = mean.shape[0]
-        wide, dy = _by_groups(x, groups), _by_groups(gradient, groups)
-        normalised = (wide - mean) * deviation
-        sum_dy = dy.sum((1, 3, 4), keepdim=True)
-        sum_dy_normalised = (dy * normalised).sum((1, 3, 4), keepdim=True)
-        n = wide.shape[1] * wide.shape[3] * wide.shape[4]
-        dx = (dy - (sum_dy + normalised * sum_dy_normalised) / n) * (deviation * _by_channels(weight))
-        d_weight, d_bias = (
-            s.flatten(1).sum_to_size(weight.shape).to(weight.dtype) for s in (sum_dy_normalised, sum_dy)
-        )
-        return dx.to(x.dtype).view_as(x), d_weight, d_bias, None, None
+        x, weight, means, deviations = ctx.saved_tensors
+        wide, dy = _widened(x), _widened(gradient)
+        normalised = (wide - _by_image(means, x)) * _by_image(deviations, x)
+        sums, sums_normalised = (s.unflatten(0, (len(means), -1)).sum((1, 3, 4)) for s in (dy, dy * normalised))
+        n = x.numel() // means.numel()
+        mean_dy = (_by_image(sums, x) + normalised * _by_image(sums_normalised, x)) / n
+        dx = (dy - mean_dy) * _by_image(deviations * weight, x)
+        d_weight, d_bias = (s.sum_to_size(weight.shape).to(weight.dtype) for s in (sums_normalised, sums))
+        return dx.to(x.dtype), d_weight, d_bias, None, None
 
 
-def _by_groups(x: Tensor, groups: int) -> Tensor:
-    """View (N, C, H, W) as (groups, N / groups, C, H, W), in float32 or wider."""
-    wide: Tensor = x.to(torch.promote_types(x.dtype, torch.float32)).view(groups, -1, *x.shape[1:])
-    return wide
+def _widened(x: Tensor) -> Tensor:
+    """Convert to float32, unless x is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _by_channels(parameter: Tensor) -> Tensor:
-    """View (C,) or (groups, C) so that it broadcasts against (groups, N / groups, C, H, W)."""
-    return parameter.view(-1, 1, parameter.shape[-1], 1, 1)
+def _by_image(values: Tensor, x: Tensor) -> Tensor:
+    """Repeat values (groups, C) for each image of x (N, C, H, W): (N, C, 1, 1)."""
+    return values[:, None].expand(-1, len(x) // len(values), -1).reshape(*x.shape[:2], 1, 1)

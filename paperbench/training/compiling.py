@@ -6,12 +6,16 @@ compiled once. Stem and classifier are not compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partialmethod
+from types import MethodType
 from typing import Any
 
 import torch
 import torch._dynamo
-from torch import nn
+from torch import Tensor, nn
 
 from paperbench.data.loader import BatchIndices
 from paperbench.errors import RunError
@@ -24,45 +28,81 @@ MAX_KINDS = 64
 _MAX_REASON_LENGTH = 200
 
 
-def compile_units(module: nn.Module, backend: str = "inductor") -> None:
+def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels: bool = False) -> None:
     """Compile the residual units of a net, each on its first call.
 
-    From then on, in this process, a unit that torch cannot compile is an error; by default torch would silently fall
-    back to eager.
+    From then on, a unit that torch cannot compile as a whole is an error; by default torch would silently fall back to
+    eager.
 
     Args:
         module: The net, changed in place.
         backend: The backend of torch.compile.
+        combo_kernels: Whether Inductor joins independent kernels. Fewer kernels, but not yet measured on a GPU.
     """
     # torch counts the kinds of all nets in a process together. Resetting the count would also unload the Triton
     # kernels of earlier nets, which their captured graphs still launch.
     config = torch._dynamo.config
     config.recompile_limit += MAX_KINDS
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, config.recompile_limit)
-    config.fail_on_recompile_limit_hit = True
     # Otherwise Inductor chooses among kernels by timing them, in each process again, and they round differently.
-    options: dict[str, Any] | None = {"deterministic": True} if backend == "inductor" else None
-    for unit in module.modules():
-        if isinstance(unit, ResidualUnit):
-            unit.compile(backend=backend, dynamic=False, options=options)
+    inductor: dict[str, Any] = {"deterministic": True, "combo_kernels": combo_kernels}
+    options = inductor if backend == "inductor" else None
+    with _children_in_own_sessions():  # importing Inductor starts its workers
+        for unit in module.modules():
+            if isinstance(unit, ResidualUnit):
+                unit.forward = MethodType(_compiled_forward, unit)  # type: ignore[method-assign]
+                unit.compile(backend=backend, fullgraph=True, dynamic=False, options=options)
+
+
+def _compiled_forward(unit: ResidualUnit, x: Tensor) -> Tensor:
+    """Compute a unit, which raises if torch runs this uncompiled. No hook could: torch compiles hooks separately."""
+    if not torch.compiler.is_compiling():
+        raise RuntimeError("torch skipped a residual unit")
+    return ResidualUnit.forward(unit, x)
 
 
 def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[[BatchIndices], None]:
-    """Wrap a step so that compiler failures raise a `RunError`. Out-of-memory errors are re-raised as such."""
+    """Wrap a step so that failures raise a `RunError` until it succeeds once, since the first call compiles it.
+
+    Backends may raise anything, and backward passes are compiled when autograd first calls them. Out-of-memory errors
+    are raised as such.
+    """
+    is_compiled = False
 
     def wrapped(choices: BatchIndices) -> None:
-        try:
+        nonlocal is_compiled
+        if is_compiled:
             step(choices)
-        except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
+            return
+        try:
+            with _children_in_own_sessions():
+                step(choices)
+        except Exception as error:
             cause = getattr(error, "inner_exception", error)
             if is_out_of_memory(cause):
-                raise cause from error
+                raise cause  # noqa: B904
             raise RunError(
                 f"torch.compile failed ({type(error).__name__}: {_reason(str(error))}). Use `--engine eager`, or on a "
                 "GPU `--engine graph`."
             ) from error
+        is_compiled = True
 
     return wrapped
+
+
+@contextmanager
+def _children_in_own_sessions() -> Iterator[None]:
+    """Keep signals to this process's group from processes started in this context.
+
+    Ctrl-C, `timeout` and Slurm signal the group. A run stops after its iteration then, for which the compilers must
+    finish. Blocking the signals here would block a second Ctrl-C, too, and Inductor stops its workers with SIGTERM.
+    """
+    start = subprocess.Popen.__init__
+    subprocess.Popen.__init__ = partialmethod(start, start_new_session=True)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        subprocess.Popen.__init__ = start  # type: ignore[method-assign]
 
 
 def _reason(message: str) -> str:

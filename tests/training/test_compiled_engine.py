@@ -7,25 +7,36 @@ the compiled graphs.
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import SkipFrame
 from torch._dynamo.utils import counters
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, RunError
+from paperbench.models.residual_unit import ResidualUnit
 from paperbench.specs.recipe import Drops, Recipe, WarmUp
 from paperbench.training import compiling
 from paperbench.training import trainer as trainer_module
 from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
 from paperbench.training.engine import EagerEngine, available_engines
 from paperbench.training.trainer import Trainer
+from tests.helpers import ROOT
 from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, take_metrics, through_a_file
 
 CPU, STEPS = torch.device("cpu"), 20
@@ -209,6 +220,105 @@ def test_too_many_kinds_raise_instead_of_running_eagerly(
     assert len(compiled_graphs) == 2
 
 
+def failing(error: Exception, *, backward: bool = False) -> Callable[..., Any]:
+    """A backend that fails while it compiles the forward passes, or the backward passes."""
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    if not backward:
+        return fail
+    backend: Callable[..., Any] = aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph), bw_compiler=fail)
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        # As Inductor does for bfloat16 on GPUs before Ampere. torch then runs the unit eagerly.
+        (failing(SkipFrame("BF16 is not supported")), "torch skipped a residual unit"),
+        (failing(IndexError("no such kernel")), "no such kernel"),
+        (failing(ValueError("no such kernel"), backward=True), "ValueError: no such kernel"),
+    ],
+)
+def test_unit_that_does_not_compile_is_a_run_error(
+    runs: Runs, use_backend: Callable[[Any], None], backend: Callable[..., Any], reason: str
+) -> None:
+    use_backend(backend)
+    with pytest.raises(RunError, match=rf"torch\.compile failed \(.*{reason}.*\)\. Use `--engine eager`"):
+        runs.new("compile").step()
+
+
+def test_unit_that_compiles_in_parts_is_a_run_error(
+    runs: Runs, compiled_graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_parts(unit: ResidualUnit, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return unit.residual(x)
+
+    monkeypatch.setattr(ResidualUnit, "forward", in_parts)
+    with pytest.raises(RunError, match=r"torch\.compile failed \(Unsupported"):
+        runs.new("compile").step()
+    assert not compiled_graphs
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_out_of_memory_while_compiling_stays_that(
+    runs: Runs, use_backend: Callable[[Any], None], backward: bool
+) -> None:
+    use_backend(failing(torch.OutOfMemoryError("CUDA out of memory"), backward=backward))
+    with pytest.raises(torch.OutOfMemoryError):
+        runs.new("compile").step()
+
+
+def test_error_after_the_first_step_is_not_blamed_on_the_compiler() -> None:
+    errors = [None, ValueError("a failure of its own")]
+
+    def step(_: Any) -> None:
+        if error := errors.pop(0):
+            raise error
+
+    step = compiling.with_clear_compile_errors(step)
+    step(None)
+    with pytest.raises(ValueError, match="of its own"):
+        step(None)
+
+
+FIRST_STEP = """
+import torch
+from paperbench.runs.limits import Limits, stopping_on_signals
+from paperbench.specs.table import load_table
+from tests.conftest import ROOT
+from tests.helpers import random_dataset
+from tests.training.trainings import Runs, recipe_of
+
+table = load_table("table2", ROOT)
+recipe = recipe_of(table.recipe_in(table.profiles.named("paper")), 40)
+limits = Limits()
+with stopping_on_signals(limits):
+    trainer = Runs(recipe, random_dataset(16), torch.device("cpu"), "preact_resnet110_1layer", depth=5).new("compile")
+    trainer.step()
+    print("stepped, then", limits.signal)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("inductor")
+def test_signal_to_the_process_group_spares_the_compilers(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    command = [sys.executable, "-c", FIRST_STEP]
+    alone = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone, start_new_session=True
+    ) as process:
+        while process.poll() is None and not list(cache.rglob("*.main.cpp")):  # of a unit
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=300)
+    assert out == f"stepped, then {int(signal.SIGTERM)}\n", err[-2000:]
+
+
 @pytest.mark.usefixtures("compiled_graphs")
 def test_compiled_training_resumes_bit_for_bit(runs: Runs) -> None:
     """In a new trainer, and in one that has compiled already."""
@@ -298,6 +408,18 @@ def test_grouped_batch_norm_equals_batch_norm_per_group(images: int, group: int,
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     assert layer.running_mean is like.running_mean
     assert found["output"].is_contiguous(memory_format=layout)
+
+
+def test_compiled_grouped_batch_norm_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, upstream = torch.randn(2, 8, 5, 4, 4, generator=generator)
+    layer = GroupedBatchNorm2d(random_layer(torch.float32), 4, 2)
+    expected = outcome(layer, x.requires_grad_(), upstream, 8)
+    layer = GroupedBatchNorm2d(random_layer(torch.float32), 4, 2)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    monkeypatch.setattr(torch._dynamo.config, "accumulated_recompile_limit", 1)
+    layer.compile(backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(outcome(layer, x, upstream, 8), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("group", [4, 8])
