@@ -22,6 +22,8 @@ UNPRINTABLE = re.compile(rf"[{CONTROLS}\ud800-\udfff]")
 """These characters, and surrogates."""
 
 
+_PATH = re.compile(r"(?<![\w.:/\\])(?:~|[A-Za-z]:)?[/\\][^\s'\",;()\[\]]+")
+
 _MAX_MESSAGE = 20_000
 
 
@@ -98,8 +100,12 @@ def one_line(text: str) -> str:
     return printable(text.replace("\n", "\\n").replace("\t", "\\t"))
 
 
+def without_paths(text: str) -> str:
+    """Replace absolute paths, which may name people and places, in a text that is to be published."""
+    return _PATH.sub("[path]", text)
+
+
 def summarize_error(error: BaseException) -> str:
     """Return the first line of an error, with its type unless it is ours, and without paths, for published files."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    text = re.sub(r"\S*[/\\]\S*", "[path]", first)[:200]
+    text = without_paths(next(iter(str(error).strip().splitlines()), ""))[:200]
     return text if isinstance(error, PaperbenchError) else ": ".join(filter(None, (type(error).__name__, text)))

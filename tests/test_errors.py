@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from paperbench.errors import closest, count, listing, nearest, one_line, printable
+from paperbench.errors import closest, count, listing, nearest, one_line, printable, without_paths
 from paperbench.typed import Line, Text, TypedError, validate
 
 FORMATS = ["table", "markdown", "latex", "json", "csv", "junit"]
@@ -70,3 +70,10 @@ def test_escaped_text_stays_as_it_is() -> None:
     text = printable("\x1b[2J\u202e\udc80\n")
     assert text == "\\x1b[2J\\u202e\\udc80\n"
     assert printable(text) == text
+
+
+def test_links_are_kept_where_paths_are_not() -> None:
+    text = "see https://download.pytorch.org/whl/cu126, 12/13 images/s, not '/usr/lib/x.so' or (/a/b)"
+    assert without_paths(text) == (
+        "see https://download.pytorch.org/whl/cu126, 12/13 images/s, not '[path]' or ([path])"
+    )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ import torch
 from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
 from paperbench.data.sources import load_dataset
-from paperbench.errors import PaperbenchError, one_line
+from paperbench.errors import PaperbenchError, one_line, without_paths
 from paperbench.runs.disk_space import format_bytes, free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
@@ -31,7 +30,6 @@ from paperbench.training.memory import memory_free, memory_needed
 from paperbench.training.precision import choose_precision
 
 CPU = torch.device("cpu")
-_PATH = re.compile(r"(?<![\w.:/\\])(?:~|[A-Za-z]:)?[/\\][^\s'\",;()\[\]]+")
 
 
 @dataclass
@@ -80,10 +78,9 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
     for table in tables if found.device else ():
         _choose(table, found)
     found.reasons.sort(key=lambda reason: (reason.startswith("table"), reason.split(":")[0] in ENGINES))
-    found.facts = {name: _PATH.sub("[path]", one_line(fact)) for name, fact in found.facts.items()}
+    found.facts = {name: without_paths(one_line(fact)) for name, fact in found.facts.items()}
     found.reasons, found.problems = (
-        [_PATH.sub("[path]", one_line(text)) for text in dict.fromkeys(texts)]
-        for texts in (found.reasons, found.problems)
+        [without_paths(one_line(text)) for text in dict.fromkeys(texts)] for texts in (found.reasons, found.problems)
     )
     return found
 

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from paperbench.errors import RunError, summarize_error
+from paperbench.errors import RunError, summarize_error, without_paths
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
@@ -123,7 +123,7 @@ class RunSession:
             except Exception as error:  # the failures of compilers, captures and drivers have no common type
                 if choice == candidates[-1]:
                     raise
-                problem = error.reason if isinstance(error, EngineError) else summarize_error(error)
+                problem = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
             self._fallback.append(f"engine {choice.name} was not used: {problem}")
             release_memory(device)  # not before the error and its frames are gone
         raise AssertionError("there is always a candidate")

@@ -18,8 +18,8 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from paperbench.data.loader import BatchIndices
-from paperbench.errors import RunError
 from paperbench.models.residual_unit import ResidualUnit
+from paperbench.training.engine import EngineError
 from paperbench.training.memory import is_out_of_memory
 
 MAX_KINDS = 64
@@ -62,7 +62,7 @@ def _compiled_forward(unit: ResidualUnit, x: Tensor) -> Tensor:
 
 
 def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[[BatchIndices], None]:
-    """Wrap a step so that failures raise a `RunError` until it succeeds once, since the first call compiles it.
+    """Wrap a step so that failures raise an `EngineError` until it succeeds once, since the first call compiles it.
 
     Backends may raise anything, and backward passes are compiled when autograd first calls them. Out-of-memory errors
     are raised as such.
@@ -81,10 +81,7 @@ def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[
             cause = getattr(error, "inner_exception", error)
             if is_out_of_memory(cause):
                 raise cause  # noqa: B904
-            raise RunError(
-                f"torch.compile failed ({type(error).__name__}: {_reason(str(error))}). Use `--engine eager`, or on a "
-                "GPU `--engine graph`."
-            ) from error
+            raise EngineError(f"torch.compile failed ({type(error).__name__}: {_reason(str(error))})") from error
         is_compiled = True
 
     return wrapped

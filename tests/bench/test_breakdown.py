@@ -107,9 +107,9 @@ def test_wrong_or_failing_step_has_a_problem_and_no_time(monkeypatch: pytest.Mon
     def trainer(*args: Any, **options: Any) -> Trainer:
         found = original(*args, **options)
         match next(made):
-            case 3:  # after the one whose work is counted, and the two of the reference
+            case 4:  # after the one whose work is counted, and the three of the reference
                 found._optimiser.step = lambda gradients: None  # type: ignore[method-assign]
-            case 4:
+            case 5:
                 raise RuntimeError("no such layout")
         return found
 

@@ -100,7 +100,7 @@ def test_published_ratios_follow_from_the_published_rounds() -> None:
             ValueError("cannot open /folder/of/mine/a.so: no such file\nmore"),
             "ValueError: cannot open [path] no such file",
         ),
-        (ValueError('File "C:\\Folder\\a.py", line 3'), "ValueError: File [path] line 3"),
+        (ValueError('File "C:\\Folder\\a.py", line 3'), 'ValueError: File "[path]", line 3'),
         (PaperbenchError("the loss is nan"), "the loss is nan"),
     ],
 )

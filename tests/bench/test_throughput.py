@@ -183,7 +183,7 @@ def test_out_of_memory_ends_one_variant_only(moment: str, monkeypatch: pytest.Mo
 
 def test_failing_engine_ends_one_variant_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(trainer: StubTrainer) -> None:
-        raise RuntimeError("no such kernel in a/folder/of/mine\nand a path: another/file.py")
+        raise RuntimeError("no such kernel in /a/folder/of/mine\nand a path: another/file.py")
 
     stub_training(monkeypatch, fail)
     figures = measured("fp32", "bf16")

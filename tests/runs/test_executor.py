@@ -434,7 +434,7 @@ def test_run_that_needs_more_memory_than_is_free_is_refused(
     [
         (
             ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"),
-            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Use",
+            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Choose",
         ),
         pytest.param(
             torch.OutOfMemoryError("CUDA out of memory."),
