@@ -176,7 +176,7 @@ def measure_ceilings(device: torch.device, precision: str, *, in_graph: bool, se
     source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
     copy = median_seconds(partial(torch.empty_like(source).copy_, source), seconds)
     set_arithmetic(precision)
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     side, dtype = MATRIX_SIDE[device.type], torch.bfloat16 if precision.startswith("bf16") else torch.float32
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     product = median_seconds(lambda: left @ right, seconds)

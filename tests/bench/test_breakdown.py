@@ -122,6 +122,21 @@ def test_wrong_or_failing_step_has_a_problem_and_no_time(monkeypatch: pytest.Mon
     assert found.kinds == ()
 
 
+def test_tf32_product_leaves_the_older_switches_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading one raises if the newer switch differs; Dynamo's guards read it."""
+    seen: list[bool] = []
+
+    def read(*_: object) -> float:
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return 1.0
+
+    monkeypatch.setattr(profiling, "median_seconds", read)
+    for precision, expected in (("tf32", True), ("bf16", False)):
+        profiling.measure_ceilings(torch.device("cpu"), precision, in_graph=False, seconds=0)
+        assert seen[-2:] == [expected] * 2
+    torch.set_float32_matmul_precision("highest")
+
+
 def test_kinds_sum_their_kernels_and_have_the_floors_of_their_work() -> None:
     kernels = [("sm80_wgrad_a", 1.0, 2.0), ("sm90_wgrad_b", 2.0, 3.0), ("mystery", 4.0, 1.0), ("secret", 0.01, 1.0)]
     work = {"convolution backward by weights": np.array([1e6, 2e9, 7])}
