@@ -18,7 +18,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.training.engine import EngineError
 from paperbench.training.memory import is_out_of_memory
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 """Operations on existing tensors."""
 
 _BROKEN_CAPTURE = ("previous error during capture", "invalidated")

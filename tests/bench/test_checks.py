@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +32,15 @@ def test_overflow_of_either_library_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(checks, "SHAPE", (8, 4, 8, 8))
     monkeypatch.setattr(checks, "MEANS", (1e25,))
     assert {row.error for row in check_batch_norm(CPU, seconds=1e-6)} == {None}
+
+
+def test_batch_norm_is_timed_as_a_graph_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    tape = SimpleNamespace(warm_up=lambda work: work(), record=lambda _: lambda: calls.append("replay"))
+    monkeypatch.setattr(checks, "CudaCapture", lambda _: tape)
+    checks._without_host(lambda: calls.append("work"), torch.device("cuda"))()
+    checks._without_host(lambda: calls.append("on the host"), CPU)()
+    assert calls == ["work", "replay", "on the host"]
 
 
 @pytest.mark.gpu
