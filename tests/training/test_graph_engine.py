@@ -20,6 +20,7 @@ from paperbench.errors import PaperbenchError, RunError
 from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training import trainer as trainer_module
 from paperbench.training.engine import EngineName
+from paperbench.training.graph import CudaCapture
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 from tests.training.tape import Tape
@@ -298,6 +299,15 @@ def test_warm_up_leaves_no_gradients_to_the_capture(runs: Runs, monkeypatch: pyt
     trainer = runs.new("graph")
     trainer.step()
     assert gradients == [None] * len(list(trainer.model.parameters()))
+
+
+def test_all_captures_on_a_gpu_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "Stream", made.append)
+    devices = [torch.device("cuda", index) for index in (100, 101, 100)]
+    for device in devices:
+        CudaCapture(device)
+    assert made == devices[:2]
 
 
 @pytest.mark.gpu
