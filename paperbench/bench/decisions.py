@@ -193,7 +193,7 @@ def _break_even(compiled: VariantFigures, graph: VariantFigures) -> str:
     """Say from how many iterations on compiling pays off."""
     gain = statistics.median(graph.step_seconds) - statistics.median(compiled.step_seconds)
     if gain <= 0:
-        return "compile is not faster than graph -> choose_engine in training/engine.py: no compile"
+        return "compile is not faster than graph -> engine_candidates in training/engine.py: no compile"
     longer = max(0.0, (compiled.first_step_seconds or 0) - (graph.first_step_seconds or 0))
     iterations = longer / gain
     keep = COMPILE_MIN_ITERATIONS / 10 <= iterations <= COMPILE_MIN_ITERATIONS

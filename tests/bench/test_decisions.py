@@ -72,7 +72,7 @@ def bench(*variants: VariantFigures) -> BenchReport:
         (0.01, 51.0, "compile pays off from 5,000 iterations -> keep COMPILE_MIN_ITERATIONS (10,000)"),
         (0.01, 301.0, "compile pays off from 30,000 iterations -> change COMPILE_MIN_ITERATIONS (10,000)"),
         (0.01, 2.0, "compile pays off from 100 iterations -> change COMPILE_MIN_ITERATIONS (10,000)"),
-        (0.02, 51.0, "compile is not faster than graph -> choose_engine in training/engine.py: no compile"),
+        (0.02, 51.0, "compile is not faster than graph -> engine_candidates in training/engine.py: no compile"),
     ],
 )
 def test_break_even_decides_when_to_compile(
