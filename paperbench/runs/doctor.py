@@ -30,6 +30,7 @@ from paperbench.training.memory import memory_free, memory_needed
 from paperbench.training.precision import choose_precision
 
 CPU = torch.device("cpu")
+COMMAND_TIMEOUT = 20  # seconds
 
 
 @dataclass
@@ -140,8 +141,12 @@ def _compiler(variable: str, *usual: str) -> str:
 def _output_of(*command: str) -> str:
     """Return the first line that a command prints, even if it fails; "" if it does not exist."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=COMMAND_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} does not answer"
+    except OSError:
         return ""
     return next(iter((done.stdout or done.stderr).strip().splitlines()), "")
 
@@ -155,7 +160,7 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
     try:
         dataset = load_dataset(key, directory)
     except PaperbenchError as error:
-        reason = str(error).replace(str(directory), "[path]").split(". ")[0]
+        reason = str(error).replace(f"{directory}/", "").replace(str(directory), "[path]").split(". ")[0]
         found.facts[title] = "missing" if "not found" in reason else "cannot be used"
         found.problems.append(
             f"{reason}; {listing(users)} need it. `paperbench data download {key}` gets the original files into "

@@ -135,6 +135,20 @@ def test_torch_without_cuda_beside_a_gpu(run: Run, machine: dict[str, str], monk
     assert "has no CUDA. Install one that has" in page.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (r"import os; os.write(1, b'\xff 9\n')", "\ufffd 9"),
+        ("import time; time.sleep(60)", f"{Path(sys.executable)} does not answer"),
+    ],
+    ids=["garbage", "hangs"],
+)
+def test_command_may_print_garbage_or_hang(monkeypatch: pytest.MonkeyPatch, code: str, line: str) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(doctor, "COMMAND_TIMEOUT", 2)
+    assert doctor._output_of(sys.executable, "-c", code) == line
+
+
 def test_net_that_does_not_fit_is_a_problem(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "memory_needed", lambda net, *_: 9_900_000_000 if net.depth == 1001 else 1)
     page = Page(run)
@@ -152,7 +166,7 @@ def test_missing_and_damaged_data_are_problems(run: Run) -> None:
     page = Page(run)
     assert (page.status, page.facts["CIFAR-10"], page.facts["CIFAR-100"]) == (1, "cannot be used", "missing")
     damaged, missing = page.problems
-    assert "damaged or not a .npz file" in damaged
+    assert damaged.startswith("cifar10.npz: damaged or not a .npz file")
     assert "table3, table4 need it. `paperbench data download cifar100` gets the original files" in missing
     assert "`paperbench data download cifar100`" in page.text  # in one line, to be copied
 
