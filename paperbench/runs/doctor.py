@@ -19,17 +19,18 @@ import torch
 from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
 from paperbench.data.sources import load_dataset
-from paperbench.errors import PaperbenchError, one_line, without_paths
+from paperbench.errors import PaperbenchError, listing, one_line, without_paths
 from paperbench.runs.disk_space import format_bytes, free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
-from paperbench.training.engine import ENGINES, available_engines, engine_candidates
+from paperbench.training.engine import available_engines, engine_candidates
 from paperbench.training.memory import memory_free, memory_needed
 from paperbench.training.precision import choose_precision
 
 CPU = torch.device("cpu")
+COMMAND_TIMEOUT = 20  # seconds
 
 
 @dataclass
@@ -77,7 +78,6 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
         _examine_dataset(key, data.absolute(), [table.id for table in tables if key in _datasets(table)], found)
     for table in tables if found.device else ():
         _choose(table, found)
-    found.reasons.sort(key=lambda reason: (reason.startswith("table"), reason.split(":")[0] in ENGINES))
     found.facts = {name: without_paths(one_line(fact)) for name, fact in found.facts.items()}
     found.reasons, found.problems = (
         [without_paths(one_line(text)) for text in dict.fromkeys(texts)] for texts in (found.reasons, found.problems)
@@ -141,8 +141,12 @@ def _compiler(variable: str, *usual: str) -> str:
 def _output_of(*command: str) -> str:
     """Return the first line that a command prints, even if it fails; "" if it does not exist."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=COMMAND_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} does not answer"
+    except OSError:
         return ""
     return next(iter((done.stdout or done.stderr).strip().splitlines()), "")
 
@@ -156,10 +160,10 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
     try:
         dataset = load_dataset(key, directory)
     except PaperbenchError as error:
-        reason = str(error).replace(str(directory), "[path]").split(". ")[0]
+        reason = str(error).replace(f"{directory}/", "").replace(str(directory), "[path]").split(". ")[0]
         found.facts[title] = "missing" if "not found" in reason else "cannot be used"
         found.problems.append(
-            f"{reason}; {' and '.join(users)} need it. `paperbench data download {key}` gets the original files into "
+            f"{reason}; {listing(users)} need it. `paperbench data download {key}` gets the original files into "
             "./data, or where `--data DIR` says."
         )
     else:
