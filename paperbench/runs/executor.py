@@ -189,7 +189,7 @@ class Executor:
             if not is_out_of_memory(error):
                 raise
             shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}."
-            raise RunError(f"{shortage} {self._memory_advice(run, engine)}") from error
+            raise RunError(f"{shortage} {self._memory_advice(run, engine or self._engine)}") from error
 
     def _check_memory(self, run: PlannedRun) -> None:
         """Raise if a training step needs more memory than is free, rather than fill the memory first."""
@@ -201,10 +201,10 @@ class Executor:
         if precision != "bf16":
             shortage += f" ({format_bytes(memory_needed(run.net, group, 'bf16'))} in bf16)"
         raise RunError(
-            f"{shortage}, and {self._device} has {format_bytes(free)} free. {self._memory_advice(run, None)}"
+            f"{shortage}, and {self._device} has {format_bytes(free)} free. {self._memory_advice(run, self._engine)}"
         )
 
-    def _memory_advice(self, run: PlannedRun, engine: str | None) -> str:
+    def _memory_advice(self, run: PlannedRun, engine: str) -> str:
         """Return what to do about a run that needs more memory than the device has."""
         group = run.recipe.batch_norm.group
         advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]

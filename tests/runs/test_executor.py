@@ -458,7 +458,7 @@ def test_failing_compiler_does_not_stop_other_runs(
     config = torch._dynamo.config
     with config.patch(recompile_limit=0, accumulated_recompile_limit=0, fail_on_recompile_limit_hit=False):
         torch._dynamo.reset()
-        assert Executor(Store(tmp_path), CPU, Limits(), log).run_all([run, other]) == [run]
+        assert Executor(Store(tmp_path), CPU, Limits(), log, engine="compile").run_all([run, other]) == [run]
         torch._dynamo.reset()
     assert message in log.failure
     assert (log.record.run, log.record.status) == (other.id, "finished")
