@@ -62,7 +62,7 @@ def test_float32_batch_norm_on_a_gpu_does_not_use_cudnn(
     kind: Callable[..., nn.BatchNorm2d], expected: str, is_training: bool
 ) -> None:
     """On a GPU that need not exist. torch's own layer shows what would happen."""
-    with FakeTensorMode():
+    with FakeTensorMode(allow_non_fake_inputs=True):  # torch 2.11 takes meta tensors as such
         layer = kind(4, device="cuda").train(is_training)
         layer.num_batches_tracked = None
         x = torch.zeros(2, 4, 8, 8, device="cuda").contiguous(memory_format=torch.channels_last)
