@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
     --list) list=yes ;;
     --out) out=$2 && shift ;;
     --minutes) budget=$(($2 * 60)) && shift ;;
-    -*) sed -n '4p' "$0" >&2 && exit 2 ;;
+    -*) echo "Unknown option $1. Usage:$(sed -n '4s/^#  */ /p' "$0")" >&2 && exit 2 ;;
     *) wanted+=" $1 " ;;
     esac
     shift
@@ -37,10 +37,10 @@ log=$out/log.txt limit=540 child='' names='' left='' failed=''
 
 main() {
     stage doctor 1 "paperbench doctor: driver, wheel, card, memory, compiler, data" \
-        "whether to go on: mend what it names first" \
+        "whether to go on: fix what it names first" \
         -m paperbench doctor --device "$device"
     stage tests 4 "the tests that need a GPU" \
-        "any failure: no training before it is mended" \
+        "any failure: no training before it is fixed" \
         -m pytest -q -m gpu -p no:cacheprovider --junitxml="$work/tests.xml"
     stage batch-norm 1 "batch norm on inputs of 1 to 1e12, by cuDNN and by torch, against float64" \
         "BatchNorm2dWithoutCudnn (training/batch_norm.py) goes if cuDNN's error is at most 4 times torch's on every

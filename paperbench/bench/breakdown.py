@@ -8,7 +8,7 @@ from paperbench.bench.figures import Machine
 from paperbench.typed import Text, typed
 
 NOT_DETERMINISTIC, TIMED, COMBO_KERNELS = "not deterministic", "not deterministic, timed", "combo kernels"
-"""Names of settings. cuDNN chooses by timing what is fastest, anew in each process."""
+"""Names of settings. "timed": in each process, cuDNN times its algorithms and takes the fastest."""
 
 
 @typed

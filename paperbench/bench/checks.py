@@ -32,7 +32,7 @@ from paperbench.typed import to_json
 MEANS = (1.0, 1e3, 1e6, 1e9, 1e12)
 SPREADS = (1.0, 1e-3)
 SHAPE = (64, 16, 32, 32)
-"""Of the first units of a net, in the paper's groups."""
+"""Shape of the activations of a net's first units, for one batch-norm group of the paper."""
 
 STEPS = 20
 """Steps before a training is saved, and again after it is resumed."""

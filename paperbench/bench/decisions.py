@@ -26,7 +26,7 @@ DEFAULTS = {
     TIMED: _ALGORITHMS,
     COMBO_KERNELS: (1.02, "combo_kernels of compile_units in training/compiling.py, if repetitions stay equal"),
 }
-"""By setting, how many times as fast it has to be to become the default, and where to change that."""
+"""For each setting, how many times as fast it must be to become the default, and where to change that."""
 
 OTHER_LAYOUT = (1.03, "memory_layout in training/precision.py")
 
@@ -38,7 +38,7 @@ TARGETS = {
     ("preact_resnet164", "bf16"): 17_000,
     ("preact_resnet1001", "bf16"): 2_900,
 }
-"""Images per second that counted bytes and launches allow to expect of an H200."""
+"""Images per second to expect of an H200, estimated from the bytes and launches of a step. Not measured."""
 
 
 @typed
@@ -183,7 +183,7 @@ def _speed(net: NetFigures, precision: str) -> Iterator[str]:
     yield f"{net.net}, images/s: {', '.join(speeds)}"
     best = max((v.images_per_second or 0 for v in ours.values()), default=0)
     if target := TARGETS.get((net.net, precision)):
-        verdict = "reached" if best >= target else "find out why not"
+        verdict = "reached" if best >= target else "if this is one, find out why not"
         yield f"  expected of an H200 at {precision}: {target:,} -> {verdict}"
     if {"compile", "graph"} <= ours.keys():
         yield f"  {_break_even(ours['compile'], ours['graph'])}"
@@ -193,7 +193,7 @@ def _break_even(compiled: VariantFigures, graph: VariantFigures) -> str:
     """Say from how many iterations on compiling pays off."""
     gain = statistics.median(graph.step_seconds) - statistics.median(compiled.step_seconds)
     if gain <= 0:
-        return "compile is not faster than graph -> choose_engine in training/engine.py: no compile"
+        return "compile is not faster than graph -> engine_candidates in training/engine.py: no compile"
     longer = max(0.0, (compiled.first_step_seconds or 0) - (graph.first_step_seconds or 0))
     iterations = longer / gain
     keep = COMPILE_MIN_ITERATIONS / 10 <= iterations <= COMPILE_MIN_ITERATIONS

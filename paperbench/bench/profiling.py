@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
 from paperbench.bench.breakdown import COMBO_KERNELS, NOT_DETERMINISTIC, TIMED, Breakdown, Ceilings, Floors, Row
-from paperbench.bench.setup import Training, free_memory, machine_facts, synchronize
+from paperbench.bench.setup import Training, machine_facts, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
+from paperbench.training.memory import release_memory
 from paperbench.training.precision import memory_layout, set_arithmetic
 from paperbench.training.soundness import STEPS, Reference, find_reference, first_steps, step_error
 from paperbench.training.trainer import Trainer
@@ -139,7 +140,7 @@ def measure_breakdown(
             row = Row(name, milliseconds)
         except Exception as error:  # report it, and measure the other settings
             row = Row(name, None, problem=summarize_error(error))
-        free_memory(device)
+        release_memory(device)
         log(f"{training.name}, {name}: {row.problem or 'done'}")
         steps.append(row if steps else replace(row, floors=floors(sum(work.values()), ceilings)))
     return Breakdown(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -123,10 +122,3 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def free_memory(device: torch.device) -> None:
-    """Free unused memory, also from torch's cache, which CUDA graphs cannot use."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -34,11 +34,11 @@ from paperbench.bench.plain_loop import (
     on_device_batches,
     set_plain_arithmetic,
 )
-from paperbench.bench.setup import Training, free_memory, synchronize
+from paperbench.bench.setup import Training, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.training.engine import BIT_EQUAL, available_engines, engine_candidates
-from paperbench.training.memory import is_out_of_memory
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
 from paperbench.training.soundness import STEPS, Reference, bitwise_error, find_reference, first_steps, step_error
 
@@ -132,7 +132,7 @@ class VariantRunner:
             reference = self._reference("fp32") if variant.kind == "paperbench" else None
             equal = self._reference(variant.precision) if variant.engine in BIT_EQUAL - {"eager"} else None
             batches = self._batches() if variant.kind == "plain-on-device" else None
-            free_memory(device)
+            release_memory(device)
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
@@ -213,7 +213,7 @@ class VariantRunner:
                 detail += " Name fewer --engines or --precisions."
             self._record(status="out of memory" if is_memory else "failed", detail=detail, step_seconds=(), control=())
             self.loop = None
-        free_memory(self._training.device)  # not before the error and its frames are gone
+        release_memory(self._training.device)  # not before the error and its frames are gone
 
 
 def _cache_with_errors(find: Callable[[str], Reference]) -> Callable[[str], Reference]:
@@ -277,7 +277,7 @@ def measure_net(
             break
     for runner in runners:
         runner.finish()
-    free_memory(device)
+    release_memory(device)
     found_all = [runner.figures for runner in runners]
     noise = measured_noise(found_all)
     return NetFigures(

@@ -30,10 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     print("paperbench: examining this machine; this takes some seconds.", file=sys.stderr, flush=True)
-    from paperbench.api import wait_without_spinning
     from paperbench.report.grid import Grid, as_text
 
-    wait_without_spinning()
     try:
         from paperbench.data.sources import data_directory
         from paperbench.runs.doctor import diagnose
@@ -45,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
         headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
         print(f"`paperbench run` takes, on {found.device}:\n")
         print(as_text(Grid(headers, tuple(found.choices), alignment), width=WIDTH), end="\n\n")
-        print(_wrapped("memory: of a step of the largest net; `compile` keeps a whole batch and needs more"))
+        print(_wrapped("memory: for a step of the largest net; `compile` keeps a whole batch and needs more"))
         print("\n".join(map(_wrapped, found.reasons)), end="\n\n")
     print("Problems:" if found.problems else "No problem found.")
     for number, problem in enumerate(found.problems, 1):

@@ -71,8 +71,7 @@ class Progress(Observer):
 
     def checking(self, run: PlannedRun, engine: str) -> None:
         self._begin(run)
-        wait = "; compiling can take minutes" if engine == "compile" else ""
-        self.say(f"    comparing the first steps of engine {engine} with eager ones{wait}")
+        self.say(f"    {run.id}: comparing the first steps of engine {engine} with eager ones{_wait(engine)}")
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self._here, self._last = iteration, last_iteration
@@ -85,7 +84,7 @@ class Progress(Observer):
             self.say(f"{self._name(run)}: to iteration {last_iteration:,}{of_all}{resumed}")
         if (text := f"engine {engine}: {reason}") != self._engine:
             self._engine = text
-            self.say(f"    {text}")
+            self.say(f"    {text}{_wait(engine) if iteration else ''}")
         if self._is_terminal:
             self._facts = ()
             bar_format, columns = self._layout()
@@ -226,3 +225,7 @@ def _clock(seconds: float) -> str:
     whole = round(seconds)
     minutes = f"{whole // 60 % 60}:{whole % 60:02}"
     return minutes if whole < 3600 else f"{whole // 3600}:{minutes:>05}"
+
+
+def _wait(engine: str) -> str:
+    return "; compiling can take minutes" if engine == "compile" else ""

@@ -19,13 +19,13 @@ import torch
 from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
 from paperbench.data.sources import load_dataset
-from paperbench.errors import PaperbenchError, one_line, without_paths
+from paperbench.errors import PaperbenchError, listing, one_line, without_paths
 from paperbench.runs.disk_space import format_bytes, free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
-from paperbench.training.engine import ENGINES, available_engines, engine_candidates
+from paperbench.training.engine import available_engines, engine_candidates
 from paperbench.training.memory import memory_free, memory_needed
 from paperbench.training.precision import choose_precision
 
@@ -78,7 +78,6 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
         _examine_dataset(key, data.absolute(), [table.id for table in tables if key in _datasets(table)], found)
     for table in tables if found.device else ():
         _choose(table, found)
-    found.reasons.sort(key=lambda reason: (reason.startswith("table"), reason.split(":")[0] in ENGINES))
     found.facts = {name: without_paths(one_line(fact)) for name, fact in found.facts.items()}
     found.reasons, found.problems = (
         [without_paths(one_line(text)) for text in dict.fromkeys(texts)] for texts in (found.reasons, found.problems)
@@ -164,7 +163,7 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
         reason = str(error).replace(f"{directory}/", "").replace(str(directory), "[path]").split(". ")[0]
         found.facts[title] = "missing" if "not found" in reason else "cannot be used"
         found.problems.append(
-            f"{reason}; {' and '.join(users)} need it. `paperbench data download {key}` gets the original files into "
+            f"{reason}; {listing(users)} need it. `paperbench data download {key}` gets the original files into "
             "./data, or where `--data DIR` says."
         )
     else:

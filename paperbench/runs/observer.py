@@ -24,7 +24,7 @@ class Observer:
         """
 
     def checking(self, run: PlannedRun, engine: str) -> None:
-        """The first steps of an engine are compared with eager ones, which may compile the net."""
+        """The first steps of an engine are about to be compared with eager ones; the first may compile the net."""
 
     def stepped(self, iteration: int) -> None:
         """An iteration is done."""

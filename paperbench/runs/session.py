@@ -115,18 +115,17 @@ class RunSession:
             Interrupted: A signal arrived during the comparison.
             RunError: The last engine computes other steps. Whatever its building raises is passed on.
         """
-        for choice in candidates:
+        *others, last = candidates
+        for choice in others:
             try:
                 return choice, self._sound_trainer(choice.name, is_new=is_new)
             except Interrupted:
                 raise
             except Exception as error:  # the failures of compilers, captures and drivers have no common type
-                if choice == candidates[-1]:
-                    raise
                 problem = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
             self._fallback.append(f"engine {choice.name} was not used: {problem}")
             release_memory(device)  # not before the error and its frames are gone
-        raise AssertionError("there is always a candidate")
+        return last, self._sound_trainer(last.name, is_new=is_new)
 
     def _sound_trainer(self, engine: EngineName, *, is_new: bool) -> Trainer:
         trainer = self._untrained(engine=engine)

@@ -25,8 +25,6 @@ from paperbench.training.memory import is_out_of_memory
 MAX_KINDS = 64
 """Maximum number of kinds of units per net. A net has two or three per stage; torch's default limit is eight."""
 
-_MAX_REASON_LENGTH = 200
-
 
 def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels: bool = False) -> None:
     """Compile the residual units of a net, each on its first call.
@@ -106,5 +104,4 @@ def _reason(message: str) -> str:
     """Return the essential line of a long compiler message, at most 200 characters."""
     first, _, rest = message.strip().partition("\n\n")
     complaints = [line for line in rest.splitlines() if "error:" in line.lower()]  # of a C++ compiler
-    reason = " ".join((complaints or [first])[0].split()) or "no reason given"
-    return reason if len(reason) <= _MAX_REASON_LENGTH else reason[: _MAX_REASON_LENGTH - 3] + "..."
+    return " ".join((complaints or [first])[0].split())[:200] or "no reason given"

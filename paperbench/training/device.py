@@ -59,7 +59,8 @@ def gpu_problem(device: torch.device) -> str | None:
         torch.cuda.init()
         count = torch._C._cuda_getDeviceCount()  # torch.cuda.device_count may be the driver's, which lists more
         if device.index >= count:
-            return f"CUDA opens {'only cuda:0' if count == 1 else f'cuda:0 to cuda:{count - 1}'} here. Choose another."
+            last = f" to cuda:{count - 1}" if count > 1 else ""
+            return f"CUDA finds only cuda:0{last} here. Choose another device."
         ones = torch.ones(1, 1, 3, 3, device=device)
         found = F.conv2d(ones, ones).item()
     except CUDA_ERRORS as error:
@@ -71,7 +72,7 @@ def gpu_problem(device: torch.device) -> str | None:
 def _advice(reason: str, device: torch.device) -> str:
     """Return what to do about the failure of a first convolution, given the reason in lower case."""
     if "too old" in reason or "driver version is insufficient" in reason:
-        return f"Update the NVIDIA driver, or, if it is one for CUDA 12, install {_OLDER_BUILD}."
+        return f"Update the NVIDIA driver or, if it supports CUDA 12, install {_OLDER_BUILD}."
     if "out of memory" in reason or "busy" in reason:
         return "Another program may hold the GPU: `nvidia-smi` lists them. Stop it, or choose another GPU."
     if torch.cuda.is_initialized() and (
@@ -80,7 +81,7 @@ def _advice(reason: str, device: torch.device) -> str:
         built_for = " ".join(torch.cuda.get_arch_list())
         return (
             f"The GPU is sm_{capability[0]}{capability[1]}, and torch {torch.__version__} is built for {built_for}. "
-            f"Install a build for this GPU; before sm_75, {_OLDER_BUILD}."
+            f"Install one built for this GPU: before sm_75, {_OLDER_BUILD}."
         )
     return (
         "Check `nvidia-smi`, CUDA_VISIBLE_DEVICES and, if the GPU is split, its MIG instances; or use `--device cpu`."

@@ -118,8 +118,8 @@ def engine_candidates(
         if name and why_not is None:
             return [EngineChoice(name, "the run started with it")]
         raise RunError(
-            f"The run started with engine {earlier}: {why_not}. To continue it with another one, name that one, such "
-            "as `--engine eager`; the record will list both."
+            f"The run started with engine {earlier}: {why_not}. To continue it with another engine, name one, such as "
+            "`--engine eager`; the record will list both."
         )
     if device.type != "cuda":
         return [EngineChoice("eager", "the fastest on a CPU, where compiling takes longer than it saves")]

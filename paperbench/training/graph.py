@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paperbench.data.loader import BatchIndices, TrainingBatches
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.training.engine import EngineError
 from paperbench.training.memory import is_out_of_memory
 
@@ -32,9 +32,8 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(
-            device
-        )  # the same for warm-up and capture: libraries keep workspaces per stream
+        # The same for warm-up and capture: libraries keep workspaces per stream.
+        self._stream = torch.cuda.Stream(device)
 
     def warm_up(self, work: Work) -> None:
         """Run the work a few times, so that libraries choose algorithms and allocate workspaces."""
@@ -145,5 +144,4 @@ def _clear_error(error: RuntimeError) -> Exception:
     memory = next(filter(is_out_of_memory, chain), None)
     if memory or not causes:
         return torch.OutOfMemoryError(str(memory or error))
-    reason = next(iter(str(causes[0]).strip().splitlines()), type(causes[0]).__name__)
-    return EngineError(f"The training step cannot be captured as a CUDA graph ({reason})")
+    return EngineError(f"The training step cannot be captured as a CUDA graph ({summarize_error(causes[0])})")

@@ -62,7 +62,8 @@ class FirstSteps:
 
     Attributes:
         losses: Loss of each step.
-        norms: Norms of the total change of all parameters, and of all BN statistics, in the first `UPDATES` steps.
+        norms: Norms of the total change of all parameters, and of all BN statistics, in the first `UPDATES` steps;
+            empty after fewer.
         seconds: Time of the first step.
     """
 
@@ -135,7 +136,7 @@ def first_steps(trainer: Trainer, steps: int, between_steps: Callable[[], None] 
         losses.append(next_loss(trainer))
         if number == 1:
             seconds = time.perf_counter() - start
-        if number == min(UPDATES, steps):
+        if number == UPDATES:
             norms = {name: float((after - before[name]).norm()) for name, after in _vectors(trainer).items()}
     return FirstSteps(losses, norms, seconds)
 

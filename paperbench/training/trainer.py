@@ -88,7 +88,7 @@ class Trainer:
         set_arithmetic(precision)
         # Only noise inside a net (dropout shortcuts) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
-        self.model = self.initialised_model(net)
+        self.model = self._initialised_model(net)
         if precision == "bf16-fp32-stream":
             keep_stream_in_fp32(self.model)
         self._dataset = dataset
@@ -102,7 +102,7 @@ class Trainer:
             dataset, self.input_transform, batch_size=size, device=device, layout=self.layout
         )
 
-    def initialised_model(self, net: Net) -> ResidualNet:
+    def _initialised_model(self, net: Net) -> ResidualNet:
         """Return the untrained net. Drawn on the CPU, so equal for all devices."""
         model = ResidualNet(net)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))

@@ -64,5 +64,5 @@ def stub_training(
 
     monkeypatch.setattr(Training, "trainer", trainer)
     monkeypatch.setattr(throughput, "ResidualNet", Classifier)
-    monkeypatch.setattr(throughput, "free_memory", lambda device: None)  # collecting garbage takes long
+    monkeypatch.setattr(throughput, "release_memory", lambda device: None)  # collecting garbage takes long
     monkeypatch.setattr(throughput, "make_loader", throughput.on_device_batches)

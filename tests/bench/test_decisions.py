@@ -72,7 +72,7 @@ def bench(*variants: VariantFigures) -> BenchReport:
         (0.01, 51.0, "compile pays off from 5,000 iterations -> keep COMPILE_MIN_ITERATIONS (10,000)"),
         (0.01, 301.0, "compile pays off from 30,000 iterations -> change COMPILE_MIN_ITERATIONS (10,000)"),
         (0.01, 2.0, "compile pays off from 100 iterations -> change COMPILE_MIN_ITERATIONS (10,000)"),
-        (0.02, 51.0, "compile is not faster than graph -> choose_engine in training/engine.py: no compile"),
+        (0.02, 51.0, "compile is not faster than graph -> engine_candidates in training/engine.py: no compile"),
     ],
 )
 def test_break_even_decides_when_to_compile(
@@ -90,7 +90,7 @@ def test_speed_is_compared_with_what_counting_allows(tmp_path: Path) -> None:
     fast, slow = figures("paperbench", "graph", 0.01), figures("paperbench", "graph", 0.01, precision="bf16")
     lines = summary_of(tmp_path, "bench-110.json", bench(fast, slow, figures("paperbench", "compile", None)))
     assert "  expected of an H200 at tf32: 12,000 -> reached" in lines
-    assert "  expected of an H200 at bf16: 21,000 -> find out why not" in lines
+    assert "  expected of an H200 at bf16: 21,000 -> if this is one, find out why not" in lines
     assert "  preact_resnet110, compile tf32: wrong step: step 1: loss 7" in lines
 
 

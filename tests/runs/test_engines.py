@@ -19,7 +19,7 @@ from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.training import trainer as trainer_module
 from paperbench.training.batch_norm import GroupedBatchNorm2d
-from paperbench.training.engine import EngineChoice, available_engines, engine_candidates
+from paperbench.training.engine import EngineChoice, EngineError, available_engines, engine_candidates
 from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, train
 from tests.training.tape import Tape
 
@@ -144,6 +144,10 @@ def broken_step(_: object) -> None:
     raise RuntimeError("CUDA error: no luck in /home/me/cache\nmore")
 
 
+def no_compiler(_: object) -> None:
+    raise EngineError("torch.compile failed (/home/me/x.cpp:3: no such file)")
+
+
 def short_of_memory(_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -159,6 +163,7 @@ def normalise_wrongly(module: nn.Module) -> None:
     ("fault", "reason"),
     [
         (broken_step, "RuntimeError: CUDA error: no luck in [path]"),
+        (no_compiler, "torch.compile failed ([path] no such file)"),
         (short_of_memory, "OutOfMemoryError: CUDA out of memory."),
         (normalise_wrongly, "The first steps of engine compile are wrong on this machine (step 1: loss"),
     ],
@@ -205,10 +210,11 @@ def test_signal_during_the_comparison_leaves_no_run(run: PlannedRun, tmp_path: P
 
     class Stopping(Log):
         def checking(self, run: PlannedRun, engine: str) -> None:
+            super().checking(run, engine)
             limits.signal = 15
 
-    directory, log = train(run, tmp_path, limits, Stopping(), engine="graph")
-    assert (log.records, log.failures) == ([], [])
+    directory, log = train(run, tmp_path, limits, Stopping())
+    assert (log.checks, log.records, log.failures) == (["compile"], [], [])
     assert not directory.path.exists()
     assert list((tmp_path / "leases").iterdir()) == []
 

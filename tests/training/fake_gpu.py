@@ -1,7 +1,8 @@
 """A GPU without values: torch's fake tensors have a device, a shape, a type and a layout, but no memory.
 
-Whatever is trained on them is checked operation by operation: all tensors of an operation are on one device, and a
-captured step does nothing on the host. What the operations compute is not checked, nor which algorithms cuDNN has.
+Whatever is trained on them is checked operation by operation: all tensors of an operation are on one device, a captured
+step does nothing on the host, and batch norm does not use cuDNN. What the operations compute is not checked, nor which
+algorithms cuDNN has.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _READS = {_aten._local_scalar_dense.default, _aten.equal.default}
 
 
 class DeviceError(RuntimeError):
-    """A GPU would refuse this operation."""
+    """A GPU would refuse this operation, or we do."""
 
 
 class FakeGpu(TorchDispatchMode):
@@ -67,6 +68,8 @@ class FakeGpu(TorchDispatchMode):
         devices = {value.device for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
         if len(devices) > 1 and function.overloadpacket not in _COPIES:
             raise DeviceError(f"{function} mixes devices")
+        if "cudnn_batch_norm" in str(function):
+            raise DeviceError("batch norm uses cuDNN")
         output = self._run(function, args, kwargs)
         devices |= {value.device for value in tree_leaves(output) if isinstance(value, Tensor)}
         if self._capturing and not devices <= {CUDA}:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -97,19 +97,17 @@ def _gpu(capability: Capability) -> Iterator[None]:
     }
     target = GPUTarget("cuda", capability[0] * 10 + capability[1], 32)
     cudnn = torch._C._ConvBackend.Cudnn  # without a GPU, torch chooses for bfloat16 one that wants channels first
-    with ExitStack() as patches:
-        for name, answer in answers.items():
-            patches.enter_context(mock.patch.object(CudaInterface, name, staticmethod(answer), create=True))
-            if name != "is_available":  # torch.cuda would initialise itself
-                patches.enter_context(mock.patch.object(torch.cuda, name, answer))
-        worker = CudaInterface.Worker
-        patches.enter_context(
-            mock.patch.object(worker, "get_device_properties", staticmethod(answers["get_device_properties"]))
-        )
-        patches.enter_context(mock.patch.object(torch._C, "_select_conv_backend", return_value=cudnn))
-        patches.enter_context(mock.patch("torch._inductor.scheduler.has_triton", return_value=True, create=True))
-        patches.enter_context(mock.patch.object(driver, "_active", SimpleNamespace(get_current_target=lambda: target)))
-        patches.enter_context(mock.patch.object(triton_helpers, "set_driver_to_gpu"))
+    static = {name: staticmethod(answer) for name, answer in answers.items()}
+    del answers["is_available"]  # torch.cuda would initialise itself
+    with (
+        mock.patch.multiple(CudaInterface, create=True, **static),
+        mock.patch.multiple(torch.cuda, **answers),
+        mock.patch.object(CudaInterface.Worker, "get_device_properties", static["get_device_properties"]),
+        mock.patch.object(torch._C, "_select_conv_backend", return_value=cudnn),
+        mock.patch("torch._inductor.scheduler.has_triton", return_value=True, create=True),
+        mock.patch.object(driver, "_active", SimpleNamespace(get_current_target=lambda: target)),
+        mock.patch.object(triton_helpers, "set_driver_to_gpu"),
+    ):
         yield
 
 

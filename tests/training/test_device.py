@@ -59,8 +59,8 @@ def test_old_driver_is_refused_by_name_and_passed_over_by_auto(monkeypatch: pyte
     with_gpus(monkeypatch, GPU(), init_error=OLD_DRIVER)
     assert torch.cuda.device_count() == 1
     problem = (
-        "The NVIDIA driver on your system is too old (found version 12020). Update the NVIDIA driver, or, if it is one "
-        f"for CUDA 12, {OLDER_BUILD}"
+        "The NVIDIA driver on your system is too old (found version 12020). Update the NVIDIA driver or, if it "
+        f"supports CUDA 12, {OLDER_BUILD}"
     )
     with pytest.raises(PaperbenchError) as refusal:
         choose_device("cuda", pytest.fail)
@@ -82,7 +82,7 @@ def test_auto_takes_the_first_card_that_works(monkeypatch: pytest.MonkeyPatch) -
             V100,
             "CUDA error: no kernel image is available for execution on the device",
             f"The GPU is sm_70, and torch {torch.__version__} is built for sm_75 sm_80 sm_86 sm_90 sm_100 sm_120. "
-            "Install a build for this GPU; before sm_75, a torch for CUDA 12.6,",
+            "Install one built for this GPU: before sm_75, a torch for CUDA 12.6,",
         ),
         (
             GPU("NVIDIA GeForce GTX 1080 Ti", (6, 1), on_convolution=NO_ENGINE),
@@ -148,24 +148,18 @@ def test_gpus_that_only_the_driver_lists_are_refused(monkeypatch: pytest.MonkeyP
     """With MIG, the driver lists GPUs that CUDA does not open: it opens one instance."""
     with_gpus(monkeypatch, GPU("NVIDIA A100 MIG 3g.20gb", (8, 0)), listed=2)
     assert torch.cuda.device_count() == 2
-    assert gpu_problem(SECOND) == "CUDA opens only cuda:0 here. Choose another."
+    assert gpu_problem(SECOND) == "CUDA finds only cuda:0 here. Choose another device."
     assert chosen("auto") == (FIRST, [])
 
 
-def test_torch_without_cuda_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = f"torch {torch.__version__} has no CUDA. Install one that has, from https://pytorch.org."
+    with_gpus(monkeypatch, GPU("AMD Instinct MI250X"))
+    monkeypatch.setattr(torch.version, "cuda", None)  # torch calls AMD's GPUs "cuda"
+    assert chosen("auto") == (CPU, [f"cuda:0 is not used: {problem}"])
     with_gpus(monkeypatch, GPU(), cuda=None)
     assert chosen("auto") == (CPU, [])
-    problem = f"torch {torch.__version__} has no CUDA. Install one that has, from https://pytorch.org."
     assert gpu_problem(FIRST) == problem
-
-
-def test_torch_for_other_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch calls AMD's GPUs "cuda"."""
-    with_gpus(monkeypatch, GPU("AMD Instinct MI250X"))
-    monkeypatch.setattr(torch.version, "cuda", None)
-    device, (warning,) = chosen("auto")
-    assert device == CPU
-    assert "has no CUDA" in warning
 
 
 def test_precisions_of_a_gpu_from_before_ampere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,5 +192,5 @@ def test_arithmetic_can_be_set_where_an_image_allows_tf32_for_products() -> None
 @pytest.mark.gpu
 def test_gpu_of_this_machine_works_and_missing_ones_are_refused() -> None:
     assert chosen("auto")[0].type == "cuda"
-    with pytest.raises(PaperbenchError, match=r"CUDA opens .*cuda:0"):
+    with pytest.raises(PaperbenchError, match=r"CUDA finds only cuda:0"):
         choose_device("cuda:99", pytest.fail)

@@ -179,9 +179,7 @@ def test_resumed_run_keeps_its_engine() -> None:
     [("graph", "CUDA graphs need an NVIDIA GPU"), ("engine of a later version", "this version has no such engine")],
 )
 def test_resumed_run_stops_without_its_engine(earlier: str, why: str) -> None:
-    with pytest.raises(
-        RunError, match=rf"started with engine {earlier}: {why}.*name that one, such as `--engine eager`"
-    ):
+    with pytest.raises(RunError, match=rf"started with engine {earlier}: {why}.*name one, such as `--engine eager`"):
         engine_candidates("auto", CPU, 64_000, earlier=earlier)
 
 

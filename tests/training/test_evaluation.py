@@ -172,15 +172,3 @@ def test_only_lack_of_memory_is_tried_again_until_one(error: BaseException, expe
     with pytest.raises(type(error)):
         as_memory_allows(work, 3, CPU)
     assert calls == expected
-
-
-def test_repeated_test_can_be_aborted(trainer: Trainer) -> None:
-    memory = LittleMemory(trainer, 12)
-
-    def abort() -> None:
-        if memory.seen[-1:] == [12]:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        trainer.test(abort)
-    assert memory.seen == [40, 40, 25, 12]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
@@ -15,6 +16,8 @@ from paperbench.data.loader import InputTransform
 from paperbench.errors import RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
+from paperbench.training import trainer as trainer_module
+from paperbench.training.batch_norm import BatchNorm2dWithoutCudnn
 from paperbench.training.divergence import find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import ENGINES, EngineName
 from paperbench.training.metrics import MetricAccumulator
@@ -71,11 +74,15 @@ def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: EngineName, precisi
 
 
 @pytest.mark.parametrize(
-    "engine", ["compile", *(pytest.param(engine, marks=pytest.mark.full) for engine in ("eager", "graph"))]
+    ("engine", "precision"),
+    [("compile", "bf16"), ("eager", "fp32"), pytest.param("graph", "bf16", marks=pytest.mark.full)],
 )
-def test_tests_read_two_values_and_states_can_be_loaded(runs: Runs, engine: EngineName) -> None:
+def test_tests_read_two_values_and_states_can_be_loaded(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, engine: EngineName, precision: str
+) -> None:
+    monkeypatch.setitem(trainer_module.GROUPS_AT_ONCE, "cuda", 1)
     with fake_gpu() as gpu:
-        trainer = advance(replace(runs, precision="bf16").new(engine), 2)
+        trainer = advance(replace(runs, precision=precision).new(engine), 2)
         for evaluate in (trainer.test, trainer.training_metrics, trainer.finish):
             gpu.reads = 0
             evaluate()
@@ -166,6 +173,19 @@ def test_forgotten_moves_to_the_gpu_are_found(runs: Runs, monkeypatch: pytest.Mo
         monkeypatch.setattr(MetricAccumulator, "__init__", lambda self, _: make(self, torch.device("cpu")))
     with fake_gpu(), pytest.raises(DeviceError, match="mixes devices"):
         advance(runs.new("eager"), 1)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_batch_norm_that_uses_cudnn_is_found(runs: Runs, monkeypatch: pytest.MonkeyPatch, is_training: bool) -> None:
+    def forward(self: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        mean, variance = self.running_mean, self.running_var
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, self.training, 0.1)
+
+    monkeypatch.setattr(BatchNorm2dWithoutCudnn, "forward", forward)
+    with fake_gpu():
+        trainer = runs.new("eager")
+        with pytest.raises(DeviceError, match="uses cuDNN"):
+            trainer.step() if is_training else trainer.test()
 
 
 def test_backward_pass_equals_that_of_torch() -> None:

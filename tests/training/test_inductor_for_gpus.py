@@ -60,9 +60,7 @@ def test_no_kernel_adds_atomically(case: Case) -> None:
     assert [name for name, source in case[2].kernels.items() if "tl.atomic" in source] == []
 
 
-def test_kernels_compile_and_no_reduction_is_chosen_by_timing(
-    case: Case,
-) -> None:
+def test_kernels_compile_and_no_reduction_is_chosen_by_timing(case: Case) -> None:
     _, capability, found = case
     check_reductions(compile_kernels(found.kernels, capability))
 

@@ -58,8 +58,8 @@ class _Layouts(TorchDispatchMode):
 def test_step_and_tests_keep_the_layout_throughout(
     recipe: Recipe, tiny_dataset: ImageDataset, layout: torch.memory_format
 ) -> None:
-    trainer = Trainer(NET, recipe, tiny_dataset, 0, "fp32", CPU, layout=layout)
     """Forward, backward and update, with at most one copy of the images; the tests, too."""
+    trainer = Trainer(NET, recipe, tiny_dataset, 0, "fp32", CPU, layout=layout)
     with trainer.stepping_eagerly(), _Layouts(layout) as step:
         trainer.step()
     with _Layouts(layout) as test:
