@@ -135,7 +135,7 @@ mkdir -p "$out" && out=$(cd "$out" && pwd) log=$out/log.txt
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 work=$(mktemp -d) parts=$(mktemp -d)
 trap 'rm -rf "$work" "$parts"' EXIT
-trap 'kill "$child"; wait "$child"; exit 130' INT TERM
+trap 'kill "$child"; wait "$child"; pack; exit 130' INT TERM
 if [ -e "$out/state.tar.00" ]; then
     cat "$out"/state.tar.* | tar xf - -C "$work" || exit
 fi

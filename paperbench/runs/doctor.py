@@ -91,7 +91,7 @@ def _software() -> dict[str, str]:
         triton = version("triton")
     except PackageNotFoundError:
         triton = "missing"
-    built_for = f"CUDA {torch.version.cuda} on {' '.join(torch.cuda.get_arch_list())}" if torch.version.cuda else "CPUs"
+    built_for = f"CUDA {torch.version.cuda} on {torch._C._cuda_getArchFlags()}" if torch.version.cuda else "CPUs"
     return {
         "paperbench": f"{code.version}, {f'commit {code.commit}' if code.commit else f'source {code.source}'}",
         "system": f"{environment.system}, {' '.join(platform.libc_ver())}, Python {environment.python}",

@@ -57,7 +57,7 @@ def gpu_problem(device: torch.device) -> str | None:
         return f"torch {torch.__version__} has no CUDA. Install one that has, from https://pytorch.org."
     try:
         torch.cuda.init()
-        count = torch.cuda.device_count()  # before `init`, the driver's, which may list more than CUDA can open
+        count = torch._C._cuda_getDeviceCount()  # torch.cuda.device_count may be the driver's, which lists more
         if device.index >= count:
             last = f" to cuda:{count - 1}" if count > 1 else ""
             return f"CUDA finds only cuda:0{last} here. Choose another device."
