@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ from paperbench.specs.recipe import Drops, Recipe
 from paperbench.training import trainer as trainer_module
 from paperbench.training.engine import EngineName
 from paperbench.training.soundness import (
+    NORM_TOLERANCE,
+    TOLERANCE,
     FirstSteps,
     Reference,
     bitwise_error,
@@ -24,6 +27,7 @@ from paperbench.training.soundness import (
 )
 from paperbench.training.trainer import Trainer
 from tests.bench.stubs import StubTrainer
+from tests.helpers import ROOT
 from tests.training.tape import Tape
 from tests.training.trainings import Runs, advance, differences, recipe_of, state_of
 
@@ -234,3 +238,11 @@ def test_wrong_compiled_step_is_found(runs: Runs, monkeypatch: pytest.MonkeyPatc
     trainer = runs.new("compile")
     monkeypatch.setattr("paperbench.training.working_copy.MovingAverages.update", lambda self: None)
     assert "BN statistics" in str(engine_error(trainer, "compile"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "bf16-fp32-stream"])
+def test_bounds_are_those_of_the_documentation(precision: str) -> None:
+    lines = (ROOT / "docs/speed.md").read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith("|") and f"`{precision}`" in line and "%" in line]
+    loss, norm = (float(found) / 100 for found in re.findall(r"([\d.]+) %", row))
+    assert (loss, norm) == (TOLERANCE[precision], NORM_TOLERANCE[precision])
