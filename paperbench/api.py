@@ -457,6 +457,8 @@ def plan(
     datasets = {key: load_dataset(key, data_path) for key in planning.needed_datasets(chosen, of_profile)}
     usual = read.seeds_in(of_profile)
     runs = planning.plan(read, chosen, profile, arithmetic, seeds or usual, datasets)
+    for has_noise in {run.net.has_noise for run in runs}:
+        engine_candidates(engine, on, iterations=0, has_noise=has_noise)
     to_do = remaining(runs, Store(directory), Limits(stop_at), incompatible)
     matching = read.cells(cells, on_request=True)
     return Plan(

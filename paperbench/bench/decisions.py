@@ -30,16 +30,6 @@ DEFAULTS = {
 
 OTHER_LAYOUT = (1.03, "memory_layout in training/precision.py")
 
-TARGETS = {
-    ("preact_resnet110", "tf32"): 12_000,
-    ("preact_resnet164", "tf32"): 9_500,
-    ("preact_resnet1001", "tf32"): 1_550,
-    ("preact_resnet110", "bf16"): 21_000,
-    ("preact_resnet164", "bf16"): 17_000,
-    ("preact_resnet1001", "bf16"): 2_900,
-}
-"""Images per second to expect of an H200, estimated from the bytes and launches of a step. Not measured."""
-
 
 @typed
 class BatchNormRow:
@@ -181,10 +171,6 @@ def _speed(net: NetFigures, precision: str) -> Iterator[str]:
     ours = {engine: v for (kind, engine), v in measured.items() if kind == "paperbench"}
     speeds = [f"{v.variant.label} {v.images_per_second:,.0f}" for v in measured.values()]
     yield f"{net.net}, images/s: {', '.join(speeds)}"
-    best = max((v.images_per_second or 0 for v in ours.values()), default=0)
-    if target := TARGETS.get((net.net, precision)):
-        verdict = "reached" if best >= target else "if this is one, find out why not"
-        yield f"  expected of an H200 at {precision}: {target:,} -> {verdict}"
     if {"compile", "graph"} <= ours.keys():
         yield f"  {_break_even(ours['compile'], ours['graph'])}"
 

@@ -89,8 +89,6 @@ def test_break_even_decides_when_to_compile(
 def test_speed_is_compared_with_what_counting_allows(tmp_path: Path) -> None:
     fast, slow = figures("paperbench", "graph", 0.01), figures("paperbench", "graph", 0.01, precision="bf16")
     lines = summary_of(tmp_path, "bench-110.json", bench(fast, slow, figures("paperbench", "compile", None)))
-    assert "  expected of an H200 at tf32: 12,000 -> reached" in lines
-    assert "  expected of an H200 at bf16: 21,000 -> if this is one, find out why not" in lines
     assert "  preact_resnet110, compile tf32: wrong step: step 1: loss 7" in lines
 
 

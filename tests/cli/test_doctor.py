@@ -182,10 +182,10 @@ def test_page_names_no_host_user_or_path(
     working = tmp_path / "secretclient" / "secret project"
     (working / "secret data" / "cifar-10-batches-py").mkdir(parents=True)
     monkeypatch.chdir(working)
-    monkeypatch.setenv("HOME", "/home/secretuser")
+    monkeypatch.setenv("HOME", "/secret/user")
     monkeypatch.setenv("USER", "secretuser")
     monkeypatch.setattr(platform, "node", lambda: "secrethost")
-    machine[SMI] = "error: cannot open /home/secretuser/lib/libnvidia-ml.so.1, ~/secretdir or C:\\secret\\nvml.dll"
+    machine[SMI] = "error: cannot open /secret/lib/libnvidia-ml.so.1, ~/secretdir or C:\\secret\\nvml.dll"
     for arguments in (
         [],
         ["--data", "secret data", "--results", "secret results"],

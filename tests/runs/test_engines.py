@@ -141,11 +141,11 @@ def test_sound_engine_is_taken_after_a_comparison(run: PlannedRun, expected: Run
 
 
 def broken_step(_: object) -> None:
-    raise RuntimeError("CUDA error: no luck in /home/me/cache\nmore")
+    raise RuntimeError("CUDA error: no luck in /folder/of/mine\nmore")
 
 
 def no_compiler(_: object) -> None:
-    raise EngineError("torch.compile failed (/home/me/x.cpp:3: no such file)")
+    raise EngineError("torch.compile failed (/folder/of/mine/x.cpp:3: no such file)")
 
 
 def short_of_memory(_: object) -> None:
