@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """The facts about a data set that are needed before it is loaded. Images are `size` x `size`, with three channels.
+    """The facts about a data set that are needed before it is loaded. Images have three channels.
 
     Attributes:
+        size: Side of the input of the nets for it, in pixels; its images are as large, or photographs of any size.
         test_images: Number of test images.
         fail_above: Test error in percent above which the paper calls a run failed (caption of Table 1), if it does.
     """
@@ -28,6 +29,7 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
         "cifar10": DatasetInfo("CIFAR-10", 10, 32, 10_000, fail_above=20.0),
         "cifar100": DatasetInfo("CIFAR-100", 100, 32, 10_000),
         "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224, 50_000),
+        "photos": DatasetInfo("tiles of scikit-learn's photographs", 6, 224, 12),
         "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32, 360),
     }
 )

@@ -1,4 +1,4 @@
-"""Labelled small images in memory, and their fingerprint."""
+"""Labelled images, and their fingerprint."""
 
 from __future__ import annotations
 
@@ -14,22 +14,36 @@ Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ImageDataset:
-    """Training and test images with their labels.
+class Dataset:
+    """What a data set is, whatever form its images have.
 
     Attributes:
         key: A key of `catalogue.DATASETS`.
         name: Name that reports print with every number from these data.
         origin: Source of the pixels.
         canonical: Whether these are the pixels of the paper's data set.
-        x_train, x_test: uint8 images of shape (N, H, W, 3), channels in the order red, green, blue.
-        y_train, y_test: int64 labels of shape (N,), from 0.
     """
 
     key: str
     name: str
     origin: str
     canonical: bool
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the images and labels in order. Equal fingerprints mean equal images."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ImageDataset(Dataset):
+    """Small images of one size, in memory.
+
+    Attributes:
+        x_train, x_test: uint8 images of shape (N, H, W, 3), channels in the order red, green, blue.
+        y_train, y_test: int64 labels of shape (N,), from 0.
+    """
+
     x_train: Pixels
     y_train: Labels
     x_test: Pixels

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from paperbench.data.dataset import ImageDataset, Pixels
 from paperbench.seeds import derived_seed
+from paperbench.specs.recipe import ChannelValues
 
 
 class Batch(NamedTuple):
@@ -36,13 +37,16 @@ class InputTransform:
 
     Args:
         images: Training images, (N, H, W, 3) uint8; their mean and standard deviation are computed in float64.
-        kind: "per_pixel_mean": the mean image, std 1. "channel_mean_std": one mean and one std per channel.
+        kind: "per_pixel_mean": the mean image, std 1. "channel_mean_std": one mean and one std per channel. Or given
+            values.
     """
 
-    def __init__(self, images: Pixels, kind: Literal["per_pixel_mean", "channel_mean_std"]) -> None:
+    def __init__(self, images: Pixels, kind: Literal["per_pixel_mean", "channel_mean_std"] | ChannelValues) -> None:
         mean_image = images.mean(axis=0, dtype=np.float64) / 255
         std = np.ones(3)
-        if kind == "channel_mean_std":
+        if isinstance(kind, ChannelValues):
+            mean_image, std = np.broadcast_to(kind.mean, mean_image.shape), np.array(kind.std)
+        elif kind == "channel_mean_std":
             mean = mean_image.mean(axis=(0, 1))
             mean_of_squares = np.array([np.square(images[..., c], dtype=np.float64).mean() for c in range(3)]) / 255**2
             std = np.sqrt(mean_of_squares - mean**2)

@@ -69,10 +69,10 @@ def plan(
     for seed in range(seeds):
         for cell in cells:
             recipe, dataset = table.recipe_in(profile, cell.recipe), datasets[cell.dataset_in(profile)]
-            if recipe.augmentation.is_for_large_images:
+            if recipe.photographs:
                 raise PaperbenchError(
-                    f"Cell {cell.id}: paperbench cannot train with recipe {recipe.recipe} yet: it lacks augmentation "
-                    "for large images. Choose other cells (`--cells`)."
+                    f"Cell {cell.id}: paperbench cannot train with recipe {recipe.recipe} yet. Choose other cells "
+                    "(`--cells`)."
                 )
             for setting in cell.settings:
                 net = cell.net_in(profile, setting)

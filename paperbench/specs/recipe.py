@@ -13,6 +13,8 @@ from paperbench.specs.run_spec import Precision
 from paperbench.typed import Count, Line, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Side = Annotated[int, Field(ge=1, le=16_384)]
+"""Length in pixels."""
 Rate = Annotated[float, Field(gt=0, le=1e30)]
 """A learning rate; every one is a number in float32."""
 
@@ -57,27 +59,65 @@ class BatchNormSettings:
 
 @typed
 class Augmentation:
-    """Random crop after zero padding of `padding` pixels per side; mirrored with probability 0.5 if `flip`.
-
-    The other values are for large images, which this version cannot train on yet.
-
-    Attributes:
-        shorter_side: Minimum and maximum length of the shorter side after resizing, in pixels, drawn per image.
-        crop: Side of the square crop, in pixels.
-        area: Minimum and maximum share of the image that a crop covers.
-        aspect_ratio: Minimum and maximum ratio of a crop's sides.
-        jitter: Maximum change of brightness, contrast and saturation.
-        lighting: Standard deviation of the noise along the principal components of the colours.
-    """
+    """Random crop after zero padding of `padding` pixels per side; mirrored with probability 0.5 if `flip`."""
 
     padding: Annotated[int, Field(ge=0, le=64)]
     flip: bool
-    shorter_side: tuple[Count, Count] | None = None
-    crop: Count | None = None
+
+
+Triple = tuple[float, float, float]
+"""One value per channel: red, green, blue."""
+
+Decoder = Literal["pillow", "torchcodec"]
+Interpolation = Literal["bilinear", "torch_bicubic"]
+
+
+@typed
+class Lighting:
+    """Noise along the principal components of the colours (Krizhevsky et al., 2012): sum of a_i l_i e_i over i.
+
+    Attributes:
+        std: Standard deviation of the factors a_i, drawn once per image.
+        eigenvalues: l_1 to l_3, for pixels in [0, 1].
+        eigenvectors: One row per channel; e_i is column i.
+    """
+
+    std: Positive
+    eigenvalues: Triple
+    eigenvectors: tuple[Triple, Triple, Triple]
+
+
+@typed
+class Photographs:
+    """How files with photographs of any size become the net's square input.
+
+    Training crops are either of `crop` pixels from an image whose shorter side is resized to a random length
+    (`shorter_side`), or of random area and aspect ratio, resized to `crop` pixels (`area`, `aspect_ratio`).
+
+    Attributes:
+        decoder: Decoders may differ by a grey level.
+        interpolation: "bilinear": Pillow's, which averages when it shrinks. "torch_bicubic": that of Torch7's image
+            package, which does not; corners stay at corners.
+        crop: Side of the training crops, in pixels.
+        shorter_side: Minimum and maximum length, in pixels, of the shorter side; a whole number, drawn uniformly.
+        area: Minimum and maximum share of the image; drawn uniformly.
+        aspect_ratio: Minimum and maximum ratio of width to height; drawn uniformly, and inverted with probability 0.5.
+        jitter: Maximum relative change of brightness, contrast and saturation, which are changed in random order.
+        lighting: Noise of the colours.
+        mean_image_scale: For the input `per_pixel_mean`: the mean image is that of the central crops of all training
+            images, with their shorter side resized to this length. Other crops in a test have the mean image of the
+            training images' same crops.
+    """
+
+    decoder: Decoder
+    interpolation: Interpolation
+    crop: Annotated[int, Field(ge=1, le=4_096)]
+    shorter_side: tuple[Side, Side] | None = None
     area: tuple[Share, Share] | None = None
     aspect_ratio: tuple[Positive, Positive] | None = None
-    jitter: Positive | None = None
-    lighting: Positive | None = None
+    jitter: Annotated[float, Field(gt=0, le=1)] | None = None
+    lighting: Lighting | None = None
+    mean_image_scale: Side | None = None
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())
@@ -87,19 +127,27 @@ class Augmentation:
             bounds = getattr(self, name)
             if bounds is not None and bounds[0] > bounds[1]:
                 yield Problem((name,), "must have the smaller number first.")
-        if self.shorter_side and self.area:
-            yield Problem(("area",), "cannot be combined with shorter_side; remove one of them.")
-        if (self.shorter_side or self.area) and self.crop is None:
-            yield Problem(("crop",), "is required with shorter_side or area.")
-        if self.shorter_side and self.crop and self.crop > self.shorter_side[0]:
-            yield Problem(("crop",), f"must be at most {self.shorter_side[0]}, the minimum of shorter_side.")
-        if self.padding and self.is_for_large_images:
-            yield Problem(("padding",), "must be 0 for images that are resized or recoloured.")
+        if (self.shorter_side is None) == (self.area is None):
+            yield Problem(("shorter_side",), "must be given, or area and aspect_ratio, but not both.")
+        if (self.area is None) != (self.aspect_ratio is None):
+            yield Problem(("aspect_ratio",), "and area must be given together.")
+        for name, least in (
+            ("shorter_side", self.shorter_side and self.shorter_side[0]),
+            ("mean_image_scale", self.mean_image_scale),
+        ):
+            if least is not None and least < self.crop:
+                yield Problem((name,), f"must be at least {self.crop}, the side of the crop.")
 
-    @property
-    def is_for_large_images(self) -> bool:
-        """Whether images are resized or recoloured."""
-        return bool(set(dump_set_fields(self)) - {"padding", "flip"})
+
+@typed
+class ChannelValues:
+    """Given means and standard deviations of the channels, for pixels in [0, 1]."""
+
+    mean: Triple
+    std: tuple[Positive, Positive, Positive]
+
+
+WeightDecayOn = Literal["all", "convolutions"]
 
 
 @typed
@@ -108,11 +156,13 @@ class Authors:
 
     Attributes:
         images_per_gpu: Images that shared batch-norm statistics.
+        weight_decay_on: What their weight decay was applied to, if a source says so.
     """
 
     framework: Line
     images_per_gpu: Count
     precision: Precision
+    weight_decay_on: WeightDecayOn | None = None
 
 
 @typed
@@ -141,10 +191,14 @@ class Recipe:
         learning_rate: Rate after the warm-up and before the first drop.
         momentum_form: "caffe": v <- m v + lr g, w <- w - v, as in the paper's framework. "pytorch": v <- m v + g,
             w <- w - lr v. "nesterov": PyTorch's Nesterov form. The first two differ when the rate changes.
-        weight_decay: Applied to every parameter, including BN's and biases.
+        weight_decay: Applied to every parameter, including BN's and biases, unless `weight_decay_on` is "convolutions".
         initialisation: Whether He's normal initialisation uses a filter's fan-out or fan-in.
         input: "per_pixel_mean": pixels/255 minus the mean image of the training set (v1, Sec. 4.2).
             "channel_mean_std": each channel normalised to mean 0 and standard deviation 1 over the training set.
+            Or given values per channel.
+        photographs: Required for images of any size; None for images that are all as large as the net's input.
+        epoch_end: "short_batch": the last batch of an epoch has the images that are left. None: batches run on into
+            the next epoch.
         authors: The authors' setup behind the published numbers.
         silent: Dotted names of values that the sources do not give, so that they are our choice.
     """
@@ -161,12 +215,15 @@ class Recipe:
     momentum_form: Literal["caffe", "pytorch", "nesterov"]
     weight_decay: Annotated[float, Field(ge=0)]
     initialisation: Literal["fan_out", "fan_in"]
-    input: Literal["per_pixel_mean", "channel_mean_std"]
+    input: Literal["per_pixel_mean", "channel_mean_std"] | ChannelValues
     augmentation: Augmentation
     batch_norm: BatchNormSettings
     monitoring: Monitoring
     authors: Authors
     silent: tuple[Line, ...]
+    photographs: Photographs | None = None
+    epoch_end: Literal["short_batch"] | None = None
+    weight_decay_on: WeightDecayOn | None = None
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())
@@ -177,6 +234,14 @@ class Recipe:
                 _ = self.value_of(name)
             except KeyError:
                 yield Problem(("silent", i), f"unknown recipe value {name!r}. {nearest(name, self._value_names())}")
+        if self.photographs:
+            if self.augmentation.padding:
+                yield Problem(("augmentation", "padding"), "must be 0 for photographs, whose crops are never padded.")
+            if (self.photographs.mean_image_scale is not None) != (self.input == "per_pixel_mean"):
+                message = "is required with the input per_pixel_mean, and only then."
+                yield Problem(("photographs", "mean_image_scale"), message)
+            if self.input == "channel_mean_std":
+                yield Problem(("input",), "must be per_pixel_mean or given values for photographs.")
         if self.momentum_form == "nesterov" and not self.momentum:
             yield Problem(("momentum",), "must be above 0 with nesterov.")
         if self.batch_size % self.batch_norm.group:
@@ -201,6 +266,16 @@ class Recipe:
         if self.warm_up and iteration < self.warm_up.iterations:
             return self.warm_up.learning_rate
         return float(self.learning_rate * self.drops.factor ** bisect_right(self.drops.at, iteration))
+
+    def group_sizes(self, images: int) -> tuple[int, ...]:
+        """Return the sizes of the batch-norm groups of a batch.
+
+        A short batch has as many groups as a whole one, as equal as possible and the larger ones first: so does the
+        authors' code divide a batch among GPUs (DataParallelTable of github.com/torch/cunn). Empty groups are left out.
+        """
+        groups = self.batch_size // self.batch_norm.group
+        size, larger = divmod(images, groups)
+        return tuple(n for n in (size + (index < larger) for index in range(groups)) if n)
 
     def defining_values(self) -> dict[str, Any]:
         """Return the values that enter a digest, as JSON values: those that are set and affect training."""

@@ -1,0 +1,1 @@
+"""ImageNet: an index of its image files, decoding, random and central crops, and batches made by threads."""

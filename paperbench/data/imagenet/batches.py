@@ -1,0 +1,179 @@
+"""Batches of photographs: their images and crops. Each batch is a function of the seed and its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from paperbench.data.imagenet.colours import ColourChoices, draw_colours
+from paperbench.data.imagenet.crops import View, central_view, random_view, render
+from paperbench.data.imagenet.decode import ImageError, decode
+from paperbench.data.imagenet.draws import Words, permutation, words
+from paperbench.data.imagenet.index import ImageFiles
+from paperbench.errors import PaperbenchError
+from paperbench.specs.experiment import Evaluation
+from paperbench.specs.recipe import Photographs
+
+
+class Crops(NamedTuple):
+    """A batch before the transforms on the device.
+
+    Attributes:
+        pixels: (N, crop, crop, 3) uint8.
+        labels: (N,) int64.
+        colours: None in a test.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+    colours: ColourChoices | None
+
+
+@dataclass(frozen=True)
+class CropPlan:
+    """The images of a batch and their random words.
+
+    Attributes:
+        images: Numbers of the images in `ImageFiles`, (N,).
+        words: (N, WORDS_PER_IMAGE); (N, 0) for central crops.
+    """
+
+    images: npt.NDArray[np.int64]
+    words: Words
+
+
+class CropSource:
+    """Makes crops of some image files, and knows which of them are in a batch.
+
+    Attributes:
+        crop: Side of the crops, in pixels.
+    """
+
+    def __init__(self, files: ImageFiles, settings: Photographs, crop: int) -> None:
+        self.files, self.settings, self.crop = files, settings, crop
+
+    def plan(self, number: int) -> CropPlan:
+        """Return the plan of a batch, counted from 0."""
+        raise NotImplementedError
+
+    def view(self, words: Words, width: int, height: int) -> View:
+        """Return the view of an image with these words, (WORDS_PER_IMAGE,), and this size."""
+        raise NotImplementedError
+
+    def colours(self, words: Words) -> ColourChoices | None:
+        """Return the colours of a batch with these words, (N, WORDS_PER_IMAGE)."""
+        raise NotImplementedError
+
+    def render(self, plan: CropPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
+        """Read, decode and crop the image of a row of the batch into `out`, (crop, crop, 3). Threads may do so at once.
+
+        Raises:
+            PaperbenchError: The file cannot be read, has changed, or is no image.
+        """
+        number = int(plan.images[row])
+        data = self.files.read(number)
+        try:
+            image = decode(data, self.settings.decoder)
+        except ImageError as error:
+            path = self.files.root / self.files.paths[self.files.container[number]]
+            raise PaperbenchError(f"{path}: the image at byte {self.files.offsets[number]:,} {error}.") from error
+        view = self.view(plan.words[row], *image.size)
+        out[:] = render(image, view, self.crop, self.settings.interpolation)
+
+    def crops(self, number: int) -> Crops:
+        """Return a batch, made by this thread alone."""
+        plan = self.plan(number)
+        pixels = np.empty((len(plan.images), self.crop, self.crop, 3), np.uint8)
+        for row in range(len(pixels)):
+            self.render(plan, row, pixels[row])
+        return self.assemble(plan, torch.from_numpy(pixels))
+
+    def assemble(self, plan: CropPlan, pixels: Tensor) -> Crops:
+        """Return the batch of a plan whose crops have been rendered."""
+        return Crops(pixels, torch.from_numpy(self.files.labels[plan.images]), self.colours(plan.words))
+
+
+class TrainingCrops(CropSource):
+    """Random crops, in a new order in each epoch.
+
+    Args:
+        files: The training images.
+        batch_size: Images per batch.
+        flip: Whether to mirror half of the crops.
+        has_short_batches: Whether the last batch of an epoch has the images that are left; else batches span epochs.
+        seed: The run's seed.
+        purpose: Name of the random stream.
+    """
+
+    def __init__(
+        self,
+        files: ImageFiles,
+        settings: Photographs,
+        *,
+        batch_size: int,
+        flip: bool,
+        has_short_batches: bool,
+        seed: int,
+        purpose: str = "training",
+    ) -> None:
+        super().__init__(files, settings, settings.crop)
+        self.batch_size, self.seed, self.purpose = batch_size, seed, purpose
+        self._flip, self._has_short_batches = flip, has_short_batches
+        self._order = lru_cache(2)(lambda epoch: permutation(seed, purpose, epoch, len(files)))
+
+    def plan(self, number: int) -> CropPlan:
+        parts = [
+            (self._order(epoch)[first:last], words(self.seed, self.purpose, epoch, first, last))
+            for epoch, first, last in self._slices(number)
+        ]
+        return CropPlan(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _slices(self, number: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the epoch and the first and last (exclusive) position of each part of a batch."""
+        total = len(self.files)
+        if self._has_short_batches:
+            epoch, index = divmod(number, -(-total // self.batch_size))
+            yield epoch, index * self.batch_size, min((index + 1) * self.batch_size, total)
+            return
+        start, end = number * self.batch_size, (number + 1) * self.batch_size
+        while start < end:
+            epoch, first = divmod(start, total)
+            last = min(first + end - start, total)
+            yield epoch, first, last
+            start += last - first
+
+    def view(self, words: Words, width: int, height: int) -> View:
+        return random_view(self.settings, words, width, height)
+
+    def colours(self, words: Words) -> ColourChoices:
+        return draw_colours(self.settings, words, flip=self._flip)
+
+
+class CentralCrops(CropSource):
+    """The central crops of all images in order, in batches of at most `batch_size`."""
+
+    def __init__(self, files: ImageFiles, settings: Photographs, evaluation: Evaluation, *, batch_size: int) -> None:
+        super().__init__(files, settings, evaluation.crop)
+        self._scale, self.batch_size = evaluation.scale, batch_size
+
+    def plan(self, number: int) -> CropPlan:
+        first = number * self.batch_size
+        images = np.arange(first, min(first + self.batch_size, len(self.files)))
+        return CropPlan(images, np.empty((len(images), 0), np.uint64))
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return -(-len(self.files) // self.batch_size)
+
+    def view(self, words: Words, width: int, height: int) -> View:  # noqa: ARG002  (the same for all)
+        return central_view(self.settings.interpolation, self.crop, self._scale, width, height)
+
+    def colours(self, words: Words) -> None:  # noqa: ARG002
+        return None

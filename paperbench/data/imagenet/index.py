@@ -1,0 +1,92 @@
+"""The index of ImageNet's files: where each image is, its label, and the hash of its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from paperbench.data.dataset import Dataset, Labels
+from paperbench.errors import PaperbenchError
+from paperbench.files import open_regular
+
+_MAX_CONTAINER_BYTES = 2**42
+"""Maximum size of a file; the archive of all training images has 138 GB."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """The encoded images of a training or test set, in canonical order: by label, then by sha256.
+
+    So the order does not depend on names and containers, and neither do the batches.
+
+    Attributes:
+        root: Directory of the containers.
+        labels: (N,).
+        hashes: sha256 of each image's bytes, (N, 32) uint8.
+        paths: The containers, below `root`: files with one image each, or uncompressed tar files.
+        container: Index in `paths` of each image's container, (N,).
+        offsets, lengths: Where the image is in its container, in bytes, (N,).
+    """
+
+    root: Path
+    labels: Labels
+    hashes: npt.NDArray[np.uint8]
+    paths: Sequence[str]
+    container: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, number: int) -> bytes:
+        """Return the bytes of an image. Threads may call this at the same time.
+
+        Raises:
+            PaperbenchError: The container is missing or cannot be read, or the bytes are not those of the index.
+        """
+        path = self.root / self.paths[self.container[number]]
+        try:
+            with open_regular(path, _MAX_CONTAINER_BYTES) as stream:
+                data = os.pread(stream.fileno(), int(self.lengths[number]), int(self.offsets[number]))
+        except OSError as error:
+            raise PaperbenchError(
+                f"{path} cannot be read: {error.strerror or error}. Make the directory of the images available again, "
+                "or index the one where they are now with `paperbench data index`."
+            ) from error
+        if hashlib.sha256(data).digest() != self.hashes[number].tobytes():
+            raise PaperbenchError(
+                f"{path} has changed since it was indexed (image at byte {self.offsets[number]:,}). Restore it, or "
+                "index the directory again with `paperbench data index`; other images make other runs."
+            )
+        return data
+
+
+@dataclass(frozen=True)
+class PhotoDataset(Dataset):
+    """Image files for training and testing.
+
+    Attributes:
+        classes: Names of the classes by label; on ImageNet the synsets in alphabetical order.
+    """
+
+    classes: tuple[str, ...]
+    train: ImageFiles
+    test: ImageFiles
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of labels and hashes of all images in order, independent of names and containers."""
+        digest = hashlib.sha256()
+        for files in (self.train, self.test):
+            digest.update(f"{len(files)} images\n".encode())
+            digest.update(np.ascontiguousarray(files.labels, dtype="<i8").data)
+            digest.update(np.ascontiguousarray(files.hashes).data)
+        return digest.hexdigest()
