@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,12 +22,15 @@ class Dataset:
         name: Name that reports print with every number from these data.
         origin: Source of the pixels.
         canonical: Whether these are the pixels of the paper's data set.
+        unverified: Whether they may be: the numbers of images and the classes are right, but the images have not been
+            compared with the original files.
     """
 
     key: str
     name: str
     origin: str
     canonical: bool
+    unverified: bool = field(default=False, kw_only=True)
 
     @property
     def fingerprint(self) -> str:
