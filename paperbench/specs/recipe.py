@@ -102,7 +102,8 @@ class Photographs:
         shorter_side: Minimum and maximum length, in pixels, of the shorter side; a whole number, drawn uniformly.
         area: Minimum and maximum share of the image; drawn uniformly.
         aspect_ratio: Minimum and maximum ratio of width to height; drawn uniformly, and inverted with probability 0.5.
-        jitter: Maximum relative change of brightness, contrast and saturation, which are changed in random order.
+        jitter: Maximum relative change of brightness, contrast and saturation. Nothing is clamped, so that their order
+            makes no difference.
         lighting: Noise of the colours.
         mean_image_scale: For the input `per_pixel_mean`: the mean image is that of the central crops of all training
             images, with their shorter side resized to this length. Other crops in a test have the mean image of the
@@ -242,6 +243,8 @@ class Recipe:
                 yield Problem(("photographs", "mean_image_scale"), message)
             if self.input == "channel_mean_std":
                 yield Problem(("input",), "must be per_pixel_mean or given values for photographs.")
+        elif self.epoch_end:
+            yield Problem(("epoch_end",), "is only possible with photographs.")
         if self.momentum_form == "nesterov" and not self.momentum:
             yield Problem(("momentum",), "must be above 0 with nesterov.")
         if self.batch_size % self.batch_norm.group:

@@ -149,7 +149,14 @@ _FILES: dict[str, dict[str, Any]] = {
         **_RECIPE,
         "recipe": "large",
         "warm_up": None,
-        "augmentation": {"padding": 0, "flip": True, "shorter_side": [256, 480], "crop": 224},
+        "augmentation": {"padding": 0, "flip": True},
+        "photographs": {
+            "decoder": "pillow",
+            "interpolation": "bilinear",
+            "crop": 224,
+            "shorter_side": [256, 480],
+            "mean_image_scale": 256,
+        },
     },
 }
 

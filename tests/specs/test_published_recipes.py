@@ -6,12 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
+from paperbench.specs.recipe import Augmentation, ChannelValues, Lighting, Photographs, Recipe, WarmUp
 from paperbench.specs.table import Table
 from paperbench.specs.yaml_file import read_yaml
 from tests.helpers import ROOT
 
 CIFAR_IMAGES, IMAGENET_IMAGES = 50_000, 1_281_167
+COLOURS = Lighting(
+    std=0.1,
+    eigenvalues=(0.2175, 0.0188, 0.0045),
+    eigenvectors=((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203)),
+)
+"""The values of fb.resnet.torch, datasets/imagenet.lua."""
 
 
 @pytest.fixture(scope="module")
@@ -90,27 +96,51 @@ def test_imagenet_recipe_follows_the_appendix(recipes: dict[str, Recipe]) -> Non
         "per_pixel_mean",
         "reestimated",
     )
-    assert recipe.augmentation == Augmentation(0, True, shorter_side=(256, 480), crop=224, lighting=0.1)
+    assert recipe.augmentation == Augmentation(0, True)
+    assert recipe.photographs == Photographs(
+        "pillow", "bilinear", 224, shorter_side=(256, 480), lighting=COLOURS, mean_image_scale=256
+    )
+    assert recipe.epoch_end is None
 
 
 def test_table5_dagger_row_follows_the_released_code(recipes: dict[str, Recipe]) -> None:
+    """fb.resnet.torch: opts.lua, train.lua and datasets/imagenet.lua."""
     recipe = recipes["imagenet_torch"]
     assert (recipe.batch_size, recipe.batch_norm.group, recipe.warm_up) == (256, 32, None)
-    assert recipe.drops.at == (after(30, recipe, IMAGENET_IMAGES), after(60, recipe, IMAGENET_IMAGES))
-    assert recipe.iterations == after(90, recipe, IMAGENET_IMAGES)
-    assert (recipe.momentum_form, recipe.input) == ("nesterov", "channel_mean_std")
-    found = recipe.augmentation
-    assert (found.shorter_side, found.crop, found.area) == (None, 224, (0.08, 1.0))
-    assert found.aspect_ratio == pytest.approx((3 / 4, 4 / 3), abs=1e-4)
-    assert (found.jitter, found.lighting) == (0.4, 0.1)
+    assert (recipe.momentum_form, recipe.input) == (
+        "nesterov",
+        ChannelValues(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    )
+    assert recipe.augmentation == Augmentation(0, True)
+    assert recipe.photographs == Photographs(
+        "pillow", "torch_bicubic", 224, area=(0.08, 1.0), aspect_ratio=(3 / 4, 4 / 3), jitter=0.4, lighting=COLOURS
+    )
+
+
+def test_table5_dagger_row_ends_each_epoch_with_143_images(recipes: dict[str, Recipe]) -> None:
+    """`DataLoader:size()` is `math.ceil(size / batchSize)`; the rate drops with the epoch's number."""
+    recipe = recipes["imagenet_torch"]
+    assert recipe.epoch_end == "short_batch"
+    whole, short = divmod(IMAGENET_IMAGES, recipe.batch_size)
+    assert (whole, short) == (5_004, 143)
+    assert recipe.group_sizes(short) == (18, 18, 18, 18, 18, 18, 18, 17)
+    assert recipe.drops.at == (30 * (whole + 1), 60 * (whole + 1)) == (150_150, 300_300)
+    assert recipe.iterations == 90 * (whole + 1) == 450_450
 
 
 def test_values_that_the_sources_do_not_give(recipes: dict[str, Recipe]) -> None:
     ours = {"momentum_form", "initialisation", "batch_norm.eps", "batch_norm.moving_average", "batch_norm.at_test"}
+    photographs = {
+        "decoder",
+        "interpolation",
+        "lighting.eigenvalues",
+        "lighting.eigenvectors",
+        "mean_image_scale",
+    }
     assert {name: (recipe.authors.framework, set(recipe.silent)) for name, recipe in recipes.items()} == {
         "cifar": ("Caffe", ours),
         "cifar_no_warm_up": ("Caffe", ours),
         "cifar_torch": ("Torch7", set()),
-        "imagenet": ("Caffe", ours),
-        "imagenet_torch": ("Torch7", {"iterations"}),
+        "imagenet": ("Caffe", ours | {f"photographs.{name}" for name in photographs}),
+        "imagenet_torch": ("Torch7", {"iterations", "photographs.decoder"}),
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paperbench.specs.recipe import Augmentation, Recipe
+from paperbench.specs.recipe import Recipe
 from paperbench.specs.yaml_file import read_yaml
 from paperbench.typed import TypedError, from_json
 from tests.helpers import ROOT
@@ -61,25 +61,75 @@ def test_invalid_recipe_is_refused(changes: dict[str, Any], blamed: str, message
     assert str(caught.value).startswith(f"{blamed}: {message}")
 
 
-LARGE = {"padding": 0, "crop": 224}
+PHOTOGRAPHS = {
+    "decoder": "pillow",
+    "interpolation": "bilinear",
+    "crop": 224,
+    "shorter_side": [256, 480],
+    "mean_image_scale": 256,
+}
+"""On the shipped recipe: shorter_side, per-pixel mean."""
+AREA = {"shorter_side": None, "area": [0.08, 1.0], "aspect_ratio": [0.75, 1.5], "mean_image_scale": None}
+CHANNELS = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+
+
+def with_photographs(photographs: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The shipped recipe, for photographs."""
+    set_values = {key: value for key, value in {**PHOTOGRAPHS, **photographs}.items() if value is not None}
+    return changed(**{"augmentation": {"padding": 0}, "photographs": set_values, **changes})
+
+
+SIDE_OR_AREA = "must be given, or area and aspect_ratio, but not both."
 
 
 @pytest.mark.parametrize(
-    ("augmentation", "blamed", "message"),
+    ("photographs", "changes", "blamed", "message"),
     [
-        ({"shorter_side": [256, 480], "crop": 224}, "padding", "must be 0 for images that are resized or recoloured."),
-        ({"jitter": 0.4}, "padding", "must be 0 for images that are resized or recoloured."),
-        ({**LARGE, "shorter_side": [480, 256]}, "shorter_side", "must have the smaller number first."),
-        ({**LARGE, "area": [1.0, 0.08]}, "area", "must have the smaller number first."),
-        ({**LARGE, "shorter_side": [100, 480]}, "crop", "must be at most 100, the minimum of shorter_side."),
-        ({"padding": 0, "area": [0.08, 1.0]}, "crop", "is required with shorter_side or area."),
-        ({**LARGE, "shorter_side": [256, 480], "area": [0.1, 1.0]}, "area", "cannot be combined with shorter_side"),
+        ({}, {"augmentation": {"padding": 4}}, "augmentation.padding", "must be 0 for photographs, whose crops are"),
+        ({}, {"input": CHANNELS}, "photographs.mean_image_scale", "is required with the input per_pixel_mean, and onl"),
+        ({"mean_image_scale": None}, {}, "photographs.mean_image_scale", "is required with the input per_pixel_mean"),
+        ({"mean_image_scale": 223}, {}, "photographs.mean_image_scale", "must be at least 224, the side of the crop."),
+        (AREA, {"input": "channel_mean_std"}, "input", "must be per_pixel_mean or given values for photographs."),
+        (AREA, {"input": {**CHANNELS, "std": [0.2, 0, 0.2]}}, "input.std[1]", "must be above 0, not 0."),
+        (AREA, {"input": "mean"}, "input", "must be 'per_pixel_mean' or 'channel_mean_std', or a mapping, not 'mean'."),
+        ({}, {"epoch_end": "drop"}, "epoch_end", "must be 'short_batch', not 'drop'."),
+        ({"shorter_side": [480, 256]}, {}, "photographs.shorter_side", "must have the smaller number first."),
+        ({"shorter_side": [223, 480]}, {}, "photographs.shorter_side", "must be at least 224, the side of the crop."),
+        ({"shorter_side": None}, {}, "photographs.shorter_side", SIDE_OR_AREA),
+        ({**AREA, "shorter_side": [256, 480]}, {"input": CHANNELS}, "photographs.shorter_side", SIDE_OR_AREA),
+        ({**AREA, "aspect_ratio": None}, {"input": CHANNELS}, "photographs.aspect_ratio", "and area must be given tog"),
+        ({**AREA, "area": [1.0, 0.08]}, {"input": CHANNELS}, "photographs.area", "must have the smaller number first."),
+        ({**AREA, "area": [0, 1]}, {"input": CHANNELS}, "photographs.area[0]", "must be above 0, not 0."),
+        ({"jitter": 1.5}, {}, "photographs.jitter", "must be at most 1, not 1.5."),
+        ({"crop": 0}, {}, "photographs.crop", "must be at least 1, not 0."),
+        ({"decoder": "opencv"}, {}, "photographs.decoder", "must be 'pillow' or 'torchcodec', not 'opencv'."),
+        ({"interpolation": "bicubic"}, {}, "photographs.interpolation", "must be 'bilinear' or 'torch_bicubic', not"),
+        ({"lighting": {"std": 0.1}}, {}, "photographs.lighting.eigenvalues", "is missing."),
     ],
 )
-def test_invalid_augmentation_is_refused(augmentation: dict[str, Any], blamed: str, message: str) -> None:
+def test_invalid_photographs_are_refused(
+    photographs: dict[str, Any], changes: dict[str, Any], blamed: str, message: str
+) -> None:
     with pytest.raises(TypedError) as caught:
-        from_json(Augmentation, json.dumps({"padding": 4, "flip": True, **augmentation}))
-    assert str(caught.value).startswith(f"{blamed}: {message}")
+        from_json(Recipe, json.dumps(with_photographs(photographs, **changes)))
+    assert f"{blamed}: {message}" in str(caught.value)
+
+
+def test_short_batches_need_photographs() -> None:
+    with pytest.raises(TypedError, match="epoch_end: is only possible with photographs"):
+        from_json(Recipe, json.dumps(changed(epoch_end="short_batch")))
+
+
+@pytest.mark.parametrize(
+    ("photographs", "changes"),
+    [
+        ({}, {"epoch_end": "short_batch"}),
+        ({"shorter_side": [256, 256], "jitter": 0.4}, {"silent": ["photographs.shorter_side", "photographs"]}),
+        (AREA, {"input": CHANNELS, "silent": ["input.mean", "photographs.area"]}),
+    ],
+)
+def test_unusual_photographs_are_accepted(photographs: dict[str, Any], changes: dict[str, Any]) -> None:
+    from_json(Recipe, json.dumps(with_photographs(photographs, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -89,9 +139,7 @@ def test_invalid_augmentation_is_refused(augmentation: dict[str, Any], blamed: s
         {"drops": {"at": []}},
         {"momentum": 0},
         {"batch_norm": {"group": 128}},
-        {"augmentation": {"padding": 0, "shorter_side": [256, 256], "crop": 224}},
-        {"augmentation": {"padding": 0, "crop": 224, "area": [0.08, 1.0], "aspect_ratio": [0.75, 1.3333]}},
-        {"augmentation": {"padding": 0, "jitter": 0.4, "lighting": 0.1}},
+        {"input": CHANNELS},
         {"silent": ["batch_norm", "warm_up.iterations", "input"]},
     ],
 )
@@ -111,7 +159,21 @@ def test_all_values_but_monitoring_and_documentation_define_a_run(recipe: Recipe
     assert recipe.defining_values() == {k: v for k, v in read_yaml(SHIPPED).data.items() if k not in others}
 
 
-def test_large_image_augmentations_are_recognised(recipe: Recipe) -> None:
-    values: list[dict[str, Any]] = [{"jitter": 0.4}, {"lighting": 0.1}, {"crop": 224}, {"aspect_ratio": (0.75, 1.33)}]
-    assert all(Augmentation(padding=0, flip=True, **one).is_for_large_images for one in values)
-    assert not recipe.augmentation.is_for_large_images
+def slice_range(elements: int, index: int, splits: int) -> tuple[int, int]:
+    """First element (from 1) and size of a GPU's slice, as DataParallelTable.lua of github.com/torch/cunn has it."""
+    per_module = elements // splits
+    extra = elements - per_module * splits
+    if index <= extra:
+        return (index - 1) * (per_module + 1) + 1, per_module + 1
+    return extra * (per_module + 1) + (index - 1 - extra) * per_module + 1, per_module
+
+
+@pytest.mark.parametrize(("batch_size", "group"), [(256, 32), (128, 64), (64, 32), (256, 256), (24, 2)])
+def test_short_batches_are_divided_as_among_the_authors_gpus(recipe: Recipe, batch_size: int, group: int) -> None:
+    settings = replace(recipe, batch_size=batch_size, batch_norm=replace(recipe.batch_norm, group=group))
+    gpus = batch_size // group
+    for images in range(1, batch_size + 1):
+        slices = [slice_range(images, index, gpus) for index in range(1, gpus + 1)]
+        assert settings.group_sizes(images) == tuple(size for _, size in slices if size)
+        assert [first for first, _ in slices] == [1 + sum(size for _, size in slices[:i]) for i in range(gpus)]
+    assert settings.group_sizes(batch_size) == (group,) * gpus

@@ -161,7 +161,7 @@ class CentralCrops(CropSource):
 
     def __init__(self, files: ImageFiles, settings: Photographs, evaluation: Evaluation, *, batch_size: int) -> None:
         super().__init__(files, settings, evaluation.crop)
-        self._scale, self.batch_size = evaluation.scale, batch_size
+        self.scale, self.batch_size = evaluation.scale, batch_size
 
     def plan(self, number: int) -> CropPlan:
         first = number * self.batch_size
@@ -173,7 +173,7 @@ class CentralCrops(CropSource):
         return -(-len(self.files) // self.batch_size)
 
     def view(self, words: Words, width: int, height: int) -> View:  # noqa: ARG002  (the same for all)
-        return central_view(self.settings.interpolation, self.crop, self._scale, width, height)
+        return central_view(self.settings.interpolation, self.crop, self.scale, width, height)
 
     def colours(self, words: Words) -> None:  # noqa: ARG002
         return None

@@ -9,15 +9,11 @@ import torch
 from torch import Tensor
 
 from paperbench.data.imagenet.crops import CROP_WORDS
-from paperbench.data.imagenet.draws import Words, below, normal, uniform
+from paperbench.data.imagenet.draws import Words, normal, uniform
 from paperbench.specs.recipe import ChannelValues, Photographs
 
-_LIGHTING, _ORDER, _JITTER, _FLIP = slice(CROP_WORDS.stop, CROP_WORDS.stop + 4), 54, slice(55, 58), 58
+_LIGHTING, _JITTER, _FLIP = slice(CROP_WORDS.stop, CROP_WORDS.stop + 4), slice(54, 57), 57
 """The words of an image that choose its colours and mirroring."""
-_GREY = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in a grey value (fb.resnet.torch)."""
-BRIGHTNESS, CONTRAST, SATURATION = range(3)
-_ORDERS = torch.tensor([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
 
 
 class ColourChoices(NamedTuple):
@@ -25,13 +21,11 @@ class ColourChoices(NamedTuple):
 
     Attributes:
         lighting: What is added to each channel, (N, 3) float32.
-        order: Which of brightness, contrast and saturation changes first, second and third, (N, 3) int64.
-        factors: By what each of the three is multiplied, (N, 3) float32; 1 changes nothing.
+        factors: By what brightness, contrast and saturation are multiplied, (N, 3) float32; 1 changes nothing.
         mirrored: (N,) bool.
     """
 
     lighting: Tensor
-    order: Tensor
     factors: Tensor
     mirrored: Tensor
 
@@ -45,7 +39,6 @@ def draw_colours(settings: Photographs, words: Words, *, flip: bool) -> ColourCh
     jitter = (2 * uniform(words[:, _JITTER]) - 1) * (settings.jitter or 0)
     return ColourChoices(
         torch.from_numpy(lighting.astype(np.float32)),
-        _ORDERS[torch.from_numpy(below(words[:, _ORDER], len(_ORDERS)))],
         torch.from_numpy((1 + jitter).astype(np.float32)),
         torch.from_numpy((uniform(words[:, _FLIP]) < 0.5) & flip),
     )
@@ -70,9 +63,9 @@ class ColourTransform:
         device: torch.device,
         layout: torch.memory_format = torch.channels_last,
     ) -> None:
-        mean, std = (values, (1.0, 1.0, 1.0)) if isinstance(values, Tensor) else (torch.tensor(values.mean), values.std)
-        self._mean, self._std = mean.to(device), torch.tensor(std, device=device)
-        self._grey = torch.tensor(_GREY, device=device)
+        mean, std = (values, (1, 1, 1)) if isinstance(values, Tensor) else (torch.tensor([[values.mean]]), values.std)
+        self._mean = mean.permute(2, 0, 1).contiguous().to(device)
+        self._std = torch.tensor(std, dtype=torch.float32, device=device).view(3, 1, 1)
         self._has_jitter, self._layout = has_jitter, layout
 
     def __call__(self, pixels: Tensor, choices: ColourChoices | None = None) -> Tensor:
@@ -82,23 +75,26 @@ class ColourTransform:
             pixels: Crops of shape (N, crop, crop, 3), uint8.
             choices: The random choices in training; None in a test.
         """
-        x = pixels / 255
-        if choices is not None:
-            if self._has_jitter:
-                x = self._jittered(x, choices)
-            x = x + choices.lighting[:, None, None]
-        x = (x - self._mean) / self._std
-        if choices is not None:
-            x = torch.where(choices.mirrored[:, None, None, None], x.flip(2), x)
-        return x.permute(0, 3, 1, 2).contiguous(memory_format=self._layout)
+        mean = self._mean
+        if choices is not None:  # mirrored bytes and mean, and not the result, as that is larger
+            mirrored = choices.mirrored[:, None, None, None]
+            pixels = torch.where(mirrored, pixels.flip(2), pixels)
+            mean = torch.where(mirrored, mean.flip(2), mean) - choices.lighting[:, :, None, None]
+        x = pixels.permute(0, 3, 1, 2).contiguous() / 255
+        if choices is not None and self._has_jitter:
+            x = _jitter(x, choices.factors)
+        return x.sub_(mean).div_(self._std).contiguous(memory_format=self._layout)
 
-    def _jittered(self, x: Tensor, choices: ColourChoices) -> Tensor:
-        """Blend images with black, their mean grey or their grey version, in the order of each image."""
-        for kind in choices.order.unbind(1):
-            grey = (x * self._grey).sum(3, keepdim=True)
-            mean = grey.mean((1, 2), keepdim=True)
-            kind = kind[:, None, None, None]
-            other = torch.where(kind == SATURATION, grey, mean) * (kind != BRIGHTNESS)
-            factor = choices.factors.gather(1, kind[:, :, 0, 0])[:, :, None, None]
-            x = factor * x + (1 - factor) * other
-        return x
+
+def _jitter(x: Tensor, factors: Tensor) -> Tensor:
+    """Multiply brightness, contrast and saturation: blend images with black, their mean grey and their grey version.
+
+    The order makes no difference, because nothing is clamped: each is linear, contrast and saturation keep the mean
+    grey, and brightness multiplies it.
+    """
+    brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
+    red, green, blue = x.split(1, 1)
+    grey = 0.299 * red + 0.587 * green + 0.114 * blue  # fb.resnet.torch
+    other = (1 - saturation) * contrast * grey + (1 - contrast) * grey.mean((2, 3), keepdim=True)
+    jittered: Tensor = brightness * (saturation * contrast * x + other)
+    return jittered

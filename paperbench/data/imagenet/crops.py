@@ -74,6 +74,8 @@ def _resized(interpolation: Interpolation, scale: int, width: int, height: int) 
 
     The longer side is rounded to the nearest pixel, or cut off as in Torch7 (image.scale).
     """
+    if min(width, height) == scale:
+        return width, height  # in floating point, height / width * width may be less than height
     to_whole = int if interpolation == "torch_bicubic" else lambda length: math.floor(length + 0.5)
     if width < height:
         return scale, to_whole(height / width * scale)
@@ -104,7 +106,7 @@ def _random_box(
 
 
 def _render_torch_bicubic(image: Image.Image, view: View, crop: int) -> Pixels:
-    pixels: npt.NDArray[Any] = np.asarray(image)[view.box[1] : view.box[3], view.box[0] : view.box[2]]
+    pixels: npt.NDArray[Any] = np.asarray(image.crop(view.box))
     for axis in (0, 1):
         taps, weights = _cubic_taps(pixels.shape[axis], view.size[1 - axis], view.corner[1 - axis], crop)
         shape = [1, 1, 1]

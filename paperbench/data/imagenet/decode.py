@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.specs.recipe import Decoder
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MAX_PIXELS = 150_000_000
 """Maximum number of pixels of an image; a small file can claim any number."""
-_MODES = ("L", "RGB")
-"""Pillow's modes of the JPEG files that TorchCodec decodes; the others are left to Pillow."""
+_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
+"""Pillow's modes with 8 bits per channel. Pillow turns modes of more bits white, without an error."""
+
+# About damaged EXIF data, and many pixels, which `decode` checks. `warnings.catch_warnings` is not safe in threads.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class ImageError(PaperbenchError):
@@ -23,38 +30,44 @@ class ImageError(PaperbenchError):
 
 
 def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
-    """Return a JPEG or PNG file's pixels as Pillow's `convert("RGB")` has them. A rotation in its EXIF data is ignored.
+    """Return a JPEG or PNG file's pixels as Pillow's `convert("RGB")` has them.
+
+    So a rotation in its EXIF data is ignored, and so is transparency.
 
     Args:
-        decoder: "torchcodec" decodes grey and RGB JPEG files with TorchCodec, and the others with Pillow.
+        decoder: "torchcodec" decodes the grey and RGB JPEG files without EXIF data, according to which TorchCodec would
+            rotate them. The others, and those that TorchCodec refuses, are left to Pillow.
 
     Raises:
-        ImageError: The bytes are damaged, truncated, of another format, or too large.
+        ImageError: The bytes are damaged, truncated, of another format, too large, or have 16-bit grey pixels.
         PaperbenchError: TorchCodec is not installed.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # damaged EXIF data, and many pixels, which are checked below
-            image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+        image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
         if image.width * image.height > MAX_PIXELS:
             raise ImageError(f"has {image.width} x {image.height} pixels, more than the {MAX_PIXELS:,} allowed")
-        if decoder == "torchcodec" and image.format == "JPEG" and image.mode in _MODES:
-            return Image.fromarray(_decode_with_torchcodec(data))
+        if image.mode not in _MODES:
+            raise ImageError("has pixels of 16 bits, which Pillow would turn white")
+        is_plain = image.format == "JPEG" and image.mode in ("L", "RGB") and b"Exif" not in data
+        if decoder == "torchcodec" and is_plain:
+            with suppress(RuntimeError):
+                return Image.fromarray(_decode_with_torchcodec(data))
         return image.convert("RGB")
     except PaperbenchError:
         raise
+    except UnidentifiedImageError as error:
+        raise ImageError("is no JPEG or PNG image") from error
     except Exception as error:  # a damaged image can raise nearly anything
         raise ImageError(f"is not a complete JPEG or PNG image ({summarize_error(error)})") from error
 
 
 def _decode_with_torchcodec(data: bytes) -> np.ndarray:
     try:
-        import torch
         from torchcodec.decoders import decode_jpeg  # type: ignore[attr-defined]
     except (ImportError, OSError, RuntimeError) as error:
         raise PaperbenchError(
             f"The recipe decodes with TorchCodec, which cannot be used here ({summarize_error(error)}). Install it "
             "with `pip install torchcodec`, or choose the decoder pillow, which gives a run of its own."
         ) from error
-    pixels = cast(torch.Tensor, decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode="RGB"))
-    return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
+    pixels = cast("Tensor", decode_jpeg(data))
+    return np.ascontiguousarray(pixels.permute(1, 2, 0))
