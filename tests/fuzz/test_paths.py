@@ -311,6 +311,7 @@ ALLOWED = {
     "bench/decisions.py": dict.fromkeys(("path.read_text()", "path.read_bytes()"), "a file of ci/first_gpu.sh"),
     "data/convert.py": {"Image.open(stream, formats=('PNG', 'JPEG'))": "an opened stream"},
     "data/download.py": {"tarfile.open(archive, 'r:gz')": "its md5 sum is right"},
+    "data/imagenet/decode.py": {"Image.open(io.BytesIO(data), formats=('JPEG', 'PNG'))": "bytes in memory"},
     "data/npz.py": {"archive.open(info)": "part of an opened archive", "open(temporary, 'xb')": "a new file"},
     "models/weights_file.py": {"safe_open(file, 'pt')": "takes only paths; the line before opens it as a regular file"},
     "runs/environment.py": {

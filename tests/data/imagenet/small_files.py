@@ -1,0 +1,41 @@
+"""A few photographs in one container, without an index."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from paperbench.data.imagenet.index import ImageFiles
+
+
+def photographs(count: int, *, sides: tuple[int, int] = (30, 90)) -> list[bytes]:
+    """JPEG files of tiles of scikit-learn's photographs, of various sizes."""
+    drawn, files = np.random.default_rng(0), []
+    images = load_sample_images().images
+    for number in range(count):
+        height, width = drawn.integers(*sides, 2)
+        y, x = drawn.integers(0, 300, 2)
+        stream = io.BytesIO()
+        Image.fromarray(images[number % 2][y : y + height, x : x + width]).save(stream, "JPEG")
+        files.append(stream.getvalue())
+    return files
+
+
+def image_files(directory: Path, data: list[bytes], name: str = "images.bin") -> ImageFiles:
+    """The images one after another in a file, labelled 0, 1, 2, 0, 1, ..."""
+    (directory / name).write_bytes(b"".join(data))
+    lengths = np.array([len(one) for one in data])
+    return ImageFiles(
+        root=directory,
+        labels=np.arange(len(data)) % 3,
+        hashes=np.array([list(hashlib.sha256(one).digest()) for one in data], np.uint8),
+        paths=[name],
+        container=np.zeros(len(data), np.int64),
+        offsets=np.cumsum(lengths) - lengths,
+        lengths=lengths,
+    )

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from paperbench.data.imagenet.crops import View, central_view, random_view, render
+from paperbench.data.imagenet.draws import Words, words
+from paperbench.specs.recipe import Interpolation, Photographs, Recipe
+from paperbench.specs.yaml_file import read_yaml
+from tests.data.imagenet import reference
+from tests.helpers import ROOT
+
+PORTRAIT, LANDSCAPE, SQUARE, TINY, PIXEL = (375, 500), (500, 333), (300, 300), (31, 17), (1, 1)
+"""Width and height."""
+PANORAMA, STRIP = (4000, 30), (2, 700)
+SIZES = [
+    *(PORTRAIT, LANDSCAPE, SQUARE, TINY, PIXEL, (224, 331), (480, 480), (481, 479), (150, 20), (8, 90)),
+    *(pytest.param(size, marks=pytest.mark.full) for size in (PANORAMA, STRIP)),
+]
+
+
+@cache
+def settings_of(recipe: str) -> Photographs:
+    photographs = read_yaml(ROOT / "experiments" / "recipes" / f"{recipe}.yaml").parse(Recipe).photographs
+    assert photographs
+    return photographs
+
+
+@cache
+def noise(width: int, height: int) -> npt.NDArray[np.uint8]:
+    """The hardest image for any interpolation, with a smooth half."""
+    pixels = np.random.default_rng(width + 5000 * height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    ramp = np.linspace(0, 255, width)[:, None] * np.array([1, 0.5, -1]) + np.array([0, 60, 255])
+    pixels[: height // 2] = ramp.astype(np.uint8)
+    return pixels
+
+
+def draws(count: int) -> Words:
+    return words(4, "training", 0, 0, count)
+
+
+def rendered(size: tuple[int, int], view: View, crop: int, interpolation: Interpolation) -> npt.NDArray[np.float64]:
+    found = render(Image.fromarray(noise(*size)), view, crop, interpolation)
+    assert (found.shape, found.dtype) == ((crop, crop, 3), np.uint8)
+    return found.astype(np.float64)
+
+
+def assert_averaged(found: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> None:
+    """Pillow rounds to bytes twice: after the rows and after the columns."""
+    difference = np.abs(found - expected)
+    assert difference.max() < 1.1
+    assert (difference > 0.75).mean() < 0.05
+
+
+def assert_rounded(found: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> None:
+    """One rounding to bytes, in float32, and clamping."""
+    assert np.abs(found - expected.clip(0, 255)).max() < 0.5 + 1e-3
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_scale_crop_is_that_of_the_whole_resized_image(size: tuple[int, int], full: bool) -> None:
+    settings = settings_of("imagenet")
+    drawn = draws(10 if full and size not in (PANORAMA, STRIP) else 3)
+    drawn[0, :3], drawn[1, :3] = 0, 2**64 - 1  # the first and last positions at the smallest and largest scale
+    for chosen in drawn:
+        view = random_view(settings, chosen, *size)
+        expected = reference.scale_crop(noise(*size).astype(np.float64), chosen.tolist())
+        assert_averaged(rendered(size, view, 224, "bilinear"), expected)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_dagger_crop_is_that_of_torch7(size: tuple[int, int], full: bool) -> None:
+    settings = settings_of("imagenet_torch")
+    for chosen in draws(10 if full and size not in (PANORAMA, STRIP) else 3):
+        view = random_view(settings, chosen, *size)
+        expected = reference.dagger_crop(noise(*size).astype(np.float64), chosen.tolist())
+        assert_rounded(rendered(size, view, 224, "torch_bicubic"), expected)
+
+
+@pytest.mark.parametrize("size", [PORTRAIT, LANDSCAPE, SQUARE, PANORAMA, PIXEL])
+def test_dagger_boxes_are_those_of_the_released_code(size: tuple[int, int]) -> None:
+    settings = settings_of("imagenet_torch")
+    for chosen in draws(1000):
+        view, box = random_view(settings, chosen, *size), reference.dagger_box(chosen.tolist(), *size)
+        if box is None:
+            assert view == central_view("torch_bicubic", 224, 224, *size)
+        else:
+            x, y, w, h = box
+            assert view == View((x, y, x + w, y + h), (224, 224), (0, 0))
+
+
+def test_image_that_fits_no_box_gets_a_central_crop() -> None:
+    """fb.resnet.torch tries ten boxes."""
+    view = random_view(settings_of("imagenet_torch"), draws(1)[0], 4000, 30)
+    assert view == View((0, 0, 4000, 30), (29_866, 224), (14_821, 0))
+
+
+def test_image_of_the_right_size_is_not_resized() -> None:
+    """`Scale` returns such images as they are; height / 224 * 224 is below some heights."""
+    for height in (224, *range(225, 3000, 7), 331):
+        assert central_view("torch_bicubic", 224, 224, 224, height).size == (224, height)
+        assert central_view("torch_bicubic", 224, 224, height, 224).size == (height, 224)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "torch_bicubic"])
+@pytest.mark.parametrize(("crop", "scale"), [(224, 256), (320, 320), (224, 224)])
+@pytest.mark.parametrize("size", [PORTRAIT, LANDSCAPE, (333, 500), (257, 256), (320, 481), TINY])
+def test_central_crop_is_that_of_the_released_code(
+    interpolation: Interpolation, crop: int, scale: int, size: tuple[int, int]
+) -> None:
+    """With odd and even margins, rounded up on the left and at the top."""
+    pixels = noise(*size).astype(np.float64)
+    view = central_view(interpolation, crop, scale, *size)
+    found = rendered(size, view, crop, interpolation)
+    if interpolation == "torch_bicubic":
+        assert_rounded(found, reference.test_crop(pixels, crop, scale))
+    else:
+        resized = reference.resize_averaging(pixels, *reference.averaging_size(*size, scale))
+        assert_averaged(found, reference.centre_crop(resized, crop))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "torch_bicubic"])
+@pytest.mark.parametrize("size", [(320, 500), (500, 320), (320, 323), (323, 320)])
+def test_crop_of_320_keeps_every_pixel_of_an_image_of_320(interpolation: Interpolation, size: tuple[int, int]) -> None:
+    found = rendered(size, central_view(interpolation, 320, 320, *size), 320, interpolation)
+    assert np.array_equal(found, reference.centre_crop(noise(*size), 320))
+
+
+@pytest.mark.parametrize("size", [PORTRAIT, LANDSCAPE])
+def test_corners_stay_at_corners_in_torch7_only(size: tuple[int, int]) -> None:
+    width, height = size
+    view = View((0, 0, width, height), (224, 224), (0, 0))
+    corners = np.ix_((0, -1), (0, -1))
+    assert np.array_equal(rendered(size, view, 224, "torch_bicubic")[corners], noise(*size)[corners])
+    assert not np.array_equal(rendered(size, view, 224, "bilinear")[corners], noise(*size)[corners])
+
+
+def statistic(counts: npt.NDArray[np.int64]) -> float:
+    """Chi-square statistic of equal probabilities, in standard deviations above its mean."""
+    expected = counts.sum() / len(counts)
+    squares: float = ((counts - expected) ** 2 / expected).sum()
+    return (squares - (len(counts) - 1)) / np.sqrt(2 * (len(counts) - 1))
+
+
+def test_scales_and_positions_are_uniform_with_both_ends() -> None:
+    views = [random_view(settings_of("imagenet"), chosen, 500, 400) for chosen in draws(30_000)]
+    sides = np.array([view.size[1] for view in views])
+    assert (sides.min(), sides.max()) == (256, 480)
+    assert statistic(np.bincount(sides - 256, minlength=225)) < 5
+    for axis in (0, 1):
+        position = np.array([view.corner[axis] for view in views])
+        room = np.array([view.size[axis] for view in views]) - 224
+        assert (position == 0).any()
+        assert (position == room).any()
+        assert (position <= room).all()
+        assert statistic(np.bincount(((position + 0.5) / (room + 1) * 20).astype(int), minlength=20)) < 5
+        assert abs(np.corrcoef(position / room, sides)[0, 1]) < 0.03
+
+
+def ratios(views: Iterator[tuple[int, int]]) -> npt.NDArray[np.float64]:
+    return np.array([width / height for width, height in views])
+
+
+def small_areas() -> Photographs:
+    """Crops that always fit into a square, so that the first try is taken."""
+    return replace(settings_of("imagenet_torch"), area=(0.08, 0.5))
+
+
+def test_areas_ratios_and_positions_have_their_distributions() -> None:
+    side, settings = 10_000, small_areas()
+    boxes = np.array([random_view(settings, chosen, side, side).box for chosen in draws(30_000)])
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area = width * height / side**2
+    assert statistic(np.histogram(area, 20, (0.08, 0.5))[0]) < 5
+    ratio = width / height
+    assert 0.749 < ratio.min() < 0.751 < 1.332 < ratio.max() < 1.335
+    assert (ratio > 1).mean() == pytest.approx(0.5, abs=0.015), "without the swap it would be 4/7"
+    for position, room in ((boxes[:, 0], side - width), (boxes[:, 1], side - height)):
+        assert statistic(np.histogram(position / room, 20, (0, 1))[0]) < 5
+
+
+LINEAR_MEAN, LOGARITHMIC_MEAN, DEVIATION = 1.0140024, 1.0138506, 0.0123
+"""Of (r + 1 / r) / 2, which a swap does not change, for a ratio r from 3/4 to 4/3, uniform or log-uniform."""
+
+
+@pytest.mark.full
+def test_ratio_is_uniform_and_not_log_uniform_as_in_torchvision() -> None:
+    import torch
+    from torchvision.transforms import RandomResizedCrop
+
+    count, side, settings = 400_000, 100_000, small_areas()
+    boxes = (random_view(settings, chosen, side, side).box for chosen in draws(count))
+    ours = ratios((right - left, lower - upper) for left, upper, right, lower in boxes)
+    torch.manual_seed(0)
+    image = torch.empty(3, 1, 1).expand(3, side, side)
+    crops = (RandomResizedCrop.get_params(image, [0.08, 0.5], [3 / 4, 4 / 3]) for _ in range(count))
+    theirs = ratios((width, height) for _, _, height, width in crops)
+
+    def deviations(found: npt.NDArray[np.float64], mean: float) -> float:
+        return float(((found + 1 / found).mean() / 2 - mean) / DEVIATION * np.sqrt(count))
+
+    assert abs(deviations(ours, LINEAR_MEAN)) < 3
+    assert deviations(theirs, LINEAR_MEAN) < -5
+    assert abs(deviations(theirs, LOGARITHMIC_MEAN)) < 3
