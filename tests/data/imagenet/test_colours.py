@@ -136,6 +136,7 @@ def test_recipe_without_noise_changes_no_colours() -> None:
     assert not mirrored.any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recipe", list(RECIPES))
 def test_transform_never_reads_a_value_back(recipe: str, pixels: Tensor, mean_image: Tensor) -> None:
     """As CUDA graphs require; the device "meta" has no values."""
