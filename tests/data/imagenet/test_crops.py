@@ -83,7 +83,7 @@ def test_dagger_crop_is_that_of_torch7(size: tuple[int, int], full: bool) -> Non
         assert_rounded(rendered(size, view, 224, "torch_bicubic"), expected)
 
 
-@pytest.mark.parametrize("size", [PORTRAIT, LANDSCAPE, SQUARE, PANORAMA, PIXEL])
+@pytest.mark.parametrize("size", [PORTRAIT, LANDSCAPE, (1000, 300), (20, 90), PANORAMA, PIXEL])
 def test_dagger_boxes_are_those_of_the_released_code(size: tuple[int, int]) -> None:
     settings = settings_of("imagenet_torch")
     for chosen in draws(1000):
@@ -103,7 +103,7 @@ def test_image_that_fits_no_box_gets_a_central_crop() -> None:
 
 def test_image_of_the_right_size_is_not_resized() -> None:
     """`Scale` returns such images as they are; height / 224 * 224 is below some heights."""
-    for height in (224, *range(225, 3000, 7), 331):
+    for height in range(224, 1000):
         assert central_view("torch_bicubic", 224, 224, 224, height).size == (224, height)
         assert central_view("torch_bicubic", 224, 224, height, 224).size == (height, 224)
 
