@@ -21,7 +21,7 @@ PORTRAIT, LANDSCAPE, SQUARE, TINY, PIXEL = (375, 500), (500, 333), (300, 300), (
 PANORAMA = (4000, 30)
 SIZES = [
     *(PORTRAIT, LANDSCAPE, TINY, PIXEL, (224, 331), (150, 20)),
-    *(pytest.param(size, marks=pytest.mark.full) for size in (SQUARE, (480, 480), (481, 479), (1200, 30), (8, 200))),
+    *(pytest.param(size, marks=pytest.mark.full) for size in (SQUARE, (480, 480), (481, 479), (600, 30), (8, 200))),
 ]
 
 
@@ -194,7 +194,7 @@ def test_ratio_is_uniform_and_not_log_uniform_as_in_torchvision() -> None:
     import torch
     from torchvision.transforms import RandomResizedCrop
 
-    count, side, settings = 400_000, 100_000, small_areas()
+    count, side, settings = 200_000, 100_000, small_areas()
     boxes = (random_view(settings, chosen, side, side).box for chosen in draws(count))
     ours = ratios((right - left, lower - upper) for left, upper, right, lower in boxes)
     torch.manual_seed(0)
@@ -206,5 +206,5 @@ def test_ratio_is_uniform_and_not_log_uniform_as_in_torchvision() -> None:
         return float(((found + 1 / found).mean() / 2 - mean) / DEVIATION * np.sqrt(count))
 
     assert abs(deviations(ours, LINEAR_MEAN)) < 3
-    assert deviations(theirs, LINEAR_MEAN) < -5
+    assert deviations(theirs, LINEAR_MEAN) < -4
     assert abs(deviations(theirs, LOGARITHMIC_MEAN)) < 3
