@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from paperbench.data.imagenet.decode import ImageError, decode
-from paperbench.data.imagenet.index import fingerprint, read_bytes
+from paperbench.data.imagenet.index import fingerprint, read_image
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
     KEY_LENGTH,
@@ -161,7 +161,7 @@ def index_images(
             test=int((~images.is_train).sum()),
             fingerprint=fingerprint(*(images.part(root, is_train=part) for part in (True, False))),
             is_complete=not lacking,
-            proven=_proven(path),
+            proven=partial.proven,
         )
         write_index(path, header, found.lines)
         if archives is not None and header.is_complete:
@@ -179,22 +179,17 @@ def _root(root: Path, data: Path) -> str:
     return escaped(str(root.relative_to(data) if root.is_relative_to(data) else root))
 
 
-def _proven(path: Path) -> str | None:
-    """Return the fingerprint that was proven for an earlier index."""
-    with suppress(PaperbenchError, FileNotFoundError):
-        return read_index(path).header.proven
-    return None
-
-
 class _Partial(NamedTuple):
     """An index that is being made.
 
     Attributes:
         known: sha256 of images by place, from an earlier index and an interrupted call.
+        proven: The fingerprint that was proven for the earlier index.
         append: Writes lines.
     """
 
     known: dict[bytes, bytes]
+    proven: str | None
     append: Callable[[Sequence[bytes]], None]
 
 
@@ -236,18 +231,25 @@ def _partial(path: Path) -> Iterator[_Partial]:
         if not is_locked:
             raise PaperbenchError(f"Another process is making {path}. Wait until it has ended, or end it.")
         with report_write_errors(partial, "--data DIR"):
-            known: dict[bytes, bytes] = {}
-            with suppress(FileNotFoundError), open_regular(path, _MAX_LINES_BYTES) as old:
-                known = known_hashes(old)
+            known, proven = _earlier(path)
             stream.seek(0)
             known |= known_hashes(whole_lines())
             stream.truncate(end)
-        yield _Partial(known, append)
+        yield _Partial(known, proven, append)
         with report_write_errors(partial, "--data DIR"):
             partial.unlink()
     finally:
         with suppress(OSError):  # what is left of a failed write
             stream.close()
+
+
+def _earlier(path: Path) -> tuple[dict[bytes, bytes], str | None]:
+    """Return the sha256 of images by place, and the proven fingerprint, of an index; nothing if it is damaged."""
+    with suppress(PaperbenchError, FileNotFoundError):
+        proven = read_index(path).header.proven
+        with open_regular(path, _MAX_LINES_BYTES) as lines:
+            return known_hashes(lines), proven
+    return {}, None
 
 
 def _collect(
@@ -268,7 +270,7 @@ def _collect(
         try:
             place = format_place(image.path, image.offset, image.length, path.stat())
             if is_new := (sha256 := partial.known.pop(place, None)) is None:
-                data = read_bytes(path, image.offset, image.length)
+                data = read_image(path, image.offset, image.length)
                 if decodes:
                     decode(data)
                 sha256 = hashlib.sha256(data).digest()

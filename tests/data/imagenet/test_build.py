@@ -45,12 +45,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files of which images have been read, in turn."""
     paths: list[str] = []
 
-    def read_bytes(path: Path, offset: int, length: int) -> bytes:
+    def read_image(path: Path, offset: int, length: int) -> bytes:
         paths.append(path.name)
         return original(path, offset, length)
 
-    original = build.read_bytes
-    monkeypatch.setattr(build, "read_bytes", read_bytes)
+    original = build.read_image
+    monkeypatch.setattr(build, "read_image", read_image)
     return paths
 
 
@@ -96,6 +96,18 @@ def test_image_is_read_again_only_if_its_file_has_changed(folders: Path, data: P
     assert read == [changed.name]
     assert second.header.fingerprint != first.header.fingerprint
     assert loaded(data).fingerprint == second.header.fingerprint
+
+
+def test_damaged_index_is_not_trusted(folders: Path, data: Path, read: list[str]) -> None:
+    make(folders, data)
+    file = data / FILE_NAME
+    text = file.read_bytes()
+    place = text.index(b"train 0000 ") + 20
+    file.write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+    read.clear()
+    make(folders, data)
+    assert len(read) == IMAGES
+    assert file.read_bytes() == text
 
 
 SLOWLY = """
@@ -161,17 +173,17 @@ def test_unusable_images_are_named_and_only_they_are_read_again(
     originals = {path: path.read_bytes() for path in (truncated, text)}
     truncated.write_bytes(originals[truncated][:-400])
     text.write_text("<html>not found</html>")
-    of_build = build.read_bytes
+    of_build = build.read_image
 
     def refuse(path: Path, offset: int, length: int) -> bytes:
         if path == forbidden:
             raise PermissionError(13, "Permission denied", str(path))
         return of_build(path, offset, length)
 
-    monkeypatch.setattr(build, "read_bytes", refuse)
+    monkeypatch.setattr(build, "read_image", refuse)
     with pytest.raises(ImagesError) as caught:
         make(folders, data)
-    monkeypatch.setattr(build, "read_bytes", of_build)
+    monkeypatch.setattr(build, "read_image", of_build)
     message = str(caught.value)
     assert "\n3 images that cannot be used: " in message
     for path, reason in ((truncated, "truncated"), (text, "cannot identify"), (forbidden, "Permission denied")):
