@@ -14,7 +14,7 @@ from paperbench.data.imagenet.index_file import FILE_NAME
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet.miniature import write_folders
-from tests.fuzz.strategies import damaged, is_refused
+from tests.fuzz.strategies import damaged, is_refused, share_of_examples
 
 TOKENS = (
     *(b"train", b"test ", b"\n", b" ", b"%", b"%00", b"../", b"/", b"\0", b"\xff", b"9" * 18, b"-1", b"0000", b"1000"),
@@ -60,6 +60,7 @@ def test_damaged_index_loads_or_is_an_error(
     is_refused(PaperbenchError, check, data)
 
 
+@share_of_examples(4)
 @given(draw=st.data())
 def test_damaged_lines_never_make_a_wrong_index(data: Path, original: bytes, draw: st.DataObject) -> None:
     (data / FILE_NAME).unlink(missing_ok=True)

@@ -262,6 +262,18 @@ def test_archives_themselves_are_read_once(
     make(archives, data, **proving)
     assert len(read) == IMAGES
     assert facts(data)[1:] == (True, False)
+    assert loaded(data).test.read(0) in {example.data for example in examples()}
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_proof_takes_labels_from_the_devkit_alone(
+    is_same: bool, archives: Path, folders: Path, data: Path, proving: dict[str, Any]
+) -> None:
+    images = [f"{example.name.removesuffix('.JPEG')},{SYNSETS[0]} 1 2 3 4\n" for example in examples()]
+    (archives / "LOC_val_solution.csv").write_text("".join(["ImageId,PredictionString\n", *images]))
+    write_folders(archives)
+    make(archives if is_same else folders, data, **proving)
+    assert facts(data)[1:] == (True, False)
 
 
 def test_images_that_differ_from_the_archives_are_named(folders: Path, data: Path, proving: dict[str, Any]) -> None:
@@ -279,10 +291,11 @@ def test_archives_must_be_there_and_have_their_md5(folders: Path, data: Path, pr
     archive.write_bytes(content + bytes(512))
     with pytest.raises(ImagesError, match=rf"{ARCHIVES[2]} is not the original archive: its md5 is"):
         make(folders, data, **proving)
-    assert facts(data)[1:] == (False, True)
     archive.unlink()
     with pytest.raises(PaperbenchError, match=f"lacks {ARCHIVES[2]}"):
         make(folders, data, **proving)
+    with pytest.raises(PaperbenchError, match="without `--subset`"):
+        make(folders, data, **{**proving, "accepts_subset": True})
 
 
 @pytest.mark.full  # importing torchvision takes seconds
@@ -361,7 +374,7 @@ def test_directory_that_is_none_or_has_no_images_is_an_error(tmp_path: Path, dat
         with pytest.raises(PaperbenchError, match=f"{name} is not a directory"):
             make(tmp_path / name, data)
     (tmp_path / "train" / SYNSETS[0]).mkdir(parents=True)
-    with pytest.raises(PaperbenchError, match="no images"):
+    with pytest.raises(PaperbenchError, match="no images of ImageNet"):
         make(tmp_path, data)
 
 
@@ -395,7 +408,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("stream", "text"), [(io.StringIO(), "indexing folders: 1 images\n"), (Terminal(), "folders:")]
+    ("stream", "text"), [(io.StringIO(), "indexing class folders: 1 images\n"), (Terminal(), "class folders:")]
 )
 def test_progress_is_shown(
     stream: io.StringIO, text: str, folders: Path, data: Path, monkeypatch: pytest.MonkeyPatch
