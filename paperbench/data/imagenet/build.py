@@ -361,8 +361,8 @@ def _lacking(images: Images, published: Published) -> list[str]:
         for name, number in zip(published.classes, of_class[False].tolist(), strict=True)
         if number != published.test_per_class
     ]
-    wanted = f"not {published.test_per_class} test images"
-    lacking += listed(f"class has {wanted}", f"classes have {wanted}", untested)
+    wanted = f"not have {published.test_per_class} test images"
+    lacking += listed(f"class does {wanted}", f"classes do {wanted}", untested)
     if (median := int(np.median(images.length))) < published.median_bytes:
         lacking.append(f"half of the images have {median:,} bytes or fewer: these are thumbnails")
     return lacking

@@ -27,7 +27,7 @@ from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError
 from paperbench.files import UNGUARDED, format_read_error, open_regular
-from paperbench.typed import Count, Line, Problem, TypedError, from_json, raise_problems, to_json, typed
+from paperbench.typed import Line, Natural, Problem, TypedError, from_json, raise_problems, to_json, typed
 
 FILE_NAME = "imagenet.index"
 """Name of the index in the data directory."""
@@ -67,8 +67,8 @@ class Header:
     schema: Literal["paperbench.imagenet/1"]
     root: Line
     layout: Line
-    train: Count
-    test: Count
+    train: Natural
+    test: Natural
     fingerprint: Sha256
     is_complete: bool
     proven: Sha256 | None = None
