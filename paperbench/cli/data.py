@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
 
     check = add_action("check", "load a data set and print its size and origin")
-    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet or digits")
+    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet, photos or digits")
     add_shared(check, "--data")
     download = add_action("download", "download the original files and verify them")
     download.add_argument("dataset", metavar="DATASET", help="cifar10 or cifar100")
