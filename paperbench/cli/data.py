@@ -1,9 +1,10 @@
-"""paperbench data: check, download, convert or index a data set."""
+"""paperbench data: check, download, convert, pack or index a data set."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from paperbench.data.imagenet.index import PhotoDataset
 
 
-SUMMARY = "check, download, convert or index a data set"
+SUMMARY = "check, download, convert, pack or index a data set"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
 
     check = add_action("check", "load a data set and print its size and origin")
-    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet or digits")
+    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet, photos or digits")
     add_shared(check, "--data")
     download = add_action("download", "download the original files and verify them")
     download.add_argument("dataset", metavar="DATASET", help="cifar10 or cifar100")
     add_shared(download, "--data")
+    pack = add_action("pack", "pack Hugging Face's parquet files into tar files, which can be indexed")
+    pack.add_argument("dataset", metavar="DATASET", choices=["imagenet"], help="imagenet")
+    pack.add_argument(
+        "source", metavar="SOURCE", type=Path, help="directory with train-*-of-*.parquet, or data/ of them"
+    )
+    pack.add_argument("target", metavar="OUT", type=Path, help="directory of the tar files; continued where it ended")
     convert = add_action("convert", "make a .npz file from a directory of images or from the original files")
     convert.add_argument(
         "source", metavar="SOURCE", type=Path, help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)"
@@ -73,6 +80,8 @@ def execute(args: argparse.Namespace) -> int:
         print(_describe(load_dataset(args.dataset, data_directory(args.data))))
     elif args.action == "download":
         print(f"{download(args.dataset, data_directory(args.data))} is complete; all files verified.")
+    elif args.action == "pack":
+        _pack(args.source, args.target)
     else:
         key = args.dataset or args.target.stem
         if key not in DIRECTORIES or args.target.suffix != ".npz":
@@ -82,6 +91,17 @@ def execute(args: argparse.Namespace) -> int:
             )
         print(_describe(convert(args.source, args.target, key)))
     return 0
+
+
+def _pack(source: Path, target: Path) -> None:
+    from paperbench.data.imagenet.pack import pack
+    from paperbench.data.imagenet.synsets import synsets
+
+    packed = pack(source, target, synsets())
+    print(
+        f"{target} has {packed.train:,} images to train on, and {packed.test:,} to test, with their bytes unchanged.\n"
+        f"Next: paperbench data index imagenet {shlex.quote(str(target))}"
+    )
 
 
 def _index(args: argparse.Namespace, data: Path) -> int:

@@ -1,4 +1,4 @@
-"""Finds and loads data sets: embedded digits, CIFAR in the user's data directory, or ImageNet by its index there."""
+"""Finds and loads data sets: embedded ones, CIFAR in the user's data directory, or ImageNet by its index there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from paperbench.data.imagenet.index_file import FILE_NAME, Index, read_index
 from paperbench.data.imagenet.layout import find_layout
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.data.npz import load_npz
+from paperbench.data.photos import load_photos
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.yaml_file import read_yaml
 from paperbench.typed import Line, Problem, raise_problems, typed
@@ -52,7 +53,7 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
     Args:
         key: A key of `catalogue.DATASETS`.
         directory: Data directory, with torchvision's directory of original CIFAR files, one .npz file, or the index of
-            ImageNet. Ignored for the digits.
+            ImageNet. Ignored for the digits and the photos.
 
     Raises:
         PaperbenchError: The data are missing or damaged; the message explains how to get them.
@@ -61,6 +62,8 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
     if key == "digits":
         return load_digits()
+    if key == "photos":
+        return load_photos()
     if key == "imagenet":
         return load_index(directory).dataset()
     batches, file, description = directory / DIRECTORIES[key], directory / f"{key}.npz", directory / "dataset.yaml"
