@@ -88,6 +88,7 @@ EDITS: dict[str, tuple[bytes, bytes, str]] = {
     "label": (rb"(test  0000.*\n)test  0000", rb"\1test  0001", "checksum"),
     "label beyond the classes": (rb"train \d{4} (.*\n)(?=sha)", rb"train 1000 \1", "line 31 is damaged"),
     "split": (rb"\ntrain ", b"\ntrial ", "is damaged"),
+    "separator": (rb"(\ntrain \d{4}) ", rb"\1_", "is damaged"),
     "hexadecimal": (rb"(\ntrain \d{4} )....", rb"\1ABCD", "is damaged"),
     "number": (rb"(\ntrain .{69}) 0", rb"\1 x", "is damaged"),
     "place beyond the file": (rb"( \d{10}) \d{13}( \d{18} val)", rb"\1 0000000000001\2", "is damaged"),
