@@ -19,7 +19,7 @@ IDS = {3: "n01440764", 1: "n01443537", 4: "n02105855", 2: "n03995372"}
 VALIDATION = ("n02105855", "n01440764", "n03995372", "n02105855", "n01443537", "n01440764")
 """Synsets of the validation images in order."""
 TRAIN = {
-    f"{synset}/{synset}_{number}.JPEG": f"{synset} {number}".encode() * (90 * number + 1)
+    f"{synset}/{synset}_{number}.JPEG": f"{synset} {number}".encode() * (number % 100)
     for synset in CLASSES
     for number in (7, 10026)
 }
@@ -233,10 +233,10 @@ def test_compressed_archives_are_to_be_decompressed(name: str, tmp_path: Path) -
     assert "compress" in message
 
 
-@pytest.mark.parametrize("root", ["train", "val"])
-def test_error_for_one_of_the_sets_names_its_parent(root: str, tmp_path: Path) -> None:
-    write(tmp_path, FOLDERS | VAL_FOLDERS)
-    assert f"parent directory ({tmp_path})" in error_message(tmp_path / root)
+@pytest.mark.parametrize("files", [FOLDERS, below("train", CLASS_TARS), below("train", VAL)])
+def test_error_for_one_of_the_sets_names_its_parent(files: dict[str, bytes], tmp_path: Path) -> None:
+    write(tmp_path, files)
+    assert f"train/ and val/, such as {tmp_path}." in error_message(tmp_path / "train")
 
 
 @pytest.mark.parametrize("files", [{}, {"train/cat/a.JPEG": b""}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
@@ -308,10 +308,15 @@ def test_listed_images_that_are_absent_are_missing(lists: dict[str, bytes], tmp_
     del files["ILSVRC/Data/CLS-LOC/train/n01443537/n01443537_7.JPEG"]
     del files["ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"]
     write(tmp_path, files)
+    link = "ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"
+    (tmp_path / link).symlink_to("gone")
     layout = find_layout(tmp_path, CLASSES)
     for _ in range(2):
         assert len(read(tmp_path, layout)) == len(IMAGES) - 2
-        assert layout.missing == ["n01443537_7", "ILSVRC2012_val_00000003"]
+        assert layout.missing == ["n01443537_7", link]
+    (tmp_path / link).unlink()
+    assert len(read(tmp_path, layout)) == len(IMAGES) - 2
+    assert layout.missing == ["n01443537_7", "ILSVRC2012_val_00000003"]
 
 
 @pytest.mark.parametrize(("kept", "missing"), [(198, 2), (100, 0)])
@@ -340,6 +345,12 @@ def test_links_are_followed_and_dangling_ones_are_missing(tmp_path: Path) -> Non
     assert set(read(root, layout)) == IMAGES
     assert layout.missing == [f"train/{CLASSES[3]}/gone.JPEG", f"train/{CLASSES[3]}/itself.JPEG"]
     assert layout.foreign == [f"train/{CLASSES[3]}/loop"]
+
+
+def test_shard_that_is_a_dangling_link_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, shards("train", TRAIN))
+    (tmp_path / "train-00002.tar").symlink_to("gone")
+    assert "train-00002.tar cannot be read" in error_message(tmp_path)
 
 
 @pytest.mark.parametrize(
