@@ -23,9 +23,11 @@ from tests.data.imagenet.test_layout import (
     CSV,
     FLAT,
     LISTS,
+    MATLAB,
     TRAIN,
     TRAIN_LABELS,
     devkit,
+    element,
     meta,
     tar,
     with_labels,
@@ -149,20 +151,15 @@ def test_directory_of_anything_lists_images_or_is_an_error(root: Path, entries: 
     is_refused(PaperbenchError, list_images, root)
 
 
-def element(kind: int, content: bytes) -> bytes:
-    return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
-
-
 def hostile_tables() -> Iterator[bytes]:
     """Yield tables of synsets that claim to need much memory."""
-    start = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM"
     for kind in (1, 2, 4, 6):
         flags, shape = element(6, struct.pack("<II", kind, 0)), element(5, struct.pack("<ii", 2**30, 2))
         fields = element(5, struct.pack("<i", 14)) + element(1, b"ILSVRC2012_ID\0WNID".ljust(28, b"\0"))
-        yield start + element(14, flags + shape + element(1, b"synsets") + (fields if kind == 2 else element(9, b"")))
-    bomb = zlib.compress(bytes(2**28))
-    yield start + struct.pack("<II", 15, len(bomb)) + bomb
-    yield start + (struct.pack("<II", 15, len(bomb)) + bomb) * 20
+        yield MATLAB + element(14, flags + shape + element(1, b"synsets") + (fields if kind == 2 else element(9, b"")))
+    bomb = zlib.compress(bytes(2**25))
+    yield MATLAB + struct.pack("<II", 15, len(bomb)) + bomb
+    yield MATLAB + (struct.pack("<II", 15, len(bomb)) + bomb) * 20
 
 
 @pytest.mark.parametrize("table", list(hostile_tables()))

@@ -137,7 +137,7 @@ class Layout:
             for member in tar_members(read, 0, size, title):
                 name = PurePosixPath(member.name).name
                 inner = self._ranks.get(name.removesuffix(".tar")) if name.endswith(".tar") else None
-                if source.split == "train" and label is None and inner is not None:
+                if inner is not None:
                     end = member.offset + member.length
                     for image in tar_members(read, member.offset, end, f"{title}: {member.name}"):
                         yield from self._member(source.split, path, image, inner)
