@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, TextIO, TypeVar
 
 import numpy as np
 from tqdm import tqdm
 
 from paperbench.data.imagenet.decode import ImageError, decode
-from paperbench.data.imagenet.index import fingerprint, read_bytes
+from paperbench.data.imagenet.index import fingerprint, read_image
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
     KEY_LENGTH,
@@ -39,7 +40,7 @@ from paperbench.data.imagenet.index_file import (
 )
 from paperbench.data.imagenet.layout import FoundImage, find_layout
 from paperbench.data.imagenet.synsets import synsets
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, listing
 from paperbench.files import open_regular, report_write_errors
 
 T = TypeVar("T")
@@ -132,10 +133,13 @@ def index_images(
     for directory in (root, archives):
         if directory is not None and not directory.is_dir():
             raise PaperbenchError(f"{directory} is not a directory. Name the one that holds ImageNet's images.")
-    if archives and (absent := [name for name in published.md5 if not (archives / name).is_file()]):
-        raise PaperbenchError(f"{archives} lacks {' and '.join(absent)}. `--archives` needs the original archives.")
-    with _partial(path) as partial:
-        found = _collect(root, published.classes, partial, stream, threads)
+    if archives is not None:
+        if accepts_subset:
+            raise PaperbenchError("`--archives` proves complete images. Give it without `--subset`.")
+        _check_md5(archives, published, stream)
+    with _originals(archives, published) as originals, _partial(path) as partial:
+        source = originals if originals and archives and archives.samefile(root) else root
+        found = _collect(source, published.classes, partial, stream, threads)
         problems = listed("image that cannot be used", "images that cannot be used", found.unusable)
         if not problems and not found.lines:
             raise ImagesError(f"{root} has no images of ImageNet ({found.layout}). Check the path.")
@@ -161,13 +165,12 @@ def index_images(
             test=int((~images.is_train).sum()),
             fingerprint=fingerprint(*(images.part(root, is_train=part) for part in (True, False))),
             is_complete=not lacking,
-            proven=_proven(path),
+            proven=partial.proven,
         )
         write_index(path, header, found.lines)
-        if archives is not None and header.is_complete:
-            _check_md5(archives, published, stream)
-            if not archives.samefile(root):
-                _compare(found.lines, archives, data, stream, threads, published)
+        if originals is not None:
+            if source != originals:
+                _compare(found.lines, originals, data, stream, threads, published)
             header = replace(header, proven=header.fingerprint)
             write_index(path, header, found.lines)
     return Index(header, root, images)
@@ -179,22 +182,17 @@ def _root(root: Path, data: Path) -> str:
     return escaped(str(root.relative_to(data) if root.is_relative_to(data) else root))
 
 
-def _proven(path: Path) -> str | None:
-    """Return the fingerprint that was proven for an earlier index."""
-    with suppress(PaperbenchError, FileNotFoundError):
-        return read_index(path).header.proven
-    return None
-
-
 class _Partial(NamedTuple):
     """An index that is being made.
 
     Attributes:
         known: sha256 of images by place, from an earlier index and an interrupted call.
+        proven: The fingerprint that was proven for the earlier index.
         append: Writes lines.
     """
 
     known: dict[bytes, bytes]
+    proven: str | None
     append: Callable[[Sequence[bytes]], None]
 
 
@@ -236,18 +234,25 @@ def _partial(path: Path) -> Iterator[_Partial]:
         if not is_locked:
             raise PaperbenchError(f"Another process is making {path}. Wait until it has ended, or end it.")
         with report_write_errors(partial, "--data DIR"):
-            known: dict[bytes, bytes] = {}
-            with suppress(FileNotFoundError), open_regular(path, _MAX_LINES_BYTES) as old:
-                known = known_hashes(old)
+            known, proven = _earlier(path)
             stream.seek(0)
             known |= known_hashes(whole_lines())
             stream.truncate(end)
-        yield _Partial(known, append)
+        yield _Partial(known, proven, append)
         with report_write_errors(partial, "--data DIR"):
             partial.unlink()
     finally:
         with suppress(OSError):  # what is left of a failed write
             stream.close()
+
+
+def _earlier(path: Path) -> tuple[dict[bytes, bytes], str | None]:
+    """Return the sha256 of images by place, and the proven fingerprint, of an index; nothing if it is damaged."""
+    with suppress(PaperbenchError, FileNotFoundError):
+        proven = read_index(path).header.proven
+        with open_regular(path, _MAX_LINES_BYTES) as lines:
+            return known_hashes(lines), proven
+    return {}, None
 
 
 def _collect(
@@ -268,7 +273,7 @@ def _collect(
         try:
             place = format_place(image.path, image.offset, image.length, path.stat())
             if is_new := (sha256 := partial.known.pop(place, None)) is None:
-                data = read_bytes(path, image.offset, image.length)
+                data = read_image(path, image.offset, image.length)
                 if decodes:
                     decode(data)
                 sha256 = hashlib.sha256(data).digest()
@@ -280,7 +285,7 @@ def _collect(
 
     try:
         examined = _in_threads(examine, layout.images(), threads)
-        for one in _watched(examined, stream, f"indexing {root.name}", "images"):
+        for one in _watched(examined, stream, f"indexing {layout.title}", "images"):
             if isinstance(one, str):
                 found.unusable.append(one)
                 continue
@@ -369,11 +374,13 @@ def _lacking(images: Images, published: Published) -> list[str]:
 
 
 def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
-    """Compare the archives with their published md5 sums.
+    """Compare the original archives with their md5 sums.
 
     Raises:
-        ImagesError: One differs.
+        PaperbenchError: One is missing, or differs.
     """
+    if absent := [name for name in published.md5 if not (archives / name).is_file()]:
+        raise PaperbenchError(f"{archives} lacks {listing(absent)}. `--archives` needs all original archives.")
     for name, md5 in published.md5.items():
         digest, path = hashlib.md5(usedforsecurity=False), archives / name
         with open_regular(path, _MAX_ARCHIVE_BYTES) as archive:
@@ -384,8 +391,20 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
             raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")
 
 
+@contextmanager
+def _originals(archives: Path | None, published: Published) -> Iterator[Path | None]:
+    """Yield a directory with links to the original archives, and nothing else that could give images or labels."""
+    if archives is None:
+        yield None
+        return
+    with TemporaryDirectory() as directory:
+        for name in published.md5:
+            Path(directory, name).symlink_to((archives / name).absolute())
+        yield Path(directory)
+
+
 def _compare(
-    lines: Sequence[bytes], archives: Path, data: Path, stream: TextIO, threads: int, published: Published
+    lines: Sequence[bytes], originals: Path, data: Path, stream: TextIO, threads: int, published: Published
 ) -> None:
     """Compare the images with those of the archives.
 
@@ -393,7 +412,7 @@ def _compare(
         ImagesError: Some differ.
     """
     with _partial(data / "imagenet.archives") as partial:
-        original = _collect(archives, published.classes, partial, stream, threads, decodes=False)
+        original = _collect(originals, published.classes, partial, stream, threads, decodes=False)
         if original.unusable:
             raise ImagesError("\n".join(listed("image cannot be read", "images cannot be read", original.unusable)))
         keys = Counter(line[:KEY_LENGTH] for line in original.lines)

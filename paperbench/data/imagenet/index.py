@@ -25,7 +25,7 @@ _MAX_IMAGE_BYTES = 2**27
 """Maximum size of an encoded image; the largest of ImageNet has 15 MB."""
 
 
-def read_bytes(path: Path, offset: int, length: int) -> bytes:
+def read_image(path: Path, offset: int, length: int) -> bytes:
     """Return the bytes of an image from its container; fewer if that is shorter.
 
     Raises:
@@ -71,7 +71,7 @@ class ImageFiles:
         """
         path = self.root / self.paths[self.container[number]]
         try:
-            data = read_bytes(path, int(self.offsets[number]), int(self.lengths[number]))
+            data = read_image(path, int(self.offsets[number]), int(self.lengths[number]))
         except OSError as error:
             raise PaperbenchError(
                 f"{path} cannot be read: {error.strerror or error}. Make the directory of the images available again, "

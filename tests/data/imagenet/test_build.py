@@ -45,12 +45,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files of which images have been read, in turn."""
     paths: list[str] = []
 
-    def read_bytes(path: Path, offset: int, length: int) -> bytes:
+    def read_image(path: Path, offset: int, length: int) -> bytes:
         paths.append(path.name)
         return original(path, offset, length)
 
-    original = build.read_bytes
-    monkeypatch.setattr(build, "read_bytes", read_bytes)
+    original = build.read_image
+    monkeypatch.setattr(build, "read_image", read_image)
     return paths
 
 
@@ -96,6 +96,18 @@ def test_image_is_read_again_only_if_its_file_has_changed(folders: Path, data: P
     assert read == [changed.name]
     assert second.header.fingerprint != first.header.fingerprint
     assert loaded(data).fingerprint == second.header.fingerprint
+
+
+def test_damaged_index_is_not_trusted(folders: Path, data: Path, read: list[str]) -> None:
+    make(folders, data)
+    file = data / FILE_NAME
+    text = file.read_bytes()
+    place = text.index(b"train 0000 ") + 20
+    file.write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+    read.clear()
+    make(folders, data)
+    assert len(read) == IMAGES
+    assert file.read_bytes() == text
 
 
 SLOWLY = """
@@ -161,17 +173,17 @@ def test_unusable_images_are_named_and_only_they_are_read_again(
     originals = {path: path.read_bytes() for path in (truncated, text)}
     truncated.write_bytes(originals[truncated][:-400])
     text.write_text("<html>not found</html>")
-    of_build = build.read_bytes
+    of_build = build.read_image
 
     def refuse(path: Path, offset: int, length: int) -> bytes:
         if path == forbidden:
             raise PermissionError(13, "Permission denied", str(path))
         return of_build(path, offset, length)
 
-    monkeypatch.setattr(build, "read_bytes", refuse)
+    monkeypatch.setattr(build, "read_image", refuse)
     with pytest.raises(ImagesError) as caught:
         make(folders, data)
-    monkeypatch.setattr(build, "read_bytes", of_build)
+    monkeypatch.setattr(build, "read_image", of_build)
     message = str(caught.value)
     assert "\n3 images that cannot be used: " in message
     for path, reason in ((truncated, "truncated"), (text, "cannot identify"), (forbidden, "Permission denied")):
@@ -250,6 +262,18 @@ def test_archives_themselves_are_read_once(
     make(archives, data, **proving)
     assert len(read) == IMAGES
     assert facts(data)[1:] == (True, False)
+    assert loaded(data).test.read(0) in {example.data for example in examples()}
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_proof_takes_labels_from_the_devkit_alone(
+    is_same: bool, archives: Path, folders: Path, data: Path, proving: dict[str, Any]
+) -> None:
+    images = [f"{example.name.removesuffix('.JPEG')},{SYNSETS[0]} 1 2 3 4\n" for example in examples()]
+    (archives / "LOC_val_solution.csv").write_text("".join(["ImageId,PredictionString\n", *images]))
+    write_folders(archives)
+    make(archives if is_same else folders, data, **proving)
+    assert facts(data)[1:] == (True, False)
 
 
 def test_images_that_differ_from_the_archives_are_named(folders: Path, data: Path, proving: dict[str, Any]) -> None:
@@ -267,10 +291,11 @@ def test_archives_must_be_there_and_have_their_md5(folders: Path, data: Path, pr
     archive.write_bytes(content + bytes(512))
     with pytest.raises(ImagesError, match=rf"{ARCHIVES[2]} is not the original archive: its md5 is"):
         make(folders, data, **proving)
-    assert facts(data)[1:] == (False, True)
     archive.unlink()
     with pytest.raises(PaperbenchError, match=f"lacks {ARCHIVES[2]}"):
         make(folders, data, **proving)
+    with pytest.raises(PaperbenchError, match="without `--subset`"):
+        make(folders, data, **{**proving, "accepts_subset": True})
 
 
 @pytest.mark.full  # importing torchvision takes seconds
@@ -349,7 +374,7 @@ def test_directory_that_is_none_or_has_no_images_is_an_error(tmp_path: Path, dat
         with pytest.raises(PaperbenchError, match=f"{name} is not a directory"):
             make(tmp_path / name, data)
     (tmp_path / "train" / SYNSETS[0]).mkdir(parents=True)
-    with pytest.raises(PaperbenchError, match="no images"):
+    with pytest.raises(PaperbenchError, match="no images of ImageNet"):
         make(tmp_path, data)
 
 
@@ -383,7 +408,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("stream", "text"), [(io.StringIO(), "indexing folders: 1 images\n"), (Terminal(), "folders:")]
+    ("stream", "text"), [(io.StringIO(), "indexing class folders: 1 images\n"), (Terminal(), "class folders:")]
 )
 def test_progress_is_shown(
     stream: io.StringIO, text: str, folders: Path, data: Path, monkeypatch: pytest.MonkeyPatch
