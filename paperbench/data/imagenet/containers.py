@@ -9,16 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tarfile import (
-    BLOCKSIZE,
-    GNUTYPE_LONGLINK,
-    GNUTYPE_LONGNAME,
-    GNUTYPE_SPARSE,
-    LNKTYPE,
-    SYMTYPE,
-    HeaderError,
-    TarInfo,
-)
+from tarfile import BLOCKSIZE, GNUTYPE_LONGNAME, GNUTYPE_SPARSE, LNKTYPE, SYMTYPE, XHDTYPE, HeaderError, TarInfo
 from typing import NamedTuple
 
 from paperbench.errors import PaperbenchError
@@ -110,7 +101,6 @@ def tar_members(read: Read, start: int, end: int, title: str) -> Iterator[Member
     """
     damaged = "Copy or download it again."
     extended: dict[str, str] = {}
-    first = start
     while True:
         if start + BLOCKSIZE > end:
             raise PaperbenchError(f"{title} is truncated: its end is missing. {damaged}")
@@ -121,7 +111,7 @@ def tar_members(read: Read, start: int, end: int, title: str) -> Iterator[Member
             info = TarInfo.frombuf(header, "utf-8", "surrogateescape")
             name, length = extended.get("path", info.name), int(extended.get("size", info.size))
         except (HeaderError, ValueError) as error:
-            if start == first and header.startswith(_MAGICS):
+            if header.startswith(_MAGICS):
                 raise PaperbenchError(
                     f"{title} is compressed. Unpack it, or decompress it to a .tar file: images are read in place."
                 ) from error
@@ -140,13 +130,13 @@ def tar_members(read: Read, start: int, end: int, title: str) -> Iterator[Member
                 f"{end:,}. {damaged}"
             )
         start = offset + -(-length // BLOCKSIZE) * BLOCKSIZE
-        if info.type in (GNUTYPE_LONGNAME, GNUTYPE_LONGLINK, b"x", b"X", b"g"):
+        if info.type in (GNUTYPE_LONGNAME, XHDTYPE):
             if length > _MAX_EXTENDED_BYTES:
                 raise PaperbenchError(f"{title} is damaged (byte {offset:,}: a name of {length:,} bytes). {damaged}")
             content = read(length, offset)
             if info.type == GNUTYPE_LONGNAME:
                 extended["path"] = content.rstrip(b"\0").decode("utf-8", "surrogateescape")
-            elif info.type in (b"x", b"X"):
+            else:
                 extended |= _pax_records(content)
         else:
             extended = {}

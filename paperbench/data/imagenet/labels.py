@@ -25,7 +25,10 @@ _MAX_DEVKIT_BYTES = 2**26
 """Maximum size of a file of the development kit, which has 2.5 MB, and of everything in it."""
 _MAX_META_BYTES = 2**24
 """Maximum size of the variables of `meta.mat`, which have some 3 MB."""
-_LISTS = ("ImageSets/CLS-LOC/{}.txt", "LOC_{}_solution.csv")
+_LISTS = {
+    "train": ("ImageSets/CLS-LOC/train_cls.txt", "LOC_train_solution.csv"),
+    "test": ("ImageSets/CLS-LOC/val.txt", SOLUTION),
+}
 _LISTED = re.compile(rb"^(?:[^\s,/]{1,100}/)?([^\s,/]{1,200})[ ,]", re.MULTILINE)
 _KEY = re.compile(r"ILSVRC2012_val_\d{8}|n\d{8}_\d+")
 
@@ -47,10 +50,9 @@ def listed_images(places: Iterable[Path], split: str) -> set[str]:
     """
     keys: set[str] = set()
     for place in places:
-        for name in ("train_cls", "train") if split == "train" else ("val",):
-            for file in (place / pattern.format(name) for pattern in _LISTS):
-                content = _read(file, _MAX_LIST_BYTES) or b""
-                keys.update(found[1].decode("utf-8", "replace") for found in _LISTED.finditer(content))
+        for name in _LISTS[split]:
+            content = _read(place / name, _MAX_LIST_BYTES) or b""
+            keys.update(found[1].decode("utf-8", "replace") for found in _LISTED.finditer(content))
     return keys - {"ImageId"}
 
 
@@ -145,9 +147,14 @@ def _read_synsets(content: bytes) -> dict[bytes, str]:
     """
     if content[124:128] != b"\x00\x01IM":
         raise ValueError("not a MATLAB file of version 5")
+    budget = _MAX_META_BYTES
     for kind, variable in _elements(content[128:]):
         if kind == _COMPRESSED:
-            kind, variable = next(_elements(zlib.decompressobj().decompress(variable, _MAX_META_BYTES)))
+            variable = zlib.decompressobj().decompress(variable, budget)
+            budget -= len(variable)
+            if not budget:
+                raise ValueError("it is larger than the original")
+            kind, variable = next(_elements(variable))
         if kind == _MATRIX:
             parts = (part for _, part in _elements(variable))
             flags, _, name = islice(parts, 3)

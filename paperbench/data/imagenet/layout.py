@@ -105,6 +105,7 @@ class Layout:
                 yield image
             if seen is not None:
                 unseen = _gaps(seen, _TEST_IMAGES_PER_CLASS * len(self._ranks))
+            unseen.difference_update([image_key(PurePosixPath(path).name) for path in self.missing])
             self.missing += sorted(unseen)
 
     def _folder(self, source: _Source) -> Iterator[FoundImage]:
@@ -136,7 +137,7 @@ class Layout:
             for member in tar_members(read, 0, size, title):
                 name = PurePosixPath(member.name).name
                 inner = self._ranks.get(name.removesuffix(".tar")) if name.endswith(".tar") else None
-                if source.split == "train" and label is None and inner is not None:
+                if inner is not None:
                     end = member.offset + member.length
                     for image in tar_members(read, member.offset, end, f"{title}: {member.name}"):
                         yield from self._member(source.split, path, image, inner)
@@ -264,9 +265,9 @@ def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
                 )
             if known or (split == "test" and any(map(_is_image, names))):
                 yield _Source(split, "class folders", base, f"{path}/", (path,))
-        elif entry.is_file and (split := _ARCHIVES.get(name)):
+        elif not entry.is_directory and (split := _ARCHIVES.get(name)):
             yield _Source(split, "compressed" if compressions else "original archives", base, path, (path,))
-        elif entry.is_file and (found := _SHARD.fullmatch(name)):
+        elif not entry.is_directory and (found := _SHARD.fullmatch(name)):
             extension = found[3] + entry.name.removeprefix(name)
             shards.setdefault((_SPLITS[found[2]], found[1], extension), []).append(path)
     for (split, prefix, extension), paths in shards.items():
@@ -285,8 +286,9 @@ def _places(root: Path, base: str) -> list[Path]:
 def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
     """Return the labels of the validation images by name, if not all images are in folders of their classes."""
     (path, *_) = source.paths
-    in_folder = source.kind == "class folders" and any(_is_image(file.name) for file in scan(root / path))
-    if source.split == "train" or not (in_folder or source.kind == "original archives"):
+    if source.split == "train" or source.kind == "tar shards":
+        return {}
+    if source.kind == "class folders" and not any(_is_image(file.name) for file in scan(root / path)):
         return {}
     labels = find_labels(_places(root, source.base), ranks)
     if labels is None:
@@ -299,10 +301,10 @@ def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
 
 
 def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str:
-    if any(entry.name in ranks for entry in entries):
+    if any(entry.name.removesuffix(".tar") in ranks or _is_image(entry.name) for entry in entries):
         return (
-            f"{root} has directories of classes, and is neither training nor validation set by itself. Give its parent "
-            f"directory ({root.absolute().parent}), which must have them in train/ and val/."
+            f"{root} is the training or validation set alone, or part of it. Give the directory that has both, in "
+            f"train/ and val/, such as {root.absolute().parent}."
         )
     return (
         f"{root} has no images of ImageNet in a known layout. Give a directory with one of these:\n"

@@ -8,6 +8,7 @@ import pytest
 
 from paperbench.data.imagenet.containers import open_container, tar_members
 from paperbench.errors import PaperbenchError
+from tests.limits import limit_seconds
 
 LONG = f"b/{'long' * 60}.JPEG"
 FILES = {"a/1.JPEG": b"one", "a/2.JPEG": b"", "a/3.JPEG": b"3" * 512, LONG: b"4" * 513, "é.png": b"5"}
@@ -28,7 +29,7 @@ def tar(form: int, *others: tarfile.TarInfo) -> bytes:
 
 def other(kind: bytes) -> tarfile.TarInfo:
     info = tarfile.TarInfo("other")
-    info.type, info.linkname = kind, "a/1.JPEG"
+    info.type, info.linkname, info.size = kind, "a/1.JPEG", 4096
     return info
 
 
@@ -70,6 +71,16 @@ def test_truncated_archive_is_to_be_copied_again(form: int, tmp_path: Path) -> N
         message = error_message(tmp_path / "a.tar", content[:length])
         assert "truncated" in message
         assert "Copy or download it again" in message
+
+
+@pytest.mark.parametrize("record", [b"11 size=-1\n", b"16 size=-1048576\n", b"11 size=ab\n", b"0 path=a\n"])
+def test_damaged_extended_header_ends_in_an_error(record: bytes, tmp_path: Path) -> None:
+    info = tarfile.TarInfo("header")
+    info.type, info.size = tarfile.XHDTYPE, len(record)
+    file = tarfile.TarInfo("file")
+    with limit_seconds():
+        message = error_message(tmp_path / "a.tar", info.tobuf() + record.ljust(512, b"\0") + file.tobuf())
+    assert "damaged" in message or "truncated" in message
 
 
 def test_size_beyond_8_gigabytes_is_read(tmp_path: Path) -> None:

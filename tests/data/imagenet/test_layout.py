@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
 import tarfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 
+from paperbench.data.imagenet import labels
 from paperbench.data.imagenet.layout import Layout, find_layout
 from paperbench.errors import PaperbenchError
 
@@ -19,7 +22,7 @@ IDS = {3: "n01440764", 1: "n01443537", 4: "n02105855", 2: "n03995372"}
 VALIDATION = ("n02105855", "n01440764", "n03995372", "n02105855", "n01443537", "n01440764")
 """Synsets of the validation images in order."""
 TRAIN = {
-    f"{synset}/{synset}_{number}.JPEG": f"{synset} {number}".encode() * (90 * number + 1)
+    f"{synset}/{synset}_{number}.JPEG": f"{synset} {number}".encode() * (number % 100)
     for synset in CLASSES
     for number in (7, 10026)
 }
@@ -119,6 +122,7 @@ LAYOUTS = {
     "flat images, devkit archive": FOLDERS | FLAT | KIT,
     "flat and folders": FOLDERS | CSV | dict([*list(FLAT.items())[:3], *list(VAL_FOLDERS.items())[3:]]),
     "Kaggle": KAGGLE,
+    "list above the folders": below("imagenet", FOLDERS | FLAT) | CSV,
     "parent of Kaggle": below("imagenet", KAGGLE) | {"other/train/a/b.txt": b""},
     "archives, devkit": ARCHIVES | KIT,
     "archives, csv": ARCHIVES | CSV,
@@ -176,12 +180,37 @@ def test_images_come_in_order_of_their_containers(tmp_path: Path) -> None:
     assert {image.name for image in layout.images()} == {path.rpartition("/")[2] for path in paths}
 
 
+def element(kind: int, content: bytes) -> bytes:
+    """Return an element of a MATLAB file."""
+    if len(content) <= 4:
+        return struct.pack("<HH4s", kind, len(content), content)
+    return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
+
+
+def matrix(kind: int, *content: bytes, name: bytes = b"", size: int = 1) -> bytes:
+    flags, shape = element(6, struct.pack("<II", kind, 0)), element(5, struct.pack("<ii", size, 1))
+    return element(14, flags + shape + element(1, name) + b"".join(content))
+
+
+MATLAB = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+
+
+def test_devkit_is_read_as_matlab_writes_it(tmp_path: Path) -> None:
+    fields = b"WNID".ljust(32, b"\0") + b"ILSVRC2012_ID".ljust(32, b"\0")
+    content = [element(5, struct.pack("<i", 32)), element(1, fields)]
+    for number, synset in [*IDS.items(), (1001, "n00001740")]:
+        content.append(matrix(4, element(4, synset.encode("utf-16-le")), size=9))
+        content.append(matrix(6, element(4, struct.pack("<H", number))))
+    table = zlib.compress(matrix(2, *content, name=b"synsets", size=len(IDS) + 1))
+    write(tmp_path, FLAT | devkit(MATLAB + struct.pack("<II", 15, len(table)) + table))
+    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == VAL_LABELS
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_devkit_numbers_are_mapped_to_synsets(compress: bool, tmp_path: Path) -> None:
     ids = {number: CLASSES[number % 4] for number in (1, 2, 3, 4)}
     write(tmp_path, FLAT | devkit(meta(ids, compress=compress), truth=[IDS[number] for number in (1, 2, 3, 4, 4, 4)]))
-    labels = [image.label for image in find_layout(tmp_path, CLASSES).images()]
-    assert labels == [1, 2, 3, 0, 0, 0]
+    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == [1, 2, 3, 0, 0, 0]
 
 
 @pytest.mark.parametrize("files", [FLAT, {"ILSVRC2012_img_val.tar": ARCHIVES["ILSVRC2012_img_val.tar"]}])
@@ -233,10 +262,10 @@ def test_compressed_archives_are_to_be_decompressed(name: str, tmp_path: Path) -
     assert "compress" in message
 
 
-@pytest.mark.parametrize("root", ["train", "val"])
-def test_error_for_one_of_the_sets_names_its_parent(root: str, tmp_path: Path) -> None:
-    write(tmp_path, FOLDERS | VAL_FOLDERS)
-    assert f"parent directory ({tmp_path})" in error_message(tmp_path / root)
+@pytest.mark.parametrize("files", [FOLDERS, below("train", CLASS_TARS), below("train", VAL)])
+def test_error_for_one_of_the_sets_names_its_parent(files: dict[str, bytes], tmp_path: Path) -> None:
+    write(tmp_path, files)
+    assert f"train/ and val/, such as {tmp_path}." in error_message(tmp_path / "train")
 
 
 @pytest.mark.parametrize("files", [{}, {"train/cat/a.JPEG": b""}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
@@ -300,18 +329,24 @@ LISTS = {
     "lists",
     [
         CSV | below("ILSVRC/ImageSets/CLS-LOC", LISTS),
+        KIT | below("ILSVRC/ImageSets/CLS-LOC", {"train_cls.txt": LISTS["train_cls.txt"]}),
         CSV | {"LOC_train_solution.csv": "".join(f"{name[10:-5]},{name[:9]} 1 2 3 4 \n" for name in TRAIN).encode()},
     ],
 )
 def test_listed_images_that_are_absent_are_missing(lists: dict[str, bytes], tmp_path: Path) -> None:
-    files = KAGGLE | lists
+    files = {name: data for name, data in KAGGLE.items() if name not in CSV} | lists
     del files["ILSVRC/Data/CLS-LOC/train/n01443537/n01443537_7.JPEG"]
     del files["ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"]
     write(tmp_path, files)
+    link = "ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"
+    (tmp_path / link).symlink_to("gone")
     layout = find_layout(tmp_path, CLASSES)
     for _ in range(2):
         assert len(read(tmp_path, layout)) == len(IMAGES) - 2
-        assert layout.missing == ["n01443537_7", "ILSVRC2012_val_00000003"]
+        assert layout.missing == ["n01443537_7", link]
+    (tmp_path / link).unlink()
+    assert len(read(tmp_path, layout)) == len(IMAGES) - 2
+    assert layout.missing == ["n01443537_7", "ILSVRC2012_val_00000003"]
 
 
 @pytest.mark.parametrize(("kept", "missing"), [(198, 2), (100, 0)])
@@ -340,6 +375,12 @@ def test_links_are_followed_and_dangling_ones_are_missing(tmp_path: Path) -> Non
     assert set(read(root, layout)) == IMAGES
     assert layout.missing == [f"train/{CLASSES[3]}/gone.JPEG", f"train/{CLASSES[3]}/itself.JPEG"]
     assert layout.foreign == [f"train/{CLASSES[3]}/loop"]
+
+
+def test_shard_that_is_a_dangling_link_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, shards("train", TRAIN))
+    (tmp_path / "train-00002.tar").symlink_to("gone")
+    assert "train-00002.tar cannot be read" in error_message(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -371,6 +412,13 @@ def test_damaged_solution_is_an_error(solution: bytes, message: str, tmp_path: P
     assert message in error_message(tmp_path)
 
 
+def test_devkit_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, FLAT | KIT)
+    find_layout(tmp_path, CLASSES)
+    monkeypatch.setattr(labels, "_MAX_DEVKIT_BYTES", 8_000)
+    assert "larger than the original" in error_message(tmp_path)
+
+
 def changed_devkit(**changes: bytes) -> dict[str, bytes]:
     """Return a development kit with other contents of files, which are given by the stems of their names."""
     return {name: changes.get(Path(name).stem, data) for name, data in devkit().items()}
@@ -386,7 +434,6 @@ def changed_devkit(**changes: bytes) -> dict[str, bytes]:
         (changed_devkit(meta=meta()[:-20]), "truncated"),
         (dict(list(devkit().items())[1:]), "meta.mat is missing"),
         ({"ILSVRC2012_devkit_t12.tar.gz": next(iter(KIT.values()))[:-30]}, "truncated"),
-        ({"ILSVRC2012_devkit_t12.tar.gz": gzip.compress(bytes(2**27))}, "larger than the original"),
         ({"ILSVRC2012_devkit_t12.tar.gz": b"<html>"}, "incorrect header check"),
     ],
 )
