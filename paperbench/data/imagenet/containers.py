@@ -17,8 +17,8 @@ from paperbench.files import format_read_error, open_regular
 
 MAX_CONTAINER_BYTES = 2**42
 """Maximum size of a file; the archive of all training images has 138 GB."""
-_MAX_EXTENDED_BYTES = 2**16
-"""Maximum size of a header that holds a long name."""
+_MAX_EXTENDED_BYTES = 2**20
+"""Maximum size of a header with a long name or other attributes."""
 _MAGICS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 """First bytes of files compressed with gzip, bzip2, xz and zstd."""
 _PAX_RECORD = re.compile(rb"(\d{1,7}) ([^=\n]{1,200})=")
@@ -132,7 +132,7 @@ def tar_members(read: Read, start: int, end: int, title: str) -> Iterator[Member
         start = offset + -(-length // BLOCKSIZE) * BLOCKSIZE
         if info.type in (GNUTYPE_LONGNAME, XHDTYPE):
             if length > _MAX_EXTENDED_BYTES:
-                raise PaperbenchError(f"{title} is damaged (byte {offset:,}: a name of {length:,} bytes). {damaged}")
+                raise PaperbenchError(f"{title} is damaged (byte {offset:,}: a header of {length:,} bytes). {damaged}")
             content = read(length, offset)
             if info.type == GNUTYPE_LONGNAME:
                 extended["path"] = content.rstrip(b"\0").decode("utf-8", "surrogateescape")

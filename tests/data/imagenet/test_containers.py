@@ -73,14 +73,14 @@ def test_truncated_archive_is_to_be_copied_again(form: int, tmp_path: Path) -> N
         assert "Copy or download it again" in message
 
 
-@pytest.mark.parametrize("record", [b"11 size=-1\n", b"16 size=-1048576\n", b"11 size=ab\n", b"0 path=a\n"])
+@pytest.mark.parametrize("record", [b"11 size=-1\n", b"14 size=-1536\n", b"11 size=ab\n", b"0 path=a\n"])
 def test_damaged_extended_header_ends_in_an_error(record: bytes, tmp_path: Path) -> None:
     info = tarfile.TarInfo("header")
     info.type, info.size = tarfile.XHDTYPE, len(record)
     file = tarfile.TarInfo("file")
     with limit_seconds():
         message = error_message(tmp_path / "a.tar", info.tobuf() + record.ljust(512, b"\0") + file.tobuf())
-    assert "damaged" in message or "truncated" in message
+    assert "Copy or download it again" in message
 
 
 def test_size_beyond_8_gigabytes_is_read(tmp_path: Path) -> None:
@@ -106,5 +106,5 @@ def test_compressed_archive_is_recognised(magic: bytes, tmp_path: Path) -> None:
 
 
 def test_header_that_claims_a_long_name_is_refused(tmp_path: Path) -> None:
-    content = tar(tarfile.GNU_FORMAT, tarfile.TarInfo("x" * 100_000))
-    assert "a name of 100,001 bytes" in error_message(tmp_path / "a.tar", content)
+    content = tar(tarfile.GNU_FORMAT, tarfile.TarInfo("x" * 2**20))
+    assert "a header of 1,048,577 bytes" in error_message(tmp_path / "a.tar", content)

@@ -242,6 +242,13 @@ def test_two_layouts_are_an_error_that_names_both(
     assert all(name in message for name in named)
 
 
+def test_truncated_archive_in_an_archive_is_named(tmp_path: Path) -> None:
+    inner = CLASS_TARS["n01440764.tar"].rstrip(b"\0")
+    classes = CLASS_TARS | {"n01440764.tar": inner + bytes(-len(inner) % 512)}
+    write(tmp_path, {"ILSVRC2012_img_train.tar": tar(classes)})
+    assert "ILSVRC2012_img_train.tar: n01440764.tar is truncated" in error_message(tmp_path)
+
+
 def test_class_as_directory_and_archive_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, FOLDERS | {"train/n01443537.tar": CLASS_TARS["n01443537.tar"]})
     assert "n01443537 both as a directory and as an archive" in error_message(tmp_path)
