@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -100,27 +101,34 @@ class Writer:
     def __init__(self, guard: Callable[[], object] = lambda: None) -> None:
         self.check = guard
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: bytes | Iterable[bytes], option: str = "--results DIR") -> None:
         """Replace a file once the new contents are on disk and read back correctly; create its directory if needed.
+
+        Args:
+            data: The contents, or their parts in order.
+            option: The option that chooses another directory.
 
         Raises:
             PaperbenchError: The file cannot be written, for example because the disk is full; the old one is unchanged.
         """
-        with report_write_errors(path):
-            self.write_open(path, data).close()
+        with report_write_errors(path, option):
+            self.write_open(path, data, option).close()
 
-    def write_open(self, path: Path, data: bytes) -> BinaryIO:
+    def write_open(self, path: Path, data: bytes | Iterable[bytes], option: str = "--results DIR") -> BinaryIO:
         """Replace a file as `write` does, and return the new one, open at its end."""
-        temporary = _temporary(path)
-        with report_write_errors(path):
+        temporary, digest = _temporary(path), hashlib.sha256()
+        with report_write_errors(path, option):
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = open(temporary, "xb")  # noqa: SIM115  (stays open)
             try:
-                stream.write(data)
+                for part in (data,) if isinstance(data, bytes) else data:
+                    stream.write(part)
+                    digest.update(part)
                 stream.flush()
                 os.fsync(stream.fileno())
-                if read_at_most(temporary, len(data)) != data:
-                    raise OSError("the file does not read back as written")
+                with open_regular(temporary, stream.tell()) as written:
+                    if hashlib.file_digest(written, "sha256").digest() != digest.digest():
+                        raise OSError("the file does not read back as written")
                 self.check()
                 temporary.replace(path)
                 _sync_directory(path.parent)
@@ -203,8 +211,11 @@ def _temporary(path: Path) -> Path:
 
 
 @contextmanager
-def report_write_errors(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path, option: str = "--results DIR") -> Iterator[None]:
     """Turn an OSError into a PaperbenchError that says that `path` cannot be written.
+
+    Args:
+        option: The option that chooses another directory.
 
     Raises:
         PaperbenchError: The body raised an OSError.
@@ -212,9 +223,9 @@ def report_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = "Choose another directory (`--results DIR`)"
+        advice = f"Choose another directory (`{option}`)"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "Free some space or choose another directory (`--results DIR`)"
+            advice = f"Free some space or choose another directory (`{option}`)"
         elif error.errno in (errno.EFBIG, errno.EMFILE):
             advice = "Raise the limit (see `ulimit -a`)"
         raise PaperbenchError(

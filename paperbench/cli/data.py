@@ -1,19 +1,23 @@
-"""paperbench data: check, download or convert a data set."""
+"""paperbench data: check, download, convert, pack or index a data set."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, positive_int
 from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
     from paperbench.data.dataset import ImageDataset
+    from paperbench.data.imagenet.index import PhotoDataset
 
 
-SUMMARY = "check, download or convert a data set"
+SUMMARY = "check, download, convert, pack or index a data set"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,17 +27,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
 
     check = add_action("check", "load a data set and print its size and origin")
-    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100 or digits")
+    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet, photos or digits")
     add_shared(check, "--data")
     download = add_action("download", "download the original files and verify them")
     download.add_argument("dataset", metavar="DATASET", help="cifar10 or cifar100")
     add_shared(download, "--data")
+    pack = add_action("pack", "pack Hugging Face's parquet files into tar files, which can be indexed")
+    pack.add_argument("dataset", metavar="DATASET", choices=["imagenet"], help="imagenet")
+    pack.add_argument(
+        "source", metavar="SOURCE", type=Path, help="directory with train-*-of-*.parquet, or data/ of them"
+    )
+    pack.add_argument("target", metavar="OUT", type=Path, help="directory of the tar files; continued where it ended")
     convert = add_action("convert", "make a .npz file from a directory of images or from the original files")
     convert.add_argument(
         "source", metavar="SOURCE", type=Path, help="directory with train/CLASS/*.png and test/CLASS/*.png (or *.jpg)"
     )
     convert.add_argument("target", type=Path, metavar="OUT.npz", help="file to create, such as data/cifar10.npz")
     convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: from the name of OUT.npz)")
+    index = add_action("index", "find, check and hash the images of ImageNet")
+    index.add_argument("dataset", metavar="DATASET", choices=["imagenet"], help="imagenet")
+    index.add_argument(
+        "source",
+        metavar="DIR",
+        type=Path,
+        help="directory of the images: the original archives, class folders, Kaggle's directories or tar shards",
+    )
+    index.add_argument(
+        "--archives", metavar="A", type=Path, help="directory of the original archives, to compare the images with"
+    )
+    index.add_argument("--subset", action="store_true", help="accept that images are missing")
+    index.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive_int,
+        default=os.cpu_count() or 1,
+        help="images read at once (default: one for each core)",
+    )
+    add_shared(index, "--data")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -42,10 +72,16 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.data.download import download
     from paperbench.data.sources import data_directory, load_dataset
 
+    if args.action == "index":
+        return _index(args, data_directory(args.data))
+    if args.action == "check" and args.dataset == "imagenet":
+        return _check_index(data_directory(args.data))
     if args.action == "check":
         print(_describe(load_dataset(args.dataset, data_directory(args.data))))
     elif args.action == "download":
         print(f"{download(args.dataset, data_directory(args.data))} is complete; all files verified.")
+    elif args.action == "pack":
+        _pack(args.source, args.target)
     else:
         key = args.dataset or args.target.stem
         if key not in DIRECTORIES or args.target.suffix != ".npz":
@@ -57,21 +93,73 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(dataset: ImageDataset) -> str:
+def _pack(source: Path, target: Path) -> None:
+    from paperbench.data.imagenet.pack import pack
+    from paperbench.data.imagenet.synsets import synsets
+
+    packed = pack(source, target, synsets())
+    print(
+        f"{target} has {packed.train:,} images to train on, and {packed.test:,} to test, with their bytes unchanged.\n"
+        f"Next: paperbench data index imagenet {shlex.quote(str(target))}"
+    )
+
+
+def _index(args: argparse.Namespace, data: Path) -> int:
+    from paperbench.data.imagenet.build import ImagesError, index_images
+
+    try:
+        index = index_images(
+            args.source,
+            data,
+            sys.stderr,
+            threads=args.threads,
+            archives=args.archives,
+            accepts_subset=args.subset,
+        )
+    except ImagesError as error:
+        print(f"paperbench: {error}", file=sys.stderr)
+        return 1
+    print(_describe(index.dataset()))
+    return 0
+
+
+def _check_index(data: Path) -> int:
+    from paperbench.data.imagenet.build import changed_containers, listed
+    from paperbench.data.sources import load_index
+
+    index = load_index(data)
+    print(_describe(index.dataset()))
+    print(f"  directory    {index.root}")
+    changed = changed_containers(index, sys.stderr)
+    for line in listed("file is missing or has changed", "files are missing or have changed", changed):
+        print(f"paperbench: {line}. Restore them or index the images again.", file=sys.stderr)
+    return int(bool(changed))
+
+
+def _describe(dataset: ImageDataset | PhotoDataset) -> str:
     from paperbench.data.cifar_batches import DIRECTORIES
+    from paperbench.data.imagenet.index import PhotoDataset
     from paperbench.report.grid import paragraph
 
-    comparable = (
-        "yes: the original files, by their md5"
-        if dataset.canonical
-        else "no: errors on it are not comparable with the paper"
-    )
+    comparable = "no: errors on it are not comparable with the paper"
+    if dataset.canonical:
+        comparable = "yes: the original files, by their md5"
+    elif dataset.unverified:
+        comparable = (
+            "perhaps: the numbers are right, but the images are unverified; `paperbench data index imagenet DIR "
+            "--archives A` compares them with the original archives"
+        )
+    if isinstance(dataset, PhotoDataset):
+        train, test = len(dataset.train), len(dataset.test)
+        classes = f", {len(set(dataset.train.labels.tolist())):,} of {len(dataset.classes):,} classes"
+    else:
+        train, test, classes = len(dataset.x_train), len(dataset.x_test), ""
     if not dataset.canonical and dataset.key in DIRECTORIES:
         comparable += f"; `paperbench data download {dataset.key}` gets the original files"
     return (
         f"{paragraph(dataset.name)}\n"
         f"{paragraph(f'  origin       {dataset.origin}', ' ' * 15)}\n"
         f"{paragraph(f'  canonical    {comparable}', ' ' * 15)}\n"
-        f"  images       {len(dataset.x_train):,} to train on, {len(dataset.x_test):,} to test\n"
+        f"  images       {train:,} to train on, {test:,} to test{classes}\n"
         f"  fingerprint  {dataset.fingerprint}"
     )

@@ -92,12 +92,12 @@ def _print(text: str) -> None:
 def _load_datasets(directory: Path | None) -> list[ImageDataset]:
     """Load the data sets that are at hand."""
     from paperbench.catalogue import DATASETS
-    from paperbench.data.sources import data_directory, load_dataset
+    from paperbench.data.sources import data_directory, load_trainable
 
     datasets = []
     for key in DATASETS:
         with suppress(PaperbenchError):
-            datasets.append(load_dataset(key, data_directory(directory)))
+            datasets.append(load_trainable(key, data_directory(directory)))
     return datasets
 
 

@@ -1,21 +1,31 @@
-"""Finds and loads data sets: embedded digits, or CIFAR in the user's data directory."""
+"""Finds and loads data sets: embedded ones, CIFAR in the user's data directory, or ImageNet by its index there."""
 
 from __future__ import annotations
 
 import os
+import shlex
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from paperbench.catalogue import DATASETS
 from paperbench.data.cifar_batches import DIRECTORIES, load_batches
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.imagenet.index_file import FILE_NAME, Index, read_index
+from paperbench.data.imagenet.layout import find_layout
+from paperbench.data.imagenet.synsets import synsets
 from paperbench.data.npz import load_npz
+from paperbench.data.photos import load_photos
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.yaml_file import read_yaml
 from paperbench.typed import Line, Problem, raise_problems, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_DIRECTORY = Path("data")
+TRAINABLE = (*DIRECTORIES, "digits")
+"""The data sets on which paperbench can train."""
 
 
 @typed
@@ -37,13 +47,13 @@ def data_directory(chosen: Path | None = None) -> Path:
     return chosen or Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DIRECTORY)
 
 
-def load_dataset(key: str, directory: Path) -> ImageDataset:
+def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
     """Load a data set of the catalogue.
 
     Args:
         key: A key of `catalogue.DATASETS`.
-        directory: Data directory, with torchvision's directory of original CIFAR files, or one .npz file. Ignored for
-            the digits.
+        directory: Data directory, with torchvision's directory of original CIFAR files, one .npz file, or the index of
+            ImageNet. Ignored for the digits and the photos.
 
     Raises:
         PaperbenchError: The data are missing or damaged; the message explains how to get them.
@@ -52,11 +62,10 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
     if key == "digits":
         return load_digits()
-    if key not in DIRECTORIES:
-        raise PaperbenchError(
-            f"paperbench cannot train or test on {DATASETS[key].title} yet: it has no loader for it. `paperbench "
-            "models` builds its nets, and `paperbench show` prints its tables."
-        )
+    if key == "photos":
+        return load_photos()
+    if key == "imagenet":
+        return load_index(directory).dataset()
     batches, file, description = directory / DIRECTORIES[key], directory / f"{key}.npz", directory / "dataset.yaml"
     try:
         has_batches, has_file = batches.is_dir(), file.exists()
@@ -78,6 +87,41 @@ def load_dataset(key: str, directory: Path) -> ImageDataset:
         f"  - Copy {key}.npz (x_train (N,32,32,3) uint8, y_train, x_test, y_test) to {directory}.\n"
         f"  - Convert a directory of images: `paperbench data convert IMAGES {file}`\n"
         f"  - Use another data directory: `--data DIR`, or the environment variable {ENVIRONMENT_VARIABLE}."
+    )
+
+
+def load_trainable(key: str, directory: Path) -> ImageDataset:
+    """Load a data set on which paperbench can train.
+
+    Raises:
+        PaperbenchError: It cannot yet; or as for `load_dataset`.
+    """
+    if key in DATASETS and key not in TRAINABLE:
+        raise PaperbenchError(
+            f"paperbench cannot train or test on {DATASETS[key].title} yet. `paperbench models` builds its nets, "
+            "`paperbench show` prints its tables, and `paperbench data` prepares its images."
+        )
+    return cast(ImageDataset, load_dataset(key, directory))
+
+
+def load_index(directory: Path) -> Index:
+    """Read the index of ImageNet in a data directory.
+
+    Raises:
+        PaperbenchError: There is none, or it cannot be read.
+    """
+    try:
+        return read_index(directory / FILE_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    images, option = "DIR", f" --data {shlex.quote(str(directory))}"
+    with suppress(PaperbenchError, OSError):
+        find_layout(directory, synsets())
+        images = shlex.quote(str(directory))
+    raise PaperbenchError(
+        f"ImageNet has no index in the directory {directory}. Make it with `paperbench data index imagenet "
+        f"{images}{option}`{', where DIR holds the images' * (images == 'DIR')}, or name another data directory with "
+        f"`--data DIR` or the environment variable {ENVIRONMENT_VARIABLE}."
     )
 
 

@@ -51,6 +51,10 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (world / "data").mkdir()
         np.savez(world / "data" / "cifar10.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
         (world / "data" / "dataset.yaml").write_text("name: pixels\norigin: a test\n")
+        for part in ("train", "val"):
+            (world / "photos" / part / "n01440764").mkdir(parents=True)
+            Image.fromarray(images[0]).save(world / "photos" / part / "n01440764" / "a.JPEG")
+        assert main(["data", "index", "imagenet", "photos", "--subset", "--data", "data"]) == 0
     return world
 
 

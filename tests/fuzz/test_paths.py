@@ -26,6 +26,7 @@ from tests.limits import limit_address_space, limit_seconds
 SHOW = ("show", *TABLE)
 DRY_RUN = (*RUN, "--dry-run")
 CHECK = ("data", "check", "cifar10", "--data", "data")
+CHECK_INDEX = ("data", "check", "imagenet", "--data", "data")
 CONVERT = ("data", "convert", "images", "cifar10.npz")
 
 FINISHED, PAUSED = "results/runs/{finished}", "results/runs/{paused}"
@@ -41,6 +42,7 @@ READ_BY = {
         *("expected/table2.yaml", "expected", "experiments", "experiments/recipes"),
     ),
     (CHECK,): ("data/cifar10.npz", "data/dataset.yaml", "data/cifar-10-batches-py/data_batch_1", "data"),
+    (CHECK_INDEX,): ("data/imagenet.index", "photos/train/n01440764/a.JPEG", "photos/val/n01440764", "photos"),
     (CONVERT,): ("images/train/0/a.png", "images/test/0", "images/test", "images", "cifar10.npz", "cifar10.npz.tmp"),
 }
 COMMANDS = {place: commands for commands, places in READ_BY.items() for place in places}
@@ -311,7 +313,14 @@ ALLOWED = {
     "bench/decisions.py": dict.fromkeys(("path.read_text()", "path.read_bytes()"), "a file of ci/first_gpu.sh"),
     "data/convert.py": {"Image.open(stream, formats=('PNG', 'JPEG'))": "an opened stream"},
     "data/download.py": {"tarfile.open(archive, 'r:gz')": "its md5 sum is right"},
+    "data/imagenet/build.py": {
+        "os.open(partial, flags, 438)": "never waits; the lines after it refuse what is no regular file",
+        "os.fdopen(os.open(partial, flags, 438), 'a+b')": "the same",
+    },
     "data/imagenet/decode.py": {"Image.open(io.BytesIO(data), formats=('JPEG', 'PNG'))": "bytes in memory"},
+    "data/imagenet/synsets.py": {
+        "Path(spec.submodule_search_locations[0], 'data', '_info', 'imagenet_synsets.txt').read_text()": "timm's file"
+    },
     "data/npz.py": {"archive.open(info)": "part of an opened archive", "open(temporary, 'xb')": "a new file"},
     "models/weights_file.py": {"safe_open(file, 'pt')": "takes only paths; the line before opens it as a regular file"},
     "runs/environment.py": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
@@ -18,6 +19,22 @@ from paperbench.files import open_regular
 
 _MAX_CONTAINER_BYTES = 2**42
 """Maximum size of a file; the archive of all training images has 138 GB."""
+
+
+_MAX_IMAGE_BYTES = 2**27
+"""Maximum size of an encoded image; the largest of ImageNet has 15 MB."""
+
+
+def read_image(path: Path, offset: int, length: int) -> bytes:
+    """Return the bytes of an image from its container; fewer if that is shorter.
+
+    Raises:
+        OSError: The container is missing or cannot be read, or the image is too large.
+    """
+    if length > _MAX_IMAGE_BYTES:
+        raise OSError(errno.EFBIG, f"its {length:,} bytes are more than the {_MAX_IMAGE_BYTES:,} allowed", str(path))
+    with open_regular(path, _MAX_CONTAINER_BYTES) as stream:
+        return os.pread(stream.fileno(), length, offset)
 
 
 @dataclass(frozen=True)
@@ -54,8 +71,7 @@ class ImageFiles:
         """
         path = self.root / self.paths[self.container[number]]
         try:
-            with open_regular(path, _MAX_CONTAINER_BYTES) as stream:
-                data = os.pread(stream.fileno(), int(self.lengths[number]), int(self.offsets[number]))
+            data = read_image(path, int(self.offsets[number]), int(self.lengths[number]))
         except OSError as error:
             raise PaperbenchError(
                 f"{path} cannot be read: {error.strerror or error}. Make the directory of the images available again, "
@@ -67,6 +83,16 @@ class ImageFiles:
                 "index the directory again with `paperbench data index`; other images make other runs."
             )
         return data
+
+
+def fingerprint(*parts: ImageFiles) -> str:
+    """Return the sha256 of labels and hashes of all images in order, independent of names and containers."""
+    digest = hashlib.sha256()
+    for files in parts:
+        digest.update(f"{len(files)} images\n".encode())
+        digest.update(np.ascontiguousarray(files.labels, dtype="<i8").data)
+        digest.update(np.ascontiguousarray(files.hashes).data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -83,10 +109,5 @@ class PhotoDataset(Dataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of labels and hashes of all images in order, independent of names and containers."""
-        digest = hashlib.sha256()
-        for files in (self.train, self.test):
-            digest.update(f"{len(files)} images\n".encode())
-            digest.update(np.ascontiguousarray(files.labels, dtype="<i8").data)
-            digest.update(np.ascontiguousarray(files.hashes).data)
-        return digest.hexdigest()
+        """That of the images to train on, then to test."""
+        return fingerprint(self.train, self.test)

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import chain, groupby, pairwise
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
+
+from paperbench.data.imagenet.containers import Entry, Member, Read, open_container, scan, tar_members
+from paperbench.data.imagenet.labels import DEVKIT, SOLUTION, find_labels, image_key, listed_images
+from paperbench.errors import PaperbenchError, listing
+
+Split = Literal["train", "test"]
+Kind = Literal["class folders", "original archives", "tar shards", "parquet", "compressed"]
+Ranks = Mapping[str, int]
+"""Labels of the classes by name."""
+
+_SPLITS: Mapping[str, Split] = {"train": "train", "val": "test", "validation": "test"}
+_ARCHIVES: Mapping[str, Split] = {"ILSVRC2012_img_train.tar": "train", "ILSVRC2012_img_val.tar": "test"}
+_SHARD = re.compile(r"((?:.{0,100}[-_.])?(train|val|validation)[-_.])\d[\da-z_-]{0,40}\.(tar|parquet)")
+_COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$")
+_IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
+_COMPANION_SUFFIXES = (".cls", ".json", ".txt")
+"""Of the files that go with an image in shards for the package webdataset."""
+_SYNSET = re.compile(r"n\d{8}")
+_TEST_IMAGES_PER_CLASS = 50
+
+_BASES = ("", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC", "data")
+"""Where the images are in what people unpack or download."""
+_MAX_SUBDIRECTORIES = 100
 
 
 class FoundImage(NamedTuple):
@@ -16,10 +42,10 @@ class FoundImage(NamedTuple):
         label: Rank of the synset in alphabetical order.
         path: Container, below the root: a file with one image, or an uncompressed tar file.
         offset, length: Place in the container, in bytes.
-        name: Name of the file or of the tar member, for messages and lists of expected files.
+        name: Name of the file or of the tar member, without directories.
     """
 
-    split: Literal["train", "test"]
+    split: Split
     label: int
     path: str
     offset: int
@@ -27,20 +53,35 @@ class FoundImage(NamedTuple):
     name: str
 
 
+class _Source(NamedTuple):
+    """The containers of a split's images: a directory, an original archive, or shards; below the root."""
+
+    split: Split
+    kind: Kind
+    base: str
+    title: str
+    paths: tuple[str, ...]
+
+
 @dataclass
 class Layout:
     """What a directory holds.
 
     Attributes:
-        title: Kind of the containers, such as "class folders".
-        foreign: Files that are neither images of the data set nor known to belong to it.
-        missing: Names of images that a list in the directory mentions, but that were not found; complete once all
-            images have been read.
+        title: Kinds of the containers, such as "class folders".
+        foreign: Files that are neither images of the data set nor known to belong to it. Hidden ones do not count.
+        missing: Images that a list in the directory mentions, but that were not found; and links that lead nowhere.
+            Both lists are complete once all images have been read.
     """
 
     title: str
     foreign: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    _root: Path = Path()
+    _ranks: Ranks = field(default_factory=dict)
+    _sources: Sequence[_Source] = ()
+    _labels: Mapping[str, int] = field(default_factory=dict)
+    """Labels of flat validation images."""
 
     def images(self) -> Iterator[FoundImage]:
         """Yield all images, container by container. Opens no image file, and reads only the headers of tar files.
@@ -48,16 +89,227 @@ class Layout:
         Raises:
             PaperbenchError: A container is damaged or cannot be read, or an image has no label.
         """
-        raise NotImplementedError
+        self.foreign.clear()
+        self.missing.clear()
+        for source in self._sources:
+            unseen = listed_images(_places(self._root, source.base), source.split)
+            if source.split == "test":
+                unseen = unseen or set(self._labels)
+            seen: set[str] | None = set() if source.split == "test" and not unseen else None
+            read = {"class folders": self._folder, "original archives": self._archive, "tar shards": self._shards}
+            for image in read[source.kind](source):
+                key = image_key(image.name)
+                unseen.discard(key)
+                if seen is not None:
+                    seen.add(key)
+                yield image
+            if seen is not None:
+                unseen = _gaps(seen, _TEST_IMAGES_PER_CLASS * len(self._ranks))
+            unseen.difference_update([image_key(PurePosixPath(path).name) for path in self.missing])
+            self.missing += sorted(unseen)
+
+    def _folder(self, source: _Source) -> Iterator[FoundImage]:
+        (directory,) = source.paths
+        for entry in scan(self._root / directory):
+            path = f"{directory}/{entry.name}"
+            label = self._ranks.get(entry.name)
+            if label is not None and entry.is_directory:
+                for file in scan(self._root / path):
+                    yield from self._file(source.split, f"{path}/{file.name}", file, label)
+            elif entry.is_file and (label := self._ranks.get(entry.name.removesuffix(".tar"))) is not None:
+                yield from self._archive(source._replace(paths=(path,)), label)
+            else:
+                yield from self._file(source.split, path, entry, self._labels.get(image_key(entry.name)))
+
+    def _file(self, split: Split, path: str, entry: Entry, label: int | None) -> Iterator[FoundImage]:
+        if entry.size is None:
+            self.missing.append(path)
+        elif label is None or not entry.is_file or not _is_image(entry.name):
+            self.foreign.append(path)
+        else:
+            yield FoundImage(split, label, path, 0, entry.size, entry.name)
+
+    def _archive(self, source: _Source, label: int | None = None) -> Iterator[FoundImage]:
+        """Yield the images of an archive of one class, of the classes' archives, or of flat validation images."""
+        (path,) = source.paths
+        title = str(self._root / path)
+        with open_container(self._root / path) as (read, size):
+            for member in tar_members(read, 0, size, title):
+                name = PurePosixPath(member.name).name
+                inner = self._ranks.get(name.removesuffix(".tar")) if name.endswith(".tar") else None
+                if inner is not None:
+                    end = member.offset + member.length
+                    for image in tar_members(read, member.offset, end, f"{title}: {member.name}"):
+                        yield from self._member(source.split, path, image, inner)
+                else:
+                    known = self._labels.get(image_key(name)) if label is None else label
+                    yield from self._member(source.split, path, member, known)
+
+    def _shards(self, source: _Source) -> Iterator[FoundImage]:
+        for path in source.paths:
+            with open_container(self._root / path) as (read, size):
+                members = tar_members(read, 0, size, str(self._root / path))
+                for (folder, key), group in groupby(members, key=_webdataset_key):
+                    files = list(group)
+                    synset = PurePosixPath(folder).name
+                    label = self._ranks.get(synset)
+                    if label is None and not _SYNSET.fullmatch(synset) and any(_is_image(f.name) for f in files):
+                        label = self._webdataset_label(read, key, files, f"{self._root / path}: {folder}{key}")
+                    for file in files:
+                        if not file.name.endswith(_COMPANION_SUFFIXES):
+                            yield from self._member(source.split, path, file, label)
+
+    def _member(self, split: Split, path: str, member: Member, label: int | None) -> Iterator[FoundImage]:
+        name = PurePosixPath(member.name).name
+        if label is not None and _is_image(name):
+            yield FoundImage(split, label, path, member.offset, member.length, name)
+        elif not name.startswith("."):
+            self.foreign.append(f"{path}: {member.name}")
+
+    def _webdataset_label(self, read: Read, key: str, files: Sequence[Member], title: str) -> int:
+        for file in files:
+            if file.name.endswith(".cls"):
+                text = read(min(file.length, 16), file.offset).strip()
+                label = int(text) if text.isdigit() else -1
+                if not 0 <= label < len(self._ranks):
+                    raise PaperbenchError(
+                        f"{title}.cls must hold a label from 0 to {len(self._ranks) - 1}, not {text!r}. Write the "
+                        "shards again."
+                    )
+                synset = key.partition("_")[0]
+                if (synset in self._ranks or _SYNSET.fullmatch(synset)) and self._ranks.get(synset) != label:
+                    raise PaperbenchError(
+                        f"{title}.cls has the label {label}, and the name begins with another class. Labels must be "
+                        "ranks of the synsets in alphabetical order. Write the shards again."
+                    )
+                return label
+        raise PaperbenchError(
+            f"{title}: the image has no label. Shards need members <synset>/<name>, or <key>.cls with the label beside "
+            "each <key>.jpg."
+        )
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(_IMAGE_SUFFIXES) and not PurePosixPath(name).name.startswith(".")
+
+
+def _webdataset_key(member: Member) -> tuple[str, str]:
+    """Return directory and key; webdataset takes what follows the first dot of a name as suffix."""
+    folder, slash, name = member.name.rpartition("/")
+    return folder + slash, name.partition(".")[0]
+
+
+def _gaps(keys: set[str], total: int) -> set[str]:
+    """Return the absent ones of ILSVRC's numbered validation images, if nine tenths of them are there."""
+    expected = {f"ILSVRC2012_val_{number:08}" for number in range(1, total + 1)}
+    return expected - keys if keys <= expected and 10 * len(keys) >= 9 * total else set()
 
 
 def find_layout(root: Path, classes: Sequence[str]) -> Layout:
-    """Return the layout of a directory.
+    """Return the layout of a directory, or of directories in it. The training or the test set may be absent.
 
     Args:
         classes: Names of the classes by label.
 
     Raises:
-        PaperbenchError: The directory cannot be read, or holds no known layout.
+        PaperbenchError: The directory cannot be read, holds no known layout or more than one, or does not have the
+            labels of its validation images.
     """
-    raise NotImplementedError
+    ranks = {name: label for label, name in enumerate(classes)}
+    entries = scan(root)
+    found = [source for base in _BASES for source in _sources(root, base, ranks)]
+    if not found:
+        folders = [entry.name for entry in entries if entry.is_directory and entry.name not in ranks]
+        bases = [f"{folder}/{base}" for folder in folders[:_MAX_SUBDIRECTORIES] for base in _BASES]
+        found = list(chain.from_iterable(_sources(root, base, ranks) for base in bases))
+    if not found:
+        raise PaperbenchError(_describe_absence(root, entries, ranks))
+    for split, name in (("train", "training"), ("test", "validation")):
+        titles = [source.title for source in found if source.split == split]
+        if len(titles) > 1:
+            raise PaperbenchError(
+                f"{root} has {name} images in more than one place: {listing(titles)}. Move away all but one of them, "
+                "or give a directory that has only one."
+            )
+    for source in found:
+        if source.kind == "parquet":
+            raise PaperbenchError(
+                f"{root} has parquet files ({source.title}), from which single images cannot be read efficiently. Pack "
+                f"them into tar shards once, with `paperbench data pack imagenet {root} OUT`, and give OUT instead."
+            )
+        if source.kind == "compressed":
+            raise PaperbenchError(
+                f"{root} has compressed archives ({source.title}). Unpack them, or decompress them to .tar files: "
+                "images are read in place."
+            )
+    found.sort(key=lambda source: source.split, reverse=True)
+    labels = _flat_labels(root, found[-1], ranks)
+    title = " and ".join(dict.fromkeys(source.kind for source in found))
+    return Layout(title, _root=root, _ranks=ranks, _sources=found, _labels=labels)
+
+
+def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
+    directory = root / base
+    if not (os.access(directory, os.R_OK | os.X_OK) and directory.is_dir()):
+        return
+    shards: dict[tuple[Split, str, str], list[str]] = {}
+    for entry in scan(directory):
+        name, compressions = _COMPRESSION.subn("", entry.name)
+        path = str(PurePosixPath(base, entry.name))
+        if entry.is_directory and (split := _SPLITS.get(entry.name)):
+            names = [file.name for file in scan(root / path)]
+            known = [synset for synset in (name.removesuffix(".tar") for name in names) if synset in ranks]
+            if twice := [synset for synset, following in pairwise(sorted(known)) if synset == following]:
+                raise PaperbenchError(
+                    f"{root / path} has {listing(twice)} both as a directory and as an archive. Move one of them away."
+                )
+            if known or (split == "test" and any(map(_is_image, names))):
+                yield _Source(split, "class folders", base, f"{path}/", (path,))
+        elif not entry.is_directory and (split := _ARCHIVES.get(name)):
+            yield _Source(split, "compressed" if compressions else "original archives", base, path, (path,))
+        elif not entry.is_directory and (found := _SHARD.fullmatch(name)):
+            extension = found[3] + entry.name.removeprefix(name)
+            shards.setdefault((_SPLITS[found[2]], found[1], extension), []).append(path)
+    for (split, prefix, extension), paths in shards.items():
+        kinds: Mapping[str, Kind] = {"tar": "tar shards", "parquet": "parquet"}
+        title = str(PurePosixPath(base, f"{prefix}*.{extension}"))
+        yield _Source(split, kinds.get(extension, "compressed"), base, title, tuple(paths))
+
+
+def _places(root: Path, base: str) -> list[Path]:
+    """Return the directories where lists and labels may be. Kaggle's are up to three levels above the images."""
+    directory = root / base
+    above = directory.absolute().parents[:3] if directory.absolute().name == "CLS-LOC" else ()
+    return list(dict.fromkeys([directory, *above, root]))
+
+
+def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
+    """Return the labels of the validation images by name, if not all images are in folders of their classes."""
+    (path, *_) = source.paths
+    if source.split == "train" or source.kind == "tar shards":
+        return {}
+    if source.kind == "class folders" and not any(_is_image(file.name) for file in scan(root / path)):
+        return {}
+    labels = find_labels(_places(root, source.base), ranks)
+    if labels is None:
+        raise PaperbenchError(
+            f"{root / path} has validation images without labels. Add to {root / source.base} one of {SOLUTION} (from "
+            f"Kaggle), {DEVKIT}.tar.gz (from image-net.org) or the directory {DEVKIT} unpacked from it; or move the "
+            "images to directories named after their synsets."
+        )
+    return labels
+
+
+def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str:
+    if any(entry.name.removesuffix(".tar") in ranks or _is_image(entry.name) for entry in entries):
+        return (
+            f"{root} is the training or validation set alone, or part of it. Give the directory that has both, in "
+            f"train/ and val/, such as {root.absolute().parent}."
+        )
+    return (
+        f"{root} has no images of ImageNet in a known layout. Give a directory with one of these:\n"
+        "  - train/<synset>/ and val/<synset>/ with image files; or Kaggle's files\n"
+        f"  - the archives {' and '.join(_ARCHIVES)}, with {DEVKIT}.tar.gz or {SOLUTION}\n"
+        "  - tar shards such as train-00000.tar and val-00000.tar\n"
+        "  - Hugging Face's parquet files, for `paperbench data pack imagenet DIR OUT`"
+    )

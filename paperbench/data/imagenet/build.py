@@ -1,0 +1,441 @@
+"""Makes the index of a directory of images: reads and decodes each of them once, and goes on after an interruption."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, TextIO, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+from paperbench.data.imagenet.decode import ImageError, decode
+from paperbench.data.imagenet.index import fingerprint, read_image
+from paperbench.data.imagenet.index_file import (
+    FILE_NAME,
+    KEY_LENGTH,
+    PATH,
+    Header,
+    Images,
+    Index,
+    escaped,
+    format_line,
+    format_place,
+    known_hashes,
+    modified,
+    parse,
+    read_index,
+    write_index,
+)
+from paperbench.data.imagenet.layout import FoundImage, find_layout
+from paperbench.data.imagenet.synsets import synsets
+from paperbench.errors import PaperbenchError, listing
+from paperbench.files import open_regular, report_write_errors
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PARTIAL = ".partial"
+"""Suffix of the file of lines of an index that is being made."""
+_MAX_LINES_BYTES, _MAX_ARCHIVE_BYTES = 2**32, 2**42
+_SECONDS_BETWEEN_FLUSHES, _SECONDS_BETWEEN_LINES = 1.0, 10.0
+_CHUNK, _CHUNKS_PER_THREAD = 16, 4
+_LINES_PER_BLOCK = 50_000
+_LISTED = 5
+"""Maximum number of names listed of each kind of problem."""
+_MD5 = {
+    "ILSVRC2012_devkit_t12.tar.gz": "fa75699e90414af021442c21a62c3abf",
+    "ILSVRC2012_img_val.tar": "29b22e2961454d5413ddabcf34fc5622",
+    "ILSVRC2012_img_train.tar": "1d675b47d978889d74fa0da5fadfb00e",
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is known of ImageNet without having it.
+
+    Attributes:
+        train, test: Numbers of images.
+        test_per_class: Test images of each class.
+        median_bytes: Smallest plausible median of the sizes of images; below it they are thumbnails.
+        md5: md5 sums of the original archives by name.
+    """
+
+    classes: Sequence[str] = field(default_factory=synsets)
+    train: int = 1_281_167
+    test: int = 50_000
+    test_per_class: int = 50
+    median_bytes: int = 8_000
+    md5: Mapping[str, str] = field(default_factory=lambda: _MD5)
+
+
+class ImagesError(PaperbenchError):
+    """The images of a directory are not those of ImageNet, or some cannot be used."""
+
+
+@dataclass
+class _Found:
+    """What a directory holds.
+
+    Attributes:
+        layout: Kind of the containers.
+        lines: Those of the usable images, sorted.
+        unusable, foreign, missing: Names, with the reason where there is one.
+    """
+
+    layout: str
+    lines: list[bytes] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def index_images(
+    root: Path,
+    data: Path,
+    stream: TextIO,
+    *,
+    threads: int,
+    archives: Path | None = None,
+    accepts_subset: bool = False,
+    published: Published | None = None,
+) -> Index:
+    """Index a directory of images, and write the index.
+
+    Images that an earlier call has read, and whose files have not changed since, are not read again, even if that call
+    was killed.
+
+    Args:
+        root: Directory of the images.
+        data: Data directory, in which the index will be.
+        stream: Where to print progress and notes.
+        threads: Number of images read and decoded at once.
+        archives: Directory of the original archives, to prove that the images are the original ones.
+        accepts_subset: Whether images may be missing.
+        published: What the images must be; by default ImageNet.
+
+    Raises:
+        ImagesError: Images are missing or cannot be used, or are not those of the archives.
+        PaperbenchError: A directory cannot be read, the index cannot be written, or another process is making one.
+    """
+    published, path = published or Published(), data / FILE_NAME
+    for directory in (root, archives):
+        if directory is not None and not directory.is_dir():
+            raise PaperbenchError(f"{directory} is not a directory. Name the one that holds ImageNet's images.")
+    if archives is not None:
+        if accepts_subset:
+            raise PaperbenchError("`--archives` proves complete images. Give it without `--subset`.")
+        _check_md5(archives, published, stream)
+    with _originals(archives, published) as originals, _partial(path) as partial:
+        source = originals if originals and archives and archives.samefile(root) else root
+        found = _collect(source, published.classes, partial, stream, threads)
+        problems = listed("image that cannot be used", "images that cannot be used", found.unusable)
+        if not problems and not found.lines:
+            raise ImagesError(f"{root} has no images of ImageNet ({found.layout}). Check the path.")
+        images = parse(_blocks(found.lines)) if found.lines else None
+        lacking = _lacking(images, published) if images else []
+        others = [
+            *listed("image is missing", "images are missing", found.missing),
+            *listed("file does not belong to ImageNet", "files do not belong to ImageNet", found.foreign),
+        ]
+        if not accepts_subset:
+            problems += others + lacking
+        if problems or images is None:
+            hint = "" if accepts_subset or found.unusable else " Accept what is there, as a subset, with `--subset`."
+            remedy = f"Repair this, then repeat the command: it reads only what has changed.{hint}"
+            raise ImagesError("\n".join([f"{root}:", *problems, remedy]))
+        for note in others:
+            print(f"paperbench: {note}", file=stream, flush=True)
+        header = Header(
+            schema="paperbench.imagenet/1",
+            root=_root(root, data),
+            layout=found.layout,
+            train=int(images.is_train.sum()),
+            test=int((~images.is_train).sum()),
+            fingerprint=fingerprint(*(images.part(root, is_train=part) for part in (True, False))),
+            is_complete=not lacking,
+            proven=partial.proven,
+        )
+        write_index(path, header, found.lines)
+        if originals is not None:
+            if source != originals:
+                _compare(found.lines, originals, data, stream, threads, published)
+            header = replace(header, proven=header.fingerprint)
+            write_index(path, header, found.lines)
+    return Index(header, root, images)
+
+
+def _root(root: Path, data: Path) -> str:
+    """Return the root as headers have it: relative if it is in the data directory."""
+    root, data = (Path(os.path.abspath(path)) for path in (root, data))  # noqa: PTH100  (links stay links)
+    return escaped(str(root.relative_to(data) if root.is_relative_to(data) else root))
+
+
+class _Partial(NamedTuple):
+    """An index that is being made.
+
+    Attributes:
+        known: sha256 of images by place, from an earlier index and an interrupted call.
+        proven: The fingerprint that was proven for the earlier index.
+        append: Writes lines.
+    """
+
+    known: dict[bytes, bytes]
+    proven: str | None
+    append: Callable[[Sequence[bytes]], None]
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[_Partial]:
+    """Lock the file of lines of an index that is being made; delete it once the body has succeeded.
+
+    Raises:
+        PaperbenchError: It cannot be written, or another process has it.
+    """
+    partial, end = path.with_name(path.name + PARTIAL), 0
+    with report_write_errors(partial, "--data DIR"):
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
+        stream = os.fdopen(os.open(partial, flags, 0o666), "a+b")
+
+    def whole_lines() -> Iterator[bytes]:
+        nonlocal end
+        for line in stream:
+            if line.endswith(b"\n"):  # a killed process may have written half a line
+                end += len(line)
+                yield line
+
+    def append(lines: Sequence[bytes]) -> None:
+        with report_write_errors(partial, "--data DIR"):
+            stream.write(b"".join(lines))
+            stream.flush()
+
+    try:
+        with report_write_errors(partial, "--data DIR"):
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_LINES_BYTES:
+                raise OSError("it is no file of paperbench's; delete it")
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_locked = os.path.samestat(status, partial.stat())
+            except (BlockingIOError, FileNotFoundError):  # the other one has just ended and deleted it
+                is_locked = False
+        if not is_locked:
+            raise PaperbenchError(f"Another process is making {path}. Wait until it has ended, or end it.")
+        with report_write_errors(partial, "--data DIR"):
+            known, proven = _earlier(path)
+            stream.seek(0)
+            known |= known_hashes(whole_lines())
+            stream.truncate(end)
+        yield _Partial(known, proven, append)
+        with report_write_errors(partial, "--data DIR"):
+            partial.unlink()
+    finally:
+        with suppress(OSError):  # what is left of a failed write
+            stream.close()
+
+
+def _earlier(path: Path) -> tuple[dict[bytes, bytes], str | None]:
+    """Return the sha256 of images by place, and the proven fingerprint, of an index; nothing if it is damaged."""
+    with suppress(PaperbenchError, FileNotFoundError):
+        proven = read_index(path).header.proven
+        with open_regular(path, _MAX_LINES_BYTES) as lines:
+            return known_hashes(lines), proven
+    return {}, None
+
+
+def _collect(
+    root: Path, classes: Sequence[str], partial: _Partial, stream: TextIO, threads: int, *, decodes: bool = True
+) -> _Found:
+    """Hash all images of a directory that are not known yet, and write their lines every second.
+
+    Args:
+        decodes: Whether to decode them, too, so that damaged ones are found.
+    """
+    layout = find_layout(root, classes)
+    found = _Found(layout.title)
+    new: list[bytes] = []
+    flushed = time.monotonic()
+
+    def examine(image: FoundImage) -> tuple[bytes, bool] | str:
+        path = root / image.path
+        try:
+            place = format_place(image.path, image.offset, image.length, path.stat())
+            if is_new := (sha256 := partial.known.pop(place, None)) is None:
+                data = read_image(path, image.offset, image.length)
+                if decodes:
+                    decode(data)
+                sha256 = hashlib.sha256(data).digest()
+        except ImageError as error:
+            return f"{image.path}{'' if image.path.endswith(image.name) else f' ({image.name})'} {error}"
+        except OSError as error:
+            return f"{image.path} cannot be read: {error.strerror or error}"
+        return format_line(image.split, image.label, sha256, place), is_new
+
+    try:
+        examined = _in_threads(examine, layout.images(), threads)
+        for one in _watched(examined, stream, f"indexing {layout.title}", "images"):
+            if isinstance(one, str):
+                found.unusable.append(one)
+                continue
+            line, is_new = one
+            found.lines.append(line)
+            if is_new:
+                new.append(line)
+            if time.monotonic() - flushed >= _SECONDS_BETWEEN_FLUSHES:
+                partial.append(new)
+                new, flushed = [], time.monotonic()
+    finally:
+        partial.append(new)
+    found.lines.sort()
+    found.foreign, found.missing = layout.foreign, layout.missing
+    return found
+
+
+def _in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """Yield the function's results in order. Only a few items at a time are taken and worked on."""
+    items, running = iter(items), deque[Future[list[R]]]()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        while chunk := list(islice(items, _CHUNK)):
+            running.append(pool.submit(lambda chunk: list(map(function, chunk)), chunk))
+            if len(running) > _CHUNKS_PER_THREAD * threads:
+                yield from running.popleft().result()
+        for future in running:
+            yield from future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _watched(
+    items: Iterable[T], stream: TextIO, what: str, unit: str, amount: Callable[[T], int] = lambda _: 1
+) -> Iterator[T]:
+    """Yield items and show their number: on a terminal as a bar, elsewhere as a line every ten seconds."""
+    done, printed, is_terminal = 0, time.monotonic(), stream.isatty()
+    with tqdm(desc=what, unit=f" {unit}", unit_scale=True, file=stream, disable=not is_terminal, leave=False) as bar:
+        for item in items:
+            yield item
+            done += amount(item)
+            bar.update(amount(item))
+            if not is_terminal and time.monotonic() - printed >= _SECONDS_BETWEEN_LINES:
+                print(f"{what}: {done:,} {unit}", file=stream, flush=True)
+                printed = time.monotonic()
+
+
+def listed(one: str, many: str, names: Sequence[str]) -> list[str]:
+    """Return a line that names the first problems of a kind, if there are any."""
+    if not names:
+        return []
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return [f"{len(names):,} {one if len(names) == 1 else many}: {'; '.join(names[:_LISTED])}{more}"]
+
+
+def _blocks(lines: Sequence[bytes]) -> Iterator[bytes]:
+    for first in range(0, len(lines), _LINES_PER_BLOCK):
+        yield b"".join(lines[first : first + _LINES_PER_BLOCK])
+
+
+def _lacking(images: Images, published: Published) -> list[str]:
+    """Return what is wrong with the numbers of images; nothing if they are those of ImageNet."""
+    of_class = {
+        is_train: np.bincount(images.label[images.is_train == is_train], minlength=len(published.classes))
+        for is_train in (True, False)
+    }
+    lacking = []
+    numbers = int(of_class[True].sum()), int(of_class[False].sum())
+    if numbers != (published.train, published.test):
+        lacking.append(
+            f"it has {numbers[0]:,} + {numbers[1]:,} images; ImageNet has {published.train:,} to train on and "
+            f"{published.test:,} to test"
+        )
+    untrained = [name for name, number in zip(published.classes, of_class[True], strict=True) if not number]
+    lacking += listed("class has no training images", "classes have no training images", untrained)
+    untested = [
+        f"{name} has {number}"
+        for name, number in zip(published.classes, of_class[False].tolist(), strict=True)
+        if number != published.test_per_class
+    ]
+    wanted = f"not have {published.test_per_class} test images"
+    lacking += listed(f"class does {wanted}", f"classes do {wanted}", untested)
+    if (median := int(np.median(images.length))) < published.median_bytes:
+        lacking.append(f"half of the images have {median:,} bytes or fewer: these are thumbnails")
+    return lacking
+
+
+def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
+    """Compare the original archives with their md5 sums.
+
+    Raises:
+        PaperbenchError: One is missing, or differs.
+    """
+    if absent := [name for name in published.md5 if not (archives / name).is_file()]:
+        raise PaperbenchError(f"{archives} lacks {listing(absent)}. `--archives` needs all original archives.")
+    for name, md5 in published.md5.items():
+        digest, path = hashlib.md5(usedforsecurity=False), archives / name
+        with open_regular(path, _MAX_ARCHIVE_BYTES) as archive:
+            parts = iter(lambda: archive.read(2**20), b"")
+            for part in _watched(parts, stream, f"checking {name}", "bytes", len):
+                digest.update(part)
+        if digest.hexdigest() != md5:
+            raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")
+
+
+@contextmanager
+def _originals(archives: Path | None, published: Published) -> Iterator[Path | None]:
+    """Yield a directory with links to the original archives, and nothing else that could give images or labels."""
+    if archives is None:
+        yield None
+        return
+    with TemporaryDirectory() as directory:
+        for name in published.md5:
+            Path(directory, name).symlink_to((archives / name).absolute())
+        yield Path(directory)
+
+
+def _compare(
+    lines: Sequence[bytes], originals: Path, data: Path, stream: TextIO, threads: int, published: Published
+) -> None:
+    """Compare the images with those of the archives.
+
+    Raises:
+        ImagesError: Some differ.
+    """
+    with _partial(data / "imagenet.archives") as partial:
+        original = _collect(originals, published.classes, partial, stream, threads, decodes=False)
+        if original.unusable:
+            raise ImagesError("\n".join(listed("image cannot be read", "images cannot be read", original.unusable)))
+        keys = Counter(line[:KEY_LENGTH] for line in original.lines)
+        keys.subtract(line[:KEY_LENGTH] for line in lines)
+        other = [line[PATH:-1].decode() for line in lines if keys[line[:KEY_LENGTH]] < 0]
+        if other:
+            raise ImagesError(
+                "\n".join(listed("image is not that of the archives", "images are not those of the archives", other))
+                + "\nThe index is kept, but not as that of the original images."
+            )
+
+
+def changed_containers(index: Index, stream: TextIO) -> list[str]:
+    """Return the containers that are missing, or have changed since they were indexed, by size and time of change."""
+    images, changed = index.images, []
+    _, first = np.unique(images.container, return_index=True)
+    rows = zip(images.size[first].tolist(), images.mtime[first].tolist(), images.paths, strict=True)
+    for size, mtime, path in _watched(rows, stream, "checking", "files"):
+        try:
+            status = (index.root / path).stat()
+        except OSError as error:
+            changed.append(f"{path}: {error.strerror or error}")
+        else:
+            if (status.st_size, modified(status)) != (size, mtime):
+                changed.append(f"{path} has changed")
+    return changed

@@ -1,0 +1,339 @@
+"""The file format of an index: a header, a line for each image in canonical order, and a checksum.
+
+The columns of a line are split ("test " or "train"), label, sha256, and the place: offset, length, size and time of
+change of the container, and its path. All but the path have a fixed width, so that numpy parses a million lines in
+seconds, and sorted lines are in canonical order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
+from paperbench.data.imagenet.synsets import synsets
+from paperbench.errors import PaperbenchError
+from paperbench.files import UNGUARDED, format_read_error, open_regular
+from paperbench.typed import Line, Natural, Problem, TypedError, from_json, raise_problems, to_json, typed
+
+FILE_NAME = "imagenet.index"
+"""Name of the index in the data directory."""
+_MAX_BYTES = 2**31
+"""Maximum size of an index; ImageNet's has 0.2 GB."""
+_MAX_HEADER_BYTES, _BLOCK_BYTES = 2**16, 2**23
+_MTIME_MODULUS = 10**18
+"""Modification times are kept modulo 31.7 years, as 18 digits; all that matters is whether they have changed."""
+
+KEY_LENGTH, PATH = 75, 134
+"""Length of split, label and sha256, and the first character of the path."""
+_HASH = slice(11, KEY_LENGTH)
+_NUMBERS = {"label": (6, 4), "offset": (76, 13), "length": (90, 10), "size": (101, 13), "mtime": (115, 18)}
+"""First character and width of the columns with numbers."""
+_LINE = re.compile(rb"(?:test |train) \d{4} ([0-9a-f]{64}) (\d{13} \d{10} \d{13} \d{18} [ -~]+\n)")
+_CHECKSUM = b"sha256 %s\n"
+_SPACES = [5, 10, 75, 89, 100, 114, 133]
+_KEPT = "".join(sorted(set(string.printable) - set(string.whitespace) - {"%"})) + " "
+"""Characters that are not escaped in paths."""
+
+Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+@typed
+class Header:
+    """First line of an index.
+
+    Attributes:
+        root: Directory of the containers, escaped as their paths are; absolute, or relative to that of the index.
+        layout: Kind of the containers.
+        train, test: Numbers of images.
+        fingerprint: That of the images.
+        is_complete: Whether the numbers of images and classes are those of ImageNet.
+        proven: The fingerprint of the original files, if it is known.
+    """
+
+    schema: Literal["paperbench.imagenet/1"]
+    root: Line
+    layout: Line
+    train: Natural
+    test: Natural
+    fingerprint: Sha256
+    is_complete: bool
+    proven: Sha256 | None = None
+
+    def __post_init__(self) -> None:
+        if self.proven == self.fingerprint and not self.is_complete:
+            raise_problems([Problem(("is_complete",), "is false, but the images are proven to be the original ones.")])
+
+
+class Images(NamedTuple):
+    """The lines of an index, as arrays of N numbers in canonical order.
+
+    Attributes:
+        is_train: Whether the image is in the training set.
+        hashes: (N, 32) uint8.
+        container: Index in `paths`.
+        size, mtime: Of the container: bytes, and what `modified` returns.
+        paths: The containers, below the root.
+    """
+
+    is_train: npt.NDArray[np.bool_]
+    label: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint8]
+    offset: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    size: npt.NDArray[np.int64]
+    mtime: npt.NDArray[np.int64]
+    container: npt.NDArray[np.int64]
+    paths: Sequence[str]
+
+    def part(self, root: Path, *, is_train: bool) -> ImageFiles:
+        """Return the images of the training or test set."""
+        first_train = len(self.label) - int(self.is_train.sum())
+        rows = slice(first_train, None) if is_train else slice(first_train)
+        return ImageFiles(
+            root,
+            labels=self.label[rows],
+            hashes=self.hashes[rows],
+            paths=self.paths,
+            container=self.container[rows],
+            offsets=self.offset[rows],
+            lengths=self.length[rows],
+        )
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index that has been read.
+
+    Attributes:
+        root: Directory of the containers.
+    """
+
+    header: Header
+    root: Path
+    images: Images
+
+    def dataset(self) -> PhotoDataset:
+        """Return the images as a data set.
+
+        Raises:
+            PaperbenchError: The list of classes is missing.
+        """
+        header, origin = self.header, f"{self.header.layout}; not compared with the original files"
+        is_canonical = header.fingerprint == header.proven
+        return PhotoDataset(
+            key="imagenet",
+            name="ImageNet (ILSVRC 2012)"
+            if header.is_complete
+            else f"ImageNet (subset: {header.train:,} + {header.test:,} images)",
+            origin=f"{header.layout}; the original files, by the md5 of their archives" if is_canonical else origin,
+            canonical=is_canonical,
+            unverified=header.is_complete and not is_canonical,
+            classes=synsets(),
+            train=self.images.part(self.root, is_train=True),
+            test=self.images.part(self.root, is_train=False),
+        )
+
+
+def modified(status: os.stat_result) -> int:
+    """Return the modification time as indices have it."""
+    return status.st_mtime_ns % _MTIME_MODULUS
+
+
+def escaped(path: str) -> str:
+    """Return a path as ASCII text of one line, for any file name that a system allows."""
+    return quote_from_bytes(os.fsencode(path), _KEPT)
+
+
+def unescaped(text: str) -> str:
+    """Return the path that was escaped."""
+    return os.fsdecode(unquote_to_bytes(text)) if "%" in text else text
+
+
+def format_place(path: str, offset: int, length: int, status: os.stat_result) -> bytes:
+    """Return the part of a line that says where an image is, with the newline.
+
+    Args:
+        status: Of the container.
+    """
+    return b"%013d %010d %013d %018d %s\n" % (
+        offset,
+        length,
+        status.st_size,
+        modified(status),
+        escaped(path).encode(),
+    )
+
+
+def format_line(split: str, label: int, sha256: bytes, place: bytes) -> bytes:
+    """Return the line of an image."""
+    return b"%-5s %04d %s %s" % (split.encode(), label, sha256.hex().encode(), place)
+
+
+class DamagedIndexError(Exception):
+    """Lines are not as paperbench writes them; the message says which."""
+
+
+def parse(blocks: Iterable[bytes]) -> Images:
+    """Return what blocks of whole, sorted lines say.
+
+    Raises:
+        DamagedIndexError: A line is not as this module writes it, or out of order.
+    """
+    numbers: dict[str, list[npt.NDArray[np.int64]]] = {name: [] for name in _NUMBERS}
+    is_train, hashes, container = [], [], []
+    paths: dict[str, int] = {}
+    before, last = 0, np.array([b""])
+    for block in blocks:
+        text = np.frombuffer(block, np.uint8)
+        ends = np.flatnonzero(text == ord("\n"))
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        if (is_short := ends - starts <= PATH).any():
+            raise DamagedIndexError(f"line {before + int(is_short.argmax()) + 2:,} is too short")
+        rows = np.lib.stride_tricks.sliding_window_view(text, PATH)[starts]
+        columns = {name: _digits(rows[:, first : first + width]) for name, (first, width) in _NUMBERS.items()}
+        digests, are_valid = _from_hex(rows[:, _HASH])
+        of_train = rows[:, 1] == ord("r")
+        splits = np.where(of_train[:, None], *(np.frombuffer(word, np.uint8) for word in (b"train", b"test ")))
+        names = [block[start:end] for start, end in zip((starts + PATH).tolist(), ends.tolist(), strict=True)]
+        are_valid &= (rows[:, _SPACES] == ord(" ")).all(1) & (rows[:, :5] == splits).all(1)
+        are_valid &= np.all([column >= 0 for column in columns.values()], axis=0)
+        are_valid &= (columns["label"] < len(synsets())) & (columns["length"] > 0)
+        are_valid &= columns["offset"] + columns["length"] <= columns["size"]
+        are_valid &= np.fromiter(map(_is_path, names), bool, len(names))
+        keys = np.concatenate([last, np.ascontiguousarray(rows[:, :KEY_LENGTH]).view(f"S{KEY_LENGTH}")[:, 0]])
+        are_valid &= keys[1:] >= keys[:-1]
+        if not are_valid.all():
+            raise DamagedIndexError(f"line {before + int(are_valid.argmin()) + 2:,} is damaged or out of order")
+        for name, column in columns.items():
+            numbers[name].append(column)
+        is_train.append(of_train)
+        hashes.append(digests)
+        container.append(np.array([paths.setdefault(name.decode(), len(paths)) for name in names], np.int64))
+        before, last = before + len(ends), keys[-1:]
+    if not before:
+        raise DamagedIndexError("it lists no images")
+    return Images(
+        np.concatenate(is_train),
+        hashes=np.concatenate(hashes),
+        container=np.concatenate(container),
+        paths=[unescaped(path) for path in paths],
+        **{name: np.concatenate(parts) for name, parts in numbers.items()},
+    )
+
+
+def _digits(characters: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Return the numbers in the rows; -1 where a character is no digit."""
+    digits = characters - np.uint8(ord("0"))  # others become large
+    numbers: npt.NDArray[np.int64] = digits @ 10 ** np.arange(characters.shape[1])[::-1]
+    return np.where((digits < 10).all(1), numbers, -1)
+
+
+_NIBBLES = np.full(256, 255, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+def _from_hex(characters: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Return the bytes in the rows, and whether they are lowercase hexadecimal."""
+    nibbles = _NIBBLES[characters]
+    are_hex: npt.NDArray[np.bool_] = nibbles.max(axis=1) < 16
+    return (nibbles[:, ::2] << 4 | nibbles[:, 1::2]).astype(np.uint8), are_hex
+
+
+def _is_path(name: bytes) -> bool:
+    """Whether a line's path is ASCII text below the root."""
+    if not name.isascii():
+        return False
+    if b"%" in name:
+        name = unquote_to_bytes(name)
+    return not name.startswith(b"/") and b"\0" not in name and (b".." not in name or b".." not in name.split(b"/"))
+
+
+def known_hashes(stream: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return the sha256 of each image by its place. Lines that are none of an image are left out."""
+    found = (_LINE.fullmatch(line) for line in stream)
+    return {line[2]: bytes.fromhex(line[1].decode()) for line in found if line}
+
+
+def write_index(path: Path, header: Header, lines: Iterable[bytes]) -> None:
+    """Replace an index.
+
+    Args:
+        lines: Those of the images, sorted.
+
+    Raises:
+        PaperbenchError: The file cannot be written; the old one is unchanged.
+    """
+    digest = hashlib.sha256()
+
+    def chunks() -> Iterator[bytes]:
+        for line in (to_json(header).encode() + b"\n", *lines):
+            digest.update(line)
+            yield line
+        yield _CHECKSUM % digest.hexdigest().encode()
+
+    UNGUARDED.write(path, chunks(), "--data DIR")
+
+
+def read_index(path: Path) -> Index:
+    """Read an index and check that it is as it was written.
+
+    Raises:
+        FileNotFoundError: There is none.
+        PaperbenchError: It cannot be read, or is damaged.
+    """
+    remedy = f"Index the images again: `paperbench data index imagenet DIR --data {shlex.quote(str(path.parent))}`"
+    digest = hashlib.sha256()
+
+    def blocks(stream: BufferedReader, left: int) -> Iterator[bytes]:
+        rest = b""
+        while left > 0 and (block := stream.read(min(left, _BLOCK_BYTES))):
+            left -= len(block)
+            digest.update(block)
+            whole, newline, last = block.rpartition(b"\n")
+            if newline:
+                yield rest + whole + newline
+                rest = last
+            elif len(rest) > _BLOCK_BYTES:
+                raise DamagedIndexError("a line is too long")
+            else:
+                rest += last
+        if rest:
+            raise DamagedIndexError("its last line is cut off")
+
+    try:
+        with open_regular(path, _MAX_BYTES) as stream:
+            first = stream.readline(_MAX_HEADER_BYTES)
+            header = from_json(Header, first)
+            digest.update(first)
+            left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
+            index = Index(header, path.parent / unescaped(header.root), parse(blocks(stream, left)))
+            if stream.read() != _CHECKSUM % digest.hexdigest().encode():
+                raise DamagedIndexError("its checksum does not match")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise PaperbenchError(format_read_error(path, error, "Check its permissions.")) from error
+    except (TypedError, DamagedIndexError, ValueError) as error:
+        raise PaperbenchError(
+            f"{path} was changed or is cut off: {error}. {remedy}; only new files are read."
+        ) from error
+    dataset = index.dataset()
+    if (len(dataset.train), len(dataset.test), dataset.fingerprint) != (header.train, header.test, header.fingerprint):
+        raise PaperbenchError(
+            f"{path} was changed: its header does not fit its lines. {remedy}; only new files are read."
+        )
+    return index

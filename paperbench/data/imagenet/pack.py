@@ -1,0 +1,186 @@
+"""Packing of Hugging Face's parquet files into tar files, from which an image can be read without its neighbours."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, NoReturn
+
+from tqdm import tqdm
+
+from paperbench.errors import PaperbenchError, listing, summarize_error
+from paperbench.files import UNGUARDED, is_leftover, list_directory, open_regular, report_write_errors
+
+_NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})\.parquet")
+_COLUMNS = {"image.bytes": "BYTE_ARRAY", "image.path": "BYTE_ARRAY", "label": "INT64"}
+"""The columns of Hugging Face's files, and their types."""
+_MAX_FILE_BYTES = 2**40
+_MAX_ROW_GROUP_BYTES = 2**30
+"""Maximum size of a row group, which may have to be read at once; Hugging Face's have some 11 MB."""
+_SYNSET = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")
+
+
+class Packed(NamedTuple):
+    """The numbers of images that were packed."""
+
+    train: int
+    test: int
+
+
+def pack(source: Path, target: Path, classes: Sequence[str]) -> Packed:
+    """Write a tar file for each parquet file, with the members `SYNSET/NAME.JPEG` and the images' bytes unchanged.
+
+    Tar files that an earlier call has finished are kept. Equal parquet files give equal tar files.
+
+    Args:
+        source: Directory of `train-*-of-*.parquet` and `validation-*-of-*.parquet`, or its parent, if it is `data`.
+        target: Directory of the tar files; created if it does not exist.
+        classes: The synsets by label.
+
+    Raises:
+        PaperbenchError: pyarrow is not installed, parquet files are missing, damaged or those of another data set, or
+            the tar files cannot be written.
+    """
+    files = _find_files(source)
+    rows = {}
+    for path in files:
+        with _opened(path) as file:
+            rows[path] = file.metadata.num_rows
+    shards = {path: target / f"{path.stem.replace('validation', 'val')}.tar" for path in files}
+    with report_write_errors(target, "OUT"):
+        target.mkdir(parents=True, exist_ok=True)
+        for leftover in filter(is_leftover, list_directory(target)):
+            leftover.unlink()
+        done = {path for path, shard in shards.items() if shard.exists()}
+        needed, free = sum(path.stat().st_size for path in files if path not in done), shutil.disk_usage(target).free
+    if needed > free:
+        raise PaperbenchError(
+            f"The shards need about {needed / 1e9:.1f} GB in {target}, which has {free / 1e9:.1f} GB left. Free some "
+            "space, or choose another directory."
+        )
+    initial = sum(rows[path] for path in done)
+    with tqdm(total=sum(rows.values()), initial=initial, unit=" images", disable=None) as bar:
+        for path, shard in shards.items():
+            if path not in done:
+                UNGUARDED.write(shard, _tar(_images(path, classes), bar), "OUT")
+    train = sum(count for path, count in rows.items() if path.name.startswith("train"))
+    return Packed(train, sum(rows.values()) - train)
+
+
+def _find_files(source: Path) -> list[Path]:
+    for directory in (source, source / "data"):
+        found = {path.name: match for path in list_directory(directory) if (match := _NAME.fullmatch(path.name))}
+        if found:
+            break
+    expected = []
+    for split in ("train", "validation"):
+        totals = {match[3] for match in found.values() if match[1] == split}
+        if len(totals) != 1:
+            raise PaperbenchError(
+                f"{directory if found else source} has {'two sets of' if totals else 'no'} files "
+                f"{split}-*-of-*.parquet. Give the directory of one download of ImageNet from Hugging Face."
+            )
+        expected += [f"{split}-{number:05}-of-{total}.parquet" for total in totals for number in range(int(total))]
+    if missing := [name for name in expected if name not in found]:
+        raise PaperbenchError(f"{directory} is incomplete. Download the missing files: {listing(missing)}.")
+    return [directory / name for name in expected]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a parquet file that has the right columns, and row groups of which each fits into memory.
+
+    Raises:
+        PaperbenchError: pyarrow is not installed, or the file cannot be read or is of another kind.
+    """
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise PaperbenchError(
+            f"pyarrow, which reads parquet files, cannot be imported ({summarize_error(error)}). Install it with "
+            "`pip install 'paperbench-resnets[parquet]'`."
+        ) from error
+    try:
+        with open_regular(path, _MAX_FILE_BYTES) as stream:
+            file = ParquetFile(stream, buffer_size=2**16)
+            columns = {column.path: column.physical_type for column in map(file.schema.column, range(len(file.schema)))}
+            if not _COLUMNS.items() <= columns.items():
+                raise PaperbenchError(
+                    f"{path} must have the columns {_listed(_COLUMNS)}, as on Hugging Face. It has "
+                    f"{_listed(columns) or 'none'}. Choose the directory of ImageNet's files."
+                )
+            # pyarrow does not say more of a row group safely: its column() ends the process if the codec is unknown.
+            sizes = (file.metadata.row_group(index).total_byte_size for index in range(file.num_row_groups))
+            if (largest := max(sizes, default=0)) > _MAX_ROW_GROUP_BYTES:
+                raise PaperbenchError(
+                    f"{path} has a row group of {largest:,} bytes; at most {_MAX_ROW_GROUP_BYTES:,} are allowed. Write "
+                    "it again with smaller ones."
+                )
+            yield file
+    except PaperbenchError:
+        raise
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise PaperbenchError(f"{path} cannot be read ({summarize_error(error)}). Download it again.") from error
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return listing([f"{name:.100} ({kind})" for name, kind in columns.items()])
+
+
+def _images(path: Path, classes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and bytes of the images of a parquet file. Holds a row group in memory.
+
+    Raises:
+        PaperbenchError: The file is damaged, or an image has no bytes, no label, or a path of another synset.
+    """
+    names: set[str] = set()
+    with _opened(path) as file:
+        number, size, limit = -1, 0, 2 * path.stat().st_size + 2**20
+        for number, row in enumerate(_rows(file)):
+            image, label = row["image"] or {}, row["label"]
+            data, origin = image.get("bytes"), image.get("path") or ""
+            if not data or not isinstance(data, bytes):
+                raise PaperbenchError(f"{path}: row {number} has no image. Download the file again.")
+            if label is None or not 0 <= label < len(classes):
+                raise PaperbenchError(
+                    f"{path}: row {number} has the label {label}; ImageNet has 0 to {len(classes) - 1}. Download "
+                    "the file again, or choose the directory of ImageNet's files."
+                )
+            synset = classes[label]
+            if set(_SYNSET.findall(origin)) - {synset}:
+                raise PaperbenchError(
+                    f"{path}: row {number} has the label of {synset}, but its path is {origin:.200}. In ImageNet from "
+                    "Hugging Face, labels count the synsets in alphabetical order."
+                )
+            size += tarfile.BLOCKSIZE + len(data)
+            if size > limit:  # a small file can repeat an image without end
+                raise PaperbenchError(f"{path} has far more images than its size allows. Download it again.")
+            stem = re.sub(r"[^A-Za-z0-9-]", "_", PurePosixPath(origin[-80:]).stem).removesuffix(f"_{synset}")
+            if not stem or stem in names:
+                stem = f"{path.stem}_{number:05}"
+            names.add(stem)
+            yield f"{synset}/{stem}.JPEG", data
+        if number + 1 != file.metadata.num_rows:
+            raise PaperbenchError(
+                f"{path} has only {number + 1:,} of {file.metadata.num_rows:,} rows. Download it again."
+            )
+
+
+def _rows(file: Any) -> Iterator[dict[str, Any]]:
+    for group in range(file.num_row_groups):  # one by one, as iter_batches keeps all those that it is given in memory
+        for batch in file.iter_batches(1, row_groups=[group], columns=[*_COLUMNS], use_threads=False):
+            yield from batch.to_pylist()
+
+
+def _tar(images: Iterable[tuple[str, bytes]], bar: tqdm[NoReturn]) -> Iterator[bytes]:
+    """Yield the parts of a tar file, the same whenever and by whomever it is written."""
+    for name, data in images:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        yield member.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
+        bar.update()
+    yield bytes(2 * tarfile.BLOCKSIZE)

@@ -1,0 +1,233 @@
+"""A tiny ImageNet, in each of the forms in which people have it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tarfile
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+SYNSETS = ("n01440764", "n02105855", "n03000684", "n03995372", "n15075141")
+"""Five synsets of ImageNet in alphabetical order."""
+DEVKIT_IDS = (4, 1, 5, 2, 3)
+"""ILSVRC's ids of these synsets: as in the devkit, in another order."""
+TRAIN_PER_CLASS, TEST_PER_CLASS = 4, 2
+
+
+class Example(NamedTuple):
+    """An image of the miniature.
+
+    Attributes:
+        split: "train" or "test".
+        label: Index in `SYNSETS`.
+        name: Of its file in the original archives.
+        data: Of its file.
+    """
+
+    split: str
+    label: int
+    name: str
+    data: bytes
+
+    @property
+    def synset(self) -> str:
+        return SYNSETS[self.label]
+
+
+@cache
+def examples() -> tuple[Example, ...]:
+    """Return all images: those for training by class, those for testing in the order of their names, not by class."""
+    rng = np.random.default_rng(17)
+    kinds = ["RGB"] * (TRAIN_PER_CLASS + TEST_PER_CLASS) * len(SYNSETS)
+    kinds[1], kinds[6], kinds[9], kinds[14], kinds[21], kinds[26] = "L", "CMYK", "PNG", "rotated", "CMYK", "L"
+    images = iter(encoded(rng, kind) for kind in kinds)
+    train = [
+        Example("train", label, f"{synset}_{10 + 7 * number}.JPEG", next(images))
+        for label, synset in enumerate(SYNSETS)
+        for number in range(TRAIN_PER_CLASS)
+    ]
+    labels = rng.permutation(np.repeat(np.arange(len(SYNSETS)), TEST_PER_CLASS)).tolist()
+    test = [
+        Example("test", label, f"ILSVRC2012_val_{number:08}.JPEG", next(images))
+        for number, label in enumerate(labels, start=1)
+    ]
+    return (*train, *test)
+
+
+def encoded(rng: np.random.Generator, kind: str = "RGB") -> bytes:
+    """Return the file of a random image: a JPEG file in Pillow's mode `kind`, one with EXIF rotation, or a PNG file."""
+    width, height = (int(side) for side in rng.integers(70, 140, 2))
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+    image = coarse.resize((width, height), Image.Resampling.BICUBIC)
+    stream, exif = io.BytesIO(), Image.Exif()
+    if kind == "PNG":
+        image.save(stream, "PNG")
+        return stream.getvalue()
+    if kind == "rotated":
+        exif[0x0112] = 6  # orientation: rotate by 90 degrees to display
+        kind = "RGB"
+    image.convert(kind).save(stream, "JPEG", quality=90, exif=exif)
+    return stream.getvalue()
+
+
+def of(split: str) -> list[Example]:
+    return [example for example in examples() if example.split == split]
+
+
+def write_folders(root: Path) -> Path:
+    """Write `train/SYNSET/*.JPEG` and `val/SYNSET/*.JPEG`."""
+    for example in examples():
+        write(root / _part(example) / example.synset / example.name, example.data)
+    return root
+
+
+def write_kaggle(root: Path) -> Path:
+    """Write the layout of Kaggle's archive, with a flat directory of test images."""
+    images, lists = root / "ILSVRC" / "Data" / "CLS-LOC", root / "ILSVRC" / "ImageSets" / "CLS-LOC"
+    for example in examples():
+        folder = example.synset if example.split == "train" else ""
+        write(images / _part(example) / folder / example.name, example.data)
+    write(images / "test" / "ILSVRC2012_test_00000001.JPEG", examples()[0].data)
+    write(root / "ILSVRC" / "Annotations" / "CLS-LOC" / "val" / "ILSVRC2012_val_00000001.xml", b"<annotation/>\n")
+    stems = {split: [example.name.removesuffix(".JPEG") for example in of(split)] for split in ("train", "test")}
+    numbered = {
+        "train_cls.txt": [f"{stem.split('_')[0]}/{stem} {i}" for i, stem in enumerate(stems["train"], start=1)],
+        "val.txt": [f"{stem} {i}" for i, stem in enumerate(stems["test"], start=1)],
+        "test.txt": ["ILSVRC2012_test_00000001 1"],
+    }
+    for name, lines in numbered.items():
+        write(lists / name, "".join(f"{line}\n" for line in lines).encode())
+    for split, name in (("train", "LOC_train_solution.csv"), ("test", "LOC_val_solution.csv")):
+        boxes = [f"{example.synset} 85 1 499 272 " * (1 + (i % 2)) for i, example in enumerate(of(split))]
+        rows = list(zip(stems[split], boxes, strict=True))[::-1]  # Kaggle's are in no order
+        write_csv(root / name, [("ImageId", "PredictionString"), *rows])
+    write_csv(root / "LOC_sample_submission.csv", [("ImageId", "PredictionString"), ("ILSVRC2012_test_00000001", "")])
+    write(root / "LOC_synset_mapping.txt", "".join(f"{synset} a thing\n" for synset in SYNSETS).encode())
+    return root
+
+
+def write_archives(root: Path) -> Path:
+    """Write the three original archives: a tar file of tar files, a flat tar file, and the devkit with its own ids."""
+    by_class = []
+    for synset in SYNSETS:
+        images = [(example.name, example.data) for example in of("train") if example.synset == synset]
+        by_class.append((f"{synset}.tar", tar(images)))
+    write(root / "ILSVRC2012_img_train.tar", tar(by_class))
+    write(root / "ILSVRC2012_img_val.tar", tar((example.name, example.data) for example in of("test")))
+    top = "ILSVRC2012_devkit_t12"
+    truth = "".join(f"{DEVKIT_IDS[example.label]}\n" for example in of("test"))
+    devkit = {
+        "readme.txt": b"...",
+        "data/meta.mat": _meta_mat(),
+        "data/ILSVRC2012_validation_ground_truth.txt": truth.encode(),
+    }
+    members = [(f"{top}/{name}", data) for name, data in devkit.items()]
+    write(root / f"{top}.tar.gz", tar(members, mode="w:gz"))
+    return root
+
+
+def _meta_mat() -> bytes:
+    """Return the devkit's table of synsets; the one with children is no class, as in the original."""
+    from scipy.io import savemat
+
+    kinds = [(name, object) for name in ("ILSVRC2012_ID", "WNID", "words", "gloss")]
+    kinds += [(name, object) for name in ("num_children", "children", "wordnet_height", "num_train_images")]
+    table = np.zeros((len(SYNSETS) + 1, 1), kinds)
+    for row, (number, synset) in enumerate(sorted(zip(DEVKIT_IDS, SYNSETS, strict=True))):
+        table[row, 0] = (
+            float(number),
+            synset,
+            "a thing",
+            "a thing",
+            0.0,
+            np.empty((0, 0)),
+            0.0,
+            float(TRAIN_PER_CLASS),
+        )
+    last = float(len(SYNSETS) + 1)
+    table[-1, 0] = (last, "n00001740", "all", "all", 2.0, np.array([[1.0, 2.0]]), 1.0, 0.0)
+    stream = io.BytesIO()
+    savemat(stream, {"synsets": table})
+    return stream.getvalue()
+
+
+def write_shards(root: Path) -> Path:
+    """Write tar files of `SYNSET/*.JPEG`: two of images for training, and one for testing."""
+    train, test = of("train"), of("test")
+    for name, shard in (
+        ("train-00000-of-00002.tar", train[::2]),
+        ("train-00001-of-00002.tar", train[1::2]),
+        ("val-00000-of-00001.tar", test),
+    ):
+        write(root / name, tar((f"{example.synset}/{example.name}", example.data) for example in shard))
+    return root
+
+
+def write_parquet(root: Path, *, rows_per_group: int = 3) -> Path:
+    """Write the files of Hugging Face's data set, with labels that are indices in `SYNSETS`."""
+    train, test = of("train"), of("test")
+    hidden = [Example("hidden", -1, "ILSVRC2012_test_00000001.JPEG", train[0].data)]
+    for name, shard in (
+        ("train-00000-of-00002", train[::2]),
+        ("train-00001-of-00002", train[1::2]),
+        ("validation-00000-of-00001", test),
+        ("test-00000-of-00001", hidden),
+    ):
+        rows = [(example.data, hugging_face_path(example), example.label) for example in shard]
+        write_parquet_file(root / "data" / f"{name}.parquet", rows, rows_per_group=rows_per_group)
+    return root
+
+
+def hugging_face_path(example: Example) -> str:
+    """Return the path of an image in Hugging Face's data set, whose names end with the synset."""
+    return example.name if example.label < 0 else example.name.replace(".", f"_{example.synset}.")
+
+
+def write_parquet_file(path: Path, rows: Sequence[tuple[bytes | None, str | None, int | None]], **options: Any) -> None:
+    """Write a file of the columns `image` and `label`.
+
+    Args:
+        rows: Bytes, path and label of each image.
+        options: `rows_per_group`, and options of pyarrow's `write_table`.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = pa.array([{"bytes": data, "path": name} for data, name, _ in rows], image)
+    table = pa.table({"image": images, "label": pa.array([label for _, _, label in rows], pa.int64())})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_table(table, path, row_group_size=options.pop("rows_per_group", 3), **options)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file, and its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    """Write a CSV file."""
+    with path.open("w", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows(rows)
+
+
+def tar(members: Iterable[tuple[str, bytes]], *, mode: Any = "w") -> bytes:
+    """Return a tar file with these members."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode, format=tarfile.GNU_FORMAT) as archive:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def _part(example: Example) -> str:
+    return "train" if example.split == "train" else "val"

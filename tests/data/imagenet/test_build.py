@@ -1,0 +1,418 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paperbench.data.imagenet import build, layout
+from paperbench.data.imagenet.build import ImagesError, Published, changed_containers, index_images
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.imagenet.index_file import FILE_NAME, Index
+from paperbench.data.sources import load_dataset, load_index
+from paperbench.errors import PaperbenchError
+from tests.data.imagenet.miniature import SYNSETS, examples, write_archives, write_folders, write_kaggle, write_shards
+from tests.helpers import ROOT
+
+IMAGES = len(examples())
+PARTIAL = FILE_NAME + build.PARTIAL
+ARCHIVES = ("ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_img_val.tar", "ILSVRC2012_img_train.tar")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    return write_folders(tmp_path / "folders")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files of which images have been read, in turn."""
+    paths: list[str] = []
+
+    def read_image(path: Path, offset: int, length: int) -> bytes:
+        paths.append(path.name)
+        return original(path, offset, length)
+
+    original = build.read_image
+    monkeypatch.setattr(build, "read_image", read_image)
+    return paths
+
+
+@pytest.fixture
+def miniature(monkeypatch: pytest.MonkeyPatch) -> Published:
+    """What is known of the miniature, as if it were ImageNet."""
+    monkeypatch.setattr(layout, "_TEST_IMAGES_PER_CLASS", 2)
+    return Published(classes=SYNSETS, train=20, test=10, test_per_class=2, median_bytes=100)
+
+
+def make(root: Path, data: Path, **options: Any) -> Index:
+    return index_images(root, data, io.StringIO(), **{"threads": 2, "accepts_subset": True, **options})
+
+
+def loaded(data: Path) -> PhotoDataset:
+    dataset = load_dataset("imagenet", data)
+    assert isinstance(dataset, PhotoDataset)
+    return dataset
+
+
+@pytest.mark.parametrize("write", [write_folders, write_kaggle, write_archives, write_shards])
+def test_index_has_each_image_by_label_and_sha256(write: Callable[[Path], Path], tmp_path: Path, data: Path) -> None:
+    make(write(tmp_path / "images"), data)
+    dataset = loaded(data)
+    for files, split in ((dataset.train, "train"), (dataset.test, "test")):
+        expected = sorted(
+            (dataset.classes.index(one.synset), hashlib.sha256(one.data).digest(), one.data)
+            for one in examples()
+            if one.split == split
+        )
+        found = [(files.labels[i], files.hashes[i].tobytes(), files.read(i)) for i in range(len(files))]
+        assert found == expected
+    assert (dataset.name, dataset.canonical, dataset.unverified) == ("ImageNet (subset: 20 + 10 images)", False, False)
+
+
+def test_image_is_read_again_only_if_its_file_has_changed(folders: Path, data: Path, read: list[str]) -> None:
+    first = make(folders, data)
+    assert len(read) == IMAGES
+    changed = next(folders.glob("train/*/*.JPEG"))
+    changed.write_bytes(examples()[5].data)
+    read.clear()
+    second = make(folders.rename(folders.with_name("moved")), data)
+    assert read == [changed.name]
+    assert second.header.fingerprint != first.header.fingerprint
+    assert loaded(data).fingerprint == second.header.fingerprint
+
+
+def test_damaged_index_is_not_trusted(folders: Path, data: Path, read: list[str]) -> None:
+    make(folders, data)
+    file = data / FILE_NAME
+    text = file.read_bytes()
+    place = text.index(b"train 0000 ") + 20
+    file.write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+    read.clear()
+    make(folders, data)
+    assert len(read) == IMAGES
+    assert file.read_bytes() == text
+
+
+SLOWLY = """
+import sys, time
+from pathlib import Path
+from paperbench.data.imagenet import build
+
+decode = build.decode
+build.decode = lambda data: (time.sleep(0.02), decode(data))
+build._CHUNK, build._SECONDS_BETWEEN_FLUSHES = 1, 0
+build.index_images(Path(sys.argv[1]), Path(sys.argv[2]), sys.stderr, threads=1, accepts_subset=True)
+"""
+
+
+def start_indexing(root: Path, data: Path, lines: int) -> subprocess.Popen[bytes]:
+    """Start a process that indexes slowly, and wait until it has written some lines."""
+    command = [sys.executable, "-c", SLOWLY, str(root), str(data)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    while process.poll() is None and (
+        not (data / PARTIAL).exists() or (data / PARTIAL).read_bytes().count(b"\n") < lines
+    ):
+        time.sleep(0.01)
+    assert process.poll() is None
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_indexing_goes_on_where_it_was(
+    number: signal.Signals, folders: Path, data: Path, tmp_path: Path, read: list[str]
+) -> None:
+    process = start_indexing(folders, data, lines=5)
+    process.send_signal(number)
+    process.wait()
+    assert not (data / FILE_NAME).exists()
+    known = (data / PARTIAL).read_bytes().count(b"\n")
+    assert 5 <= known < IMAGES
+    index = make(folders, data)
+    assert len(read) == IMAGES - known
+    assert not (data / PARTIAL).exists()
+    assert index.header == make(folders, tmp_path / "undisturbed").header
+
+
+def test_half_a_line_and_foreign_lines_are_dropped(
+    folders: Path, data: Path, read: list[str], miniature: Published
+) -> None:
+    make(folders, data)
+    lines = (data / FILE_NAME).read_bytes().splitlines(keepends=True)[1:-1]
+    (data / FILE_NAME).unlink()
+    (data / PARTIAL).write_bytes(b"".join([*lines[:9], b"nonsense\n", b"\xff" * 200 + b"\n", lines[9][:-1]]))
+    read.clear()
+    broken = next(folders.glob("train/*/*.JPEG"))
+    broken.write_bytes(b"")
+    with pytest.raises(ImagesError):
+        make(folders, data)
+    whole = (data / PARTIAL).read_bytes().splitlines(keepends=True)
+    assert sorted({*whole} & {*lines}) == [line for line in lines if broken.name.encode() not in line]
+
+
+def test_unusable_images_are_named_and_only_they_are_read_again(
+    folders: Path, data: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truncated, text, forbidden, *_ = sorted(folders.glob("train/*/*.JPEG"))
+    originals = {path: path.read_bytes() for path in (truncated, text)}
+    truncated.write_bytes(originals[truncated][:-400])
+    text.write_text("<html>not found</html>")
+    of_build = build.read_image
+
+    def refuse(path: Path, offset: int, length: int) -> bytes:
+        if path == forbidden:
+            raise PermissionError(13, "Permission denied", str(path))
+        return of_build(path, offset, length)
+
+    monkeypatch.setattr(build, "read_image", refuse)
+    with pytest.raises(ImagesError) as caught:
+        make(folders, data)
+    monkeypatch.setattr(build, "read_image", of_build)
+    message = str(caught.value)
+    assert "\n3 images that cannot be used: " in message
+    for path, reason in ((truncated, "truncated"), (text, "cannot identify"), (forbidden, "Permission denied")):
+        (part,) = (part for part in message.split("; ") if path.name in part)
+        assert reason in part
+    assert not (data / FILE_NAME).exists()
+    for path, content in originals.items():
+        path.write_bytes(content)
+    read.clear()
+    make(folders, data)
+    assert sorted(read) == [truncated.name, text.name, forbidden.name]
+
+
+def test_incomplete_images_are_refused_unless_subset(folders: Path, data: Path, miniature: Published) -> None:
+    shutil.rmtree(folders / "train" / SYNSETS[1])
+    lost = next((folders / "val" / SYNSETS[2]).iterdir())
+    lost.unlink()
+    (folders / "train" / SYNSETS[0] / "notes.txt").write_text("mine")
+    with pytest.raises(ImagesError) as caught:
+        make(folders, data, published=miniature, accepts_subset=False)
+    lines = str(caught.value).splitlines()
+    assert "it has 16 + 9 images; ImageNet has 20 to train on and 10 to test" in lines
+    assert f"1 class has no training images: {SYNSETS[1]}" in lines
+    assert f"1 class does not have 2 test images: {SYNSETS[2]} has 1" in lines
+    assert f"1 image is missing: {lost.stem}" in lines
+    assert f"1 file does not belong to ImageNet: train/{SYNSETS[0]}/notes.txt" in lines
+    assert lines[-1].endswith("Accept what is there, as a subset, with `--subset`.")
+    stream = io.StringIO()
+    index_images(folders, data, stream, published=miniature, accepts_subset=True, threads=1)
+    assert "notes.txt" in stream.getvalue()
+    assert loaded(data).name == "ImageNet (subset: 16 + 9 images)"
+
+
+def test_thumbnails_are_no_complete_data_set(folders: Path, data: Path) -> None:
+    with pytest.raises(ImagesError, match=r"half of the images have .* bytes or fewer: these are thumbnails"):
+        make(folders, data, accepts_subset=False)
+
+
+@pytest.fixture
+def archives(tmp_path: Path) -> Path:
+    return write_archives(tmp_path / "archives")
+
+
+@pytest.fixture
+def proving(archives: Path, miniature: Published) -> dict[str, Any]:
+    """The options that prove the miniature."""
+    md5 = {name: hashlib.md5((archives / name).read_bytes()).hexdigest() for name in ARCHIVES}
+    published = Published(SYNSETS, 20, 10, 2, median_bytes=100, md5=md5)
+    return {"archives": archives, "accepts_subset": False, "published": published}
+
+
+def facts(data: Path) -> tuple[str, bool, bool]:
+    dataset = loaded(data)
+    return dataset.name, dataset.canonical, dataset.unverified
+
+
+def test_complete_images_are_canonical_once_proven(
+    folders: Path, data: Path, tmp_path: Path, proving: dict[str, Any]
+) -> None:
+    unproven = {**proving, "archives": None}
+    make(folders, data, **unproven)
+    assert facts(data) == ("ImageNet (ILSVRC 2012)", False, True)
+    make(folders, data, **proving)
+    assert facts(data) == ("ImageNet (ILSVRC 2012)", True, False)
+    assert [path.name for path in data.iterdir()] == [FILE_NAME]
+    shutil.rmtree(folders / "train" / SYNSETS[0])
+    make(folders, data)
+    assert facts(data)[1:] == (False, False)
+    make(write_shards(tmp_path / "shards"), data, **unproven)
+    assert facts(data)[1:] == (True, False), "the fingerprint was proven"
+
+
+def test_archives_themselves_are_read_once(
+    archives: Path, data: Path, proving: dict[str, Any], read: list[str]
+) -> None:
+    make(archives, data, **proving)
+    assert len(read) == IMAGES
+    assert facts(data)[1:] == (True, False)
+    assert loaded(data).test.read(0) in {example.data for example in examples()}
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_proof_takes_labels_from_the_devkit_alone(
+    is_same: bool, archives: Path, folders: Path, data: Path, proving: dict[str, Any]
+) -> None:
+    images = [f"{example.name.removesuffix('.JPEG')},{SYNSETS[0]} 1 2 3 4\n" for example in examples()]
+    (archives / "LOC_val_solution.csv").write_text("".join(["ImageId,PredictionString\n", *images]))
+    write_folders(archives)
+    make(archives if is_same else folders, data, **proving)
+    assert facts(data)[1:] == (True, False)
+
+
+def test_images_that_differ_from_the_archives_are_named(folders: Path, data: Path, proving: dict[str, Any]) -> None:
+    (folders / "train" / SYNSETS[0] / examples()[0].name).write_bytes(examples()[-1].data)
+    message = f"1 image is not that of the archives: train/{SYNSETS[0]}/{examples()[0].name}"
+    with pytest.raises(ImagesError, match=message) as caught:
+        make(folders, data, **proving)
+    assert "The index is kept" in str(caught.value)
+    assert facts(data)[1:] == (False, True)
+
+
+def test_archives_must_be_there_and_have_their_md5(folders: Path, data: Path, proving: dict[str, Any]) -> None:
+    archive = proving["archives"] / ARCHIVES[2]
+    content = archive.read_bytes()
+    archive.write_bytes(content + bytes(512))
+    with pytest.raises(ImagesError, match=rf"{ARCHIVES[2]} is not the original archive: its md5 is"):
+        make(folders, data, **proving)
+    archive.unlink()
+    with pytest.raises(PaperbenchError, match=f"lacks {ARCHIVES[2]}"):
+        make(folders, data, **proving)
+    with pytest.raises(PaperbenchError, match="without `--subset`"):
+        make(folders, data, **{**proving, "accepts_subset": True})
+
+
+@pytest.mark.full  # importing torchvision takes seconds
+def test_original_archives_are_known_by_their_published_md5() -> None:
+    from torchvision.datasets.imagenet import ARCHIVE_META
+
+    assert dict(ARCHIVE_META.values()) == dict(Published().md5)
+
+
+def test_two_processes_do_not_index_at_once(folders: Path, data: Path) -> None:
+    process = start_indexing(folders, data, lines=1)
+    try:
+        with pytest.raises(PaperbenchError, match="Another process is making"):
+            make(folders, data)
+        assert process.wait() == 0
+    finally:
+        process.kill()
+    assert len(loaded(data).train) == 20
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """Let no file grow beyond a size, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["lines", "index"])
+def test_full_disk_loses_nothing(is_late: bool, folders: Path, data: Path, tmp_path: Path, read: list[str]) -> None:
+    make(write_shards(tmp_path / "shards"), data)
+    old = (data / FILE_NAME).read_bytes()
+    make(folders, tmp_path / "undisturbed")
+    size = (tmp_path / "undisturbed" / FILE_NAME).stat().st_size - 1 if is_late else 1_000
+    message = r"(?s)cannot be written: File too large\. Raise the limit"
+    with limited_files(size), pytest.raises(PaperbenchError, match=message):
+        make(folders, data)
+    assert (data / FILE_NAME).read_bytes() == old
+    assert {path.name for path in data.iterdir()} == {FILE_NAME, PARTIAL}
+    known = (data / PARTIAL).read_bytes().count(b"\n")
+    assert known == IMAGES if is_late else 0 < known < IMAGES
+    read.clear()
+    make(folders, data)
+    assert len(read) == IMAGES - known
+
+
+@pytest.mark.parametrize("name", ["pipe", "link", "directory", "terabyte", "data"])
+def test_what_is_no_file_of_lines_is_left_alone(name: str, folders: Path, data: Path) -> None:
+    data.mkdir()
+    target = data / PARTIAL
+    match name:
+        case "pipe":
+            os.mkfifo(target)
+        case "link":
+            (data / "other").write_text("mine")
+            target.symlink_to("other")
+        case "directory":
+            target.mkdir()
+        case "terabyte":
+            target.touch()
+            os.truncate(target, 2**40)
+        case "data":
+            data.rmdir()
+            data.write_text("mine")
+    with pytest.raises(PaperbenchError, match=r"cannot be written: .*Choose another directory \(`--data DIR`\)"):
+        make(folders, data)
+    assert not (data / "other").exists() or (data / "other").read_text() == "mine"
+
+
+def test_directory_that_is_none_or_has_no_images_is_an_error(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("missing", "file"):
+        with pytest.raises(PaperbenchError, match=f"{name} is not a directory"):
+            make(tmp_path / name, data)
+    (tmp_path / "train" / SYNSETS[0]).mkdir(parents=True)
+    with pytest.raises(PaperbenchError, match="no images of ImageNet"):
+        make(tmp_path, data)
+
+
+def test_images_in_the_data_directory_move_with_it(folders: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    make(folders.rename(data / "images"), data)
+    dataset = loaded(data.rename(tmp_path / "moved"))
+    assert hashlib.sha256(dataset.train.read(0)).digest() == dataset.train.hashes[0].tobytes()
+
+
+def test_changed_or_missing_files_are_found_and_not_read(folders: Path, data: Path) -> None:
+    make(folders, data)
+    assert changed_containers(load_index(data), io.StringIO()) == []
+    dataset = loaded(data)
+    gone, changed = (dataset.train.paths[dataset.train.container[i]] for i in (0, 1))
+    (folders / gone).unlink()
+    (folders / changed).write_bytes(examples()[-1].data)
+    assert sorted(changed_containers(load_index(data), io.StringIO())) == sorted(
+        [f"{gone}: No such file or directory", f"{changed} has changed"]
+    )
+    with pytest.raises(PaperbenchError, match="cannot be read: No such file"):
+        dataset.train.read(0)
+    with pytest.raises(PaperbenchError, match="has changed since it was indexed"):
+        dataset.train.read(1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "text"), [(io.StringIO(), "indexing class folders: 1 images\n"), (Terminal(), "class folders:")]
+)
+def test_progress_is_shown(
+    stream: io.StringIO, text: str, folders: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
+    index_images(folders, data, stream, threads=1, accepts_subset=True)
+    assert text in stream.getvalue()

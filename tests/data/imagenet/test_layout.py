@@ -1,0 +1,451 @@
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+
+from paperbench.data.imagenet import labels
+from paperbench.data.imagenet.layout import Layout, find_layout
+from paperbench.errors import PaperbenchError
+
+CLASSES = ("n01440764", "n01443537", "n02105855", "n03995372")
+IDS = {3: "n01440764", 1: "n01443537", 4: "n02105855", 2: "n03995372"}
+"""The development kit's numbers, in an order of their own."""
+VALIDATION = ("n02105855", "n01440764", "n03995372", "n02105855", "n01443537", "n01440764")
+"""Synsets of the validation images in order."""
+TRAIN = {
+    f"{synset}/{synset}_{number}.JPEG": f"{synset} {number}".encode() * (number % 100)
+    for synset in CLASSES
+    for number in (7, 10026)
+}
+VAL = {f"ILSVRC2012_val_{number:08}.JPEG": f"validation {number}".encode() for number in range(1, 7)}
+TRUTH = dict(zip(VAL, VALIDATION, strict=True))
+IMAGES = {("train", CLASSES.index(name[:9]), data) for name, data in TRAIN.items()} | {
+    ("test", CLASSES.index(TRUTH[name]), data) for name, data in VAL.items()
+}
+
+
+def write(root: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+
+
+def tar(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT, mtime: float = 1.5) -> bytes:
+    """Return a tar file. In the PAX format, the fractional time makes an extended header for every member."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), mtime
+            archive.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def meta(ids: dict[int, str] = IDS, *, compress: bool = True) -> bytes:
+    """Return the table of synsets as the development kit has it, with an inner node of the hierarchy at the end."""
+    names = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height")
+    synsets = np.empty((len(ids) + 1, 1), [(name, object) for name in names])
+    for row, (number, synset) in enumerate([*ids.items(), (1001, "n00001740")]):
+        children = np.array([[1.0, 2.0]]) if row == len(ids) else np.zeros((1, 0))
+        synsets[row, 0] = (float(number), synset, "café, coffee shop", "a gloss", float(children.size), children, 0.0)
+    stream = io.BytesIO()
+    scipy.io.savemat(stream, {"other": np.eye(3), "synsets": synsets}, do_compression=compress)
+    return stream.getvalue()
+
+
+def devkit(table: bytes | None = None, truth: Iterable[str] = VALIDATION) -> dict[str, bytes]:
+    numbers = {synset: number for number, synset in IDS.items()}
+    lines = "".join(f"{numbers[synset]}\n" for synset in truth)
+    return {
+        "ILSVRC2012_devkit_t12/data/meta.mat": meta() if table is None else table,
+        "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": lines.encode(),
+        "ILSVRC2012_devkit_t12/readme.txt": b"ILSVRC2012",
+    }
+
+
+KIT = {"ILSVRC2012_devkit_t12.tar.gz": gzip.compress(tar(devkit()))}
+SOLUTION = "ImageId,PredictionString\n" + "".join(
+    f"{name[:-5]},{synset} 85 1 499 272 {synset} 1 2 3 4 \n" for name, synset in reversed(TRUTH.items())
+)
+CSV = {"LOC_val_solution.csv": SOLUTION.encode()}
+FOLDERS = {f"train/{name}": data for name, data in TRAIN.items()}
+VAL_FOLDERS = {f"val/{TRUTH[name]}/{name}": data for name, data in VAL.items()}
+FLAT = {f"val/{name}": data for name, data in VAL.items()}
+CLASS_TARS = {
+    f"{synset}.tar": tar({name[10:]: data for name, data in TRAIN.items() if name.startswith(synset)})
+    for synset in CLASSES
+}
+ARCHIVES = {"ILSVRC2012_img_train.tar": tar(CLASS_TARS), "ILSVRC2012_img_val.tar": tar(VAL)}
+
+
+def halves(files: dict[str, bytes]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    items = list(files.items())
+    return dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
+
+
+def shards(split: str, files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> dict[str, bytes]:
+    return {f"{split}-{number:05}.tar": tar(part, form) for number, part in enumerate(halves(files))}
+
+
+def with_labels(files: dict[str, bytes], labels: Iterable[int]) -> dict[str, bytes]:
+    """Return the members of webdataset's shards."""
+    members = {}
+    for (name, data), label in zip(files.items(), labels, strict=True):
+        key = name.rpartition("/")[2].removesuffix(".JPEG")
+        members |= {f"{key}.cls": str(label).encode(), f"{key}.jpg": data, f"{key}.json": b"{}"}
+    return members
+
+
+TRAIN_LABELS = [CLASSES.index(name[:9]) for name in TRAIN]
+VAL_LABELS = [CLASSES.index(synset) for synset in VALIDATION]
+
+
+def below(directory: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{directory}/{name}": data for name, data in files.items()}
+
+
+KAGGLE = CSV | below("ILSVRC/Data/CLS-LOC", FOLDERS | FLAT | {"test/ILSVRC2012_test_00000001.JPEG": b"no label"})
+LAYOUTS = {
+    "folders": FOLDERS | VAL_FOLDERS,
+    "folder validation": FOLDERS | {f"validation/{name[4:]}": data for name, data in VAL_FOLDERS.items()},
+    "flat images, csv": FOLDERS | FLAT | CSV,
+    "flat images, devkit": FOLDERS | FLAT | devkit(),
+    "flat images, devkit archive": FOLDERS | FLAT | KIT,
+    "flat and folders": FOLDERS | CSV | dict([*list(FLAT.items())[:3], *list(VAL_FOLDERS.items())[3:]]),
+    "Kaggle": KAGGLE,
+    "list above the folders": below("imagenet", FOLDERS | FLAT) | CSV,
+    "parent of Kaggle": below("imagenet", KAGGLE) | {"other/train/a/b.txt": b""},
+    "archives, devkit": ARCHIVES | KIT,
+    "archives, csv": ARCHIVES | CSV,
+    "archives of classes": below("train", CLASS_TARS) | VAL_FOLDERS,
+    "folders and an archive": FOLDERS | {"ILSVRC2012_img_val.tar": tar(VAL, tarfile.GNU_FORMAT)} | CSV,
+    "shards": shards("train", TRAIN) | shards("val", {name[4:]: data for name, data in VAL_FOLDERS.items()}),
+    "shards in directories": shards("train", {f"./train/{name}": data for name, data in TRAIN.items()})
+    | shards("validation", VAL_FOLDERS, tarfile.USTAR_FORMAT),
+    "webdataset": shards("imagenet1k-train", with_labels(TRAIN, TRAIN_LABELS))
+    | shards("imagenet1k-validation", with_labels(VAL, VAL_LABELS)),
+}
+
+
+def read(root: Path, layout: Layout) -> list[tuple[str, int, bytes]]:
+    """Return split, label and bytes of all images, read where the layout says that they are."""
+    found = []
+    for image in layout.images():
+        with (root / image.path).open("rb") as stream:
+            stream.seek(image.offset)
+            found.append((image.split, image.label, stream.read(image.length)))
+    return found
+
+
+def error_message(root: Path) -> str:
+    with pytest.raises(PaperbenchError) as caught:
+        list(find_layout(root, CLASSES).images())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_has_the_same_images(name: str, tmp_path: Path) -> None:
+    write(tmp_path, LAYOUTS[name])
+    layout = find_layout(tmp_path, CLASSES)
+    found = read(tmp_path, layout)
+    assert set(found) == IMAGES
+    assert len(found) == len(IMAGES)
+    assert (layout.foreign, layout.missing) == ([], [])
+
+
+@pytest.mark.parametrize("directory", ["ILSVRC", "ILSVRC/Data/CLS-LOC"])
+def test_labels_are_found_above_the_directory(directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, KAGGLE)
+    if directory == "ILSVRC":
+        (tmp_path / "LOC_val_solution.csv").rename(tmp_path / "ILSVRC" / "LOC_val_solution.csv")
+    monkeypatch.chdir(tmp_path / directory)
+    assert set(read(Path(), find_layout(Path(), CLASSES))) == IMAGES
+
+
+def test_images_come_in_order_of_their_containers(tmp_path: Path) -> None:
+    write(tmp_path, FOLDERS | VAL_FOLDERS)
+    layout = find_layout(tmp_path, CLASSES)
+    paths = [image.path for image in layout.images()]
+    assert paths == [*sorted(FOLDERS), *sorted(VAL_FOLDERS)]
+    assert layout.title == "class folders"
+    assert {image.name for image in layout.images()} == {path.rpartition("/")[2] for path in paths}
+
+
+def element(kind: int, content: bytes) -> bytes:
+    """Return an element of a MATLAB file."""
+    if len(content) <= 4:
+        return struct.pack("<HH4s", kind, len(content), content)
+    return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
+
+
+def matrix(kind: int, *content: bytes, name: bytes = b"", size: int = 1) -> bytes:
+    flags, shape = element(6, struct.pack("<II", kind, 0)), element(5, struct.pack("<ii", size, 1))
+    return element(14, flags + shape + element(1, name) + b"".join(content))
+
+
+MATLAB = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+
+
+def test_devkit_is_read_as_matlab_writes_it(tmp_path: Path) -> None:
+    fields = b"WNID".ljust(32, b"\0") + b"ILSVRC2012_ID".ljust(32, b"\0")
+    content = [element(5, struct.pack("<i", 32)), element(1, fields)]
+    for number, synset in [*IDS.items(), (1001, "n00001740")]:
+        content.append(matrix(4, element(4, synset.encode("utf-16-le")), size=9))
+        content.append(matrix(6, element(4, struct.pack("<H", number))))
+    table = zlib.compress(matrix(2, *content, name=b"synsets", size=len(IDS) + 1))
+    write(tmp_path, FLAT | devkit(MATLAB + struct.pack("<II", 15, len(table)) + table))
+    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == VAL_LABELS
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_devkit_numbers_are_mapped_to_synsets(compress: bool, tmp_path: Path) -> None:
+    ids = {number: CLASSES[number % 4] for number in (1, 2, 3, 4)}
+    write(tmp_path, FLAT | devkit(meta(ids, compress=compress), truth=[IDS[number] for number in (1, 2, 3, 4, 4, 4)]))
+    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == [1, 2, 3, 0, 0, 0]
+
+
+@pytest.mark.parametrize("files", [FLAT, {"ILSVRC2012_img_val.tar": ARCHIVES["ILSVRC2012_img_val.tar"]}])
+def test_error_without_validation_labels_names_the_files_to_add(files: dict[str, bytes], tmp_path: Path) -> None:
+    write(tmp_path, FOLDERS | files)
+    with pytest.raises(PaperbenchError) as caught:
+        find_layout(tmp_path, CLASSES)
+    assert "LOC_val_solution.csv" in str(caught.value)
+    assert "ILSVRC2012_devkit_t12.tar.gz" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (FOLDERS | ARCHIVES | CSV, ("train/", "ILSVRC2012_img_train.tar")),
+        (FOLDERS | shards("train", TRAIN), ("train/", "train-*.tar")),
+        (shards("train", TRAIN) | shards("imagenet-train", TRAIN), ("train-*.tar", "imagenet-train-*.tar")),
+        (VAL_FOLDERS | {"validation/n01440764/a.JPEG": b""}, ("val/", "validation/")),
+        (FOLDERS | KAGGLE, ("train/", "ILSVRC/Data/CLS-LOC/train/")),
+        (below("a", FOLDERS) | below("b", shards("train", TRAIN)), ("a/train/", "b/train-*.tar")),
+        (shards("train", TRAIN) | {"train-00000-of-00294.parquet": b""}, ("train-*.tar", "train-*.parquet")),
+    ],
+)
+def test_two_layouts_are_an_error_that_names_both(
+    files: dict[str, bytes], named: tuple[str, str], tmp_path: Path
+) -> None:
+    write(tmp_path, files)
+    message = error_message(tmp_path)
+    assert all(name in message for name in named)
+
+
+def test_truncated_archive_in_an_archive_is_named(tmp_path: Path) -> None:
+    inner = CLASS_TARS["n01440764.tar"].rstrip(b"\0")
+    classes = CLASS_TARS | {"n01440764.tar": inner + bytes(-len(inner) % 512)}
+    write(tmp_path, {"ILSVRC2012_img_train.tar": tar(classes)})
+    assert "ILSVRC2012_img_train.tar: n01440764.tar is truncated" in error_message(tmp_path)
+
+
+def test_class_as_directory_and_archive_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, FOLDERS | {"train/n01443537.tar": CLASS_TARS["n01443537.tar"]})
+    assert "n01443537 both as a directory and as an archive" in error_message(tmp_path)
+
+
+@pytest.mark.parametrize("directory", ["", "data/"])
+def test_parquet_files_are_to_be_packed(directory: str, tmp_path: Path) -> None:
+    names = ("train-00000-of-00294", "validation-00000-of-00014", "test-00000-of-00028")
+    write(tmp_path, {f"{directory}{name}.parquet": b"PAR1" for name in names})
+    assert f"paperbench data pack imagenet {tmp_path} OUT" in error_message(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ILSVRC2012_img_train.tar.gz", "train-00000.tar.gz", "train-00000.tar"])
+def test_compressed_archives_are_to_be_decompressed(name: str, tmp_path: Path) -> None:
+    write(tmp_path, {name: gzip.compress(tar(TRAIN))})
+    message = error_message(tmp_path)
+    assert name.replace("00000", "*") in message or name in message
+    assert "compress" in message
+
+
+@pytest.mark.parametrize("files", [FOLDERS, below("train", CLASS_TARS), below("train", VAL)])
+def test_error_for_one_of_the_sets_names_its_parent(files: dict[str, bytes], tmp_path: Path) -> None:
+    write(tmp_path, files)
+    assert f"train/ and val/, such as {tmp_path}." in error_message(tmp_path / "train")
+
+
+@pytest.mark.parametrize("files", [{}, {"train/cat/a.JPEG": b""}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
+def test_directory_without_images_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
+    write(tmp_path, files)
+    assert "train/<synset>/" in error_message(tmp_path)
+
+
+@pytest.mark.parametrize("root", ["missing", "file"])
+def test_root_that_is_no_directory_is_an_error(root: str, tmp_path: Path) -> None:
+    write(tmp_path, {"file": b""})
+    assert str(tmp_path / root) in error_message(tmp_path / root)
+
+
+def test_foreign_files_are_listed_and_hidden_ones_ignored(tmp_path: Path) -> None:
+    foreign = {
+        *("train/n99999999", "train/n01440764/Thumbs.db", "train/n01440764/notes.txt", "train/n01440764/sub"),
+        *("train/n01440764/folder.JPEG", "train/loose.JPEG", "val/unlisted.JPEG"),
+    }
+    write(tmp_path, FOLDERS | FLAT | CSV | {name: b"" for name in foreign if "sub" not in name and "." in name[-5:]})
+    (tmp_path / "train/n01440764/folder.JPEG").unlink()
+    write(tmp_path, {f"train/n01440764/{name}/a.JPEG": b"" for name in ("sub", "folder.JPEG")})
+    write(tmp_path, {"train/n99999999/a.JPEG": b"", "meta.bin": b"", "dataset.yaml": b"", "ILSVRC/ImageSets/a": b""})
+    write(tmp_path, {"train/.DS_Store": b"", "train/n01440764/._a.JPEG": b"", "val/.a.JPEG": b""})
+    layout = find_layout(tmp_path, CLASSES)
+    assert set(read(tmp_path, layout)) == IMAGES
+    assert set(layout.foreign) == foreign
+
+
+def test_foreign_members_of_tar_files_are_listed(tmp_path: Path) -> None:
+    members = TRAIN | {"n01440764/Thumbs.db": b"", "n01440764/._a.JPEG": b"", "n99999999/a.JPEG": b"", "a.bin": b""}
+    write(tmp_path, {"train-0.tar": tar(members)})
+    write(tmp_path, {"ILSVRC2012_img_val.tar": tar(VAL | {"unlisted.JPEG": b""})} | CSV)
+    layout = find_layout(tmp_path, CLASSES)
+    assert set(read(tmp_path, layout)) == IMAGES
+    train = {f"train-0.tar: {name}" for name in ("n01440764/Thumbs.db", "n99999999/a.JPEG", "a.bin")}
+    assert set(layout.foreign) == {*train, "ILSVRC2012_img_val.tar: unlisted.JPEG"}
+
+
+def test_suffix_decides_what_is_an_image(tmp_path: Path) -> None:
+    suffixes = (".JPEG", ".jpeg", ".jpg", ".JPG", ".png", ".PNG")
+    write(tmp_path, {f"train/n01440764/{number}{suffix}": b"" for number, suffix in enumerate((*suffixes, ".gif"))})
+    layout = find_layout(tmp_path, CLASSES)
+    assert [image.name for image in layout.images()] == [f"{n}{suffix}" for n, suffix in enumerate(suffixes)]
+    assert layout.foreign == ["train/n01440764/6.gif"]
+
+
+def test_classes_may_have_any_names(tmp_path: Path) -> None:
+    write(tmp_path, {"train/tram/a.png": b"a", "train/china/b.png": b"b", "val/china/c.png": b"c"})
+    layout = find_layout(tmp_path, ("china", "flower", "tram"))
+    assert read(tmp_path, layout) == [("train", 0, b"b"), ("train", 2, b"a"), ("test", 0, b"c")]
+
+
+LISTS = {
+    "train_cls.txt": "".join(f"{name[:-5]} {number}\n" for number, name in enumerate(TRAIN, 1)).encode(),
+    "val.txt": "".join(f"{name[:-5]} {number}\n" for number, name in enumerate(VAL, 1)).encode(),
+}
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        CSV | below("ILSVRC/ImageSets/CLS-LOC", LISTS),
+        KIT | below("ILSVRC/ImageSets/CLS-LOC", {"train_cls.txt": LISTS["train_cls.txt"]}),
+        CSV | {"LOC_train_solution.csv": "".join(f"{name[10:-5]},{name[:9]} 1 2 3 4 \n" for name in TRAIN).encode()},
+    ],
+)
+def test_listed_images_that_are_absent_are_missing(lists: dict[str, bytes], tmp_path: Path) -> None:
+    files = {name: data for name, data in KAGGLE.items() if name not in CSV} | lists
+    del files["ILSVRC/Data/CLS-LOC/train/n01443537/n01443537_7.JPEG"]
+    del files["ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"]
+    write(tmp_path, files)
+    link = "ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"
+    (tmp_path / link).symlink_to("gone")
+    layout = find_layout(tmp_path, CLASSES)
+    for _ in range(2):
+        assert len(read(tmp_path, layout)) == len(IMAGES) - 2
+        assert layout.missing == ["n01443537_7", link]
+    (tmp_path / link).unlink()
+    assert len(read(tmp_path, layout)) == len(IMAGES) - 2
+    assert layout.missing == ["n01443537_7", "ILSVRC2012_val_00000003"]
+
+
+@pytest.mark.parametrize(("kept", "missing"), [(198, 2), (100, 0)])
+def test_gaps_in_numbers_of_a_full_validation_set_are_missing(kept: int, missing: int, tmp_path: Path) -> None:
+    names = [f"ILSVRC2012_val_{number:08}" for number in range(1, 201)]  # four classes
+    write(tmp_path, {"val-0.tar": tar({f"n01440764/{name}_n01440764.JPEG": b"" for name in names[-kept:]})})
+    layout = find_layout(tmp_path, CLASSES)
+    assert len(list(layout.images())) == kept
+    assert layout.missing == names[:missing]
+
+
+def test_links_are_followed_and_dangling_ones_are_missing(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere", FOLDERS | VAL_FOLDERS)
+    root = tmp_path / "root"
+    (root / "train").mkdir(parents=True)
+    (root / "val").symlink_to(tmp_path / "elsewhere" / "val")
+    for synset in CLASSES[:3]:
+        (root / "train" / synset).symlink_to(tmp_path / "elsewhere" / "train" / synset)
+    (root / "train" / CLASSES[3]).mkdir()
+    for file in (tmp_path / "elsewhere" / "train" / CLASSES[3]).iterdir():
+        (root / "train" / CLASSES[3] / file.name).symlink_to(file)
+    (root / "train" / CLASSES[3] / "gone.JPEG").symlink_to(tmp_path / "gone")
+    (root / "train" / CLASSES[3] / "itself.JPEG").symlink_to("itself.JPEG")
+    (root / "train" / CLASSES[3] / "loop").symlink_to(root)
+    layout = find_layout(root, CLASSES)
+    assert set(read(root, layout)) == IMAGES
+    assert layout.missing == [f"train/{CLASSES[3]}/gone.JPEG", f"train/{CLASSES[3]}/itself.JPEG"]
+    assert layout.foreign == [f"train/{CLASSES[3]}/loop"]
+
+
+def test_shard_that_is_a_dangling_link_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, shards("train", TRAIN))
+    (tmp_path / "train-00002.tar").symlink_to("gone")
+    assert "train-00002.tar cannot be read" in error_message(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [(b"4", "from 0 to 3, not b'4'"), (b"-1", "not b'-1'"), (b"x", "not b'x'"), (b"", "b''"), (b"1", "another class")],
+)
+def test_webdataset_label_must_be_the_rank_of_the_synset(label: bytes, message: str, tmp_path: Path) -> None:
+    key = "n01440764_10026"
+    write(tmp_path, {"train-0.tar": tar({f"{key}.jpg": b"", f"{key}.cls": label})})
+    found = error_message(tmp_path)
+    assert message in found
+    assert f"train-0.tar: {key}.cls" in found
+
+
+def test_image_without_label_in_a_shard_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, {"train-0.tar": tar({"a.jpg": b"", "a.json": b"", "b.cls": b"1"})})
+    assert "train-0.tar: a: the image has no label" in error_message(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("solution", "message"),
+    [
+        (b"h\nILSVRC2012_val_00000001,n99999999 1 2 3 4\n", "line 2 names no known class"),
+        (b"h\nILSVRC2012_val_00000001\n", "line 2 names no known class"),
+    ],
+)
+def test_damaged_solution_is_an_error(solution: bytes, message: str, tmp_path: Path) -> None:
+    write(tmp_path, FLAT | {"LOC_val_solution.csv": solution})
+    assert message in error_message(tmp_path)
+
+
+def test_devkit_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, FLAT | KIT)
+    find_layout(tmp_path, CLASSES)
+    monkeypatch.setattr(labels, "_MAX_DEVKIT_BYTES", 8_000)
+    assert "larger than the original" in error_message(tmp_path)
+
+
+def changed_devkit(**changes: bytes) -> dict[str, bytes]:
+    """Return a development kit with other contents of files, which are given by the stems of their names."""
+    return {name: changes.get(Path(name).stem, data) for name, data in devkit().items()}
+
+
+@pytest.mark.parametrize(
+    ("kit", "message"),
+    [
+        (changed_devkit(ILSVRC2012_validation_ground_truth=b"1\n5\n"), "line 2: b'5' is the number of no known class"),
+        (changed_devkit(ILSVRC2012_validation_ground_truth=b"1001\n"), "line 1: b'1001' is the number of no known"),
+        (changed_devkit(meta=b"MATLAB 7.3"), "not a MATLAB file of version 5"),
+        (changed_devkit(meta=meta(compress=False)[:-200]), "truncated"),
+        (changed_devkit(meta=meta()[:-20]), "truncated"),
+        (dict(list(devkit().items())[1:]), "meta.mat is missing"),
+        ({"ILSVRC2012_devkit_t12.tar.gz": next(iter(KIT.values()))[:-30]}, "truncated"),
+        ({"ILSVRC2012_devkit_t12.tar.gz": b"<html>"}, "incorrect header check"),
+    ],
+)
+def test_damaged_devkit_is_an_error(kit: dict[str, bytes], message: str, tmp_path: Path) -> None:
+    write(tmp_path, FLAT | kit)
+    found = error_message(tmp_path)
+    assert "ILSVRC2012_devkit_t12" in found
+    assert message in found

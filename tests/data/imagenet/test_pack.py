@@ -1,0 +1,221 @@
+"""`data pack`: Hugging Face's parquet files become tar files with the images unchanged."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paperbench.cli.main import main
+from paperbench.data.imagenet import pack as packing
+from paperbench.data.imagenet.pack import pack
+from paperbench.errors import PaperbenchError
+from tests.data.imagenet.miniature import (
+    SYNSETS,
+    of,
+    write,
+    write_parquet,
+    write_parquet_file,
+)
+from tests.limits import limit_memory
+
+pytest.importorskip("pyarrow", reason="needs pyarrow")
+
+JPEG = of("train")[0].data
+TRAIN, VALIDATION = "train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"
+Row = tuple[bytes | None, str | None, int | None]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_parquet(tmp_path / "parquet")
+
+
+def members(shard: Path) -> dict[str, bytes]:
+    with tarfile.open(shard, "r:") as archive:
+        assert {(member.mtime, member.uid, member.mode) for member in archive} == {(0, 0, 0o644)}
+        return {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+
+
+def pack_rows(tmp_path: Path, rows: Sequence[Row], **options: object) -> Path:
+    """Pack a training file with these rows; return its shard."""
+    write_parquet_file(tmp_path / TRAIN, rows, **options)
+    write_parquet_file(tmp_path / VALIDATION, [(JPEG, None, 0)])
+    pack(tmp_path, tmp_path / "out", SYNSETS)
+    return tmp_path / "out" / "train-00000-of-00001.tar"
+
+
+def test_shards_have_the_bytes_of_all_images_by_synset(source: Path, tmp_path: Path) -> None:
+    assert pack(source, tmp_path / "out", SYNSETS) == (20, 10)
+    shards = {shard.name: members(shard) for shard in (tmp_path / "out").iterdir()}
+    assert set(shards) == {"train-00000-of-00002.tar", "train-00001-of-00002.tar", "val-00000-of-00001.tar"}
+    for split, prefix in (("train", "train"), ("test", "val")):
+        packed = {
+            name: data for shard, found in shards.items() if shard.startswith(prefix) for name, data in found.items()
+        }
+        assert packed == {f"{example.synset}/{example.name}": example.data for example in of(split)}
+
+
+def test_same_images_give_the_same_shards_byte_for_byte(source: Path, tmp_path: Path) -> None:
+    again = write_parquet(tmp_path / "again", rows_per_group=1)
+    pack(source, tmp_path / "out", SYNSETS)
+    pack(again / "data", tmp_path / "out2", SYNSETS)
+    for shard in (tmp_path / "out").iterdir():
+        assert shard.read_bytes() == (tmp_path / "out2" / shard.name).read_bytes()
+
+
+def test_packing_goes_on_where_it_was_killed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(source, tmp_path / "whole", SYNSETS)
+    out, read = tmp_path / "out", packing._images
+
+    def images(path: Path, *arguments: object) -> object:
+        for number, image in enumerate(read(path, *arguments)):  # type: ignore[arg-type]
+            if "00001-of" in path.name and number == 3:
+                raise KeyboardInterrupt
+            yield image
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_images", images)
+        with pytest.raises(KeyboardInterrupt):
+            pack(source, out, SYNSETS)
+    (first,) = out.iterdir()
+    written, leftover = first.stat().st_mtime_ns, out / "train-00001-of-00002.tar.7-0123abcd.tmp"
+    leftover.write_bytes(b"half")
+    assert pack(source, out, SYNSETS) == (20, 10)
+    assert first.stat().st_mtime_ns == written
+    assert {shard.name: shard.read_bytes() for shard in out.iterdir()} == {
+        shard.name: shard.read_bytes() for shard in (tmp_path / "whole").iterdir()
+    }
+
+
+def test_members_have_unique_plain_names(tmp_path: Path) -> None:
+    paths = ["a.jpg", "b/a.png", None, "../../é\n*.JPEG", "x" * 300, f"n01440764_7_{SYNSETS[0]}.JPEG"]
+    shard = pack_rows(tmp_path, [(JPEG, path, 0) for path in paths])
+    assert [name.removeprefix("n01440764/") for name in members(shard)] == [
+        "a.JPEG",
+        "train-00000-of-00001_00001.JPEG",
+        "train-00000-of-00001_00002.JPEG",
+        "___.JPEG",
+        f"{'x' * 80}.JPEG",
+        "n01440764_7.JPEG",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((JPEG, None, -1), "row 1 has the label -1; ImageNet has 0 to 4"),
+        ((JPEG, None, 5), "row 1 has the label 5"),
+        ((JPEG, None, None), "row 1 has the label None"),
+        ((None, "a.JPEG", 0), "row 1 has no image"),
+        ((b"", "a.JPEG", 0), "row 1 has no image"),
+        (
+            (JPEG, f"{SYNSETS[2]}_3_{SYNSETS[2]}.JPEG", 1),
+            f"has the label of {SYNSETS[1]}, but its path is {SYNSETS[2]}_3",
+        ),
+    ],
+)
+def test_unusable_row_is_named(tmp_path: Path, row: Row, message: str) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        pack_rows(tmp_path, [(JPEG, None, 0), row])
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_missing_files_are_named(source: Path, tmp_path: Path) -> None:
+    (source / "data" / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(
+        PaperbenchError, match=r"incomplete. Download the missing files: train-00001-of-00002.parquet\."
+    ):
+        pack(source, tmp_path / "out", SYNSETS)
+
+
+def test_directory_without_a_split_is_refused(source: Path, tmp_path: Path) -> None:
+    (source / "data" / VALIDATION).unlink()
+    with pytest.raises(PaperbenchError, match=r"data has no files validation-\*"):
+        pack(source, tmp_path / "out", SYNSETS)
+    with pytest.raises(PaperbenchError, match=r"nowhere has no files train-\*"):
+        pack(tmp_path / "nowhere", tmp_path / "out", SYNSETS)
+
+
+def test_files_of_two_downloads_are_refused(source: Path, tmp_path: Path) -> None:
+    shutil.copy(source / "data" / VALIDATION, source / "data" / "validation-00000-of-00014.parquet")
+    with pytest.raises(PaperbenchError, match="two sets of files validation"):
+        pack(source, tmp_path / "out", SYNSETS)
+
+
+def test_other_columns_are_refused_with_those_expected(source: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    write_table(pa.table({"img": [b"x"], "label": ["cat"]}), source / "data" / VALIDATION)
+    expected = r"columns image.bytes \(BYTE_ARRAY\), .* It has img \(BYTE_ARRAY\), label \(BYTE_ARRAY\)"
+    with pytest.raises(PaperbenchError, match=expected):
+        pack(source, tmp_path / "out", SYNSETS)
+
+
+@pytest.mark.parametrize("data", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"PAR1" * 50])
+def test_file_of_another_format_is_refused_before_any_shard(source: Path, tmp_path: Path, data: bytes) -> None:
+    write(source / "data" / VALIDATION, data)
+    with pytest.raises(PaperbenchError, match=r"validation-00000-of-00001.parquet cannot be read .* Download it again"):
+        pack(source, tmp_path / "out", SYNSETS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_full_disk_is_noticed_before_packing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(packing.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(PaperbenchError, match=r"need about .* GB in .*out, which has 0.0 GB left"):
+        pack(source, tmp_path / "out", SYNSETS)
+
+
+def test_missing_pyarrow_is_explained(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(PaperbenchError, match=r"pip install 'paperbench-resnets\[parquet\]'"):
+        pack(source, tmp_path / "out", SYNSETS)
+
+
+def test_memory_is_that_of_a_row_group(tmp_path: Path) -> None:
+    megabyte = np.random.default_rng(1).bytes(2**20)
+    rows: list[Row] = [(megabyte[i:], None, 0) for i in range(48)]
+    write_parquet_file(tmp_path / TRAIN, rows, rows_per_group=4, use_dictionary=False)
+    del rows
+    write_parquet_file(tmp_path / VALIDATION, [(JPEG, None, 0)])
+    with limit_memory(20):
+        pack(tmp_path, tmp_path / "out", SYNSETS)
+
+
+def test_large_row_group_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_MAX_ROW_GROUP_BYTES", 2**20)
+    with pytest.raises(PaperbenchError, match=r"row group of 4,\d{3},\d{3} bytes; at most 1,048,576 are allowed"):
+        pack_rows(tmp_path, [(np.random.default_rng(2).bytes(2**22), None, 0)])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dictionary": True, "compression": "none"},
+        {"use_dictionary": False, "compression": "none", "column_encoding": {"image.bytes": "DELTA_BYTE_ARRAY"}},
+        {"use_dictionary": False, "compression": "zstd"},
+    ],
+)
+def test_images_far_larger_than_their_file_are_refused(tmp_path: Path, options: dict[str, object]) -> None:
+    rows: list[Row] = [(JPEG * 100, None, 0)] * 100
+    with pytest.raises(PaperbenchError, match="far more images than its size allows"):
+        pack_rows(tmp_path, rows, rows_per_group=len(rows), **options)
+
+
+def test_command_prints_the_next_one(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paperbench.data.imagenet.synsets.synsets", lambda: SYNSETS)
+    out = tmp_path / "my shards"
+    assert main(["data", "pack", "imagenet", str(source), str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "20 images to train on, and 10 to test" in said
+    assert said.endswith(f"\nNext: paperbench data index imagenet '{out}'\n")
+    assert len(list(out.iterdir())) == 3
