@@ -166,6 +166,15 @@ def test_file_of_another_format_is_refused_before_any_shard(source: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_deeply_nested_columns_are_refused(source: Path, tmp_path: Path) -> None:
+    group, leaf = b"\x35\x02\x18\x01a\x15\x02\0", b"\x15\x0c\x25\x02\x18\x01a\0"  # in Thrift's compact protocol
+    nested = b"\x19\xfc\xff\xff\x03" + 65_534 * group + leaf  # a list of 65,535: each of them has the next one in it
+    footer = b"\x15\x04" + nested + b"\x16\0" + b"\x19\x0c" + b"\0"
+    write(source / "data" / VALIDATION, b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(PaperbenchError, match=r"cannot be read .*deeply nested"):
+        pack(source, tmp_path / "out", SYNSETS)
+
+
 def test_full_disk_is_noticed_before_packing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(packing.shutil, "disk_usage", lambda _: usage._replace(free=1000))
