@@ -245,7 +245,7 @@ class _Assessor:
         """Return the conditions shared by all cells: preferably with all planned runs, then closest to the paper."""
         shared = set.intersection(*({group.conditions for group in found} for found in self._groups.values()))
         if self._constants:  # published numbers are comparable only with runs on the original pixels
-            shared = {one for one in shared if one.data is not None and one.data.canonical}
+            shared = {one for one in shared if one.data is not None and one.data.is_comparable}
 
         def rank(conditions: Conditions) -> tuple[object, ...]:
             groups = [g for found in self._groups.values() for g in found if g.conditions == conditions]

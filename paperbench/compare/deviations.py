@@ -71,10 +71,16 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
     if precision != authors.precision:
         yield "precision", authors.precision, precision
     if not data.canonical:
-        yield "data", DATASETS[dataset].title, f"{data.name} ({data.origin})"
+        yield (
+            "data",
+            DATASETS[dataset].title,
+            f"{data.name} ({'images unverified' if data.unverified else data.origin})",
+        )
     group = recipe.batch_norm.group
     if group != authors.images_per_gpu:
         yield "batch-norm statistics in training", f"over {authors.images_per_gpu} images", f"over {group}"
+    if authors.weight_decay_on and (recipe.weight_decay_on or "all") != authors.weight_decay_on:
+        yield "weight decay on", authors.weight_decay_on, recipe.weight_decay_on or "all"
     if record.is_mixed:
         yield "versions", "", "runs that mix numerics or torch versions"
 

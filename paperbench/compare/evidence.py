@@ -69,15 +69,21 @@ class Conditions:
         if self.data is None:
             return f"external: {self.source}"
         numerics = " and ".join(map(str, self.numerics)) + (" (mixed)" if self.is_mixed else "")
-        return f"{self.data.name}, {self.precision}, numerics {numerics}"
+        name = f"{self.data.name} (images unverified)" if self.is_unverified else self.data.name
+        return f"{name}, {self.precision}, numerics {numerics}"
 
     @property
-    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
-        """Sort key of the distance to the paper: mixed, external, other pixels; then lower precision, older code."""
-        has_other_pixels = self.data is not None and not self.data.canonical
+    def is_unverified(self) -> bool:
+        """Whether the pixels may be, but have not been shown to be, the paper's."""
+        return self.data is not None and self.data.unverified
+
+    @property
+    def distance(self) -> tuple[tuple[bool, bool, bool, bool], tuple[int, int]]:
+        """Sort key of the distance to the paper: mixed, external, pixels; then lower precision, older code."""
+        has_other_pixels = self.data is not None and not self.data.is_comparable
         rank = _PRECISIONS.index(self.precision) if self.precision else len(_PRECISIONS)
         newest = self.numerics[-1] if self.numerics else 0
-        return (self.is_mixed, self.source is not None, has_other_pixels), (rank, -newest)
+        return (self.is_mixed, self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest)
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,8 @@ def assess_cell(cell: Cell, evidence: Evidence) -> CellComparison:
         groups = evidence.groups(cell, setting)
         shown = groups[0] if groups else None
         assessment = _assess_net(cell, setting, shown, evidence)
+        if shown and shown.conditions.is_unverified and assessment.verdict not in ("not run", "not comparable"):
+            assessment = replace(assessment, reason="; ".join(filter(None, [assessment.reason, "images unverified"])))
         nets.append(NetComparison(setting, shown, tuple(groups[1:]), assessment, evidence.planned))
     assessment = nets[0].assessment if len(nets) == 1 else _assess_sweep(nets)
     is_reduced, dataset = evidence.profile_name != "paper", evidence.profile.dataset or cell.dataset
@@ -210,7 +212,7 @@ def _obstacle(cell: Cell, group: Group, profile: str) -> str:
         return f"profile {profile} is not the paper's experiment"
     if group.conditions.is_mixed:
         return "its runs mix numerics or torch versions"
-    if group.conditions.data is not None and not group.conditions.data.canonical:
+    if group.conditions.data is not None and not group.conditions.data.is_comparable:
         return f"{group.conditions.data.name} does not have the paper's pixels"
     if cell.expected.value == "unprinted":
         return "the paper prints no number"

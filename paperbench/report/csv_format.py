@@ -48,6 +48,7 @@ COLUMNS = {
     "data": "group.conditions.data.name",
     "fingerprint": "group.conditions.data.fingerprint",
     "canonical": "group.conditions.data.canonical",
+    "unverified": "group.conditions.data.unverified",
     "precision": "group.conditions.precision",
     "numerics": "group.conditions.numerics",
     "is_mixed": "group.conditions.is_mixed",

@@ -16,12 +16,22 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 @typed
 class DataFacts:
-    """The data set that the run was trained on; the spec has the same `fingerprint`."""
+    """The data set that the run was trained on; the spec has the same `fingerprint`.
+
+    Attributes:
+        unverified: Whether it may be canonical, see `data.dataset.Dataset`.
+    """
 
     name: Line
     origin: Line
     canonical: bool
     fingerprint: Line
+    unverified: bool = False
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether errors are comparable with the paper's."""
+        return self.canonical or self.unverified
 
 
 @typed

@@ -23,7 +23,7 @@ class MomentumSGD:
 
     Args:
         parameters: The parameters, all of one dtype on one device.
-        recipe: Momentum and its form, weight decay, learning rates.
+        recipe: Momentum and its form, weight decay and what it is applied to, learning rates.
 
     Attributes:
         momentum: One buffer b per parameter, initially zero; empty if the recipe has no momentum.
@@ -34,6 +34,11 @@ class MomentumSGD:
         self._rate = recipe.rate_at(0)
         like = self._parameters[0]
         self._rate_on_device = torch.tensor(self._rate, dtype=like.dtype, device=like.device)
+        decays = [recipe.weight_decay_on != "convolutions" or p.ndim == 4 for p in self._parameters]
+        self._groups = [
+            ([i for i, its_decay in enumerate(decays) if its_decay == decay], recipe.weight_decay if decay else 0.0)
+            for decay in dict.fromkeys(decays)
+        ]
         self.momentum = [torch.zeros_like(p, requires_grad=False) for p in self._parameters] if recipe.momentum else []
 
     @torch.no_grad()
@@ -49,18 +54,19 @@ class MomentumSGD:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Update the parameters with one gradient per parameter, in the same order."""
-        sgd(
-            self._parameters,
-            list(gradients),
-            list(self.momentum) or [None] * len(self._parameters),
-            fused=True,
-            weight_decay=self._recipe.weight_decay,
-            momentum=self._recipe.momentum,
-            lr=self._rate_on_device,
-            dampening=0,
-            nesterov=self._recipe.momentum_form == "nesterov",
-            maximize=False,
-        )
+        for indices, weight_decay in self._groups:
+            sgd(
+                [self._parameters[i] for i in indices],
+                [gradients[i] for i in indices],
+                [self.momentum[i] if self.momentum else None for i in indices],
+                fused=True,
+                weight_decay=weight_decay,
+                momentum=self._recipe.momentum,
+                lr=self._rate_on_device,
+                dampening=0,
+                nesterov=self._recipe.momentum_form == "nesterov",
+                maximize=False,
+            )
 
     @torch.no_grad()
     def resume(self, iteration: int, momentum: Sequence[Tensor]) -> None:

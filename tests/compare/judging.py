@@ -27,6 +27,7 @@ from paperbench.specs.table import Table, load_table
 from tests.helpers import ROOT, a_record, a_session
 
 ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
+COMPLETE = DataFacts("CIFAR-10", "class folders", False, "e" * 64, unverified=True)
 COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
 
 FIRST, SECOND = 0.05, 0.01

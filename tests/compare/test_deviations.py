@@ -10,10 +10,10 @@ import pytest
 from paperbench.compare.deviations import Deviation
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.table import Table
-from tests.compare.judging import COPY, ORIGINAL, a_table, compared, external, mixed, record, records
+from tests.compare.judging import COMPLETE, COPY, ORIGINAL, a_table, compared, external, mixed, record, records
 from tests.helpers import a_session
 
-TABLE1, TABLE2, TABLE4 = (a_table(f"table{i}") for i in (1, 2, 4))
+TABLE1, TABLE2, TABLE4, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 4, 5))
 PREACT, ORIGINAL_110, PREACT_164 = "preact/resnet110", "original/resnet110", "preact/resnet164"
 UNVERIFIED = DataFacts("unverified", "unknown", False, ORIGINAL.fingerprint)
 SILENT = {
@@ -51,6 +51,7 @@ def test_paper_profile_deviates_by_framework_and_unspecified_choices() -> None:
     [
         ([record(TABLE2, PREACT, 6.4, precision="tf32")], [("precision", "fp32", "tf32")]),
         ([record(TABLE2, PREACT, 6.4, data=COPY)], [("data", "CIFAR-10", "CIFAR-10 (some copy) (re-encoded)")]),
+        ([record(TABLE2, PREACT, 6.4, data=COMPLETE)], [("data", "CIFAR-10", "CIFAR-10 (images unverified)")]),
         # pixels that another run verified, and runs that are not shown
         ([record(TABLE2, PREACT, 6.4, data=UNVERIFIED), record(TABLE2, PREACT, 6.5, seed=1)], []),
         ([record(TABLE2, PREACT, 6.4), record(TABLE2, PREACT, 6.4, precision="bf16", data=COPY)], []),
@@ -61,6 +62,12 @@ def test_further_deviations_of_the_shown_runs(runs: list[Record], further: list[
     topics = found(*runs)
     assert set(topics) == {"framework", *OPEN, *(topic for topic, *_ in further)}
     assert [topics[topic] for topic, *_ in further] == [Deviation(*one) for one in further]
+
+
+def test_weight_decay_of_the_imagenet_recipe_deviates() -> None:
+    scale, dagger = (record(TABLE5, f"{row}/top1", 21.0) for row in ("preact_resnet200", "preact_resnet200_aspect"))
+    assert found(scale, table=TABLE5)["weight decay on"] == Deviation("weight decay on", "convolutions", "all")
+    assert "weight decay on" not in found(dagger, table=TABLE5)
 
 
 def test_changes_of_a_reduced_profile() -> None:

@@ -13,6 +13,7 @@ from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.table import Table
 from tests.compare.judging import (
+    COMPLETE,
     COPY,
     ORIGINAL,
     a_table,
@@ -104,6 +105,14 @@ def test_pixels_verified_in_one_run_are_verified_in_all() -> None:
         assert cell.shown.conditions.data == ORIGINAL
 
 
+def test_unverified_images_are_judged_with_a_remark() -> None:
+    runs = records(TABLE2, PREACT, [6.37] * 5, data=COMPLETE)
+    cell = compare_cell(TABLE2, PREACT, *runs)
+    assert (cell.verdict, cell.reason) == ("reproduced", "images unverified")
+    verified = record(TABLE2, PREACT, 6.37, seed=5, data=replace(COMPLETE, canonical=True, unverified=False))
+    assert compare_cell(TABLE2, PREACT, *runs, verified).reason == ""
+
+
 def test_data_sets_with_equal_fingerprints_are_equal() -> None:
     names = [DataFacts(name, "", False, COPY.fingerprint) for name in ("one", "another")]
     runs = [record(TABLE2, PREACT, 6.4 + i, seed=i, data=facts) for i, facts in enumerate(names)]
@@ -117,6 +126,7 @@ def test_groups_are_ordered_by_distance_to_the_paper() -> None:
         "CIFAR-10, tf32, numerics 3": record(TABLE2, PREACT, 6.3, seed=2, numerics=3, precision="tf32"),
         "CIFAR-10, bf16, numerics 3": record(TABLE2, PREACT, 6.4, seed=3, numerics=3, precision="bf16"),
         "CIFAR-10, fp32, numerics 4": record(TABLE2, PREACT, None, seed=4, numerics=4),
+        "CIFAR-10 (images unverified), fp32, numerics 3": record(TABLE2, PREACT, 6.4, numerics=3, data=COMPLETE),
         f"{COPY.name}, fp32, numerics 3": record(TABLE2, PREACT, 6.5, seed=5, numerics=3, data=COPY),
         "external: a paper": external(TABLE2, PREACT, 6.7),
         "CIFAR-10, fp32, numerics 1 and 2 (mixed)": mixed(record(TABLE2, PREACT, 6.8, seed=7)),

@@ -60,3 +60,13 @@ def by_formula(recipe: Recipe) -> torch.Tensor:
 def test_momentum_equals_the_formula_of_its_framework(recipe: Recipe, form: Any) -> None:
     changed = replace(recipe, momentum_form=form)
     torch.testing.assert_close(trained(changed), by_formula(changed), rtol=1e-12, atol=1e-12)
+
+
+def test_weight_decay_on_convolutions_spares_other_parameters(recipe: Recipe) -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2))
+    before = [p.detach().clone() for p in net.parameters()]
+    optimiser = MomentumSGD(net.parameters(), replace(recipe, weight_decay=0.5, weight_decay_on="convolutions"))
+    optimiser.step([torch.zeros_like(p) for p in net.parameters()])
+    shrunk = [p.detach() / b for p, b in zip(net.parameters(), before, strict=True)]
+    torch.testing.assert_close(shrunk[0], torch.full_like(shrunk[0], 1 - 0.01 * 0.5))
+    assert all(torch.equal(p, b) for p, b in zip(list(net.parameters())[1:], before[1:], strict=True))
