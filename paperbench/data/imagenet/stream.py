@@ -126,7 +126,8 @@ class CropStream:
     def __next__(self) -> Crops:
         self._free += self._held
         self._held = []
-        self._plan_batches()
+        if not self._is_closed:
+            self._plan_batches()
         if not self._pending:
             raise StopIteration
         began = time.perf_counter()
