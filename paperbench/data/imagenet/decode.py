@@ -40,7 +40,8 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
             raise ImageError(f"has {image.width} x {image.height} pixels, more than the {MAX_PIXELS:,} allowed")
         if decoder == "torchcodec" and image.format == "JPEG" and image.mode in _MODES:
             return Image.fromarray(_decode_with_torchcodec(data))
-        return image.convert("RGB")
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
     except PaperbenchError:
         raise
     except Exception as error:  # a damaged image can raise nearly anything
