@@ -115,13 +115,11 @@ def _resize_first_axis(pixels: npt.NDArray[Any], target: int, first: int, count:
     """Return the pixels `first` to `first + count - 1` along the first axis, which is resized to `target` pixels."""
     rows = pixels.reshape(len(pixels), -1)  # copied if transposed: taking whole rows is several times as fast
     taps, weights = _cubic_taps(len(pixels), target, first, count)
-    resized: npt.NDArray[np.float32] = rows.take(taps[0], 0).astype(np.float32, copy=False)
-    resized *= weights[0, :, None]
-    for tap, weight in zip(taps[1:], weights[1:], strict=True):
-        part = rows.take(tap, 0).astype(np.float32, copy=False)
-        part *= weight[:, None]
-        resized += part
-    return resized.reshape(count, *pixels.shape[1:])
+    # Few operations, as threads may have to wait for each other after every one.
+    parts = rows.take(taps, 0).astype(np.float32, copy=False)
+    parts *= weights[..., None]
+    resized: npt.NDArray[np.float32] = parts.sum(0).reshape(count, *pixels.shape[1:])
+    return resized
 
 
 def _cubic_taps(
