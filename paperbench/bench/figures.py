@@ -138,6 +138,43 @@ class BenchReport:
     nets: tuple[NetFigures, ...]
 
 
+@typed
+class LoaderRow:
+    """One way to decode or crop photographs.
+
+    Attributes:
+        name: For reports; with the recipe's name, unless the images are only decoded.
+        threads: Threads of the stream; None without a stream.
+        image_seconds: Seconds per image in each round.
+    """
+
+    name: Text
+    threads: int | None
+    image_seconds: tuple[float, ...]
+
+
+@typed
+class LoaderReport:
+    """Contents of the file that `paperbench bench --loader --json` writes.
+
+    Attributes:
+        images: What was decoded.
+        pixels, bytes: Means per image.
+        cores: Processor cores that the command could use.
+        decoding: Decoding files in memory, by decoder; Pillow first.
+        recipes: For each recipe the plain loop, then the stream with 1, 2, ... threads.
+    """
+
+    schema: Literal[1]
+    machine: Machine
+    images: Text
+    pixels: float
+    bytes: float
+    cores: int
+    decoding: tuple[LoaderRow, ...]
+    recipes: dict[str, tuple[LoaderRow, ...]]
+
+
 def median_ratio(ours: Sequence[float], others: Sequence[float], noise: float | None) -> Ratio | None:
     """Return how many times as fast `ours` is as `others`, or None if they share no round.
 

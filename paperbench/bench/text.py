@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import textwrap
 from collections.abc import Sequence
 
 from paperbench.bench.breakdown import Breakdown, Row
-from paperbench.bench.figures import NetFigures, Ratio, VariantFigures
+from paperbench.bench.figures import LoaderReport, LoaderRow, NetFigures, Ratio, VariantFigures
 
 WIDTH = 80
 
@@ -36,6 +38,37 @@ launches, each alone. Bytes are counted without caches, so small tensors may
 take less."""
 _BREAKDOWN_ON_CPU = """
 CPU rows are operators, which the profiler slows down; cuDNN does not apply."""
+
+_LOADER_HEADER = [["", "images", "over", "over", "over"], ["", "per s", "decoding", "plain loop", "1 thread"]]
+_LOADER_LEGEND = """\
+decode: files in memory, with one thread. plain loop: decode and crop files in
+memory, with one thread. Threads: the stream that feeds a training; it also
+reads the files, checks their sha256 and fills batches. Over: times as fast as
+decoding with Pillow, as the recipe's plain loop, and as one thread of the
+stream; median of rounds, and the largest distance of a round from it."""
+_STEP_IMAGES, _STEP_MS = 256, (50, 100, 200, 400)
+
+
+def format_loader(found: LoaderReport) -> str:
+    """Return the table of decoders and recipes, and the cores that would feed training steps of some lengths."""
+    pillow = found.decoding[0]
+    rows = [_loader_cells(row, pillow) for row in found.decoding]
+    feeding = []
+    for recipe, (plain, one, *more) in found.recipes.items():
+        rows += [_loader_cells(plain, pillow), *(_loader_cells(row, pillow, plain, one) for row in (one, *more))]
+        seconds = _STEP_IMAGES * statistics.median(one.image_seconds)
+        feeding.append([recipe, *(f"{math.ceil(1000 * seconds / step):,}" for step in _STEP_MS)])
+    return "\n".join(
+        [
+            _wrap(f"Images: {found.images}, {found.pixels:,.0f} pixels and {found.bytes:,.0f} bytes on average."),
+            "",
+            _format_table(_LOADER_HEADER, rows),
+            "",
+            _format_table([[f"cores for {_STEP_IMAGES} images per", *(f"{step} ms" for step in _STEP_MS)]], feeding),
+            "",
+            _LOADER_LEGEND,
+        ]
+    )
 
 
 def format_net(net: NetFigures) -> str:
@@ -106,6 +139,15 @@ def _variant_cells(found: VariantFigures) -> list[str]:
         f"{found.first_step_seconds:.1f}",
         "-" if found.peak_memory is None else f"{found.peak_memory / 1e9:.2f}",
     ]
+
+
+def _loader_cells(row: LoaderRow, *others: LoaderRow) -> list[str]:
+    cells = [row.name, f"{1 / statistics.median(row.image_seconds):,.0f}"]
+    for other in others:
+        ratios = [theirs / ours for ours, theirs in zip(row.image_seconds, other.image_seconds, strict=True)]
+        median = statistics.median(ratios)
+        cells.append(f"{median:.2f} ±{max(abs(ratio - median) for ratio in ratios):.2f}" if row != other else "")
+    return cells + [""] * (3 - len(others))
 
 
 def _format_ratio(ratio: Ratio | None) -> str:

@@ -24,8 +24,8 @@ SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
 DESCRIPTION = (
     "Measure images per second with every engine and precision, and with plain PyTorch loops, in interleaved rounds. A "
     "variant is timed only if its first losses and parameter updates match eager float32. With --breakdown: measure "
-    "where the time of one net's training step goes. Exit status: 1 if a variant failed or nothing was measured, else "
-    "0; running out of memory or time is not a failure."
+    "where the time of one net's training step goes. With --loader: measure how fast ImageNet's crops are made. Exit "
+    "status: 1 if a variant failed or nothing was measured, else 0; running out of memory or time is not a failure."
 )
 
 
@@ -43,6 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure one net's step by kind of kernel, with the minimum time for its bytes, arithmetic and launches",
     )
     parser.add_argument(
+        "--loader",
+        action="store_true",
+        help="measure images per second of decoding, of decoding and cropping, and of the threads that feed a training "
+        "on ImageNet, on this machine's processor",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="with --loader: data directory with ImageNet's index (default: scikit-learn's two photographs)",
+    )
+    parser.add_argument(
         "--engines",
         nargs="+",
         default=[],
@@ -58,9 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="such as fp32 bf16 (default: all that the device supports). With --breakdown: one (default: as for `run`)",
     )
     add_shared(parser, "--device")
-    parser.add_argument(
-        "--batch-size", type=positive_int, default=128, metavar="N", help="images per step (default: 128)"
-    )
+    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="images per step (default: 128)")
     parser.add_argument("--rounds", type=positive_int, metavar="N", help="measurements of each variant (default: 7)")
     parser.add_argument(
         "--seconds",
@@ -90,6 +100,11 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.api import wait_without_spinning
 
     wait_without_spinning()
+    if args.loader:
+        return _measure_loader(args)
+    if args.data:
+        raise PaperbenchError("--data is for --loader alone.")
+    args.batch_size = args.batch_size or 128
     if not args.breakdown:
         return _measure(args)
     if args.models or args.minutes or args.rounds or len(args.engines) > 1 or len(args.precisions) > 1:
@@ -146,6 +161,19 @@ def _break_down(args: argparse.Namespace) -> int:
     print(format_breakdown(found))
     _write(args.json, found)
     return int(any(step.problem for step in found.steps))
+
+
+def _measure_loader(args: argparse.Namespace) -> int:
+    from paperbench.bench.loader import measure_loader
+    from paperbench.bench.text import format_loader
+
+    others = (args.models, args.breakdown, args.engines, args.precisions, args.batch_size, args.minutes)
+    if any(others) or args.device != "auto":
+        raise PaperbenchError("--loader takes only --data, --rounds, --seconds and --json.")
+    found = measure_loader(args.data, args.rounds or 7, args.seconds, _log)
+    print(format_loader(found))
+    _write(args.json, found)
+    return 0
 
 
 def _log(line: str) -> None:

@@ -20,6 +20,7 @@ FORMATS = {
     "external": "runs.external.ExternalResult",
     "bench": "bench.figures.BenchReport",
     "breakdown": "bench.breakdown.Breakdown",
+    "loader": "bench.figures.LoaderReport",
     "comparison": "report.json_format.ComparisonDocument",
 }
 """The type of each file format, as a path below `paperbench`."""

@@ -254,7 +254,7 @@ def _computing_like(recorded: Environment, device: torch.device) -> Iterator[Non
         NotRepeatableError: The memory is not sufficient.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(min(recorded.threads, _processors()) if device.type == "cpu" else before)
+    torch.set_num_threads(min(recorded.threads, processors()) if device.type == "cpu" else before)
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -265,6 +265,6 @@ def _computing_like(recorded: Environment, device: torch.device) -> Iterator[Non
         torch.set_num_threads(before)
 
 
-def _processors() -> int:
+def processors() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -54,13 +54,16 @@ class CropSource:
 
     Attributes:
         crop: Side of the crops, in pixels.
+        batch_size: Maximum number of images of a batch.
     """
+
+    batch_size: int
 
     def __init__(self, files: ImageFiles, settings: Photographs, crop: int) -> None:
         self.files, self.settings, self.crop = files, settings, crop
 
     def plan(self, number: int) -> CropPlan:
-        """Return the plan of a batch, counted from 0."""
+        """Return the plan of a batch, counted from 0; after the last it has no images."""
         raise NotImplementedError
 
     def view(self, words: Words, width: int, height: int) -> View:

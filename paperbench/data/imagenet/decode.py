@@ -52,7 +52,8 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
         if decoder == "torchcodec" and is_plain:
             with suppress(RuntimeError):
                 return Image.fromarray(_decode_with_torchcodec(data))
-        return image.convert("RGB")
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
     except PaperbenchError:
         raise
     except UnidentifiedImageError as error:

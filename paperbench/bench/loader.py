@@ -1,0 +1,159 @@
+"""Images per second that the data of ImageNet's recipes are decoded, cropped and handed to a training."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from paperbench.bench.figures import LoaderReport, LoaderRow
+from paperbench.bench.setup import machine_facts
+from paperbench.data.imagenet.batches import TrainingCrops
+from paperbench.data.imagenet.crops import render
+from paperbench.data.imagenet.decode import decode
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
+from paperbench.data.imagenet.stream import CropStream
+from paperbench.data.sources import load_dataset
+from paperbench.errors import PaperbenchError
+from paperbench.runs.rerun import processors
+from paperbench.specs.recipe import Decoder, Recipe
+from paperbench.specs.table import find_spec_root, load_table
+
+IMAGES, BATCH_SIZE, AHEAD = 256, 64, 2
+
+
+@dataclass
+class _Way:
+    """A way to decode or crop images: `time(n)` returns the seconds that n batches take."""
+
+    name: str
+    threads: int | None
+    time: Callable[[int], float]
+
+
+def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable[[str], None]) -> LoaderReport:
+    """Measure decoding alone, plain loops, and streams of 1, 2, 4, ... threads, in interleaved rounds.
+
+    Args:
+        data: Data directory with ImageNet's index; if None, the images are two photographs of scikit-learn.
+        seconds: Minimum length of a measurement.
+        log: Prints a line of progress.
+
+    Raises:
+        PaperbenchError: There is no index, or an image is missing or damaged.
+    """
+    files, title = _photographs() if data is None else _imagenet(data)
+    table = load_table("table5", find_spec_root())
+    recipes = {name: recipe for (profile, name), recipe in table.recipes.items() if profile == "paper"}
+    encoded = [files.read(number) for number in range(len(files))]
+    decoding = [_Way("decode, Pillow", None, _decoding(encoded, "pillow"))]
+    try:
+        decode(encoded[0], "torchcodec")
+        decoding.append(_Way("decode, TorchCodec", None, _decoding(encoded, "torchcodec")))
+    except PaperbenchError as error:
+        log(f"TorchCodec is not measured: {error}")
+    cores = processors()
+    threads = sorted({min(2**power, cores) for power in range(cores.bit_length() + 1)})
+    cropping = {name: _cropping(name, recipe, files, encoded, threads) for name, recipe in recipes.items()}
+    ways = [*decoding, *(way for several in cropping.values() for way in several)]
+    batches = [math.ceil(seconds / way.time(1)) for way in ways]
+    image_seconds: dict[str, list[float]] = {way.name: [] for way in ways}
+    for number in range(rounds):
+        for index in range(len(ways)):
+            chosen = (index + number) % len(ways)
+            taken = ways[chosen].time(batches[chosen])
+            image_seconds[ways[chosen].name].append(taken / batches[chosen] / BATCH_SIZE)
+        log(f"round {number + 1} of {rounds}")
+
+    def rows(several: list[_Way]) -> tuple[LoaderRow, ...]:
+        return tuple(LoaderRow(way.name, way.threads, tuple(image_seconds[way.name])) for way in several)
+
+    sizes = [math.prod(decode(data).size) for data in encoded]
+    return LoaderReport(
+        schema=1,
+        machine=machine_facts(torch.device("cpu")),
+        images=title,
+        pixels=float(np.mean(sizes)),
+        bytes=float(np.mean([len(data) for data in encoded])),
+        cores=cores,
+        decoding=rows(decoding),
+        recipes={name: rows(several) for name, several in cropping.items()},
+    )
+
+
+def _photographs() -> tuple[ImageFiles, str]:
+    import sklearn.datasets
+
+    root = Path(sklearn.datasets.__file__).parent / "images"
+    names = ("china.jpg", "flower.jpg")
+    found = [(root / name).read_bytes() for name in names]
+    files = ImageFiles(
+        root=root,
+        labels=np.arange(len(names)),
+        hashes=np.stack([np.frombuffer(hashlib.sha256(data).digest(), np.uint8) for data in found]),
+        paths=names,
+        container=np.arange(len(names)),
+        offsets=np.zeros(len(names), np.int64),
+        lengths=np.array([len(data) for data in found]),
+    )
+    return _chosen(files, np.arange(IMAGES) % len(names)), "scikit-learn's two photographs"
+
+
+def _imagenet(directory: Path) -> tuple[ImageFiles, str]:
+    dataset = load_dataset("imagenet", directory)
+    assert isinstance(dataset, PhotoDataset)  # noqa: S101
+    numbers = np.linspace(0, len(dataset.train) - 1, IMAGES).astype(np.int64)
+    return _chosen(dataset.train, numbers), f"{IMAGES} training images of {dataset.name}"
+
+
+def _chosen(files: ImageFiles, numbers: np.ndarray) -> ImageFiles:
+    columns = ("labels", "hashes", "container", "offsets", "lengths")
+    return replace(files, **{name: getattr(files, name)[numbers] for name in columns})
+
+
+def _decoding(encoded: list[bytes], decoder: Decoder) -> Callable[[int], float]:
+    def time_batches(count: int) -> float:
+        began = time.perf_counter()
+        for number in range(count * BATCH_SIZE):
+            decode(encoded[number % len(encoded)], decoder)
+        return time.perf_counter() - began
+
+    return time_batches
+
+
+def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes], threads: list[int]) -> list[_Way]:
+    settings = recipe.photographs
+    assert settings  # noqa: S101
+    source = TrainingCrops(
+        files, settings, batch_size=BATCH_SIZE, flip=recipe.augmentation.flip, has_short_batches=False, seed=0
+    )
+
+    def time_plain(count: int) -> float:
+        began = time.perf_counter()
+        for number in range(count):
+            plan = source.plan(number)
+            for row, chosen in enumerate(plan.images):
+                image = decode(encoded[chosen], settings.decoder)
+                render(image, source.view(plan.words[row], *image.size), source.crop, settings.interpolation)
+        return time.perf_counter() - began
+
+    def time_stream(number_of_threads: int, count: int) -> float:
+        with CropStream(source, threads=number_of_threads, ahead=AHEAD) as stream:
+            for _ in range(AHEAD + 1):  # until each buffer was used
+                next(stream)
+            began = time.perf_counter()
+            for _ in range(count):
+                next(stream)
+            return time.perf_counter() - began
+
+    streams = [
+        _Way(f"{name}: {n} thread{'s' * (n > 1)}", n, lambda count, n=n: time_stream(n, count))  # type: ignore[misc]
+        for n in threads
+    ]
+    return [_Way(f"{name}: plain loop", None, time_plain), *streams]

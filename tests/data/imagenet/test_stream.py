@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+
+from paperbench.data.imagenet.batches import CentralCrops, CropPlan, Crops, CropSource, TrainingCrops
+from paperbench.data.imagenet.index import ImageFiles
+from paperbench.data.imagenet.stream import CropStream, StreamReport
+from paperbench.errors import PaperbenchError
+from paperbench.specs.experiment import Evaluation
+from paperbench.specs.recipe import Photographs
+
+SETTINGS = Photographs(decoder="pillow", interpolation="bilinear", crop=16, shorter_side=(20, 30))
+IMAGES = 11
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ImageFiles:
+    rng = np.random.default_rng(0)
+    data = []
+    for number in range(IMAGES):
+        pixels = rng.integers(0, 256, (20 + number, 30 - number, 3), dtype=np.uint8)
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "JPEG")
+        data.append(stream.getvalue())
+        (tmp_path / f"{number}.jpg").write_bytes(data[-1])
+    return ImageFiles(
+        root=tmp_path,
+        labels=np.arange(IMAGES) % 3,
+        hashes=np.stack([np.frombuffer(hashlib.sha256(one).digest(), np.uint8) for one in data]),
+        paths=[f"{number}.jpg" for number in range(IMAGES)],
+        container=np.arange(IMAGES),
+        offsets=np.zeros(IMAGES, np.int64),
+        lengths=np.array([len(one) for one in data]),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_survives() -> Iterator[None]:
+    yield
+    assert stream_threads() == []
+
+
+def stream_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("crops ")]
+
+
+def training_crops(files: ImageFiles, *, batch_size: int = 4, has_short_batches: bool = False) -> TrainingCrops:
+    return TrainingCrops(files, SETTINGS, batch_size=batch_size, flip=True, has_short_batches=has_short_batches, seed=5)
+
+
+def values_of(crops: Crops) -> list[bytes]:
+    """Copy a batch, whose pixels are soon overwritten."""
+    return [tensor.numpy().tobytes() for tensor in (crops.pixels, crops.labels, *(crops.colours or ()))]
+
+
+class PacedCrops(CropSource):
+    """One batch after another of 50 grey crops; `pace` is called before each. Has no files."""
+
+    def __init__(self, pace: Callable[[], object]) -> None:
+        self.crop, self.batch_size, self.pace, self.rendered = 2, 50, pace, 0
+
+    def plan(self, number: int) -> CropPlan:
+        return CropPlan(np.arange(50), np.empty((50, 0), np.uint64))
+
+    def render(self, plan: CropPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
+        self.rendered += 1
+        self.pace()
+
+    def assemble(self, plan: CropPlan, pixels: torch.Tensor) -> Crops:
+        return Crops(pixels, torch.zeros(50), None)
+
+
+@pytest.mark.parametrize("has_short_batches", [False, True])
+@pytest.mark.parametrize(
+    ("threads", "ahead", "start"), [(0, 2, 0), (1, 1, 0), (1, 0, 3), (2, 3, 2), (7, 2, 1), (7, 9, 0)]
+)
+def test_batches_depend_only_on_their_number(
+    threads: int, ahead: int, start: int, has_short_batches: bool, files: ImageFiles
+) -> None:
+    source = training_crops(files, has_short_batches=has_short_batches)
+    expected = [values_of(source.crops(number)) for number in range(start, start + 6)]
+    with CropStream(source, start=start, threads=threads, ahead=ahead) as stream:
+        assert [values_of(crops) for crops in islice(stream, 6)] == expected
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize("start", [0, 2, 3])
+def test_central_crops_end_after_the_last_image(threads: int, start: int, files: ImageFiles) -> None:
+    source = CentralCrops(files, SETTINGS, Evaluation(crop=16, scale=20), batch_size=4)
+    expected = [values_of(source.crops(number)) for number in range(start, 3)]
+    with CropStream(source, start=start, threads=threads) as stream:
+        assert [values_of(crops) for crops in stream] == expected
+
+
+def test_batch_stays_as_it_is_until_the_next_is_asked_for(files: ImageFiles) -> None:
+    source = training_crops(files)
+    with CropStream(source, threads=2, ahead=1) as stream:
+        for number in range(4):
+            crops = next(stream)
+            time.sleep(0.02)  # in which the threads make what they can
+            assert values_of(crops) == values_of(source.crops(number))
+
+
+def change_image(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 4])
+@pytest.mark.parametrize(("harm", "message"), [(Path.unlink, "cannot be read"), (change_image, "has changed")])
+def test_error_is_raised_at_its_batch_and_names_the_file(
+    threads: int, harm: Callable[[Path], None], message: str, files: ImageFiles
+) -> None:
+    source = training_crops(files, batch_size=3)
+    _, first, second = source.plan(2).images
+    for number in (second, first):
+        harm(files.root / f"{number}.jpg")
+    with CropStream(source, threads=threads) as stream:
+        assert [len(crops.labels) for crops in islice(stream, 2)] == [3, 3]
+        with pytest.raises(PaperbenchError, match=f"/{first}.jpg {message}"):
+            next(stream)
+        assert stream_threads() == []
+        assert list(stream) == []
+
+
+def test_damaged_image_is_named(files: ImageFiles) -> None:
+    damaged = files.read(4)[:300]
+    (files.root / "4.jpg").write_bytes(damaged)
+    files.hashes[4] = np.frombuffer(hashlib.sha256(damaged).digest(), np.uint8)
+    files.lengths[4] = 300
+    with (
+        CropStream(training_crops(files), threads=2) as stream,
+        pytest.raises(PaperbenchError, match=r"4\.jpg: the image at byte 0 is not a complete"),
+    ):
+        list(islice(stream, 3))
+
+
+@pytest.mark.parametrize("batches", [30, pytest.param(1_000, marks=pytest.mark.full)])
+def test_memory_does_not_grow_with_the_batches(batches: int, files: ImageFiles) -> None:
+    addresses = set()
+    with CropStream(training_crops(files, batch_size=8), threads=3, ahead=2) as stream:
+        for number, crops in enumerate(islice(stream, batches)):
+            addresses.add(crops.pixels.data_ptr())
+            assert stream._tasks.qsize() <= 3 * 8
+            if number == batches // 4:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(addresses) == 3
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2_000  # kB
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_interrupted_consumer_waits_for_one_image_per_thread(threads: int) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def pace() -> None:
+        begun.set()
+        go_on.wait(10)
+
+    source = PacedCrops(pace)
+
+    def interrupt() -> None:
+        begun.wait(10)
+        while source.rendered < threads:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        go_on.set()
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt), CropStream(source, threads=threads) as stream:
+        next(stream)
+    interrupting.join()
+    assert stream_threads() == []
+    assert source.rendered == threads
+
+
+ENDINGS = """
+import sys, time
+import numpy as np
+from tests.data.imagenet.test_stream import CropStream, PacedCrops
+stream = CropStream(PacedCrops(lambda: time.sleep(0.001)), threads=3)
+next(stream)
+print("ready", flush=True)
+while sys.argv[1] == "goes on":
+    next(stream)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (signal.SIGINT, -signal.SIGINT),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.full),
+        pytest.param(None, 0, marks=pytest.mark.full),
+    ],
+)
+def test_python_exits_at_once_though_a_stream_was_not_closed(sent: signal.Signals | None, status: int) -> None:
+    command = [sys.executable, "-c", ENDINGS, "goes on" if sent else "ends"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        if sent:
+            process.send_signal(sent)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert ("KeyboardInterrupt" in errors) is (sent == signal.SIGINT)
+    assert "Fatal" not in errors
+
+
+def report(waited: float, worked: float) -> StreamReport:
+    return StreamReport(batches=10, seconds=100.0, waited=waited, worked=worked, threads=4)
+
+
+@pytest.mark.parametrize(
+    ("waited", "worked", "advice"),
+    [
+        (4.0, 390.0, None),
+        (38.0, 650.0, "training waits 38% of the time. It would take 11 cores instead of 4."),
+        (38.0, 620.0, "training waits 38% of the time. It would take 10 cores instead of 4."),
+        (38.0, 200.0, "training waits 38% of the time. Their 4 threads wait themselves:"),
+    ],
+)
+def test_starved_consumer_is_told_the_cores_that_would_feed_it(
+    waited: float, worked: float, advice: str | None
+) -> None:
+    found = report(waited, worked).advice()
+    assert found == advice if advice is None else advice in (found or "")
+
+
+def test_report_counts_waiting_and_work_since_the_last() -> None:
+    def spin() -> None:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+
+    with CropStream(PacedCrops(spin), threads=2, ahead=1) as stream:
+        list(islice(stream, 3))
+        first = stream.report()
+        list(islice(stream, 2))
+        second = stream.report()
+    assert (first.batches, second.batches, first.threads) == (3, 2, 2)
+    assert first.worked >= 3 * 50 * 0.001
+    assert 0.5 * first.seconds < first.waited <= first.seconds  # this consumer does nothing else
+    assert second.worked < first.worked + second.batches * 50 * 0.001
+
+
+@pytest.mark.gpu
+def test_pinned_batches_are_the_same(files: ImageFiles) -> None:
+    source = training_crops(files)
+    with CropStream(source, threads=2, pinned=True) as stream:
+        crops = next(stream)
+        assert crops.pixels.is_pinned()
+        assert values_of(crops) == values_of(source.crops(0))
