@@ -186,7 +186,7 @@ def test_unusable_images_are_named_and_only_they_are_read_again(
     monkeypatch.setattr(build, "read_image", of_build)
     message = str(caught.value)
     assert "\n3 images that cannot be used: " in message
-    for path, reason in ((truncated, "truncated"), (text, "cannot identify"), (forbidden, "Permission denied")):
+    for path, reason in ((truncated, "truncated"), (text, "is no JPEG or PNG image"), (forbidden, "Permission denied")):
         (part,) = (part for part in message.split("; ") if path.name in part)
         assert reason in part
     assert not (data / FILE_NAME).exists()

@@ -147,7 +147,7 @@ def test_damaged_image_is_an_error(name: str, decoder: Decoder) -> None:
 
 def test_missing_torchcodec_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)
-    with pytest.raises(PaperbenchError, match=r"decodes with TorchCodec, which cannot be used here .*pip install tor"):
+    with pytest.raises(PaperbenchError, match=r"decodes with TorchCodec, which cannot be used here .*pip install"):
         decode(IMAGES["photograph"], "torchcodec")
 
 
