@@ -21,6 +21,7 @@ from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError
+from paperbench.files import read_at_most
 from paperbench.runs.rerun import processors
 from paperbench.specs.recipe import Decoder, Recipe
 from paperbench.specs.table import find_spec_root, load_table
@@ -92,7 +93,7 @@ def _photographs() -> tuple[ImageFiles, str]:
 
     root = Path(sklearn.datasets.__file__).parent / "images"
     names = ("china.jpg", "flower.jpg")
-    found = [(root / name).read_bytes() for name in names]
+    found = [read_at_most(root / name, 2**20) for name in names]
     files = ImageFiles(
         root=root,
         labels=np.arange(len(names)),
