@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,6 +125,7 @@ def _resize_first_axis(pixels: npt.NDArray[Any], target: int, first: int, count:
     return resized
 
 
+@lru_cache(1024)  # some hundred lengths of sides are common; computing them would hold Python's lock
 def _cubic_taps(
     source: int, target: int, first: int, count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
