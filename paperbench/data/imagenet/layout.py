@@ -119,7 +119,10 @@ class Layout:
             elif entry.is_file and (label := self._ranks.get(entry.name.removesuffix(".tar"))) is not None:
                 yield from self._archive(source._replace(paths=(path,)), label)
             else:
-                yield from self._file(source.split, path, entry, self._labels.get(image_key(entry.name)))
+                yield from self._file(source.split, path, entry, self._flat_label(source.split, entry.name))
+
+    def _flat_label(self, split: Split, name: str) -> int | None:
+        return self._labels.get(image_key(name)) if split == "test" else None
 
     def _file(self, split: Split, path: str, entry: Entry, label: int | None) -> Iterator[FoundImage]:
         if entry.size is None:
@@ -142,7 +145,7 @@ class Layout:
                     for image in tar_members(read, member.offset, end, f"{title}: {member.name}"):
                         yield from self._member(source.split, path, image, inner)
                 else:
-                    known = self._labels.get(image_key(name)) if label is None else label
+                    known = self._flat_label(source.split, name) if label is None else label
                     yield from self._member(source.split, path, member, known)
 
     def _shards(self, source: _Source) -> Iterator[FoundImage]:
@@ -168,7 +171,7 @@ class Layout:
 
     def _webdataset_label(self, read: Read, key: str, files: Sequence[Member], title: str) -> int:
         for file in files:
-            if file.name.endswith(".cls"):
+            if PurePosixPath(file.name).name == f"{key}.cls":
                 text = read(min(file.length, 16), file.offset).strip()
                 label = int(text) if text.isdigit() else -1
                 if not 0 <= label < len(self._ranks):

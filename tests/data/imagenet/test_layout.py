@@ -290,7 +290,7 @@ def test_root_that_is_no_directory_is_an_error(root: str, tmp_path: Path) -> Non
 def test_foreign_files_are_listed_and_hidden_ones_ignored(tmp_path: Path) -> None:
     foreign = {
         *("train/n99999999", "train/n01440764/Thumbs.db", "train/n01440764/notes.txt", "train/n01440764/sub"),
-        *("train/n01440764/folder.JPEG", "train/loose.JPEG", "val/unlisted.JPEG"),
+        *("train/n01440764/folder.JPEG", f"train/{next(iter(VAL))}", "val/unlisted.JPEG"),
     }
     write(tmp_path, FOLDERS | FLAT | CSV | {name: b"" for name in foreign if "sub" not in name and "." in name[-5:]})
     (tmp_path / "train/n01440764/folder.JPEG").unlink()
@@ -400,6 +400,11 @@ def test_webdataset_label_must_be_the_rank_of_the_synset(label: bytes, message: 
     found = error_message(tmp_path)
     assert message in found
     assert f"train-0.tar: {key}.cls" in found
+
+
+def test_label_of_a_name_with_two_dots_is_no_neighbour_s(tmp_path: Path) -> None:
+    write(tmp_path, {"train-0.tar": tar({"a.1.jpg": b"", "a.1.cls": b"1", "a.2.jpg": b"", "a.2.cls": b"2"})})
+    assert "train-0.tar: a: the image has no label" in error_message(tmp_path)
 
 
 def test_image_without_label_in_a_shard_is_an_error(tmp_path: Path) -> None:
