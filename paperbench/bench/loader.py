@@ -109,6 +109,8 @@ def _photographs() -> tuple[ImageFiles, str]:
 def _imagenet(directory: Path) -> tuple[ImageFiles, str]:
     dataset = load_dataset("imagenet", directory)
     assert isinstance(dataset, PhotoDataset)  # noqa: S101
+    if not len(dataset.train):
+        raise PaperbenchError(f"ImageNet's index in {directory} has no training images. Index a directory that has.")
     numbers = np.linspace(0, len(dataset.train) - 1, IMAGES).astype(np.int64)
     return _chosen(dataset.train, numbers), f"{IMAGES} training images of {dataset.name}"
 

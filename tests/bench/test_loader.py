@@ -14,6 +14,7 @@ from paperbench.bench.setup import machine_facts
 from paperbench.bench.text import format_loader
 from paperbench.cli.main import main
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
+from paperbench.errors import PaperbenchError
 from paperbench.typed import from_json
 
 
@@ -118,6 +119,9 @@ def test_images_are_spread_over_the_index_of_the_data_directory(
     assert isinstance(files, ImageFiles)
     assert files.labels.tolist() == [0, 4]
     assert [files.read(0), files.read(1)] == [Path(names[0]).read_bytes(), Path(names[4]).read_bytes()]
+    dataset = replace(dataset, train=replace(train, labels=train.labels[:0]))
+    with pytest.raises(PaperbenchError, match="has no training images"):
+        loader._imagenet(tmp_path)
 
 
 @pytest.mark.parametrize(
