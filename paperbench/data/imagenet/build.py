@@ -142,7 +142,8 @@ def index_images(
         found = _collect(source, published.classes, partial, stream, threads)
         problems = listed("image that cannot be used", "images that cannot be used", found.unusable)
         if not problems and not found.lines:
-            raise ImagesError(f"{root} has no images of ImageNet ({found.layout}). Check the path.")
+            foreign = listed("file does not belong to ImageNet", "files do not belong to ImageNet", found.foreign)
+            raise ImagesError("\n".join([f"{root} has no images of ImageNet where {found.layout} have them.", *foreign]))
         images = parse(_blocks(found.lines)) if found.lines else None
         lacking = _lacking(images, published) if images else []
         others = [

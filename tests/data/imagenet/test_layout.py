@@ -275,7 +275,19 @@ def test_error_for_one_of_the_sets_names_its_parent(files: dict[str, bytes], tmp
     assert f"train/ and val/, such as {tmp_path}." in error_message(tmp_path / "train")
 
 
-@pytest.mark.parametrize("files", [{}, {"train/cat/a.JPEG": b""}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
+def test_error_for_other_class_names_shows_a_synset(tmp_path: Path) -> None:
+    write(tmp_path, {f"train/{name}/a.JPEG": b"" for name in ("horse", "bird", "cat", "dog")})
+    message = error_message(tmp_path)
+    assert "such as n01440764, but bird, cat, dog." in message
+    assert str(tmp_path / "train") in message
+
+
+def test_error_for_classes_without_a_split_suggests_no_parent(tmp_path: Path) -> None:
+    write(tmp_path, {"n01440764/a.JPEG": b""})
+    assert error_message(tmp_path).endswith("in train/ and val/.")
+
+
+@pytest.mark.parametrize("files", [{}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
 def test_directory_without_images_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
     write(tmp_path, files)
     assert "train/<synset>/" in error_message(tmp_path)
