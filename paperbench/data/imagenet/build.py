@@ -20,8 +20,9 @@ from typing import NamedTuple, TextIO, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from paperbench.data.imagenet.containers import MAX_CONTAINER_BYTES, read_image
 from paperbench.data.imagenet.decode import ImageError, decode
-from paperbench.data.imagenet.index import fingerprint, read_image
+from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
     KEY_LENGTH,
@@ -48,10 +49,9 @@ R = TypeVar("R")
 
 PARTIAL = ".partial"
 """Suffix of the file of lines of an index that is being made."""
-_MAX_LINES_BYTES, _MAX_ARCHIVE_BYTES = 2**32, 2**42
+_MAX_LINES_BYTES = 2**32
 _SECONDS_BETWEEN_FLUSHES, _SECONDS_BETWEEN_LINES = 1.0, 10.0
 _CHUNK, _CHUNKS_PER_THREAD = 16, 4
-_LINES_PER_BLOCK = 50_000
 _LISTED = 5
 """Maximum number of names listed of each kind of problem."""
 _MD5 = {
@@ -143,7 +143,7 @@ def index_images(
         problems = listed("image that cannot be used", "images that cannot be used", found.unusable)
         if not problems and not found.lines:
             raise ImagesError(f"{root} has no images of ImageNet ({found.layout}). Check the path.")
-        images = parse(_blocks(found.lines)) if found.lines else None
+        images = parse(found.lines) if found.lines else None
         lacking = _lacking(images, published) if images else []
         others = [
             *listed("image is missing", "images are missing", found.missing),
@@ -341,11 +341,6 @@ def listed(one: str, many: str, names: Sequence[str]) -> list[str]:
     return [f"{len(names):,} {one if len(names) == 1 else many}: {'; '.join(names[:_LISTED])}{more}"]
 
 
-def _blocks(lines: Sequence[bytes]) -> Iterator[bytes]:
-    for first in range(0, len(lines), _LINES_PER_BLOCK):
-        yield b"".join(lines[first : first + _LINES_PER_BLOCK])
-
-
 def _lacking(images: Images, published: Published) -> list[str]:
     """Return what is wrong with the numbers of images; nothing if they are those of ImageNet."""
     of_class = {
@@ -383,7 +378,7 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
         raise PaperbenchError(f"{archives} lacks {listing(absent)}. `--archives` needs all original archives.")
     for name, md5 in published.md5.items():
         digest, path = hashlib.md5(usedforsecurity=False), archives / name
-        with open_regular(path, _MAX_ARCHIVE_BYTES) as archive:
+        with open_regular(path, MAX_CONTAINER_BYTES) as archive:
             parts = iter(lambda: archive.read(2**20), b"")
             for part in _watched(parts, stream, f"checking {name}", "bytes", len):
                 digest.update(part)
