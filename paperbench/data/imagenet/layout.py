@@ -75,13 +75,13 @@ class Layout:
     """
 
     title: str
+    _root: Path
+    _ranks: Ranks
+    _sources: Sequence[_Source]
+    _labels: Mapping[str, int]
+    """Labels of flat validation images."""
     foreign: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    _root: Path = Path()
-    _ranks: Ranks = field(default_factory=dict)
-    _sources: Sequence[_Source] = ()
-    _labels: Mapping[str, int] = field(default_factory=dict)
-    """Labels of flat validation images."""
 
     def images(self) -> Iterator[FoundImage]:
         """Yield all images, container by container. Opens no image file, and reads only the headers of tar files.
@@ -248,7 +248,7 @@ def find_layout(root: Path, classes: Sequence[str]) -> Layout:
     found.sort(key=lambda source: source.split, reverse=True)
     labels = _flat_labels(root, found[-1], ranks)
     title = " and ".join(dict.fromkeys(source.kind for source in found))
-    return Layout(title, _root=root, _ranks=ranks, _sources=found, _labels=labels)
+    return Layout(title, root, ranks, found, labels)
 
 
 def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
