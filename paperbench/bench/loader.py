@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,9 @@ from paperbench.bench.setup import machine_facts
 from paperbench.data.imagenet.batches import TrainingCrops
 from paperbench.data.imagenet.crops import render
 from paperbench.data.imagenet.decode import decode
-from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
+from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.imagenet.stream import CropStream
-from paperbench.data.sources import load_dataset
+from paperbench.data.sources import load_index
 from paperbench.errors import PaperbenchError
 from paperbench.files import read_at_most
 from paperbench.runs.rerun import processors
@@ -36,6 +36,7 @@ class _Way:
     name: str
     threads: int | None
     time: Callable[[int], float]
+    image_seconds: list[float] = field(default_factory=list)
 
 
 def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable[[str], None]) -> LoaderReport:
@@ -64,16 +65,13 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     cropping = {name: _cropping(name, recipe, files, encoded, threads) for name, recipe in recipes.items()}
     ways = [*decoding, *(way for several in cropping.values() for way in several)]
     batches = [math.ceil(seconds / way.time(1)) for way in ways]
-    image_seconds: dict[str, list[float]] = {way.name: [] for way in ways}
     for number in range(rounds):
-        for index in range(len(ways)):
-            chosen = (index + number) % len(ways)
-            taken = ways[chosen].time(batches[chosen])
-            image_seconds[ways[chosen].name].append(taken / batches[chosen] / BATCH_SIZE)
+        for way, count in zip(ways, batches, strict=True):
+            way.image_seconds.append(way.time(count) / count / BATCH_SIZE)
         log(f"round {number + 1} of {rounds}")
 
     def rows(several: list[_Way]) -> tuple[LoaderRow, ...]:
-        return tuple(LoaderRow(way.name, way.threads, tuple(image_seconds[way.name])) for way in several)
+        return tuple(LoaderRow(way.name, way.threads, tuple(way.image_seconds)) for way in several)
 
     sizes = [math.prod(decode(data).size) for data in encoded]
     return LoaderReport(
@@ -91,33 +89,29 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
 def _photographs() -> tuple[ImageFiles, str]:
     import sklearn.datasets
 
-    root = Path(sklearn.datasets.__file__).parent / "images"
-    names = ("china.jpg", "flower.jpg")
+    root, names = Path(sklearn.datasets.__file__).parent / "images", ("china.jpg", "flower.jpg")
     found = [read_at_most(root / name, 2**20) for name in names]
+    chosen = np.arange(IMAGES) % len(names)
     files = ImageFiles(
         root=root,
-        labels=np.arange(len(names)),
-        hashes=np.stack([np.frombuffer(hashlib.sha256(data).digest(), np.uint8) for data in found]),
+        labels=chosen,
+        hashes=np.array([list(hashlib.sha256(data).digest()) for data in found], np.uint8)[chosen],
         paths=names,
-        container=np.arange(len(names)),
-        offsets=np.zeros(len(names), np.int64),
-        lengths=np.array([len(data) for data in found]),
+        container=chosen,
+        offsets=np.zeros(IMAGES, np.int64),
+        lengths=np.array([len(data) for data in found])[chosen],
     )
-    return _chosen(files, np.arange(IMAGES) % len(names)), "scikit-learn's two photographs"
+    return files, "scikit-learn's two photographs"
 
 
 def _imagenet(directory: Path) -> tuple[ImageFiles, str]:
-    dataset = load_dataset("imagenet", directory)
-    assert isinstance(dataset, PhotoDataset)  # noqa: S101
+    dataset = load_index(directory).dataset()
     if not len(dataset.train):
         raise PaperbenchError(f"ImageNet's index in {directory} has no training images. Index a directory that has.")
     numbers = np.linspace(0, len(dataset.train) - 1, IMAGES).astype(np.int64)
-    return _chosen(dataset.train, numbers), f"{IMAGES} training images of {dataset.name}"
-
-
-def _chosen(files: ImageFiles, numbers: np.ndarray) -> ImageFiles:
     columns = ("labels", "hashes", "container", "offsets", "lengths")
-    return replace(files, **{name: getattr(files, name)[numbers] for name in columns})
+    files = replace(dataset.train, **{name: getattr(dataset.train, name)[numbers] for name in columns})
+    return files, f"{IMAGES} training images of {dataset.name}"
 
 
 def _decoding(encoded: list[bytes], decoder: Decoder) -> Callable[[int], float]:

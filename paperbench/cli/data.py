@@ -131,7 +131,7 @@ def _check_index(data: Path) -> int:
     print(_describe(index.dataset()))
     print(f"  directory    {index.root}")
     changed = changed_containers(index, sys.stderr)
-    for line in listed("file is missing or has changed", "files are missing or have changed", changed):
+    for line in listed("missing or changed files", changed):
         print(f"paperbench: {line}. Restore them or index the images again.", file=sys.stderr)
     return int(bool(changed))
 

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
+import io
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,9 +12,10 @@ from paperbench.bench.figures import LoaderReport, LoaderRow
 from paperbench.bench.setup import machine_facts
 from paperbench.bench.text import format_loader
 from paperbench.cli.main import main
-from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
+from paperbench.data.imagenet.build import index_images
 from paperbench.errors import PaperbenchError
 from paperbench.typed import from_json
+from tests.data.imagenet.miniature import SYNSETS, examples, write_folders
 
 
 def rows_of(text: str) -> list[str]:
@@ -93,33 +93,15 @@ def test_cores_for_a_step_are_rounded_up() -> None:
     assert "imagenet 11 6 3 2" in rows_of(format_loader(a_report()))
 
 
-def test_images_are_spread_over_the_index_of_the_data_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    photographs, _ = loader._photographs()
-    names = [str(tmp_path / f"{number}.jpg") for number in range(5)]
-    for number, name in enumerate(names):
-        Path(name).write_bytes(photographs.read(number % 2))
-    chosen = np.arange(5) % 2
-    train = replace(
-        photographs,
-        labels=np.arange(5),
-        hashes=photographs.hashes[chosen],
-        paths=names,
-        container=np.arange(5),
-        offsets=np.zeros(5, np.int64),
-        lengths=photographs.lengths[chosen],
-    )
-    dataset = PhotoDataset("imagenet", "ImageNet", "made for a test", False, ("a",) * 5, train, train)
-    asked: list[tuple[str, Path]] = []
-    monkeypatch.setattr(loader, "load_dataset", lambda *args: asked.append(args) or dataset)
+def test_images_are_spread_over_the_index_of_the_data_directory(tmp_path: Path) -> None:
+    index_images(write_folders(tmp_path / "images"), tmp_path, io.StringIO(), threads=1, accepts_subset=True)
     files, title = loader._imagenet(tmp_path)
-    assert asked == [("imagenet", tmp_path)]
-    assert title == "2 training images of ImageNet"
-    assert isinstance(files, ImageFiles)
-    assert files.labels.tolist() == [0, 4]
-    assert [files.read(0), files.read(1)] == [Path(names[0]).read_bytes(), Path(names[4]).read_bytes()]
-    dataset = replace(dataset, train=replace(train, labels=train.labels[:0]))
+    assert title == "2 training images of ImageNet (subset: 20 + 10 images)"
+    for number, synset in enumerate((SYNSETS[0], SYNSETS[-1])):
+        assert files.read(number) in {example.data for example in examples() if example.synset == synset}
+    for file in (tmp_path / "images" / "train").glob("*/*"):
+        file.unlink()
+    index_images(tmp_path / "images", tmp_path, io.StringIO(), threads=1, accepts_subset=True)
     with pytest.raises(PaperbenchError, match="has no training images"):
         loader._imagenet(tmp_path)
 

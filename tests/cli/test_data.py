@@ -23,7 +23,7 @@ def test_data_index_writes_what_data_check_reads(run: Run) -> None:
     lost.unlink()
     code, _, err = run("data", "check", "imagenet")
     assert code == 1
-    assert err.startswith(f"paperbench: 1 file is missing or has changed: train/{SYNSETS[0]}/{lost.name}: No such file")
+    assert err.startswith(f"paperbench: missing or changed files (1): train/{SYNSETS[0]}/{lost.name}: No such file")
 
 
 def test_data_index_says_what_is_missing_and_exits_with_1(run: Run) -> None:
@@ -32,8 +32,8 @@ def test_data_index_says_what_is_missing_and_exits_with_1(run: Run) -> None:
     code, out, err = run(*INDEX, "--data", "elsewhere")
     assert (code, out) == (1, "")
     assert "it has 16 + 10 images" in err
-    assert f"classes have no training images: {SYNSETS[0]}; n01443537;" in err
-    assert "and 991 more\n" in err
+    assert f"classes without training images (996): {SYNSETS[0]}, n01443537," in err
+    assert "and 985 others\n" in err
     assert run("data", "check", "imagenet", "--data", "elsewhere")[0] == 2
 
 

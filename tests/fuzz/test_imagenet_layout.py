@@ -17,18 +17,19 @@ from hypothesis import strategies as st
 
 from paperbench.data.imagenet.layout import find_layout
 from paperbench.errors import PaperbenchError
+from tests.data.imagenet.miniature import meta
 from tests.data.imagenet.test_layout import (
     ARCHIVES,
     CLASSES,
     CSV,
     FLAT,
+    IDS,
     LISTS,
     MATLAB,
     TRAIN,
     TRAIN_LABELS,
     devkit,
     element,
-    meta,
     tar,
     with_labels,
     write,
@@ -45,9 +46,9 @@ ORIGINALS = {
     "ILSVRC2012_img_train.tar": ARCHIVES["ILSVRC2012_img_train.tar"],
     "LOC_val_solution.csv": CSV["LOC_val_solution.csv"],
     "ImageSets/CLS-LOC/val.txt": LISTS["val.txt"],
-    f"{KIT}/data/meta.mat": meta(compress=False),
+    f"{KIT}/data/meta.mat": meta(IDS, compress=False),
     TRUTH: devkit()[TRUTH],
-    f"{KIT}.tar.gz": tar(devkit(meta(compress=False))),
+    f"{KIT}.tar.gz": tar(devkit(meta(IDS, compress=False))),
 }
 """The files to damage; the last is compressed afterwards."""
 NUMBERS = tuple(struct.pack("<I", number) for number in (0, 1, 5, 8, 14, 15, 2**16, 2**31 - 1, 2**31, 2**32 - 1))

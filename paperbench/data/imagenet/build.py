@@ -20,8 +20,9 @@ from typing import NamedTuple, TextIO, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from paperbench.data.imagenet.containers import MAX_CONTAINER_BYTES, read_image
 from paperbench.data.imagenet.decode import ImageError, decode
-from paperbench.data.imagenet.index import fingerprint, read_image
+from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
     KEY_LENGTH,
@@ -38,7 +39,7 @@ from paperbench.data.imagenet.index_file import (
     read_index,
     write_index,
 )
-from paperbench.data.imagenet.layout import FoundImage, find_layout
+from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError, listing
 from paperbench.files import open_regular, report_write_errors
@@ -48,12 +49,9 @@ R = TypeVar("R")
 
 PARTIAL = ".partial"
 """Suffix of the file of lines of an index that is being made."""
-_MAX_LINES_BYTES, _MAX_ARCHIVE_BYTES = 2**32, 2**42
+_MAX_LINES_BYTES = 2**32
 _SECONDS_BETWEEN_FLUSHES, _SECONDS_BETWEEN_LINES = 1.0, 10.0
 _CHUNK, _CHUNKS_PER_THREAD = 16, 4
-_LINES_PER_BLOCK = 50_000
-_LISTED = 5
-"""Maximum number of names listed of each kind of problem."""
 _MD5 = {
     "ILSVRC2012_devkit_t12.tar.gz": "fa75699e90414af021442c21a62c3abf",
     "ILSVRC2012_img_val.tar": "29b22e2961454d5413ddabcf34fc5622",
@@ -82,23 +80,6 @@ class Published:
 
 class ImagesError(PaperbenchError):
     """The images of a directory are not those of ImageNet, or some cannot be used."""
-
-
-@dataclass
-class _Found:
-    """What a directory holds.
-
-    Attributes:
-        layout: Kind of the containers.
-        lines: Those of the usable images, sorted.
-        unusable, foreign, missing: Names, with the reason where there is one.
-    """
-
-    layout: str
-    lines: list[bytes] = field(default_factory=list)
-    unusable: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
 
 
 def index_images(
@@ -139,20 +120,20 @@ def index_images(
         _check_md5(archives, published, stream)
     with _originals(archives, published) as originals, _partial(path) as partial:
         source = originals if originals and archives and archives.samefile(root) else root
-        found = _collect(source, published.classes, partial, stream, threads)
-        problems = listed("image that cannot be used", "images that cannot be used", found.unusable)
-        if not problems and not found.lines:
-            raise ImagesError(f"{root} has no images of ImageNet ({found.layout}). Check the path.")
-        images = parse(_blocks(found.lines)) if found.lines else None
+        layout, lines, unusable = _collect(source, published.classes, partial, stream, threads)
+        problems = listed("unusable images", unusable)
+        if not problems and not lines:
+            foreign = listed("files that are not ImageNet's", layout.foreign)
+            raise ImagesError(
+                "\n".join([f"{root} has no images of ImageNet where {layout.title} have them.", *foreign])
+            )
+        images = parse(lines) if lines else None
         lacking = _lacking(images, published) if images else []
-        others = [
-            *listed("image is missing", "images are missing", found.missing),
-            *listed("file does not belong to ImageNet", "files do not belong to ImageNet", found.foreign),
-        ]
+        others = listed("missing images", layout.missing) + listed("files that are not ImageNet's", layout.foreign)
         if not accepts_subset:
             problems += others + lacking
         if problems or images is None:
-            hint = "" if accepts_subset or found.unusable else " Accept what is there, as a subset, with `--subset`."
+            hint = "" if accepts_subset or unusable else " Accept what is there, as a subset, with `--subset`."
             remedy = f"Repair this, then repeat the command: it reads only what has changed.{hint}"
             raise ImagesError("\n".join([f"{root}:", *problems, remedy]))
         for note in others:
@@ -160,19 +141,19 @@ def index_images(
         header = Header(
             schema="paperbench.imagenet/1",
             root=_root(root, data),
-            layout=found.layout,
+            layout=layout.title,
             train=int(images.is_train.sum()),
             test=int((~images.is_train).sum()),
             fingerprint=fingerprint(*(images.part(root, is_train=part) for part in (True, False))),
             is_complete=not lacking,
             proven=partial.proven,
         )
-        write_index(path, header, found.lines)
+        write_index(path, header, lines)
         if originals is not None:
             if source != originals:
-                _compare(found.lines, originals, data, stream, threads, published)
+                _compare(lines, originals, data, stream, threads, published)
             header = replace(header, proven=header.fingerprint)
-            write_index(path, header, found.lines)
+            write_index(path, header, lines)
     return Index(header, root, images)
 
 
@@ -257,15 +238,17 @@ def _earlier(path: Path) -> tuple[dict[bytes, bytes], str | None]:
 
 def _collect(
     root: Path, classes: Sequence[str], partial: _Partial, stream: TextIO, threads: int, *, decodes: bool = True
-) -> _Found:
+) -> tuple[Layout, list[bytes], list[str]]:
     """Hash all images of a directory that are not known yet, and write their lines every second.
 
     Args:
         decodes: Whether to decode them, too, so that damaged ones are found.
+
+    Returns:
+        The layout, the sorted lines of all usable images, and the names of the others with the reasons.
     """
     layout = find_layout(root, classes)
-    found = _Found(layout.title)
-    new: list[bytes] = []
+    lines, new, unusable = [], list[bytes](), list[str]()
     flushed = time.monotonic()
 
     def examine(image: FoundImage) -> tuple[bytes, bool] | str:
@@ -287,10 +270,10 @@ def _collect(
         examined = _in_threads(examine, layout.images(), threads)
         for one in _watched(examined, stream, f"indexing {layout.title}", "images"):
             if isinstance(one, str):
-                found.unusable.append(one)
+                unusable.append(one)
                 continue
             line, is_new = one
-            found.lines.append(line)
+            lines.append(line)
             if is_new:
                 new.append(line)
             if time.monotonic() - flushed >= _SECONDS_BETWEEN_FLUSHES:
@@ -298,9 +281,7 @@ def _collect(
                 new, flushed = [], time.monotonic()
     finally:
         partial.append(new)
-    found.lines.sort()
-    found.foreign, found.missing = layout.foreign, layout.missing
-    return found
+    return layout, sorted(lines), unusable
 
 
 def _in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
@@ -333,17 +314,9 @@ def _watched(
                 printed = time.monotonic()
 
 
-def listed(one: str, many: str, names: Sequence[str]) -> list[str]:
+def listed(what: str, names: Sequence[str]) -> list[str]:
     """Return a line that names the first problems of a kind, if there are any."""
-    if not names:
-        return []
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return [f"{len(names):,} {one if len(names) == 1 else many}: {'; '.join(names[:_LISTED])}{more}"]
-
-
-def _blocks(lines: Sequence[bytes]) -> Iterator[bytes]:
-    for first in range(0, len(lines), _LINES_PER_BLOCK):
-        yield b"".join(lines[first : first + _LINES_PER_BLOCK])
+    return [f"{what} ({len(names):,}): {listing(names)}"] if names else []
 
 
 def _lacking(images: Images, published: Published) -> list[str]:
@@ -360,14 +333,13 @@ def _lacking(images: Images, published: Published) -> list[str]:
             f"{published.test:,} to test"
         )
     untrained = [name for name, number in zip(published.classes, of_class[True], strict=True) if not number]
-    lacking += listed("class has no training images", "classes have no training images", untrained)
+    lacking += listed("classes without training images", untrained)
     untested = [
         f"{name} has {number}"
         for name, number in zip(published.classes, of_class[False].tolist(), strict=True)
         if number != published.test_per_class
     ]
-    wanted = f"not have {published.test_per_class} test images"
-    lacking += listed(f"class does {wanted}", f"classes do {wanted}", untested)
+    lacking += listed(f"classes without {published.test_per_class} test images", untested)
     if (median := int(np.median(images.length))) < published.median_bytes:
         lacking.append(f"half of the images have {median:,} bytes or fewer: these are thumbnails")
     return lacking
@@ -383,7 +355,7 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
         raise PaperbenchError(f"{archives} lacks {listing(absent)}. `--archives` needs all original archives.")
     for name, md5 in published.md5.items():
         digest, path = hashlib.md5(usedforsecurity=False), archives / name
-        with open_regular(path, _MAX_ARCHIVE_BYTES) as archive:
+        with open_regular(path, MAX_CONTAINER_BYTES) as archive:
             parts = iter(lambda: archive.read(2**20), b"")
             for part in _watched(parts, stream, f"checking {name}", "bytes", len):
                 digest.update(part)
@@ -412,17 +384,15 @@ def _compare(
         ImagesError: Some differ.
     """
     with _partial(data / "imagenet.archives") as partial:
-        original = _collect(originals, published.classes, partial, stream, threads, decodes=False)
-        if original.unusable:
-            raise ImagesError("\n".join(listed("image cannot be read", "images cannot be read", original.unusable)))
-        keys = Counter(line[:KEY_LENGTH] for line in original.lines)
+        _, original, unreadable = _collect(originals, published.classes, partial, stream, threads, decodes=False)
+        if unreadable:
+            raise ImagesError(*listed("unreadable images", unreadable))
+        keys = Counter(line[:KEY_LENGTH] for line in original)
         keys.subtract(line[:KEY_LENGTH] for line in lines)
         other = [line[PATH:-1].decode() for line in lines if keys[line[:KEY_LENGTH]] < 0]
         if other:
-            raise ImagesError(
-                "\n".join(listed("image is not that of the archives", "images are not those of the archives", other))
-                + "\nThe index is kept, but not as that of the original images."
-            )
+            (difference,) = listed("images that differ from those of the archives", other)
+            raise ImagesError(f"{difference}\nThe index is kept, but not as that of the original images.")
 
 
 def changed_containers(index: Index, stream: TextIO) -> list[str]:

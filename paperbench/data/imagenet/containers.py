@@ -1,7 +1,8 @@
-"""Lists files in directories and in uncompressed tar files, without reading their contents."""
+"""Lists files in directories and in uncompressed tar files, and reads images from them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -17,6 +18,8 @@ from paperbench.files import format_read_error, open_regular
 
 MAX_CONTAINER_BYTES = 2**42
 """Maximum size of a file; the archive of all training images has 138 GB."""
+_MAX_IMAGE_BYTES = 2**27
+"""Maximum size of an encoded image; the largest of ImageNet has 15 MB."""
 _MAX_EXTENDED_BYTES = 2**20
 """Maximum size of a header with a long name or other attributes."""
 _MAGICS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
@@ -71,6 +74,18 @@ def scan(directory: Path) -> list[Entry]:
     except OSError as error:
         raise PaperbenchError(format_read_error(directory, error, "Check the path and its permissions.")) from error
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def read_image(path: Path, offset: int, length: int) -> bytes:
+    """Return the bytes of an image from its container; fewer if that is shorter.
+
+    Raises:
+        OSError: The container is missing or cannot be read, or the image is too large.
+    """
+    if length > _MAX_IMAGE_BYTES:
+        raise OSError(errno.EFBIG, f"its {length:,} bytes are more than the {_MAX_IMAGE_BYTES:,} allowed", str(path))
+    with open_regular(path, MAX_CONTAINER_BYTES) as stream:
+        return os.pread(stream.fileno(), length, offset)
 
 
 @contextmanager

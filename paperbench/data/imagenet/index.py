@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,27 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from paperbench.data.dataset import Dataset, Labels
+from paperbench.data.imagenet.containers import read_image
 from paperbench.errors import PaperbenchError
-from paperbench.files import open_regular
-
-_MAX_CONTAINER_BYTES = 2**42
-"""Maximum size of a file; the archive of all training images has 138 GB."""
-
-
-_MAX_IMAGE_BYTES = 2**27
-"""Maximum size of an encoded image; the largest of ImageNet has 15 MB."""
-
-
-def read_image(path: Path, offset: int, length: int) -> bytes:
-    """Return the bytes of an image from its container; fewer if that is shorter.
-
-    Raises:
-        OSError: The container is missing or cannot be read, or the image is too large.
-    """
-    if length > _MAX_IMAGE_BYTES:
-        raise OSError(errno.EFBIG, f"its {length:,} bytes are more than the {_MAX_IMAGE_BYTES:,} allowed", str(path))
-    with open_regular(path, _MAX_CONTAINER_BYTES) as stream:
-        return os.pread(stream.fileno(), length, offset)
 
 
 @dataclass(frozen=True)

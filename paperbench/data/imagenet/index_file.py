@@ -1,8 +1,7 @@
 """The file format of an index: a header, a line for each image in canonical order, and a checksum.
 
 The columns of a line are split ("test " or "train"), label, sha256, and the place: offset, length, size and time of
-change of the container, and its path. All but the path have a fixed width, so that numpy parses a million lines in
-seconds, and sorted lines are in canonical order.
+change of the container, and its path. All but the path have a fixed width, so that sorted lines are in canonical order.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -33,18 +33,17 @@ FILE_NAME = "imagenet.index"
 """Name of the index in the data directory."""
 _MAX_BYTES = 2**31
 """Maximum size of an index; ImageNet's has 0.2 GB."""
-_MAX_HEADER_BYTES, _BLOCK_BYTES = 2**16, 2**23
+_MAX_HEADER_BYTES = 2**16
 _MTIME_MODULUS = 10**18
 """Modification times are kept modulo 31.7 years, as 18 digits; all that matters is whether they have changed."""
 
 KEY_LENGTH, PATH = 75, 134
 """Length of split, label and sha256, and the first character of the path."""
-_HASH = slice(11, KEY_LENGTH)
-_NUMBERS = {"label": (6, 4), "offset": (76, 13), "length": (90, 10), "size": (101, 13), "mtime": (115, 18)}
-"""First character and width of the columns with numbers."""
-_LINE = re.compile(rb"(?:test |train) \d{4} ([0-9a-f]{64}) (\d{13} \d{10} \d{13} \d{18} [ -~]+\n)")
+_LINE = re.compile(
+    rb"((test |train) (\d{4}) ([0-9a-f]{64})) ((\d{13}) (\d{10}) (\d{13}) (\d{18}) ([ -~]+)\n)"  # key and place
+)
+_LINES_AT_ONCE = 50_000
 _CHECKSUM = b"sha256 %s\n"
-_SPACES = [5, 10, 75, 89, 100, 114, 133]
 _KEPT = "".join(sorted(set(string.printable) - set(string.whitespace) - {"%"})) + " "
 """Characters that are not escaped in paths."""
 
@@ -82,22 +81,22 @@ class Images(NamedTuple):
     """The lines of an index, as arrays of N numbers in canonical order.
 
     Attributes:
+        paths: The containers, below the root.
         is_train: Whether the image is in the training set.
         hashes: (N, 32) uint8.
-        container: Index in `paths`.
         size, mtime: Of the container: bytes, and what `modified` returns.
-        paths: The containers, below the root.
+        container: Index in `paths`.
     """
 
+    paths: Sequence[str]
     is_train: npt.NDArray[np.bool_]
-    label: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint8]
+    label: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
     length: npt.NDArray[np.int64]
     size: npt.NDArray[np.int64]
     mtime: npt.NDArray[np.int64]
     container: npt.NDArray[np.int64]
-    paths: Sequence[str]
 
     def part(self, root: Path, *, is_train: bool) -> ImageFiles:
         """Return the images of the training or test set."""
@@ -187,85 +186,46 @@ class DamagedIndexError(Exception):
     """Lines are not as paperbench writes them; the message says which."""
 
 
-def parse(blocks: Iterable[bytes]) -> Images:
-    """Return what blocks of whole, sorted lines say.
+def parse(lines: Iterable[bytes]) -> Images:
+    """Return what sorted lines say.
 
     Raises:
         DamagedIndexError: A line is not as this module writes it, or out of order.
     """
-    numbers: dict[str, list[npt.NDArray[np.int64]]] = {name: [] for name in _NUMBERS}
-    is_train, hashes, container = [], [], []
-    paths: dict[str, int] = {}
-    before, last = 0, np.array([b""])
-    for block in blocks:
-        text = np.frombuffer(block, np.uint8)
-        ends = np.flatnonzero(text == ord("\n"))
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        if (is_short := ends - starts <= PATH).any():
-            raise DamagedIndexError(f"line {before + int(is_short.argmax()) + 2:,} is too short")
-        rows = np.lib.stride_tricks.sliding_window_view(text, PATH)[starts]
-        columns = {name: _digits(rows[:, first : first + width]) for name, (first, width) in _NUMBERS.items()}
-        digests, are_valid = _from_hex(rows[:, _HASH])
-        of_train = rows[:, 1] == ord("r")
-        splits = np.where(of_train[:, None], *(np.frombuffer(word, np.uint8) for word in (b"train", b"test ")))
-        names = [block[start:end] for start, end in zip((starts + PATH).tolist(), ends.tolist(), strict=True)]
-        are_valid &= (rows[:, _SPACES] == ord(" ")).all(1) & (rows[:, :5] == splits).all(1)
-        are_valid &= np.all([column >= 0 for column in columns.values()], axis=0)
-        are_valid &= (columns["label"] < len(synsets())) & (columns["length"] > 0)
-        are_valid &= columns["offset"] + columns["length"] <= columns["size"]
-        are_valid &= np.fromiter(map(_is_path, names), bool, len(names))
-        keys = np.concatenate([last, np.ascontiguousarray(rows[:, :KEY_LENGTH]).view(f"S{KEY_LENGTH}")[:, 0]])
-        are_valid &= keys[1:] >= keys[:-1]
-        if not are_valid.all():
-            raise DamagedIndexError(f"line {before + int(are_valid.argmin()) + 2:,} is damaged or out of order")
-        for name, column in columns.items():
-            numbers[name].append(column)
-        is_train.append(of_train)
-        hashes.append(digests)
-        container.append(np.array([paths.setdefault(name.decode(), len(paths)) for name in names], np.int64))
-        before, last = before + len(ends), keys[-1:]
-    if not before:
+    parts, last = [], b""
+    paths: dict[bytes, int] = {}
+    lines = iter(lines)
+    while some := list(islice(lines, _LINES_AT_ONCE)):
+        found = [match.groups() for line in some if (match := _LINE.fullmatch(line))]
+        if len(found) < len(some):
+            raise DamagedIndexError("a line is damaged")
+        keys, split, label, sha256, _, offset, length, size, mtime, names = zip(*found, strict=True)
+        numbers = [np.array(column).astype(np.int64) for column in (label, offset, length, size, mtime)]
+        are_valid = (numbers[0] < len(synsets())) & (numbers[2] > 0) & (numbers[1] + numbers[2] <= numbers[3])
+        if not (are_valid.all() and all(map(_is_path, names))):
+            raise DamagedIndexError("a line is damaged")
+        if sorted((last, *keys)) != [last, *keys]:
+            raise DamagedIndexError("its lines are out of order")
+        hashes = np.frombuffer(bytes.fromhex(b"".join(sha256).decode()), np.uint8).reshape(-1, 32)
+        container = np.array([paths.setdefault(name, len(paths)) for name in names])
+        parts.append((np.array(split) == b"train", hashes, *numbers, container))
+        last = keys[-1]
+    if not parts:
         raise DamagedIndexError("it lists no images")
-    return Images(
-        np.concatenate(is_train),
-        hashes=np.concatenate(hashes),
-        container=np.concatenate(container),
-        paths=[unescaped(path) for path in paths],
-        **{name: np.concatenate(parts) for name, parts in numbers.items()},
-    )
-
-
-def _digits(characters: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return the numbers in the rows; -1 where a character is no digit."""
-    digits = characters - np.uint8(ord("0"))  # others become large
-    numbers: npt.NDArray[np.int64] = digits @ 10 ** np.arange(characters.shape[1])[::-1]
-    return np.where((digits < 10).all(1), numbers, -1)
-
-
-_NIBBLES = np.full(256, 255, np.uint8)
-_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
-
-
-def _from_hex(characters: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Return the bytes in the rows, and whether they are lowercase hexadecimal."""
-    nibbles = _NIBBLES[characters]
-    are_hex: npt.NDArray[np.bool_] = nibbles.max(axis=1) < 16
-    return (nibbles[:, ::2] << 4 | nibbles[:, 1::2]).astype(np.uint8), are_hex
+    return Images([unescaped(name.decode()) for name in paths], *map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _is_path(name: bytes) -> bool:
-    """Whether a line's path is ASCII text below the root."""
-    if not name.isascii():
-        return False
+    """Whether a line's path is below the root."""
     if b"%" in name:
         name = unquote_to_bytes(name)
     return not name.startswith(b"/") and b"\0" not in name and (b".." not in name or b".." not in name.split(b"/"))
 
 
-def known_hashes(stream: Iterable[bytes]) -> dict[bytes, bytes]:
+def known_hashes(lines: Iterable[bytes]) -> dict[bytes, bytes]:
     """Return the sha256 of each image by its place. Lines that are none of an image are left out."""
-    found = (_LINE.fullmatch(line) for line in stream)
-    return {line[2]: bytes.fromhex(line[1].decode()) for line in found if line}
+    found = map(_LINE.fullmatch, lines)
+    return {line[5]: bytes.fromhex(line[4].decode()) for line in found if line}
 
 
 def write_index(path: Path, header: Header, lines: Iterable[bytes]) -> None:
@@ -298,21 +258,11 @@ def read_index(path: Path) -> Index:
     remedy = f"Index the images again: `paperbench data index imagenet DIR --data {shlex.quote(str(path.parent))}`"
     digest = hashlib.sha256()
 
-    def blocks(stream: BufferedReader, left: int) -> Iterator[bytes]:
-        rest = b""
-        while left > 0 and (block := stream.read(min(left, _BLOCK_BYTES))):
-            left -= len(block)
-            digest.update(block)
-            whole, newline, last = block.rpartition(b"\n")
-            if newline:
-                yield rest + whole + newline
-                rest = last
-            elif len(rest) > _BLOCK_BYTES:
-                raise DamagedIndexError("a line is too long")
-            else:
-                rest += last
-        if rest:
-            raise DamagedIndexError("its last line is cut off")
+    def lines(stream: BufferedReader, left: int) -> Iterator[bytes]:
+        while left > 0 and (line := stream.readline()):
+            left -= len(line)
+            digest.update(line)
+            yield line
 
     try:
         with open_regular(path, _MAX_BYTES) as stream:
@@ -320,7 +270,7 @@ def read_index(path: Path) -> Index:
             header = from_json(Header, first)
             digest.update(first)
             left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
-            index = Index(header, path.parent / unescaped(header.root), parse(blocks(stream, left)))
+            index = Index(header, path.parent / unescaped(header.root), parse(lines(stream, left)))
             if stream.read() != _CHECKSUM % digest.hexdigest().encode():
                 raise DamagedIndexError("its checksum does not match")
     except FileNotFoundError:

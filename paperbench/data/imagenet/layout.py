@@ -75,13 +75,13 @@ class Layout:
     """
 
     title: str
+    _root: Path
+    _ranks: Ranks
+    _sources: Sequence[_Source]
+    _labels: Mapping[str, int]
+    """Labels of flat validation images."""
     foreign: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    _root: Path = Path()
-    _ranks: Ranks = field(default_factory=dict)
-    _sources: Sequence[_Source] = ()
-    _labels: Mapping[str, int] = field(default_factory=dict)
-    """Labels of flat validation images."""
 
     def images(self) -> Iterator[FoundImage]:
         """Yield all images, container by container. Opens no image file, and reads only the headers of tar files.
@@ -248,7 +248,7 @@ def find_layout(root: Path, classes: Sequence[str]) -> Layout:
     found.sort(key=lambda source: source.split, reverse=True)
     labels = _flat_labels(root, found[-1], ranks)
     title = " and ".join(dict.fromkeys(source.kind for source in found))
-    return Layout(title, _root=root, _ranks=ranks, _sources=found, _labels=labels)
+    return Layout(title, root, ranks, found, labels)
 
 
 def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
@@ -305,10 +305,17 @@ def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
 
 def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str:
     if any(entry.name.removesuffix(".tar") in ranks or _is_image(entry.name) for entry in entries):
+        parent = f", such as {root.absolute().parent}" if root.absolute().name in _SPLITS else ""
         return (
             f"{root} is the training or validation set alone, or part of it. Give the directory that has both, in "
-            f"train/ and val/, such as {root.absolute().parent}."
+            f"train/ and val/{parent}."
         )
+    for split in (entry.name for entry in entries if entry.is_directory and entry.name in _SPLITS):
+        if names := [entry.name for entry in scan(root / split) if entry.is_directory]:
+            return (
+                f"{root / split} has no directory named after a synset of ImageNet, such as {min(ranks)}, but "
+                f"{listing(names[:3])}. Name the directories of ImageNet's classes so; other classes cannot be indexed."
+            )
     return (
         f"{root} has no images of ImageNet in a known layout. Give a directory with one of these:\n"
         "  - train/<synset>/ and val/<synset>/ with image files; or Kaggle's files\n"

@@ -20,17 +20,8 @@ _MAX_BYTES = 2**28
 _NAME = "mean_image"
 
 
-def _one_by_one(crops: CentralCrops) -> Iterable[Crops]:
-    return map(crops.crops, range(len(crops)))
-
-
 def mean_image(
-    crops: CentralCrops,
-    fingerprint: str,
-    directory: Path,
-    *,
-    batches: Callable[[CentralCrops], Iterable[Crops]] = _one_by_one,
-    progress: Callable[[int, int], object] = lambda _done, _total: None,
+    crops: CentralCrops, fingerprint: str, directory: Path, batches: Callable[[CentralCrops], Iterable[Crops]]
 ) -> Tensor:
     """Return the mean of all crops, (crop, crop, 3) float32 in [0, 1].
 
@@ -41,8 +32,7 @@ def mean_image(
         crops: Those of the training images.
         fingerprint: Of the data set.
         directory: Where the mean is kept, in a file named by all that it depends on.
-        batches: Makes the batches, in any order.
-        progress: Called with the number of images so far and of all images.
+        batches: Makes the batches, in any order, if there is no file.
 
     Raises:
         PaperbenchError: An image cannot be read, or the file can be neither read nor written.
@@ -52,17 +42,16 @@ def mean_image(
     path = directory / name
     mean = _load(path, crops.crop)
     if mean is None:
-        mean = _compute(crops, batches(crops), progress)
+        mean = _compute(crops, batches(crops))
         UNGUARDED.write(path, tensor_file_bytes({_NAME: mean}, {"sha256": _sha256(mean)}))
     return mean
 
 
-def _compute(crops: CentralCrops, batches: Iterable[Crops], progress: Callable[[int, int], object]) -> Tensor:
+def _compute(crops: CentralCrops, batches: Iterable[Crops]) -> Tensor:
     sums, done, total = np.zeros((crops.crop, crops.crop, 3), np.int64), 0, len(crops.files)
     for batch in batches:
         sums += batch.pixels.numpy().sum(0, dtype=np.int64)
         done += len(batch.pixels)
-        progress(done, total)
     if done != total:
         raise ValueError(f"the mean image needs {total:,} images, not {done:,}")
     return torch.from_numpy((sums / (255 * total)).astype(np.float32))

@@ -74,16 +74,6 @@ class _Batch:
     done: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
-@dataclass
-class _Window:
-    """What happened since a time; `worked` is the threads' work before it."""
-
-    began: float
-    worked: float = 0.0
-    batches: int = 0
-    waited: float = 0.0
-
-
 class CropStream:
     """Iterates over the batches of a source: those of `CropSource.crops`, whatever the number of threads.
 
@@ -114,7 +104,8 @@ class CropStream:
         self._tasks: SimpleQueue[tuple[_Batch, int] | None] = SimpleQueue()
         self._is_closed = False
         self._lock = Lock()  # taken by threads only: a signal could interrupt the consumer before it is released
-        self._worked, self._window = 0.0, _Window(time.perf_counter())
+        self._batches, self._waited, self._worked = 0, 0.0, 0.0
+        self._reported = 0, time.perf_counter(), 0.0, 0.0
         # Python's exit waits for threads that are no daemons before it calls `close`, and then for ever.
         self._threads = [Thread(target=self._work, name=f"crops {n + 1}", daemon=True) for n in range(threads)]
         atexit.register(self.close)
@@ -149,8 +140,8 @@ class CropStream:
         if batch.errors:
             self.close()
             raise batch.errors[min(batch.errors)]
-        self._window.batches += 1
-        self._window.waited += time.perf_counter() - began
+        self._batches += 1
+        self._waited += time.perf_counter() - began
         return self._source.assemble(batch.plan, batch.pixels)
 
     def close(self) -> None:
@@ -166,11 +157,9 @@ class CropStream:
 
     def report(self) -> StreamReport:
         """Return how well the stream kept up since the last report, or since it was created."""
-        now, worked, window = time.perf_counter(), self._worked, self._window
-        self._window = _Window(now, worked)
-        return StreamReport(
-            window.batches, now - window.began, window.waited, worked - window.worked, len(self._threads)
-        )
+        before, self._reported = self._reported, (self._batches, time.perf_counter(), self._waited, self._worked)
+        batches, seconds, waited, worked = (now - then for now, then in zip(self._reported, before, strict=True))
+        return StreamReport(int(batches), seconds, waited, worked, len(self._threads))
 
     def _plan_batches(self) -> None:
         """Order the crops of as many batches as there are free buffers."""

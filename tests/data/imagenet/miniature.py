@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import tarfile
 from collections.abc import Iterable, Sequence
@@ -124,36 +125,25 @@ def write_archives(root: Path) -> Path:
     truth = "".join(f"{DEVKIT_IDS[example.label]}\n" for example in of("test"))
     devkit = {
         "readme.txt": b"...",
-        "data/meta.mat": _meta_mat(),
+        "data/meta.mat": meta(dict(sorted(zip(DEVKIT_IDS, SYNSETS, strict=True)))),
         "data/ILSVRC2012_validation_ground_truth.txt": truth.encode(),
     }
     members = [(f"{top}/{name}", data) for name, data in devkit.items()]
-    write(root / f"{top}.tar.gz", tar(members, mode="w:gz"))
+    write(root / f"{top}.tar.gz", gzip.compress(tar(members)))
     return root
 
 
-def _meta_mat() -> bytes:
-    """Return the devkit's table of synsets; the one with children is no class, as in the original."""
+def meta(ids: dict[int, str], *, compress: bool = True) -> bytes:
+    """Return the devkit's table of synsets, with an inner node of the hierarchy, which is no class, at the end."""
     from scipy.io import savemat
 
-    kinds = [(name, object) for name in ("ILSVRC2012_ID", "WNID", "words", "gloss")]
-    kinds += [(name, object) for name in ("num_children", "children", "wordnet_height", "num_train_images")]
-    table = np.zeros((len(SYNSETS) + 1, 1), kinds)
-    for row, (number, synset) in enumerate(sorted(zip(DEVKIT_IDS, SYNSETS, strict=True))):
-        table[row, 0] = (
-            float(number),
-            synset,
-            "a thing",
-            "a thing",
-            0.0,
-            np.empty((0, 0)),
-            0.0,
-            float(TRAIN_PER_CLASS),
-        )
-    last = float(len(SYNSETS) + 1)
-    table[-1, 0] = (last, "n00001740", "all", "all", 2.0, np.array([[1.0, 2.0]]), 1.0, 0.0)
+    names = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height")
+    synsets = np.empty((len(ids) + 1, 1), [(name, object) for name in names])
+    for row, (number, synset) in enumerate([*ids.items(), (1001, "n00001740")]):
+        children = np.array([[1.0, 2.0]]) if row == len(ids) else np.zeros((1, 0))
+        synsets[row, 0] = (float(number), synset, "café, coffee shop", "a gloss", float(children.size), children, 0.0)
     stream = io.BytesIO()
-    savemat(stream, {"synsets": table})
+    savemat(stream, {"other": np.eye(3), "synsets": synsets}, do_compression=compress)
     return stream.getvalue()
 
 
@@ -218,14 +208,18 @@ def write_csv(path: Path, rows: Iterable[Sequence[str]]) -> None:
         csv.writer(stream, lineterminator="\n").writerows(rows)
 
 
-def tar(members: Iterable[tuple[str, bytes]], *, mode: Any = "w") -> bytes:
-    """Return a tar file with these members."""
+def tar(
+    files: Iterable[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT, others: Iterable[tarfile.TarInfo] = ()
+) -> bytes:
+    """Return a tar file. In the PAX format, the fractional time makes an extended header for every file."""
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=mode, format=tarfile.GNU_FORMAT) as archive:
-        for name, data in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
+        for other in others:
+            archive.addfile(other)
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), 1.5
+            archive.addfile(info, io.BytesIO(data))
     return stream.getvalue()
 
 

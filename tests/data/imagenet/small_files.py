@@ -1,4 +1,4 @@
-"""A few photographs in one container, without an index."""
+"""A few photographs in files, without an index."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def photographs(count: int, *, sides: tuple[int, int] = (30, 90)) -> list[bytes]
     return files
 
 
-def image_files(directory: Path, data: list[bytes], name: str = "images.bin") -> ImageFiles:
-    """The images one after another in a file, labelled 0, 1, 2, 0, 1, ..."""
-    (directory / name).write_bytes(b"".join(data))
-    lengths = np.array([len(one) for one in data])
+def image_files(directory: Path, data: list[bytes]) -> ImageFiles:
+    """The images in files 0.jpg, 1.jpg, ..., labelled 0, 1, 2, 0, 1, ..."""
+    numbers = np.arange(len(data))
+    for number, one in enumerate(data):
+        (directory / f"{number}.jpg").write_bytes(one)
     return ImageFiles(
         root=directory,
-        labels=np.arange(len(data)) % 3,
+        labels=numbers % 3,
         hashes=np.array([list(hashlib.sha256(one).digest()) for one in data], np.uint8),
-        paths=[name],
-        container=np.zeros(len(data), np.int64),
-        offsets=np.cumsum(lengths) - lengths,
-        lengths=lengths,
+        paths=[f"{number}.jpg" for number in numbers],
+        container=numbers,
+        offsets=np.zeros(len(data), np.int64),
+        lengths=np.array([len(one) for one in data]),
     )

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import tarfile
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from paperbench.data.imagenet.containers import open_container, tar_members
 from paperbench.errors import PaperbenchError
+from tests.data.imagenet import miniature
 from tests.limits import limit_seconds
 
 LONG = f"b/{'long' * 60}.JPEG"
@@ -16,15 +16,7 @@ FORMATS = (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)
 
 
 def tar(form: int, *others: tarfile.TarInfo) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
-        for other in others:
-            archive.addfile(other)
-        for name, data in FILES.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(data), 1.5
-            archive.addfile(info, io.BytesIO(data))
-    return stream.getvalue()
+    return miniature.tar(FILES.items(), form, others)
 
 
 def other(kind: bytes) -> tarfile.TarInfo:

@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import gzip
-import io
 import struct
 import tarfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import scipy.io
 
 from paperbench.data.imagenet import labels
 from paperbench.data.imagenet.layout import Layout, find_layout
 from paperbench.errors import PaperbenchError
+from tests.data.imagenet import miniature
+from tests.data.imagenet.miniature import meta
 
 CLASSES = ("n01440764", "n01443537", "n02105855", "n03995372")
 IDS = {3: "n01440764", 1: "n01443537", 4: "n02105855", 2: "n03995372"}
@@ -35,38 +34,18 @@ IMAGES = {("train", CLASSES.index(name[:9]), data) for name, data in TRAIN.items
 
 def write(root: Path, files: dict[str, bytes]) -> None:
     for name, data in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+        miniature.write(root / name, data)
 
 
-def tar(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT, mtime: float = 1.5) -> bytes:
-    """Return a tar file. In the PAX format, the fractional time makes an extended header for every member."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(data), mtime
-            archive.addfile(info, io.BytesIO(data))
-    return stream.getvalue()
-
-
-def meta(ids: dict[int, str] = IDS, *, compress: bool = True) -> bytes:
-    """Return the table of synsets as the development kit has it, with an inner node of the hierarchy at the end."""
-    names = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height")
-    synsets = np.empty((len(ids) + 1, 1), [(name, object) for name in names])
-    for row, (number, synset) in enumerate([*ids.items(), (1001, "n00001740")]):
-        children = np.array([[1.0, 2.0]]) if row == len(ids) else np.zeros((1, 0))
-        synsets[row, 0] = (float(number), synset, "café, coffee shop", "a gloss", float(children.size), children, 0.0)
-    stream = io.BytesIO()
-    scipy.io.savemat(stream, {"other": np.eye(3), "synsets": synsets}, do_compression=compress)
-    return stream.getvalue()
+def tar(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
+    return miniature.tar(files.items(), form)
 
 
 def devkit(table: bytes | None = None, truth: Iterable[str] = VALIDATION) -> dict[str, bytes]:
     numbers = {synset: number for number, synset in IDS.items()}
     lines = "".join(f"{numbers[synset]}\n" for synset in truth)
     return {
-        "ILSVRC2012_devkit_t12/data/meta.mat": meta() if table is None else table,
+        "ILSVRC2012_devkit_t12/data/meta.mat": meta(IDS) if table is None else table,
         "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": lines.encode(),
         "ILSVRC2012_devkit_t12/readme.txt": b"ILSVRC2012",
     }
@@ -275,7 +254,19 @@ def test_error_for_one_of_the_sets_names_its_parent(files: dict[str, bytes], tmp
     assert f"train/ and val/, such as {tmp_path}." in error_message(tmp_path / "train")
 
 
-@pytest.mark.parametrize("files", [{}, {"train/cat/a.JPEG": b""}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
+def test_error_for_other_class_names_shows_a_synset(tmp_path: Path) -> None:
+    write(tmp_path, {f"train/{name}/a.JPEG": b"" for name in ("horse", "bird", "cat", "dog")})
+    message = error_message(tmp_path)
+    assert "such as n01440764, but bird, cat, dog." in message
+    assert str(tmp_path / "train") in message
+
+
+def test_error_for_classes_without_a_split_suggests_no_parent(tmp_path: Path) -> None:
+    write(tmp_path, {"n01440764/a.JPEG": b""})
+    assert error_message(tmp_path).endswith("in train/ and val/.")
+
+
+@pytest.mark.parametrize("files", [{}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
 def test_directory_without_images_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
     write(tmp_path, files)
     assert "train/<synset>/" in error_message(tmp_path)
@@ -442,8 +433,8 @@ def changed_devkit(**changes: bytes) -> dict[str, bytes]:
         (changed_devkit(ILSVRC2012_validation_ground_truth=b"1\n5\n"), "line 2: b'5' is the number of no known class"),
         (changed_devkit(ILSVRC2012_validation_ground_truth=b"1001\n"), "line 1: b'1001' is the number of no known"),
         (changed_devkit(meta=b"MATLAB 7.3"), "not a MATLAB file of version 5"),
-        (changed_devkit(meta=meta(compress=False)[:-200]), "truncated"),
-        (changed_devkit(meta=meta()[:-20]), "truncated"),
+        (changed_devkit(meta=meta(IDS, compress=False)[:-200]), "truncated"),
+        (changed_devkit(meta=meta(IDS)[:-20]), "truncated"),
         (dict(list(devkit().items())[1:]), "meta.mat is missing"),
         ({"ILSVRC2012_devkit_t12.tar.gz": next(iter(KIT.values()))[:-30]}, "truncated"),
         ({"ILSVRC2012_devkit_t12.tar.gz": b"<html>"}, "incorrect header check"),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import resource
 import signal
@@ -17,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from PIL import Image
 
 from paperbench.data.imagenet.batches import CentralCrops, CropPlan, Crops, CropSource, TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles
@@ -25,6 +22,7 @@ from paperbench.data.imagenet.stream import CropStream, StreamReport
 from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Evaluation
 from paperbench.specs.recipe import Photographs
+from tests.data.imagenet.small_files import image_files, photographs
 
 SETTINGS = Photographs(decoder="pillow", interpolation="bilinear", crop=16, shorter_side=(20, 30))
 IMAGES = 11
@@ -32,23 +30,7 @@ IMAGES = 11
 
 @pytest.fixture
 def files(tmp_path: Path) -> ImageFiles:
-    rng = np.random.default_rng(0)
-    data = []
-    for number in range(IMAGES):
-        pixels = rng.integers(0, 256, (20 + number, 30 - number, 3), dtype=np.uint8)
-        stream = io.BytesIO()
-        Image.fromarray(pixels).save(stream, "JPEG")
-        data.append(stream.getvalue())
-        (tmp_path / f"{number}.jpg").write_bytes(data[-1])
-    return ImageFiles(
-        root=tmp_path,
-        labels=np.arange(IMAGES) % 3,
-        hashes=np.stack([np.frombuffer(hashlib.sha256(one).digest(), np.uint8) for one in data]),
-        paths=[f"{number}.jpg" for number in range(IMAGES)],
-        container=np.arange(IMAGES),
-        offsets=np.zeros(IMAGES, np.int64),
-        lengths=np.array([len(one) for one in data]),
-    )
+    return image_files(tmp_path, photographs(IMAGES, sides=(20, 31)))
 
 
 @pytest.fixture(autouse=True)
@@ -141,18 +123,6 @@ def test_error_is_raised_at_its_batch_and_names_the_file(
         assert list(stream) == []
 
 
-def test_damaged_image_is_named(files: ImageFiles) -> None:
-    damaged = files.read(4)[:300]
-    (files.root / "4.jpg").write_bytes(damaged)
-    files.hashes[4] = np.frombuffer(hashlib.sha256(damaged).digest(), np.uint8)
-    files.lengths[4] = 300
-    with (
-        CropStream(training_crops(files), threads=2) as stream,
-        pytest.raises(PaperbenchError, match=r"4\.jpg: the image at byte 0 is not a complete"),
-    ):
-        list(islice(stream, 3))
-
-
 @pytest.mark.parametrize("batches", [30, pytest.param(1_000, marks=pytest.mark.full)])
 def test_memory_does_not_grow_with_the_batches(batches: int, files: ImageFiles) -> None:
     addresses = set()
@@ -205,13 +175,9 @@ while sys.argv[1] == "goes on":
 """
 
 
+@pytest.mark.full  # importing torch takes seconds
 @pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (signal.SIGINT, -signal.SIGINT),
-        pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.full),
-        pytest.param(None, 0, marks=pytest.mark.full),
-    ],
+    ("sent", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, -signal.SIGTERM), (None, 0)]
 )
 def test_python_exits_at_once_though_a_stream_was_not_closed(sent: signal.Signals | None, status: int) -> None:
     command = [sys.executable, "-c", ENDINGS, "goes on" if sent else "ends"]
