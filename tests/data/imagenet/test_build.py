@@ -370,6 +370,14 @@ def test_directory_that_is_none_or_has_no_images_is_an_error(tmp_path: Path, dat
         make(tmp_path, data)
 
 
+def test_directory_may_be_beside_the_target_of_a_link(folders: Path, data: Path, tmp_path: Path) -> None:
+    (folders.parent / "elsewhere").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link").symlink_to(folders.parent / "elsewhere")
+    make(tmp_path / "other" / "link" / ".." / folders.name, data)
+    assert loaded(data).train.read(0)
+
+
 def test_images_in_the_data_directory_move_with_it(folders: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
