@@ -40,7 +40,7 @@ from paperbench.data.imagenet.index_file import (
 )
 from paperbench.data.imagenet.layout import FoundImage, find_layout
 from paperbench.data.imagenet.synsets import synsets
-from paperbench.errors import PaperbenchError, listing
+from paperbench.errors import PaperbenchError, listing, one_line
 from paperbench.files import open_regular, report_write_errors
 
 T = TypeVar("T")
@@ -143,7 +143,9 @@ def index_images(
         problems = listed("image that cannot be used", "images that cannot be used", found.unusable)
         if not problems and not found.lines:
             foreign = listed("file does not belong to ImageNet", "files do not belong to ImageNet", found.foreign)
-            raise ImagesError("\n".join([f"{root} has no images of ImageNet where {found.layout} have them.", *foreign]))
+            raise ImagesError(
+                "\n".join([f"{root} has no images of ImageNet where {found.layout} have them.", *foreign])
+            )
         images = parse(_blocks(found.lines)) if found.lines else None
         lacking = _lacking(images, published) if images else []
         others = [
@@ -339,7 +341,8 @@ def listed(one: str, many: str, names: Sequence[str]) -> list[str]:
     if not names:
         return []
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return [f"{len(names):,} {one if len(names) == 1 else many}: {'; '.join(names[:_LISTED])}{more}"]
+    first = "; ".join(map(one_line, names[:_LISTED]))
+    return [f"{len(names):,} {one if len(names) == 1 else many}: {first}{more}"]
 
 
 def _blocks(lines: Sequence[bytes]) -> Iterator[bytes]:
