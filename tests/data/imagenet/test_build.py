@@ -430,3 +430,11 @@ def test_progress_is_shown(
     monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
     index_images(folders, data, stream, threads=1, accepts_subset=True)
     assert text in stream.getvalue()
+
+
+def test_progress_shows_the_number_of_all_images(
+    folders: Path, data: Path, miniature: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
+    index_images(folders, data, stream := io.StringIO(), threads=1, published=miniature)
+    assert "indexing class folders: 30 of 30 images\n" in stream.getvalue()
