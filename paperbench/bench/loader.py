@@ -106,6 +106,8 @@ def _photographs() -> tuple[ImageFiles, str]:
 
 def _imagenet(directory: Path) -> tuple[ImageFiles, str]:
     dataset = load_index(directory).dataset()
+    if not len(dataset.train):
+        raise PaperbenchError(f"ImageNet's index in {directory} has no training images. Index a directory that has.")
     numbers = np.linspace(0, len(dataset.train) - 1, IMAGES).astype(np.int64)
     columns = ("labels", "hashes", "container", "offsets", "lengths")
     files = replace(dataset.train, **{name: getattr(dataset.train, name)[numbers] for name in columns})

@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 0; 1 if `doctor` or `verify` finds a problem or `compare` a difference; 2 for an error that the
-        user can fix; 128 + N after signal N.
+        The exit status: 0; 1 if `doctor`, `verify` or `data` finds a problem or `compare` a difference; 2 for an error
+        that the user can fix; 128 + N after signal N.
     """
     with standard_streams():
         return _main(arguments)
@@ -128,7 +128,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"paperbench: error: out of memory ({why}). Close other programs and repeat this.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("paperbench: interrupted; all checkpoints are kept.", file=sys.stderr)
+        print("paperbench: interrupted. What was saved is kept; repeat the command to go on.", file=sys.stderr)
         return 130
 
 

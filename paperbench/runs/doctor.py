@@ -176,7 +176,9 @@ def _choose(table: Table, found: Diagnosis) -> None:
     device, paper, own = found.device or CPU, table.profiles.named("paper"), table.experiment.precision
     if unknown := set(_datasets(table)) - set(DIRECTORIES):
         found.choices.append((table.id, "-", "-", "-"))
-        found.reasons.append(f"{table.id} cannot be trained yet, as it needs {DATASETS[unknown.pop()].title}")
+        found.reasons.append(
+            f"{table.id} cannot be trained yet: paperbench does not train on {DATASETS[unknown.pop()].title}"
+        )
         return
     precision = choose_precision(own, device)
     trainings = [

@@ -13,6 +13,7 @@ from paperbench.bench.setup import machine_facts
 from paperbench.bench.text import format_loader
 from paperbench.cli.main import main
 from paperbench.data.imagenet.build import index_images
+from paperbench.errors import PaperbenchError
 from paperbench.typed import from_json
 from tests.data.imagenet.miniature import SYNSETS, examples, write_folders
 
@@ -98,6 +99,11 @@ def test_images_are_spread_over_the_index_of_the_data_directory(tmp_path: Path) 
     assert title == "2 training images of ImageNet (subset: 20 + 10 images)"
     for number, synset in enumerate((SYNSETS[0], SYNSETS[-1])):
         assert files.read(number) in {example.data for example in examples() if example.synset == synset}
+    for file in (tmp_path / "images" / "train").glob("*/*"):
+        file.unlink()
+    index_images(tmp_path / "images", tmp_path, io.StringIO(), threads=1, accepts_subset=True)
+    with pytest.raises(PaperbenchError, match="has no training images"):
+        loader._imagenet(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_interrupt_prints_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(list_tables, "execute", interrupted)
-    assert run("list") == (130, "", "paperbench: interrupted; all checkpoints are kept.\n")
+    assert run("list") == (130, "", "paperbench: interrupted. What was saved is kept; repeat the command to go on.\n")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,11 @@ class CropSource:
     batch_size: int
 
     def __init__(self, files: ImageFiles, settings: Photographs, crop: int) -> None:
+        if not len(files):
+            raise PaperbenchError(
+                f"The index of {files.root} lacks all training or all test images, which are needed here. Index a "
+                "directory that has both with `paperbench data index`."
+            )
         self.files, self.settings, self.crop = files, settings, crop
 
     def plan(self, number: int) -> CropPlan:

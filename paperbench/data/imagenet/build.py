@@ -123,7 +123,10 @@ def index_images(
         layout, lines, unusable = _collect(source, published.classes, partial, stream, threads)
         problems = listed("unusable images", unusable)
         if not problems and not lines:
-            raise ImagesError(f"{root} has no images of ImageNet ({layout.title}). Check the path.")
+            foreign = listed("files that are not ImageNet's", layout.foreign)
+            raise ImagesError(
+                "\n".join([f"{root} has no images of ImageNet where {layout.title} have them.", *foreign])
+            )
         images = parse(lines) if lines else None
         lacking = _lacking(images, published) if images else []
         others = listed("missing images", layout.missing) + listed("files that are not ImageNet's", layout.foreign)

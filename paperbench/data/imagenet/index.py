@@ -58,8 +58,8 @@ class ImageFiles:
             ) from error
         if hashlib.sha256(data).digest() != self.hashes[number].tobytes():
             raise PaperbenchError(
-                f"{path} has changed since it was indexed (image at byte {self.offsets[number]:,}). Restore it, or "
-                "index the directory again with `paperbench data index`; other images make other runs."
+                f"{path} has changed since it was indexed (image at byte {self.offsets[number]:,}). Restore it; or "
+                "`touch` it, then repeat `paperbench data index`. Other images make other runs."
             )
         return data
 

@@ -278,12 +278,8 @@ def read_index(path: Path) -> Index:
     except OSError as error:
         raise PaperbenchError(format_read_error(path, error, "Check its permissions.")) from error
     except (TypedError, DamagedIndexError, ValueError) as error:
-        raise PaperbenchError(
-            f"{path} was changed or is cut off: {error}. {remedy}; only new files are read."
-        ) from error
+        raise PaperbenchError(f"{path} was changed or is cut off: {error}. {remedy}; all images are read.") from error
     dataset = index.dataset()
     if (len(dataset.train), len(dataset.test), dataset.fingerprint) != (header.train, header.test, header.fingerprint):
-        raise PaperbenchError(
-            f"{path} was changed: its header does not fit its lines. {remedy}; only new files are read."
-        )
+        raise PaperbenchError(f"{path} was changed: its header does not fit its lines. {remedy}; all images are read.")
     return index

@@ -119,7 +119,10 @@ class Layout:
             elif entry.is_file and (label := self._ranks.get(entry.name.removesuffix(".tar"))) is not None:
                 yield from self._archive(source._replace(paths=(path,)), label)
             else:
-                yield from self._file(source.split, path, entry, self._labels.get(image_key(entry.name)))
+                yield from self._file(source.split, path, entry, self._flat_label(source.split, entry.name))
+
+    def _flat_label(self, split: Split, name: str) -> int | None:
+        return self._labels.get(image_key(name)) if split == "test" else None
 
     def _file(self, split: Split, path: str, entry: Entry, label: int | None) -> Iterator[FoundImage]:
         if entry.size is None:
@@ -142,7 +145,7 @@ class Layout:
                     for image in tar_members(read, member.offset, end, f"{title}: {member.name}"):
                         yield from self._member(source.split, path, image, inner)
                 else:
-                    known = self._labels.get(image_key(name)) if label is None else label
+                    known = self._flat_label(source.split, name) if label is None else label
                     yield from self._member(source.split, path, member, known)
 
     def _shards(self, source: _Source) -> Iterator[FoundImage]:
@@ -168,7 +171,7 @@ class Layout:
 
     def _webdataset_label(self, read: Read, key: str, files: Sequence[Member], title: str) -> int:
         for file in files:
-            if file.name.endswith(".cls"):
+            if PurePosixPath(file.name).name == f"{key}.cls":
                 text = read(min(file.length, 16), file.offset).strip()
                 label = int(text) if text.isdigit() else -1
                 if not 0 <= label < len(self._ranks):
@@ -302,10 +305,17 @@ def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
 
 def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str:
     if any(entry.name.removesuffix(".tar") in ranks or _is_image(entry.name) for entry in entries):
+        parent = f", such as {root.absolute().parent}" if root.absolute().name in _SPLITS else ""
         return (
             f"{root} is the training or validation set alone, or part of it. Give the directory that has both, in "
-            f"train/ and val/, such as {root.absolute().parent}."
+            f"train/ and val/{parent}."
         )
+    for split in (entry.name for entry in entries if entry.is_directory and entry.name in _SPLITS):
+        if names := [entry.name for entry in scan(root / split) if entry.is_directory]:
+            return (
+                f"{root / split} has no directory named after a synset of ImageNet, such as {min(ranks)}, but "
+                f"{listing(names[:3])}. Name the directories of ImageNet's classes so; other classes cannot be indexed."
+            )
     return (
         f"{root} has no images of ImageNet in a known layout. Give a directory with one of these:\n"
         "  - train/<synset>/ and val/<synset>/ with image files; or Kaggle's files\n"

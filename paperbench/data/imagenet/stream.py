@@ -80,8 +80,9 @@ class CropStream:
     A batch is valid until the next one is asked for: then its pixels are overwritten. Whoever copies them to a device
     without waiting must wait for the copy before asking.
 
-    An error is raised where the batch with the image is due, and ends the stream. The stream ends its threads when it
-    is closed, each after its current image, or else when Python exits. Use it in a `with` statement.
+    An error is raised where the batch with the image is due, and ends the stream. The stream ends its threads after the
+    last batch; when it is closed, each after its current image; or else when Python exits. Use it in a `with`
+    statement. Only the consumer may close it: it would wait for ever for a batch that another thread has ended.
 
     Args:
         source: Where the images are from. Its batches end with the first that has no images.
@@ -127,6 +128,7 @@ class CropStream:
         if not self._is_closed:
             self._plan_batches()
         if not self._pending:
+            self.close()
             raise StopIteration
         began = time.perf_counter()
         if not self._threads:

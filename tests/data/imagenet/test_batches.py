@@ -151,6 +151,14 @@ def test_central_crops_are_all_images_in_order(files: ImageFiles, data: list[byt
         assert np.abs(found.numpy() - expected).max() < 0.501
 
 
+def test_index_without_images_is_an_error(files: ImageFiles) -> None:
+    none = replace(files, labels=files.labels[:0])
+    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
+        crops(none, SCALE)
+    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
+        CentralCrops(none, settings_of(SCALE), Evaluation(224, 256), batch_size=8)
+
+
 def test_damaged_image_is_named(tmp_path: Path, data: list[bytes]) -> None:
     files = image_files(tmp_path, [data[0], data[1][:-100]])
     source = CentralCrops(files, settings_of(SCALE), Evaluation(64, 80), batch_size=10)

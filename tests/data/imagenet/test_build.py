@@ -22,7 +22,14 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.index_file import FILE_NAME, Index
 from paperbench.data.sources import load_dataset, load_index
 from paperbench.errors import PaperbenchError
-from tests.data.imagenet.miniature import SYNSETS, examples, write_archives, write_folders, write_shards
+from tests.data.imagenet.miniature import (
+    SYNSETS,
+    TRAIN_PER_CLASS,
+    examples,
+    write_archives,
+    write_folders,
+    write_shards,
+)
 from tests.helpers import ROOT
 
 IMAGES = len(examples())
@@ -387,6 +394,23 @@ def test_changed_or_missing_files_are_found_and_not_read(folders: Path, data: Pa
         dataset.train.read(0)
     with pytest.raises(PaperbenchError, match="has changed since it was indexed"):
         dataset.train.read(1)
+
+
+def test_image_changed_at_equal_time_is_read_again_once_touched(folders: Path, data: Path) -> None:
+    make(folders, data)
+    train = loaded(data).train
+    path = folders / train.paths[train.container[0]]
+    time_of_change = path.stat().st_mtime_ns
+    data_of_image = bytearray(path.read_bytes())
+    data_of_image[15] ^= 1  # its resolution
+    path.write_bytes(data_of_image)
+    os.utime(path, ns=(0, time_of_change))
+    assert make(folders, data).header.fingerprint == loaded(data).fingerprint
+    with pytest.raises(PaperbenchError, match="`touch` it"):
+        train.read(0)
+    path.touch()
+    make(folders, data)
+    assert bytes(data_of_image) in [loaded(data).train.read(number) for number in range(TRAIN_PER_CLASS)]
 
 
 class Terminal(io.StringIO):

@@ -254,7 +254,19 @@ def test_error_for_one_of_the_sets_names_its_parent(files: dict[str, bytes], tmp
     assert f"train/ and val/, such as {tmp_path}." in error_message(tmp_path / "train")
 
 
-@pytest.mark.parametrize("files", [{}, {"train/cat/a.JPEG": b""}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
+def test_error_for_other_class_names_shows_a_synset(tmp_path: Path) -> None:
+    write(tmp_path, {f"train/{name}/a.JPEG": b"" for name in ("horse", "bird", "cat", "dog")})
+    message = error_message(tmp_path)
+    assert "such as n01440764, but bird, cat, dog." in message
+    assert str(tmp_path / "train") in message
+
+
+def test_error_for_classes_without_a_split_suggests_no_parent(tmp_path: Path) -> None:
+    write(tmp_path, {"n01440764/a.JPEG": b""})
+    assert error_message(tmp_path).endswith("in train/ and val/.")
+
+
+@pytest.mark.parametrize("files", [{}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
 def test_directory_without_images_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
     write(tmp_path, files)
     assert "train/<synset>/" in error_message(tmp_path)
@@ -269,7 +281,7 @@ def test_root_that_is_no_directory_is_an_error(root: str, tmp_path: Path) -> Non
 def test_foreign_files_are_listed_and_hidden_ones_ignored(tmp_path: Path) -> None:
     foreign = {
         *("train/n99999999", "train/n01440764/Thumbs.db", "train/n01440764/notes.txt", "train/n01440764/sub"),
-        *("train/n01440764/folder.JPEG", "train/loose.JPEG", "val/unlisted.JPEG"),
+        *("train/n01440764/folder.JPEG", f"train/{next(iter(VAL))}", "val/unlisted.JPEG"),
     }
     write(tmp_path, FOLDERS | FLAT | CSV | {name: b"" for name in foreign if "sub" not in name and "." in name[-5:]})
     (tmp_path / "train/n01440764/folder.JPEG").unlink()
@@ -379,6 +391,11 @@ def test_webdataset_label_must_be_the_rank_of_the_synset(label: bytes, message: 
     found = error_message(tmp_path)
     assert message in found
     assert f"train-0.tar: {key}.cls" in found
+
+
+def test_label_of_a_name_with_two_dots_is_no_neighbour_s(tmp_path: Path) -> None:
+    write(tmp_path, {"train-0.tar": tar({"a.1.jpg": b"", "a.1.cls": b"1", "a.2.jpg": b"", "a.2.cls": b"2"})})
+    assert "train-0.tar: a: the image has no label" in error_message(tmp_path)
 
 
 def test_image_without_label_in_a_shard_is_an_error(tmp_path: Path) -> None:

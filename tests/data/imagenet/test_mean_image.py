@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from paperbench.data.imagenet.batches import CentralCrops, Crops
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.imagenet.mean_image import mean_image
+from paperbench.data.imagenet.stream import CropStream
 from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Evaluation
 from paperbench.specs.recipe import Photographs
@@ -60,6 +62,13 @@ def test_mean_image_does_not_depend_on_order_and_batches(files: ImageFiles, tmp_
     assert torch.equal(found, again)
     (one,), (two,) = (list((tmp_path / name).iterdir()) for name in ("one", "two"))
     assert (one.name, one.read_bytes()) == (two.name, two.read_bytes())
+
+
+def test_stream_can_make_the_batches(files: ImageFiles, tmp_path: Path) -> None:
+    before = threading.active_count()
+    found = mean_image(central(files), "f", tmp_path / "one", lambda crops: CropStream(crops, threads=2))
+    assert torch.equal(found, mean_image(central(files), "f", tmp_path / "two", forwards))
+    assert threading.active_count() == before
 
 
 def test_mean_image_is_computed_once(files: ImageFiles, tmp_path: Path) -> None:
