@@ -97,9 +97,9 @@ def _pack(source: Path, target: Path) -> None:
     from paperbench.data.imagenet.pack import pack
     from paperbench.data.imagenet.synsets import synsets
 
-    packed = pack(source, target, synsets())
+    train, test = pack(source, target, synsets())
     print(
-        f"{target} has {packed.train:,} images to train on, and {packed.test:,} to test, with their bytes unchanged.\n"
+        f"{target} has {train:,} images to train on, and {test:,} to test, with their bytes unchanged.\n"
         f"Next: paperbench data index imagenet {shlex.quote(str(target))}"
     )
 

@@ -21,6 +21,9 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Evaluation
 from paperbench.specs.recipe import Photographs
 
+_PURPOSE = "training"
+"""Of the random numbers."""
+
 
 class Crops(NamedTuple):
     """A batch before the transforms on the device.
@@ -117,7 +120,6 @@ class TrainingCrops(CropSource):
         flip: Whether to mirror half of the crops.
         has_short_batches: Whether the last batch of an epoch has the images that are left; else batches span epochs.
         seed: The run's seed.
-        purpose: Name of the random stream.
     """
 
     def __init__(
@@ -129,16 +131,15 @@ class TrainingCrops(CropSource):
         flip: bool,
         has_short_batches: bool,
         seed: int,
-        purpose: str = "training",
     ) -> None:
         super().__init__(files, settings, settings.crop)
-        self.batch_size, self.seed, self.purpose = batch_size, seed, purpose
+        self.batch_size, self.seed = batch_size, seed
         self._flip, self._has_short_batches = flip, has_short_batches
-        self._order = lru_cache(2)(lambda epoch: permutation(seed, purpose, epoch, len(files)))
+        self._order = lru_cache(2)(lambda epoch: permutation(seed, _PURPOSE, epoch, len(files)))
 
     def plan(self, number: int) -> CropPlan:
         parts = [
-            (self._order(epoch)[first:last], words(self.seed, self.purpose, epoch, first, last))
+            (self._order(epoch)[first:last], words(self.seed, _PURPOSE, epoch, first, last))
             for epoch, first, last in self._slices(number)
         ]
         return CropPlan(*(np.concatenate(part) for part in zip(*parts, strict=True)))
