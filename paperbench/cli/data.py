@@ -129,7 +129,7 @@ def _check_index(data: Path) -> int:
 
     index = load_index(data)
     print(_describe(index.dataset()))
-    print(f"  directory    {index.root}")
+    print(f"  directory    {index.images.files.root}")
     changed = changed_containers(index, sys.stderr)
     for line in listed("missing or changed files", changed):
         print(f"paperbench: {line}. Restore them or index the images again.", file=sys.stderr)

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from itertools import islice
@@ -74,51 +74,33 @@ class Header:
 
 
 class Images(NamedTuple):
-    """The lines of an index, as arrays of N numbers in canonical order.
+    """The lines of an index.
 
     Attributes:
-        paths: The containers, below the root.
-        is_train: Whether the image is in the training set.
-        hashes: (N, 32) uint8.
-        size, mtime: Of the container: bytes, and what `modified` returns.
-        container: Index in `paths`.
+        files: All images in canonical order.
+        is_train: Whether each is in the training set.
+        size, mtime: Of its container: bytes, and what `modified` returns.
     """
 
-    paths: Sequence[str]
+    files: ImageFiles
     is_train: npt.NDArray[np.bool_]
-    hashes: npt.NDArray[np.uint8]
-    label: npt.NDArray[np.int64]
-    offset: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
     size: npt.NDArray[np.int64]
     mtime: npt.NDArray[np.int64]
-    container: npt.NDArray[np.int64]
 
-    def part(self, root: Path, *, is_train: bool) -> ImageFiles:
-        """Return the images of the training or test set."""
-        first_train = len(self.label) - int(self.is_train.sum())
-        rows = slice(first_train, None) if is_train else slice(first_train)
-        return ImageFiles(
-            root,
-            labels=self.label[rows],
-            hashes=self.hashes[rows],
-            paths=self.paths,
-            container=self.container[rows],
-            offsets=self.offset[rows],
-            lengths=self.length[rows],
-        )
+    @property
+    def train(self) -> ImageFiles:
+        return self.files.select(self.is_train)
+
+    @property
+    def test(self) -> ImageFiles:
+        return self.files.select(~self.is_train)
 
 
 @dataclass(frozen=True)
 class Index:
-    """An index that has been read.
-
-    Attributes:
-        root: Directory of the containers.
-    """
+    """An index that has been read."""
 
     header: Header
-    root: Path
     images: Images
 
     def dataset(self) -> PhotoDataset:
@@ -138,8 +120,8 @@ class Index:
             canonical=is_canonical,
             unverified=header.is_complete and not is_canonical,
             classes=synsets(),
-            train=self.images.part(self.root, is_train=True),
-            test=self.images.part(self.root, is_train=False),
+            train=self.images.train,
+            test=self.images.test,
         )
 
 
@@ -178,8 +160,11 @@ def format_line(split: str, label: int, sha256: bytes, place: bytes) -> bytes:
     return b"%-5s %04d %s %s" % (split.encode(), label, sha256.hex().encode(), place)
 
 
-def parse(lines: Iterable[bytes]) -> Images:
+def parse(lines: Iterable[bytes], root: Path) -> Images:
     """Return what sorted lines say.
+
+    Args:
+        root: Directory of the containers.
 
     Raises:
         ValueError: A line is not as this module writes it, or out of order.
@@ -200,11 +185,13 @@ def parse(lines: Iterable[bytes]) -> Images:
             raise ValueError("its lines are out of order")
         hashes = np.frombuffer(bytes.fromhex(b"".join(sha256).decode()), np.uint8).reshape(-1, 32)
         container = np.array([paths.setdefault(name, len(paths)) for name in names])
-        parts.append((np.array(split) == b"train", hashes, *numbers, container))
+        parts.append((np.array(split) == b"train", hashes, container, *numbers))
         last = keys[-1]
     if not parts:
         raise ValueError("it lists no images")
-    return Images([unescaped(name.decode()) for name in paths], *map(np.concatenate, zip(*parts, strict=True)))
+    is_train, hashes, container, labels, offsets, lengths, sizes, mtimes = map(np.concatenate, zip(*parts, strict=True))
+    containers = [unescaped(name.decode()) for name in paths]
+    return Images(ImageFiles(root, labels, hashes, containers, container, offsets, lengths), is_train, sizes, mtimes)
 
 
 def _is_path(name: bytes) -> bool:
@@ -261,7 +248,7 @@ def read_index(path: Path) -> Index:
             header = from_json(Header, first)
             digest.update(first)
             left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
-            index = Index(header, path.parent / unescaped(header.root), parse(lines(stream, left)))
+            index = Index(header, parse(lines(stream, left), path.parent / unescaped(header.root)))
             if stream.read() != _CHECKSUM % digest.hexdigest().encode():
                 raise ValueError("its checksum does not match")
     except FileNotFoundError:

@@ -64,10 +64,11 @@ def test_places_keep_any_file_name_on_one_line(tmp_path: Path) -> None:
         format_line("test", 999, bytes([i] * 32), format_place(name, 10, 900, file.stat()))
         for i, name in enumerate(names)
     )
-    images = parse(lines)
-    assert images.paths == names
-    assert (images.label.tolist(), images.offset.tolist(), images.length.tolist()) == ([999] * 8, [10] * 8, [900] * 8)
-    assert images.hashes.tolist() == [[i] * 32 for i in range(8)]
+    images = parse(lines, Path())
+    files = images.files
+    assert files.paths == names
+    assert (files.labels.tolist(), files.offsets.tolist(), files.lengths.tolist()) == ([999] * 8, [10] * 8, [900] * 8)
+    assert files.hashes.tolist() == [[i] * 32 for i in range(8)]
     assert len(set(images.mtime.tolist())) == 1
     assert len(known_hashes(lines)) == 8
 
@@ -76,8 +77,8 @@ def test_images_of_one_container_share_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(1_000))
     status = (tmp_path / "file").stat()
     lines = [format_line("train", i, bytes(32), format_place("shard.tar", 7 * i, 7, status)) for i in range(20)]
-    images = parse(lines)
-    assert (images.paths, images.container.tolist()) == (["shard.tar"], [0] * 20)
+    images = parse(lines, Path())
+    assert (images.files.paths, images.files.container.tolist()) == (["shard.tar"], [0] * 20)
 
 
 def test_lines_are_parsed_in_parts_of_any_size(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
