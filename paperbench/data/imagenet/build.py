@@ -128,7 +128,7 @@ def index_images(
             raise ImagesError(
                 "\n".join([f"{root} has no images of ImageNet where {layout.title} have them.", *foreign])
             )
-        images = parse(lines) if lines else None
+        images = parse(lines, root) if lines else None
         lacking = _lacking(images, published) if images else []
         others = listed("missing images", layout.missing) + listed("files that are not ImageNet's", layout.foreign)
         if not accepts_subset:
@@ -143,9 +143,9 @@ def index_images(
             schema="paperbench.imagenet/1",
             root=_root(root, data),
             layout=layout.title,
-            train=int(images.is_train.sum()),
-            test=int((~images.is_train).sum()),
-            fingerprint=fingerprint(*(images.part(root, is_train=part) for part in (True, False))),
+            train=len(images.train),
+            test=len(images.test),
+            fingerprint=fingerprint(images.train, images.test),
             is_complete=not lacking,
             proven=partial.proven,
         )
@@ -155,7 +155,7 @@ def index_images(
                 _compare(lines, originals, data, stream, threads, published)
             header = replace(header, proven=header.fingerprint)
             write_index(path, header, lines)
-    return Index(header, root, images)
+    return Index(header, images)
 
 
 def _root(root: Path, data: Path) -> str:
@@ -344,26 +344,23 @@ def listed(what: str, names: Sequence[str]) -> list[str]:
 
 def _lacking(images: Images, published: Published) -> list[str]:
     """Return what is wrong with the numbers of images; nothing if they are those of ImageNet."""
-    of_class = {
-        is_train: np.bincount(images.label[images.is_train == is_train], minlength=len(published.classes))
-        for is_train in (True, False)
-    }
+    train, test = (np.bincount(part.labels, minlength=len(published.classes)) for part in (images.train, images.test))
     lacking = []
-    numbers = int(of_class[True].sum()), int(of_class[False].sum())
+    numbers = int(train.sum()), int(test.sum())
     if numbers != (published.train, published.test):
         lacking.append(
             f"it has {numbers[0]:,} + {numbers[1]:,} images; ImageNet has {published.train:,} to train on and "
             f"{published.test:,} to test"
         )
-    untrained = [name for name, number in zip(published.classes, of_class[True], strict=True) if not number]
+    untrained = [name for name, number in zip(published.classes, train, strict=True) if not number]
     lacking += listed("classes without training images", untrained)
     untested = [
         f"{name} has {number}"
-        for name, number in zip(published.classes, of_class[False].tolist(), strict=True)
+        for name, number in zip(published.classes, test.tolist(), strict=True)
         if number != published.test_per_class
     ]
     lacking += listed(f"classes without {published.test_per_class} test images", untested)
-    if (median := int(np.median(images.length))) < published.median_bytes:
+    if (median := int(np.median(images.files.lengths))) < published.median_bytes:
         lacking.append(f"half of the images have {median:,} bytes or fewer: these are thumbnails")
     return lacking
 
@@ -423,11 +420,11 @@ def _compare(
 def changed_containers(index: Index, stream: TextIO) -> list[str]:
     """Return the containers that are missing, or have changed since they were indexed, by size and time of change."""
     images, changed = index.images, []
-    _, first = np.unique(images.container, return_index=True)
-    rows = zip(images.size[first].tolist(), images.mtime[first].tolist(), images.paths, strict=True)
+    _, first = np.unique(images.files.container, return_index=True)
+    rows = zip(images.size[first].tolist(), images.mtime[first].tolist(), images.files.paths, strict=True)
     for size, mtime, path in watched(rows, stream, "checking", "files"):
         try:
-            status = (index.root / path).stat()
+            status = (images.files.root / path).stat()
         except OSError as error:
             changed.append(f"{path}: {error.strerror or error}")
         else:

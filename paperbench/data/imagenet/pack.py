@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from paperbench.data.imagenet.build import watched
 from paperbench.errors import PaperbenchError, listing, summarize_error
@@ -24,14 +24,7 @@ _MAX_ROW_GROUP_BYTES = 2**30
 _SYNSET = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")
 
 
-class Packed(NamedTuple):
-    """The numbers of images that were packed."""
-
-    train: int
-    test: int
-
-
-def pack(source: Path, target: Path, classes: Sequence[str]) -> Packed:
+def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
     """Write a tar file for each parquet file, with the members `SYNSET/NAME.JPEG` and the images' bytes unchanged.
 
     Tar files that an earlier call has finished are kept. Equal parquet files give equal tar files.
@@ -40,6 +33,9 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> Packed:
         source: Directory of `train-*-of-*.parquet` and `validation-*-of-*.parquet`, or its parent, if it is `data`.
         target: Directory of the tar files; created if it does not exist.
         classes: The synsets by label.
+
+    Returns:
+        The numbers of images to train on and to test.
 
     Raises:
         PaperbenchError: pyarrow is not installed, parquet files are missing, damaged or those of another data set, or
@@ -71,7 +67,7 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> Packed:
     for _ in watched(written, sys.stderr, "packing", "images", rows.__getitem__, done=packed, total=sum(rows.values())):
         pass
     train = sum(count for path, count in rows.items() if path.name.startswith("train"))
-    return Packed(train, sum(rows.values()) - train)
+    return train, sum(rows.values()) - train
 
 
 def _find_files(source: Path) -> list[Path]:

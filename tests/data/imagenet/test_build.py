@@ -126,7 +126,9 @@ def start_indexing(root: Path, data: Path, lines: int) -> subprocess.Popen[bytes
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.full) for one in (signal.SIGTERM, signal.SIGINT))]
+)
 def test_killed_indexing_goes_on_where_it_was(
     number: signal.Signals, folders: Path, data: Path, tmp_path: Path, read: list[str]
 ) -> None:
