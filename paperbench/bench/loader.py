@@ -6,7 +6,8 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from paperbench.data.imagenet.decode import decode
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.sources import load_index
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, count
 from paperbench.files import read_at_most
 from paperbench.runs.rerun import processors
 from paperbench.specs.recipe import Decoder, Recipe
@@ -54,10 +55,10 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     table = load_table("table5", find_spec_root())
     recipes = {name: recipe for (profile, name), recipe in table.recipes.items() if profile == "paper"}
     encoded = [files.read(number) for number in range(len(files))]
-    decoding = [_Way("decode, Pillow", None, _decoding(encoded, "pillow"))]
+    decoding = [_Way("decode, Pillow", None, partial(_time_decoding, encoded, "pillow"))]
     try:
         decode(encoded[0], "torchcodec")
-        decoding.append(_Way("decode, TorchCodec", None, _decoding(encoded, "torchcodec")))
+        decoding.append(_Way("decode, TorchCodec", None, partial(_time_decoding, encoded, "torchcodec")))
     except PaperbenchError as error:
         log(f"TorchCodec is not measured: {error}")
     cores = processors()
@@ -66,8 +67,8 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     ways = [*decoding, *(way for several in cropping.values() for way in several)]
     batches = [math.ceil(seconds / way.time(1)) for way in ways]
     for number in range(rounds):
-        for way, count in zip(ways, batches, strict=True):
-            way.image_seconds.append(way.time(count) / count / BATCH_SIZE)
+        for way, n in zip(ways, batches, strict=True):
+            way.image_seconds.append(way.time(n) / n / BATCH_SIZE)
         log(f"round {number + 1} of {rounds}")
 
     def rows(several: list[_Way]) -> tuple[LoaderRow, ...]:
@@ -109,19 +110,14 @@ def _imagenet(directory: Path) -> tuple[ImageFiles, str]:
     if not len(dataset.train):
         raise PaperbenchError(f"ImageNet's index in {directory} has no training images. Index a directory that has.")
     numbers = np.linspace(0, len(dataset.train) - 1, IMAGES).astype(np.int64)
-    columns = ("labels", "hashes", "container", "offsets", "lengths")
-    files = replace(dataset.train, **{name: getattr(dataset.train, name)[numbers] for name in columns})
-    return files, f"{IMAGES} training images of {dataset.name}"
+    return dataset.train.select(numbers), f"{IMAGES} training images of {dataset.name}"
 
 
-def _decoding(encoded: list[bytes], decoder: Decoder) -> Callable[[int], float]:
-    def time_batches(count: int) -> float:
-        began = time.perf_counter()
-        for number in range(count * BATCH_SIZE):
-            decode(encoded[number % len(encoded)], decoder)
-        return time.perf_counter() - began
-
-    return time_batches
+def _time_decoding(encoded: list[bytes], decoder: Decoder, batches: int) -> float:
+    began = time.perf_counter()
+    for number in range(batches * BATCH_SIZE):
+        decode(encoded[number % len(encoded)], decoder)
+    return time.perf_counter() - began
 
 
 def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes], threads: list[int]) -> list[_Way]:
@@ -131,26 +127,23 @@ def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes]
         files, settings, batch_size=BATCH_SIZE, flip=recipe.augmentation.flip, has_short_batches=False, seed=0
     )
 
-    def time_plain(count: int) -> float:
+    def time_plain(batches: int) -> float:
         began = time.perf_counter()
-        for number in range(count):
+        for number in range(batches):
             plan = source.plan(number)
             for row, chosen in enumerate(plan.images):
                 image = decode(encoded[chosen], settings.decoder)
                 render(image, source.view(plan.words[row], *image.size), source.crop, settings.interpolation)
         return time.perf_counter() - began
 
-    def time_stream(number_of_threads: int, count: int) -> float:
+    def time_stream(number_of_threads: int, batches: int) -> float:
         with CropStream(source, threads=number_of_threads, ahead=AHEAD) as stream:
             for _ in range(AHEAD + 1):  # until each buffer was used
                 next(stream)
             began = time.perf_counter()
-            for _ in range(count):
+            for _ in range(batches):
                 next(stream)
             return time.perf_counter() - began
 
-    streams = [
-        _Way(f"{name}: {n} thread{'s' * (n > 1)}", n, lambda count, n=n: time_stream(n, count))  # type: ignore[misc]
-        for n in threads
-    ]
+    streams = [_Way(f"{name}: {count(n, 'thread')}", n, partial(time_stream, n)) for n in threads]
     return [_Way(f"{name}: plain loop", None, time_plain), *streams]

@@ -97,9 +97,9 @@ def _pack(source: Path, target: Path) -> None:
     from paperbench.data.imagenet.pack import pack
     from paperbench.data.imagenet.synsets import synsets
 
-    packed = pack(source, target, synsets())
+    train, test = pack(source, target, synsets())
     print(
-        f"{target} has {packed.train:,} images to train on, and {packed.test:,} to test, with their bytes unchanged.\n"
+        f"{target} has {train:,} images to train on, and {test:,} to test, with their bytes unchanged.\n"
         f"Next: paperbench data index imagenet {shlex.quote(str(target))}"
     )
 
@@ -129,7 +129,7 @@ def _check_index(data: Path) -> int:
 
     index = load_index(data)
     print(_describe(index.dataset()))
-    print(f"  directory    {index.root}")
+    print(f"  directory    {index.images.files.root}")
     changed = changed_containers(index, sys.stderr)
     for line in listed("missing or changed files", changed):
         print(f"paperbench: {line}. Restore them or index the images again.", file=sys.stderr)

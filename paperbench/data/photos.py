@@ -54,8 +54,8 @@ def load_photos() -> PhotoDataset:
         origin="scikit-learn's photographs china.jpg and flower.jpg, cut into tiles",
         canonical=False,
         classes=CLASSES,
-        train=images.part(root, is_train=True),
-        test=images.part(root, is_train=False),
+        train=images.train,
+        test=images.test,
     )
 
 

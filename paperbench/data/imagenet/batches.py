@@ -21,6 +21,9 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Evaluation
 from paperbench.specs.recipe import Photographs
 
+_PURPOSE = "training"
+"""Of the random numbers."""
+
 
 class Crops(NamedTuple):
     """A batch before the transforms on the device.
@@ -37,7 +40,7 @@ class Crops(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CropPlan:
+class BatchPlan:
     """The images of a batch and their random words.
 
     Attributes:
@@ -67,7 +70,7 @@ class CropSource:
             )
         self.files, self.settings, self.crop = files, settings, crop
 
-    def plan(self, number: int) -> CropPlan:
+    def plan(self, number: int) -> BatchPlan:
         """Return the plan of a batch, counted from 0; after the last it has no images."""
         raise NotImplementedError
 
@@ -79,7 +82,7 @@ class CropSource:
         """Return the colours of a batch with these words, (N, WORDS_PER_IMAGE)."""
         raise NotImplementedError
 
-    def render(self, plan: CropPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
+    def render(self, plan: BatchPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
         """Read, decode and crop the image of a row of the batch into `out`, (crop, crop, 3). Threads may do so at once.
 
         Raises:
@@ -103,7 +106,7 @@ class CropSource:
             self.render(plan, row, pixels[row])
         return self.assemble(plan, torch.from_numpy(pixels))
 
-    def assemble(self, plan: CropPlan, pixels: Tensor) -> Crops:
+    def assemble(self, plan: BatchPlan, pixels: Tensor) -> Crops:
         """Return the batch of a plan whose crops have been rendered."""
         return Crops(pixels, torch.from_numpy(self.files.labels[plan.images]), self.colours(plan.words))
 
@@ -117,7 +120,6 @@ class TrainingCrops(CropSource):
         flip: Whether to mirror half of the crops.
         has_short_batches: Whether the last batch of an epoch has the images that are left; else batches span epochs.
         seed: The run's seed.
-        purpose: Name of the random stream.
     """
 
     def __init__(
@@ -129,19 +131,18 @@ class TrainingCrops(CropSource):
         flip: bool,
         has_short_batches: bool,
         seed: int,
-        purpose: str = "training",
     ) -> None:
         super().__init__(files, settings, settings.crop)
-        self.batch_size, self.seed, self.purpose = batch_size, seed, purpose
+        self.batch_size, self.seed = batch_size, seed
         self._flip, self._has_short_batches = flip, has_short_batches
-        self._order = lru_cache(2)(lambda epoch: permutation(seed, purpose, epoch, len(files)))
+        self._order = lru_cache(2)(lambda epoch: permutation(seed, _PURPOSE, epoch, len(files)))
 
-    def plan(self, number: int) -> CropPlan:
+    def plan(self, number: int) -> BatchPlan:
         parts = [
-            (self._order(epoch)[first:last], words(self.seed, self.purpose, epoch, first, last))
+            (self._order(epoch)[first:last], words(self.seed, _PURPOSE, epoch, first, last))
             for epoch, first, last in self._slices(number)
         ]
-        return CropPlan(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        return BatchPlan(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _slices(self, number: int) -> Iterator[tuple[int, int, int]]:
         """Yield the epoch and the first and last (exclusive) position of each part of a batch."""
@@ -171,10 +172,10 @@ class CentralCrops(CropSource):
         super().__init__(files, settings, evaluation.crop)
         self.scale, self.batch_size = evaluation.scale, batch_size
 
-    def plan(self, number: int) -> CropPlan:
+    def plan(self, number: int) -> BatchPlan:
         first = number * self.batch_size
         images = np.arange(first, min(first + self.batch_size, len(self.files)))
-        return CropPlan(images, np.empty((len(images), 0), np.uint64))
+        return BatchPlan(images, np.empty((len(images), 0), np.uint64))
 
     def __len__(self) -> int:
         """Number of batches."""

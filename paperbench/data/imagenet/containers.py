@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,16 +33,9 @@ class Entry(NamedTuple):
     """A file or directory, or the target of a link; of one that leads nowhere, `size` is None."""
 
     name: str
-    kind: int
-    size: int | None
-
-    @property
-    def is_directory(self) -> bool:
-        return stat.S_ISDIR(self.kind)
-
-    @property
-    def is_file(self) -> bool:
-        return stat.S_ISREG(self.kind)
+    size: int | None = None
+    is_directory: bool = False
+    is_file: bool = False
 
 
 class Member(NamedTuple):
@@ -66,14 +58,12 @@ def scan(directory: Path) -> list[Entry]:
             for entry in found:
                 if not entry.name.startswith("."):
                     try:
-                        status = entry.stat()
+                        entries.append(Entry(entry.name, entry.stat().st_size, entry.is_dir(), entry.is_file()))
                     except OSError:
-                        entries.append(Entry(entry.name, 0, None))
-                    else:
-                        entries.append(Entry(entry.name, status.st_mode, status.st_size))
+                        entries.append(Entry(entry.name))
     except OSError as error:
         raise PaperbenchError(format_read_error(directory, error, "Check the path and its permissions.")) from error
-    return sorted(entries, key=lambda entry: entry.name)
+    return sorted(entries)
 
 
 def read_image(path: Path, offset: int, length: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -41,6 +41,11 @@ class ImageFiles:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def select(self, rows: npt.NDArray[np.generic]) -> ImageFiles:
+        """Return the images with these numbers, or where an array of N is true."""
+        columns = ("labels", "hashes", "container", "offsets", "lengths")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
     def read(self, number: int) -> bytes:
         """Return the bytes of an image. Threads may call this at the same time.

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from itertools import islice
@@ -27,7 +27,7 @@ from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError
 from paperbench.files import UNGUARDED, format_read_error, open_regular
-from paperbench.typed import Line, Natural, Problem, TypedError, from_json, raise_problems, to_json, typed
+from paperbench.typed import Line, Natural, from_json, to_json, typed
 
 FILE_NAME = "imagenet.index"
 """Name of the index in the data directory."""
@@ -72,57 +72,35 @@ class Header:
     is_complete: bool
     proven: Sha256 | None = None
 
-    def __post_init__(self) -> None:
-        if self.proven == self.fingerprint and not self.is_complete:
-            raise_problems([Problem(("is_complete",), "is false, but the images are proven to be the original ones.")])
-
 
 class Images(NamedTuple):
-    """The lines of an index, as arrays of N numbers in canonical order.
+    """The lines of an index.
 
     Attributes:
-        paths: The containers, below the root.
-        is_train: Whether the image is in the training set.
-        hashes: (N, 32) uint8.
-        size, mtime: Of the container: bytes, and what `modified` returns.
-        container: Index in `paths`.
+        files: All images in canonical order.
+        is_train: Whether each is in the training set.
+        size, mtime: Of its container: bytes, and what `modified` returns.
     """
 
-    paths: Sequence[str]
+    files: ImageFiles
     is_train: npt.NDArray[np.bool_]
-    hashes: npt.NDArray[np.uint8]
-    label: npt.NDArray[np.int64]
-    offset: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
     size: npt.NDArray[np.int64]
     mtime: npt.NDArray[np.int64]
-    container: npt.NDArray[np.int64]
 
-    def part(self, root: Path, *, is_train: bool) -> ImageFiles:
-        """Return the images of the training or test set."""
-        first_train = len(self.label) - int(self.is_train.sum())
-        rows = slice(first_train, None) if is_train else slice(first_train)
-        return ImageFiles(
-            root,
-            labels=self.label[rows],
-            hashes=self.hashes[rows],
-            paths=self.paths,
-            container=self.container[rows],
-            offsets=self.offset[rows],
-            lengths=self.length[rows],
-        )
+    @property
+    def train(self) -> ImageFiles:
+        return self.files.select(self.is_train)
+
+    @property
+    def test(self) -> ImageFiles:
+        return self.files.select(~self.is_train)
 
 
 @dataclass(frozen=True)
 class Index:
-    """An index that has been read.
-
-    Attributes:
-        root: Directory of the containers.
-    """
+    """An index that has been read."""
 
     header: Header
-    root: Path
     images: Images
 
     def dataset(self) -> PhotoDataset:
@@ -142,8 +120,8 @@ class Index:
             canonical=is_canonical,
             unverified=header.is_complete and not is_canonical,
             classes=synsets(),
-            train=self.images.part(self.root, is_train=True),
-            test=self.images.part(self.root, is_train=False),
+            train=self.images.train,
+            test=self.images.test,
         )
 
 
@@ -182,15 +160,14 @@ def format_line(split: str, label: int, sha256: bytes, place: bytes) -> bytes:
     return b"%-5s %04d %s %s" % (split.encode(), label, sha256.hex().encode(), place)
 
 
-class DamagedIndexError(Exception):
-    """Lines are not as paperbench writes them; the message says which."""
-
-
-def parse(lines: Iterable[bytes]) -> Images:
+def parse(lines: Iterable[bytes], root: Path) -> Images:
     """Return what sorted lines say.
 
+    Args:
+        root: Directory of the containers.
+
     Raises:
-        DamagedIndexError: A line is not as this module writes it, or out of order.
+        ValueError: A line is not as this module writes it, or out of order.
     """
     parts, last = [], b""
     paths: dict[bytes, int] = {}
@@ -198,28 +175,29 @@ def parse(lines: Iterable[bytes]) -> Images:
     while some := list(islice(lines, _LINES_AT_ONCE)):
         found = [match.groups() for line in some if (match := _LINE.fullmatch(line))]
         if len(found) < len(some):
-            raise DamagedIndexError("a line is damaged")
+            raise ValueError("a line is damaged")
         keys, split, label, sha256, _, offset, length, size, mtime, names = zip(*found, strict=True)
         numbers = [np.array(column).astype(np.int64) for column in (label, offset, length, size, mtime)]
         are_valid = (numbers[0] < len(synsets())) & (numbers[2] > 0) & (numbers[1] + numbers[2] <= numbers[3])
         if not (are_valid.all() and all(map(_is_path, names))):
-            raise DamagedIndexError("a line is damaged")
+            raise ValueError("a line is damaged")
         if sorted((last, *keys)) != [last, *keys]:
-            raise DamagedIndexError("its lines are out of order")
+            raise ValueError("its lines are out of order")
         hashes = np.frombuffer(bytes.fromhex(b"".join(sha256).decode()), np.uint8).reshape(-1, 32)
         container = np.array([paths.setdefault(name, len(paths)) for name in names])
-        parts.append((np.array(split) == b"train", hashes, *numbers, container))
+        parts.append((np.array(split) == b"train", hashes, container, *numbers))
         last = keys[-1]
     if not parts:
-        raise DamagedIndexError("it lists no images")
-    return Images([unescaped(name.decode()) for name in paths], *map(np.concatenate, zip(*parts, strict=True)))
+        raise ValueError("it lists no images")
+    is_train, hashes, container, labels, offsets, lengths, sizes, mtimes = map(np.concatenate, zip(*parts, strict=True))
+    containers = [unescaped(name.decode()) for name in paths]
+    return Images(ImageFiles(root, labels, hashes, containers, container, offsets, lengths), is_train, sizes, mtimes)
 
 
 def _is_path(name: bytes) -> bool:
     """Whether a line's path is below the root."""
-    if b"%" in name:
-        name = unquote_to_bytes(name)
-    return not name.startswith(b"/") and b"\0" not in name and (b".." not in name or b".." not in name.split(b"/"))
+    name = unquote_to_bytes(name)
+    return b"\0" not in name and not {b"", b".."} & set(name.split(b"/"))
 
 
 def known_hashes(lines: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -270,16 +248,13 @@ def read_index(path: Path) -> Index:
             header = from_json(Header, first)
             digest.update(first)
             left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
-            index = Index(header, path.parent / unescaped(header.root), parse(lines(stream, left)))
+            index = Index(header, parse(lines(stream, left), path.parent / unescaped(header.root)))
             if stream.read() != _CHECKSUM % digest.hexdigest().encode():
-                raise DamagedIndexError("its checksum does not match")
+                raise ValueError("its checksum does not match")
     except FileNotFoundError:
         raise
     except OSError as error:
         raise PaperbenchError(format_read_error(path, error, "Check its permissions.")) from error
-    except (TypedError, DamagedIndexError, ValueError) as error:
+    except ValueError as error:
         raise PaperbenchError(f"{path} was changed or is cut off: {error}. {remedy}; all images are read.") from error
-    dataset = index.dataset()
-    if (len(dataset.train), len(dataset.test), dataset.fingerprint) != (header.train, header.test, header.fingerprint):
-        raise PaperbenchError(f"{path} was changed: its header does not fit its lines. {remedy}; all images are read.")
     return index

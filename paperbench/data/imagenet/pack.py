@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
-from tqdm import tqdm
-
+from paperbench.data.imagenet.build import watched
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.files import UNGUARDED, is_leftover, list_directory, open_regular, report_write_errors
 
@@ -24,14 +24,7 @@ _MAX_ROW_GROUP_BYTES = 2**30
 _SYNSET = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")
 
 
-class Packed(NamedTuple):
-    """The numbers of images that were packed."""
-
-    train: int
-    test: int
-
-
-def pack(source: Path, target: Path, classes: Sequence[str]) -> Packed:
+def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
     """Write a tar file for each parquet file, with the members `SYNSET/NAME.JPEG` and the images' bytes unchanged.
 
     Tar files that an earlier call has finished are kept. Equal parquet files give equal tar files.
@@ -40,6 +33,9 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> Packed:
         source: Directory of `train-*-of-*.parquet` and `validation-*-of-*.parquet`, or its parent, if it is `data`.
         target: Directory of the tar files; created if it does not exist.
         classes: The synsets by label.
+
+    Returns:
+        The numbers of images to train on and to test.
 
     Raises:
         PaperbenchError: pyarrow is not installed, parquet files are missing, damaged or those of another data set, or
@@ -62,13 +58,16 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> Packed:
             f"The shards need about {needed / 1e9:.1f} GB in {target}, which has {free / 1e9:.1f} GB left. Free some "
             "space, or choose another directory."
         )
-    initial = sum(rows[path] for path in done)
-    with tqdm(total=sum(rows.values()), initial=initial, unit=" images", disable=None) as bar:
-        for path, shard in shards.items():
-            if path not in done:
-                UNGUARDED.write(shard, _tar(_images(path, classes), bar), "OUT")
+
+    def write(path: Path) -> Path:
+        UNGUARDED.write(shards[path], _tar(_images(path, classes)), "OUT")
+        return path
+
+    written, packed = (write(path) for path in files if path not in done), sum(rows[path] for path in done)
+    for _ in watched(written, sys.stderr, "packing", "images", rows.__getitem__, done=packed, total=sum(rows.values())):
+        pass
     train = sum(count for path, count in rows.items() if path.name.startswith("train"))
-    return Packed(train, sum(rows.values()) - train)
+    return train, sum(rows.values()) - train
 
 
 def _find_files(source: Path) -> list[Path]:
@@ -176,11 +175,10 @@ def _rows(file: Any) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _tar(images: Iterable[tuple[str, bytes]], bar: tqdm[NoReturn]) -> Iterator[bytes]:
+def _tar(images: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
     """Yield the parts of a tar file, the same whenever and by whomever it is written."""
     for name, data in images:
         member = tarfile.TarInfo(name)
         member.size = len(data)
         yield member.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
-        bar.update()
     yield bytes(2 * tarfile.BLOCKSIZE)

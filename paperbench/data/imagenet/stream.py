@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from paperbench.data.imagenet.batches import CropPlan, Crops, CropSource
+from paperbench.data.imagenet.batches import BatchPlan, Crops, CropSource
 
 _STARVED = 0.05
 """Share of the time that a training may wait for images before that is reported."""
@@ -66,7 +66,7 @@ class _Batch:
         done: Gets an entry when no crop is missing.
     """
 
-    plan: CropPlan
+    plan: BatchPlan
     buffer: Tensor
     pixels: Tensor
     missing: int

@@ -1,4 +1,4 @@
-"""A few photographs in files, without an index."""
+"""The recipes of ImageNet, and a few photographs in files, without an index."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from paperbench.data.imagenet.index import ImageFiles
+from paperbench.specs.recipe import Photographs, Recipe
+from paperbench.specs.yaml_file import read_yaml
+from tests.helpers import ROOT
+
+SCALE, DAGGER = (
+    read_yaml(ROOT / "experiments" / "recipes" / f"{name}.yaml").parse(Recipe)
+    for name in ("imagenet", "imagenet_torch")
+)
+
+
+def settings_of(recipe: Recipe) -> Photographs:
+    assert recipe.photographs
+    return recipe.photographs
 
 
 def photographs(count: int, *, sides: tuple[int, int] = (30, 90)) -> list[bytes]:

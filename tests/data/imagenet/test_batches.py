@@ -9,26 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from paperbench.data.imagenet.batches import CentralCrops, CropPlan, TrainingCrops
+from paperbench.data.imagenet.batches import BatchPlan, CentralCrops, TrainingCrops
 from paperbench.data.imagenet.colours import ColourTransform
 from paperbench.data.imagenet.draws import WORDS_PER_IMAGE
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Evaluation
-from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
-from paperbench.specs.yaml_file import read_yaml
+from paperbench.specs.recipe import ChannelValues, Recipe
 from tests.data.imagenet import reference
-from tests.data.imagenet.small_files import image_files, photographs
-from tests.helpers import ROOT
+from tests.data.imagenet.small_files import DAGGER, SCALE, image_files, photographs, settings_of
 
-DAGGER = read_yaml(ROOT / "experiments" / "recipes" / "imagenet_torch.yaml").parse(Recipe)
-SCALE = read_yaml(ROOT / "experiments" / "recipes" / "imagenet.yaml").parse(Recipe)
 COUNT = 23
-
-
-def settings_of(recipe: Recipe) -> Photographs:
-    assert recipe.photographs
-    return recipe.photographs
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +43,7 @@ def crops(files: ImageFiles, recipe: Recipe, *, batch_size: int = 8, seed: int =
     )
 
 
-def expected_plan(seed: int, *positions: tuple[int, int], total: int = COUNT) -> CropPlan:
+def expected_plan(seed: int, *positions: tuple[int, int], total: int = COUNT) -> BatchPlan:
     """The images and words of positions (epoch, place)."""
     images, rows = [], []
     for epoch, place in positions:
@@ -60,10 +51,10 @@ def expected_plan(seed: int, *positions: tuple[int, int], total: int = COUNT) ->
         images.append(sorted(range(total), key=order.__getitem__)[place])
         names = ("training", "augmentation", epoch)
         rows.append(reference.stream(seed, *names, first=place * WORDS_PER_IMAGE, count=WORDS_PER_IMAGE))
-    return CropPlan(np.array(images), np.array(rows, np.uint64))
+    return BatchPlan(np.array(images), np.array(rows, np.uint64))
 
 
-def assert_plan(found: CropPlan, expected: CropPlan) -> None:
+def assert_plan(found: BatchPlan, expected: BatchPlan) -> None:
     assert np.array_equal(found.images, expected.images)
     assert np.array_equal(found.words, expected.words)
 

@@ -126,7 +126,9 @@ def start_indexing(root: Path, data: Path, lines: int) -> subprocess.Popen[bytes
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.full) for one in (signal.SIGTERM, signal.SIGINT))]
+)
 def test_killed_indexing_goes_on_where_it_was(
     number: signal.Signals, folders: Path, data: Path, tmp_path: Path, read: list[str]
 ) -> None:
@@ -187,6 +189,20 @@ def test_unusable_images_are_named_and_only_they_are_read_again(
     read.clear()
     make(folders, data)
     assert sorted(read) == [truncated.name, text.name, forbidden.name]
+
+
+def test_message_is_not_broken_by_the_name_of_a_file(folders: Path, data: Path) -> None:
+    (folders / "train" / SYNSETS[0] / "x\npaperbench: error: y.JPEG").write_bytes(b"")
+    with pytest.raises(ImagesError) as caught:
+        make(folders, data)
+    assert "x\\npaperbench: error: y.JPEG" in str(caught.value)
+
+
+def test_class_folders_without_images_name_what_they_have(tmp_path: Path, data: Path) -> None:
+    folder = tmp_path / "train" / SYNSETS[0] / "images"  # as in Tiny ImageNet
+    folder.mkdir(parents=True)
+    with pytest.raises(ImagesError, match=f"1 file does not belong to ImageNet: train/{SYNSETS[0]}/images"):
+        make(tmp_path, data)
 
 
 def test_incomplete_images_are_refused_unless_subset(folders: Path, data: Path, miniature: Published) -> None:
@@ -433,3 +449,11 @@ def test_progress_is_shown(
     monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
     index_images(folders, data, stream, threads=1, accepts_subset=True)
     assert text in stream.getvalue()
+
+
+def test_progress_shows_the_number_of_all_images(
+    folders: Path, data: Path, miniature: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
+    index_images(folders, data, stream := io.StringIO(), threads=1, published=miniature)
+    assert "indexing class folders: 30 of 30 images\n" in stream.getvalue()

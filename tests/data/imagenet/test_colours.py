@@ -11,24 +11,14 @@ from torch import Tensor
 
 from paperbench.data.imagenet.colours import ColourChoices, ColourTransform, draw_colours
 from paperbench.data.imagenet.draws import words
-from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
-from paperbench.specs.yaml_file import read_yaml
+from paperbench.specs.recipe import ChannelValues
 from tests.data.imagenet import reference
-from tests.helpers import ROOT
+from tests.data.imagenet.small_files import DAGGER, SCALE, settings_of
 
-RECIPES = {
-    name: read_yaml(ROOT / "experiments" / "recipes" / f"{name}.yaml").parse(Recipe)
-    for name in ("imagenet", "imagenet_torch")
-}
+RECIPES = {"imagenet": SCALE, "imagenet_torch": DAGGER}
 SIDE = 24
 ULPS = 8 * 2.0**-24
 """Tolerance of float32 values relative to the largest intermediate one, which is about 1 / std."""
-
-
-def photographs(recipe: str) -> Photographs:
-    found = RECIPES[recipe].photographs
-    assert found
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +41,7 @@ def transform(
     values = RECIPES[recipe].input
     return ColourTransform(
         values if isinstance(values, ChannelValues) else mean_image,
-        has_jitter=photographs(recipe).jitter is not None,
+        has_jitter=settings_of(RECIPES[recipe]).jitter is not None,
         device=torch.device(device),
         layout=layout,
     )
@@ -66,7 +56,7 @@ def norm(recipe: str, mean_image: Tensor) -> tuple[npt.NDArray[np.float64], tupl
 @pytest.mark.parametrize("recipe", list(RECIPES))
 def test_training_input_is_that_of_the_reference(recipe: str, pixels: Tensor, mean_image: Tensor) -> None:
     drawn = words(3, "training", 0, 0, len(pixels))
-    found = transform(recipe, mean_image)(pixels, draw_colours(photographs(recipe), drawn, flip=True))
+    found = transform(recipe, mean_image)(pixels, draw_colours(settings_of(RECIPES[recipe]), drawn, flip=True))
     assert (found.shape, found.dtype) == ((len(pixels), 3, SIDE, SIDE), torch.float32)
     mean, std = norm(recipe, mean_image)
     mirrored = [reference.share(row[57]) < 0.5 for row in drawn.tolist()]
@@ -91,7 +81,7 @@ def test_test_input_is_only_normalised(
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_jitter_is_that_of_any_order(order: tuple[int, int, int], pixels: Tensor) -> None:
     """The released code draws the order of the three changes; unclamped, each order gives the same image."""
-    drawn = draw_colours(photographs("imagenet_torch"), words(5, "training", 0, 0, len(pixels)), flip=False)
+    drawn = draw_colours(settings_of(DAGGER), words(5, "training", 0, 0, len(pixels)), flip=False)
     choices = drawn._replace(lighting=torch.zeros_like(drawn.lighting))
     plain = ColourTransform(ChannelValues((0, 0, 0), (1, 1, 1)), has_jitter=True, device=torch.device("cpu"))(
         pixels, choices
@@ -113,7 +103,7 @@ def test_mean_image_is_mirrored_with_the_image(pixels: Tensor, mean_image: Tenso
 
 
 def test_choices_have_their_distributions() -> None:
-    settings, count = photographs("imagenet_torch"), 50_000
+    settings, count = settings_of(DAGGER), 50_000
     drawn = draw_colours(settings, words(6, "training", 0, 0, count), flip=True)
     assert drawn.mirrored.double().mean() == pytest.approx(0.5, abs=0.01)
     factors = drawn.factors.double().numpy()
@@ -129,7 +119,7 @@ def test_choices_have_their_distributions() -> None:
 
 
 def test_recipe_without_noise_changes_no_colours() -> None:
-    plain = replace(photographs("imagenet_torch"), jitter=None, lighting=None)
+    plain = replace(settings_of(DAGGER), jitter=None, lighting=None)
     lighting, factors, mirrored = draw_colours(plain, words(0, "training", 0, 0, 9), flip=False)
     assert torch.equal(lighting, torch.zeros(9, 3))
     assert torch.equal(factors, torch.ones(9, 3))
@@ -141,6 +131,6 @@ def test_recipe_without_noise_changes_no_colours() -> None:
 def test_transform_never_reads_a_value_back(recipe: str, pixels: Tensor, mean_image: Tensor) -> None:
     """As CUDA graphs require; the device "meta" has no values."""
     convert = transform(recipe, mean_image, device="meta")
-    choices = draw_colours(photographs(recipe), words(3, "training", 0, 0, len(pixels)), flip=True)
+    choices = draw_colours(settings_of(RECIPES[recipe]), words(3, "training", 0, 0, len(pixels)), flip=True)
     found = convert(pixels.to("meta"), ColourChoices(*(choice.to("meta") for choice in choices)))
     assert found.shape == (len(pixels), 3, SIDE, SIDE)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from paperbench.cli.main import main
+from paperbench.data.imagenet import build
 from paperbench.data.imagenet import pack as packing
 from paperbench.data.imagenet.pack import pack
 from paperbench.errors import PaperbenchError
@@ -67,6 +68,17 @@ def test_same_images_give_the_same_shards_byte_for_byte(source: Path, tmp_path: 
     pack(again / "data", tmp_path / "out2", SYNSETS)
     for shard in (tmp_path / "out").iterdir():
         assert shard.read_bytes() == (tmp_path / "out2" / shard.name).read_bytes()
+
+
+def test_log_file_shows_the_progress_of_packing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
+    pack(source, tmp_path / "out", SYNSETS)
+    (tmp_path / "out" / "val-00000-of-00001.tar").unlink()
+    pack(source, tmp_path / "out", SYNSETS)
+    lines = [f"packing: {done} of 30 images" for done in (10, 20, 30, 30)]
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 def test_packing_goes_on_where_it_was_killed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,23 +138,22 @@ def test_unusable_row_is_named(tmp_path: Path, row: Row, message: str) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_missing_files_are_named(source: Path, tmp_path: Path) -> None:
-    (source / "data" / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(
-        PaperbenchError, match=r"incomplete. Download the missing files: train-00001-of-00002.parquet\."
-    ):
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("train-00001-of-00002", r"incomplete. Download the missing files: train-00001-of-00002.parquet\."),
+        ("validation-00000-of-00001", r"data has no files validation-\*"),
+    ],
+)
+def test_missing_files_are_named(lost: str, message: str, source: Path, tmp_path: Path) -> None:
+    (source / "data" / f"{lost}.parquet").unlink()
+    with pytest.raises(PaperbenchError, match=message):
         pack(source, tmp_path / "out", SYNSETS)
 
 
-def test_directory_without_a_split_is_refused(source: Path, tmp_path: Path) -> None:
-    (source / "data" / VALIDATION).unlink()
-    with pytest.raises(PaperbenchError, match=r"data has no files validation-\*"):
-        pack(source, tmp_path / "out", SYNSETS)
+def test_directory_without_files_or_with_two_downloads_is_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(PaperbenchError, match=r"nowhere has no files train-\*"):
         pack(tmp_path / "nowhere", tmp_path / "out", SYNSETS)
-
-
-def test_files_of_two_downloads_are_refused(source: Path, tmp_path: Path) -> None:
     shutil.copy(source / "data" / VALIDATION, source / "data" / "validation-00000-of-00014.parquet")
     with pytest.raises(PaperbenchError, match="two sets of files validation"):
         pack(source, tmp_path / "out", SYNSETS)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from paperbench.data.imagenet.batches import CentralCrops, CropPlan, Crops, CropSource, TrainingCrops
+from paperbench.data.imagenet.batches import BatchPlan, CentralCrops, Crops, CropSource, TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.imagenet.stream import CropStream, StreamReport
 from paperbench.errors import PaperbenchError
@@ -58,14 +58,14 @@ class PacedCrops(CropSource):
     def __init__(self, pace: Callable[[], object]) -> None:
         self.crop, self.batch_size, self.pace, self.rendered = 2, 50, pace, 0
 
-    def plan(self, number: int) -> CropPlan:
-        return CropPlan(np.arange(50), np.empty((50, 0), np.uint64))
+    def plan(self, number: int) -> BatchPlan:
+        return BatchPlan(np.arange(50), np.empty((50, 0), np.uint64))
 
-    def render(self, plan: CropPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
+    def render(self, plan: BatchPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
         self.rendered += 1
         self.pace()
 
-    def assemble(self, plan: CropPlan, pixels: torch.Tensor) -> Crops:
+    def assemble(self, plan: BatchPlan, pixels: torch.Tensor) -> Crops:
         return Crops(pixels, torch.zeros(50), None)
 
 
