@@ -125,9 +125,7 @@ def index_images(
         problems = listed("unusable images", unusable)
         if not problems and not lines:
             foreign = listed("files that are not ImageNet's", layout.foreign)
-            raise ImagesError(
-                "\n".join([f"{root} has no images of ImageNet where {layout.title} have them.", *foreign])
-            )
+            raise ImagesError("\n".join([f"{root} has no images of ImageNet in its {layout.title}.", *foreign]))
         images = parse(lines, root) if lines else None
         lacking = _lacking(images, published) if images else []
         others = listed("missing images", layout.missing) + listed("files that are not ImageNet's", layout.foreign)
