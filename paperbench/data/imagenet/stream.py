@@ -123,29 +123,31 @@ class CropStream:
         return self
 
     def __next__(self) -> Crops:
+        try:
+            return self._hand_over()
+        except BaseException:  # the end, an error, or an interruption, after which a batch would be left out
+            self.close()
+            raise
+
+    def _hand_over(self) -> Crops:
         self._free += self._held
         self._held = []
         if not self._is_closed:
             self._plan_batches()
         if not self._pending:
-            self.close()
             raise StopIteration
         began = time.perf_counter()
-        try:
-            if not self._threads:
-                self._tasks.put(None)
-                self._work()
-            batch = self._pending.popleft()
-            batch.done.get()
-            self._held = [batch.buffer]
-            if batch.errors:
-                raise batch.errors[min(batch.errors)]
-            self._batches += 1
-            self._waited += time.perf_counter() - began
-            return self._source.assemble(batch.plan, batch.pixels)
-        except BaseException:  # also an interruption, after which this batch would be lost
-            self.close()
-            raise
+        if not self._threads:
+            self._tasks.put(None)
+            self._work()
+        batch = self._pending.popleft()
+        batch.done.get()
+        self._held = [batch.buffer]
+        if batch.errors:
+            raise batch.errors[min(batch.errors)]
+        self._batches += 1
+        self._waited += time.perf_counter() - began
+        return self._source.assemble(batch.plan, batch.pixels)
 
     def close(self) -> None:
         """End the threads. Further batches are not made."""
