@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _ATTEMPTS = 5
 _MAX_TEXTS = 50
 _PAUSE_SECONDS = 0.5
-_CANONICAL_TEST_IMAGES = DATASETS["cifar10"].test_images  # CIFAR-100 has as many
+_TEST_IMAGES = {DATASETS[key].num_classes: DATASETS[key].test_images for key in ("cifar10", "cifar100", "imagenet")}
+"""Number of test images of the paper's data sets by number of classes."""
 _WEIGHTS_REMEDY = (
     "Restore or delete it; if you also move record.json away, `paperbench run` rewrites both from the checkpoint."
 )
@@ -126,9 +127,13 @@ def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Im
     except PaperbenchError as error:
         yield f"{directory.record_file} has an invalid spec: {error}"
     dataset = datasets.get(record.data.fingerprint)
-    if net and not dataset and record.data.canonical and _has_original(datasets, net):
-        yield f"{directory.record_file} calls its data canonical, but the fingerprint is not that of the original data."
-    yield from _history_problems(directory, record, recipe, dataset)
+    if net and not dataset and record.data.is_comparable and _has_original(datasets, net):
+        claim = "canonical" if record.data.canonical else "unverified"
+        yield f"{directory.record_file} calls its data {claim}, but the fingerprint is not that of the original data."
+    images = len(dataset.x_test) if dataset else None
+    if net and not dataset and record.data.is_comparable:
+        images = _TEST_IMAGES.get(net.num_classes)
+    yield from _history_problems(directory, record, recipe, images)
     yield from _checkpoint_problems(directory, record)
     reached = max((file.iteration for file in directory.checkpoints.newest_first()), default=-1)
     if record.status == "partial" and reached < record.iteration:
@@ -142,9 +147,9 @@ def _has_original(datasets: Mapping[str, ImageDataset], net: Net) -> bool:
 
 
 def _history_problems(
-    directory: RunDirectory, record: Record, recipe: Recipe | None, dataset: ImageDataset | None
+    directory: RunDirectory, record: Record, recipe: Recipe | None, images: int | None
 ) -> Iterator[str]:
-    """Yield contradictions between the history and its record, recipe or data."""
+    """Yield contradictions between the history and its record, recipe or number of test images, if it is known."""
     try:
         history = History.read(directory.history_file)
         history.check(record)
@@ -167,8 +172,7 @@ def _history_problems(
         or min(tested) != result.best_test_error
     ):
         yield f"{file}: its last test error or loss, or its best test error, differs from the record's result."
-    if dataset is not None or record.data.canonical:
-        images = _CANONICAL_TEST_IMAGES if dataset is None else len(dataset.x_test)
+    if images:
         errors = {*tested, *([result.test_error] if result else [])}
         if impossible := [f"{e} %" for e in sorted(errors) if e != 100 * round(e / 100 * images) / images]:
             text = f"{listing(impossible)} is not the error of a whole number of {images:,} test images."

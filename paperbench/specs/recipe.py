@@ -148,9 +148,6 @@ class ChannelValues:
     std: tuple[Positive, Positive, Positive]
 
 
-WeightDecayOn = Literal["all", "convolutions"]
-
-
 @typed
 class Authors:
     """The authors' setup behind the published numbers.
@@ -163,7 +160,7 @@ class Authors:
     framework: Line
     images_per_gpu: Count
     precision: Precision
-    weight_decay_on: WeightDecayOn | None = None
+    weight_decay_on: Literal["all", "convolutions"] | None = None
 
 
 @typed
@@ -224,7 +221,7 @@ class Recipe:
     silent: tuple[Line, ...]
     photographs: Photographs | None = None
     epoch_end: Literal["short_batch"] | None = None
-    weight_decay_on: WeightDecayOn | None = None
+    weight_decay_on: Literal["convolutions"] | None = None
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())

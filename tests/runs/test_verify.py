@@ -157,6 +157,9 @@ def test_data_that_are_called_canonical_must_be_the_original(
     (found,) = verify(store, [original])
     assert "calls its data canonical, but the fingerprint is not that of the original data." in found.problems[0]
     assert verify(store, [replace(original, key="cifar100")])[0].problems == []
+    directory.write_record(replace(record, data=replace(record.data, unverified=True)))
+    (found,) = verify(store, [original])
+    assert "calls its data unverified, but the fingerprint" in found.problems[0]
 
 
 @pytest.mark.parametrize(("left", "rests_on_record"), [("checkpoint", False), ("model", False), ("neither", True)])

@@ -31,6 +31,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "blamed", "message"),
     [
+        ({"weight_decay_on": "all"}, "weight_decay_on", "must be 'convolutions', not 'all'."),  # one digest for one run
         ({"batch_size": 0}, "batch_size", "must be at least 1, not 0."),
         ({"batch_size": 2**40}, "batch_size", "must be at most 65536, not 1099511627776."),
         ({"iterations": 10**18}, "iterations", "must be at most 1000000000000, not 1000000000000000000."),

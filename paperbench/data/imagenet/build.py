@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -41,7 +41,7 @@ from paperbench.data.imagenet.index_file import (
 )
 from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout
 from paperbench.data.imagenet.synsets import synsets
-from paperbench.errors import PaperbenchError, listing
+from paperbench.errors import PaperbenchError, listing, one_line
 from paperbench.files import open_regular, report_write_errors
 
 T = TypeVar("T")
@@ -120,7 +120,8 @@ def index_images(
         _check_md5(archives, published, stream)
     with _originals(archives, published) as originals, _partial(path) as partial:
         source = originals if originals and archives and archives.samefile(root) else root
-        layout, lines, unusable = _collect(source, published.classes, partial, stream, threads)
+        total = None if accepts_subset else published.train + published.test
+        layout, lines, unusable = _collect(source, published.classes, partial, stream, threads, total=total)
         problems = listed("unusable images", unusable)
         if not problems and not lines:
             foreign = listed("files that are not ImageNet's", layout.foreign)
@@ -159,7 +160,7 @@ def index_images(
 
 def _root(root: Path, data: Path) -> str:
     """Return the root as headers have it: relative if it is in the data directory."""
-    root, data = (Path(os.path.abspath(path)) for path in (root, data))  # noqa: PTH100  (links stay links)
+    root, data = root.absolute(), data.absolute()  # links stay links
     return escaped(str(root.relative_to(data) if root.is_relative_to(data) else root))
 
 
@@ -237,11 +238,19 @@ def _earlier(path: Path) -> tuple[dict[bytes, bytes], str | None]:
 
 
 def _collect(
-    root: Path, classes: Sequence[str], partial: _Partial, stream: TextIO, threads: int, *, decodes: bool = True
+    root: Path,
+    classes: Sequence[str],
+    partial: _Partial,
+    stream: TextIO,
+    threads: int,
+    *,
+    total: int | None = None,
+    decodes: bool = True,
 ) -> tuple[Layout, list[bytes], list[str]]:
     """Hash all images of a directory that are not known yet, and write their lines every second.
 
     Args:
+        total: Their number, if it is known.
         decodes: Whether to decode them, too, so that damaged ones are found.
 
     Returns:
@@ -268,7 +277,7 @@ def _collect(
 
     try:
         examined = _in_threads(examine, layout.images(), threads)
-        for one in _watched(examined, stream, f"indexing {layout.title}", "images"):
+        for one in watched(examined, stream, f"indexing {layout.title}", "images", total=total):
             if isinstance(one, str):
                 unusable.append(one)
                 continue
@@ -299,24 +308,38 @@ def _in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) ->
         pool.shutdown(cancel_futures=True)
 
 
-def _watched(
-    items: Iterable[T], stream: TextIO, what: str, unit: str, amount: Callable[[T], int] = lambda _: 1
+def watched(
+    items: Iterable[T],
+    stream: TextIO,
+    what: str,
+    unit: str,
+    amount: Callable[[T], int] = lambda _: 1,
+    *,
+    done: int = 0,
+    total: int | None = None,
 ) -> Iterator[T]:
-    """Yield items and show their number: on a terminal as a bar, elsewhere as a line every ten seconds."""
-    done, printed, is_terminal = 0, time.monotonic(), stream.isatty()
-    with tqdm(desc=what, unit=f" {unit}", unit_scale=True, file=stream, disable=not is_terminal, leave=False) as bar:
+    """Yield items and show their number: on a terminal as a bar, elsewhere as a line every ten seconds.
+
+    Args:
+        amount: What an item adds to the number.
+        done: The number at first.
+        total: The number in the end, if it is known.
+    """
+    printed, is_terminal, of_all = time.monotonic(), stream.isatty(), "" if total is None else f" of {total:,}"
+    shown: dict[str, Any] = {"desc": what, "unit": f" {unit}", "unit_scale": True, "file": stream, "leave": False}
+    with tqdm(total=total, initial=done, disable=not is_terminal, **shown) as bar:
         for item in items:
             yield item
             done += amount(item)
             bar.update(amount(item))
             if not is_terminal and time.monotonic() - printed >= _SECONDS_BETWEEN_LINES:
-                print(f"{what}: {done:,} {unit}", file=stream, flush=True)
+                print(f"{what}: {done:,}{of_all} {unit}", file=stream, flush=True)
                 printed = time.monotonic()
 
 
 def listed(what: str, names: Sequence[str]) -> list[str]:
     """Return a line that names the first problems of a kind, if there are any."""
-    return [f"{what} ({len(names):,}): {listing(names)}"] if names else []
+    return [f"{what} ({len(names):,}): {listing([one_line(name) for name in names])}"] if names else []
 
 
 def _lacking(images: Images, published: Published) -> list[str]:
@@ -354,7 +377,7 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
         digest, path = hashlib.md5(usedforsecurity=False), archives / name
         with open_regular(path, MAX_CONTAINER_BYTES) as archive:
             parts = iter(lambda: archive.read(2**20), b"")
-            for part in _watched(parts, stream, f"checking {name}", "bytes", len):
+            for part in watched(parts, stream, f"checking {name}", "bytes", len):
                 digest.update(part)
         if digest.hexdigest() != md5:
             raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")
@@ -381,7 +404,9 @@ def _compare(
         ImagesError: Some differ.
     """
     with _partial(data / "imagenet.archives") as partial:
-        _, original, unreadable = _collect(originals, published.classes, partial, stream, threads, decodes=False)
+        _, original, unreadable = _collect(
+            originals, published.classes, partial, stream, threads, total=len(lines), decodes=False
+        )
         if unreadable:
             raise ImagesError(*listed("unreadable images", unreadable))
         keys = Counter(line[:KEY_LENGTH] for line in original)
@@ -397,7 +422,7 @@ def changed_containers(index: Index, stream: TextIO) -> list[str]:
     images, changed = index.images, []
     _, first = np.unique(images.files.container, return_index=True)
     rows = zip(images.size[first].tolist(), images.mtime[first].tolist(), images.files.paths, strict=True)
-    for size, mtime, path in _watched(rows, stream, "checking", "files"):
+    for size, mtime, path in watched(rows, stream, "checking", "files"):
         try:
             status = (images.files.root / path).stat()
         except OSError as error:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 150_000_000
 """Maximum number of pixels of an image; a small file can claim any number."""
+_MAX_SIDE = 65_535
+"""Maximum side, which is that of JPEG. Pillow needs 20 bytes of memory for each row of a PNG file."""
+_MAX_SCANNED_PIXELS = 20 * MAX_PIXELS
+"""Maximum of pixels times scans, which take some seconds. Usual progressive files have ten scans."""
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
 """Pillow's modes with 8 bits per channel. Pillow turns modes of more bits white, without an error."""
 
@@ -46,6 +50,10 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
         if image.width * image.height > MAX_PIXELS:
             raise ImageError(f"has {image.width} x {image.height} pixels, more than the {MAX_PIXELS:,} allowed")
+        if max(image.size) > _MAX_SIDE:
+            raise ImageError(f"has {image.width} x {image.height} pixels, more than {_MAX_SIDE:,} on a side")
+        if image.info.get("progressive") and image.width * image.height * _scans(data) > _MAX_SCANNED_PIXELS:
+            raise ImageError(f"has {_scans(data):,} scans, which would take too long to decode")
         if image.mode not in _MODES:
             raise ImageError("has pixels of 16 bits, which Pillow would turn white")
         is_plain = image.format == "JPEG" and image.mode in ("L", "RGB") and b"Exif" not in data
@@ -60,6 +68,10 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
         raise ImageError("is no JPEG or PNG image") from error
     except Exception as error:  # a damaged image can raise nearly anything
         raise ImageError(f"is not a complete JPEG or PNG image ({summarize_error(error)})") from error
+
+
+def _scans(data: bytes) -> int:
+    return data.count(b"\xff\xda")
 
 
 def _decode_with_torchcodec(data: bytes) -> np.ndarray:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import Any
 
-from tqdm import tqdm
-
+from paperbench.data.imagenet.build import watched
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.files import UNGUARDED, is_leftover, list_directory, open_regular, report_write_errors
 
@@ -58,13 +58,12 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
             f"The shards need about {needed / 1e9:.1f} GB in {target}, which has {free / 1e9:.1f} GB left. Free some "
             "space, or choose another directory."
         )
-    initial = sum(rows[path] for path in done)
-    with tqdm(total=sum(rows.values()), initial=initial, unit=" images", disable=None) as bar:
-        for path, shard in shards.items():
-            if path not in done:
-                UNGUARDED.write(shard, _tar(_images(path, classes), bar), "OUT")
+    missing, packed = [path for path in files if path not in done], sum(rows[path] for path in done)
+    total = sum(rows.values())
+    for path in watched(missing, sys.stderr, "packing", "images", rows.__getitem__, done=packed, total=total):
+        UNGUARDED.write(shards[path], _tar(_images(path, classes)), "OUT")
     train = sum(count for path, count in rows.items() if path.name.startswith("train"))
-    return train, sum(rows.values()) - train
+    return train, total - train
 
 
 def _find_files(source: Path) -> list[Path]:
@@ -172,11 +171,10 @@ def _rows(file: Any) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _tar(images: Iterable[tuple[str, bytes]], bar: tqdm[NoReturn]) -> Iterator[bytes]:
+def _tar(images: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
     """Yield the parts of a tar file, the same whenever and by whomever it is written."""
     for name, data in images:
         member = tarfile.TarInfo(name)
         member.size = len(data)
         yield member.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
-        bar.update()
     yield bytes(2 * tarfile.BLOCKSIZE)

@@ -191,6 +191,20 @@ def test_unusable_images_are_named_and_only_they_are_read_again(
     assert sorted(read) == [truncated.name, text.name, forbidden.name]
 
 
+def test_message_is_not_broken_by_the_name_of_a_file(folders: Path, data: Path) -> None:
+    (folders / "train" / SYNSETS[0] / "x\npaperbench: error: y.JPEG").write_bytes(b"")
+    with pytest.raises(ImagesError) as caught:
+        make(folders, data)
+    assert "x\\npaperbench: error: y.JPEG" in str(caught.value)
+
+
+def test_class_folders_without_images_name_what_they_have(tmp_path: Path, data: Path) -> None:
+    folder = tmp_path / "train" / SYNSETS[0] / "images"  # as in Tiny ImageNet
+    folder.mkdir(parents=True)
+    with pytest.raises(ImagesError, match=rf"files that are not ImageNet's \(1\): train/{SYNSETS[0]}/images"):
+        make(tmp_path, data)
+
+
 def test_incomplete_images_are_refused_unless_subset(folders: Path, data: Path, miniature: Published) -> None:
     shutil.rmtree(folders / "train" / SYNSETS[1])
     lost = next((folders / "val" / SYNSETS[2]).iterdir())
@@ -372,6 +386,14 @@ def test_directory_that_is_none_or_has_no_images_is_an_error(tmp_path: Path, dat
         make(tmp_path, data)
 
 
+def test_directory_may_be_beside_the_target_of_a_link(folders: Path, data: Path, tmp_path: Path) -> None:
+    (folders.parent / "elsewhere").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link").symlink_to(folders.parent / "elsewhere")
+    make(tmp_path / "other" / "link" / ".." / folders.name, data)
+    assert loaded(data).train.read(0)
+
+
 def test_images_in_the_data_directory_move_with_it(folders: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -427,3 +449,11 @@ def test_progress_is_shown(
     monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
     index_images(folders, data, stream, threads=1, accepts_subset=True)
     assert text in stream.getvalue()
+
+
+def test_progress_shows_the_number_of_all_images(
+    folders: Path, data: Path, miniature: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
+    index_images(folders, data, stream := io.StringIO(), threads=1, published=miniature)
+    assert "indexing class folders: 30 of 30 images\n" in stream.getvalue()

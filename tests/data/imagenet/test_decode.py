@@ -61,6 +61,13 @@ def inverted(image: Image.Image) -> bytes:
     return data
 
 
+def with_scans(number: int) -> bytes:
+    """A progressive file of 1,000,000 pixels, which all scans but some at the beginning leave as they are."""
+    data = encoded(Image.new("RGB", (1_000, 1_000)), progressive=True)
+    last = data[data.rfind(b"\xff\xda") : -2]
+    return data[:-2] + last * (number - data.count(b"\xff\xda")) + data[-2:]
+
+
 IMAGES = {
     "photograph": encoded(photograph()),
     "grey": encoded(photograph("L")),
@@ -132,6 +139,11 @@ DAMAGED = {
     "header only": (IMAGES["photograph"][:200], "is n"),
     "16 bits": (encoded(SIXTEEN_BIT, "PNG"), "has pixels of 16 bits, which Pillow would turn white"),
     "large": (claiming(15_000, 10_001), "has 15000 x 10001 pixels, more than the 150,000,000 allowed"),
+    "long": (claiming(1, 65_536), "has 1 x 65536 pixels, more than 65,535 on a side"),
+    "scanned for minutes": (
+        with_scans(5_000),
+        "has 5,000 scans, which would take too long to decode",
+    ),
     "huge": (claiming(30_000, 30_000), "is not a complete JPEG or PNG image (DecompressionBombError"),
 }
 

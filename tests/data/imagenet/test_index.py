@@ -13,7 +13,13 @@ import pytest
 from paperbench.data.imagenet import index_file
 from paperbench.data.imagenet.build import index_images
 from paperbench.data.imagenet.index import ImageFiles, fingerprint
-from paperbench.data.imagenet.index_file import FILE_NAME, format_line, format_place, known_hashes, parse
+from paperbench.data.imagenet.index_file import (
+    FILE_NAME,
+    format_line,
+    format_place,
+    known_hashes,
+    parse,
+)
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet.miniature import write_folders
@@ -88,6 +94,9 @@ def test_lines_are_parsed_in_parts_of_any_size(data: Path, monkeypatch: pytest.M
         found = load_dataset("imagenet", data)
         assert found.fingerprint == expected.fingerprint
         assert found.train.paths == expected.train.paths
+        reversed_lines = (data / FILE_NAME).read_bytes().splitlines(keepends=True)[-2:0:-1]
+        with pytest.raises(ValueError, match="out of order"):
+            parse(reversed_lines, Path())
 
 
 EDITS: dict[str, tuple[bytes, bytes, str]] = {
