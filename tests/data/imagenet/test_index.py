@@ -96,7 +96,7 @@ def test_lines_are_parsed_in_parts_of_any_size(data: Path, monkeypatch: pytest.M
         assert found.train.paths == expected.train.paths
         reversed_lines = (data / FILE_NAME).read_bytes().splitlines(keepends=True)[-2:0:-1]
         with pytest.raises(ValueError, match="out of order"):
-            parse(reversed_lines, Path())
+            parse(reversed_lines, data)
 
 
 EDITS: dict[str, tuple[bytes, bytes, str]] = {
