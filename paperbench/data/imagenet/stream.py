@@ -80,9 +80,9 @@ class CropStream:
     A batch is valid until the next one is asked for: then its pixels are overwritten. Whoever copies them to a device
     without waiting must wait for the copy before asking.
 
-    An error is raised where the batch with the image is due, and ends the stream. The stream ends its threads after the
-    last batch; when it is closed, each after its current image; or else when Python exits. Use it in a `with`
-    statement. Only the consumer may close it: it would wait for ever for a batch that another thread has ended.
+    An error is raised where the batch with the image is due, and ends the stream, as an interruption does. The stream
+    ends its threads after the last batch; when it is closed, each after its current image; or else when Python exits.
+    Use it in a `with` statement. Only the consumer may close it: else it might wait for ever for a batch.
 
     Args:
         source: Where the images are from. Its batches end with the first that has no images.
@@ -131,18 +131,21 @@ class CropStream:
             self.close()
             raise StopIteration
         began = time.perf_counter()
-        if not self._threads:
-            self._tasks.put(None)
-            self._work()
-        batch = self._pending.popleft()
-        batch.done.get()
-        self._held = [batch.buffer]
-        if batch.errors:
+        try:
+            if not self._threads:
+                self._tasks.put(None)
+                self._work()
+            batch = self._pending.popleft()
+            batch.done.get()
+            self._held = [batch.buffer]
+            if batch.errors:
+                raise batch.errors[min(batch.errors)]
+            self._batches += 1
+            self._waited += time.perf_counter() - began
+            return self._source.assemble(batch.plan, batch.pixels)
+        except BaseException:  # also an interruption, after which this batch would be lost
             self.close()
-            raise batch.errors[min(batch.errors)]
-        self._batches += 1
-        self._waited += time.perf_counter() - began
-        return self._source.assemble(batch.plan, batch.pixels)
+            raise
 
     def close(self) -> None:
         """End the threads. Further batches are not made."""

@@ -93,6 +93,12 @@ def test_image_that_fits_no_box_gets_a_central_crop() -> None:
     assert view == View((0, 0, 4000, 30), (29_866, 224), (14_821, 0))
 
 
+def test_window_may_end_where_the_image_does() -> None:
+    assert (3 + 8) * (25 / 11) > 25
+    view = View((0, 0, 25, 20), (11, 9), (3, 1))
+    assert render(Image.fromarray(noise(25, 20)), view, 8, "bilinear").shape == (8, 8, 3)
+
+
 def test_image_of_the_right_size_is_not_resized() -> None:
     """`Scale` returns such images as they are; height / 224 * 224 is below some heights."""
     for height in range(224, 1000):

@@ -56,6 +56,13 @@ def test_mean_image_is_exact(files: ImageFiles, tmp_path: Path) -> None:
         assert found[y, x, channel].item() == np.float32(exact)
 
 
+def test_large_batch_of_white_images_has_a_white_mean(files: ImageFiles, tmp_path: Path) -> None:
+    number = 2**16 // 255 + 1
+    white = Crops(torch.full((number, 24, 24, 3), 255, dtype=torch.uint8), torch.zeros(number), None)
+    crops = central(replace(files, labels=np.zeros(number, np.int64)))
+    assert mean_image(crops, "f", tmp_path, lambda _: [white]).eq(1).all()
+
+
 def test_mean_image_does_not_depend_on_order_and_batches(files: ImageFiles, tmp_path: Path) -> None:
     found = mean_image(central(files), "f", tmp_path / "one", forwards)
     again = mean_image(central(files, batch_size=3), "f", tmp_path / "two", backwards)

@@ -156,10 +156,12 @@ def test_interrupted_consumer_waits_for_one_image_per_thread(threads: int) -> No
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    with pytest.raises(KeyboardInterrupt), CropStream(source, threads=threads) as stream:
-        next(stream)
+    with CropStream(source, threads=threads) as stream:
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        assert stream_threads() == []
+        assert list(islice(stream, 1)) == [], "no batch is left out"
     interrupting.join()
-    assert stream_threads() == []
     assert source.rendered == threads
 
 
