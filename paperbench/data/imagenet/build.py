@@ -377,7 +377,7 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
         digest, path = hashlib.md5(usedforsecurity=False), archives / name
         with open_regular(path, MAX_CONTAINER_BYTES) as archive:
             parts = iter(lambda: archive.read(2**20), b"")
-            for part in watched(parts, stream, f"checking {name}", "bytes", len):
+            for part in watched(parts, stream, f"checking {name}", "bytes", len, total=path.stat().st_size):
                 digest.update(part)
         if digest.hexdigest() != md5:
             raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")
