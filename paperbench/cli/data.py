@@ -132,7 +132,8 @@ def _check_index(data: Path) -> int:
     print(f"  directory    {index.images.files.root}")
     changed = changed_containers(index, sys.stderr)
     for line in listed("missing or changed files", changed):
-        print(f"paperbench: {line}. Restore them or index the images again.", file=sys.stderr)
+        remedy = "Restore them, or index the images where they are now: `paperbench data index imagenet DIR`."
+        print(f"paperbench: {line}. {remedy}", file=sys.stderr)
     return int(bool(changed))
 
 
