@@ -425,7 +425,7 @@ def _compare(
 def changed_containers(index: Index, stream: TextIO) -> list[str]:
     """Return the containers that are missing, or have changed since they were indexed, by size and time of change."""
     images, changed = index.images, list[str]()
-    if not images.files.root.is_dir():
+    if not os.access(images.files.root, os.X_OK):
         return [f"{images.files.root}, the directory of all images"]
     _, first = np.unique(images.files.container, return_index=True)
     rows = zip(images.size[first].tolist(), images.mtime[first].tolist(), images.files.paths, strict=True)
