@@ -23,10 +23,14 @@ SUMMARY = "check, download, convert, pack or index a data set"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add_action(name: str, summary: str) -> argparse.ArgumentParser:
-        return actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    def add_action(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}. {more}")
 
-    check = add_action("check", "load a data set and print its size and origin")
+    check = add_action(
+        "check",
+        "load a data set and print its size and origin",
+        "Exit status: 1 if images of ImageNet are missing or have changed.",
+    )
     check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet, photos or digits")
     add_shared(check, "--data")
     download = add_action("download", "download the original files and verify them")
@@ -44,7 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     convert.add_argument("target", type=Path, metavar="OUT.npz", help="file to create, such as data/cifar10.npz")
     convert.add_argument("--dataset", metavar="D", help="cifar10 or cifar100 (default: from the name of OUT.npz)")
-    index = add_action("index", "find, check and hash the images of ImageNet")
+    index = add_action(
+        "index",
+        "find, check and hash the images of ImageNet",
+        "They stay where they are; the data directory gets an index of them. The same command goes on where it was "
+        "stopped. Exit status: 1 if images are missing, cannot be used, or are not those of the archives.",
+    )
     index.add_argument("dataset", metavar="DATASET", choices=["imagenet"], help="imagenet")
     index.add_argument(
         "source",
@@ -132,7 +141,8 @@ def _check_index(data: Path) -> int:
     print(f"  directory    {index.images.files.root}")
     changed = changed_containers(index, sys.stderr)
     for line in listed("missing or changed files", changed):
-        print(f"paperbench: {line}. Restore them or index the images again.", file=sys.stderr)
+        remedy = "Restore them, or index the images where they are now: `paperbench data index imagenet DIR`."
+        print(f"paperbench: {line}. {remedy}", file=sys.stderr)
     return int(bool(changed))
 
 

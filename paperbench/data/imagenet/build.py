@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from paperbench.data.imagenet.containers import MAX_CONTAINER_BYTES, read_image
+from paperbench.data.imagenet.containers import open_container, read_image
 from paperbench.data.imagenet.decode import ImageError, decode
 from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
@@ -42,7 +43,7 @@ from paperbench.data.imagenet.index_file import (
 from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError, listing, one_line
-from paperbench.files import open_regular, report_write_errors
+from paperbench.files import is_leftover, open_regular, report_write_errors
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -207,13 +208,19 @@ def _partial(path: Path) -> Iterator[_Partial]:
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_LINES_BYTES:
                 raise OSError("it is no file of paperbench's; delete it")
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):  # by Lustre, without its option
+                        raise
                 is_locked = os.path.samestat(status, partial.stat())
             except (BlockingIOError, FileNotFoundError):  # the other one has just ended and deleted it
                 is_locked = False
         if not is_locked:
             raise PaperbenchError(f"Another process is making {path}. Wait until it has ended, or end it.")
         with report_write_errors(partial, "--data DIR"):
+            for leftover in filter(is_leftover, path.parent.glob(f"{path.name}.*")):
+                leftover.unlink(missing_ok=True)
             known, proven = _earlier(path)
             stream.seek(0)
             known |= known_hashes(whole_lines())
@@ -373,9 +380,9 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
         raise PaperbenchError(f"{archives} lacks {listing(absent)}. `--archives` needs all original archives.")
     for name, md5 in published.md5.items():
         digest, path = hashlib.md5(usedforsecurity=False), archives / name
-        with open_regular(path, MAX_CONTAINER_BYTES) as archive:
-            parts = iter(lambda: archive.read(2**20), b"")
-            for part in watched(parts, stream, f"checking {name}", "bytes", len):
+        with open_container(path) as (read, size):
+            parts = (read(2**20, offset) for offset in range(0, size, 2**20))
+            for part in watched(parts, stream, f"checking {name}", "bytes", len, total=size):
                 digest.update(part)
         if digest.hexdigest() != md5:
             raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")
@@ -417,7 +424,9 @@ def _compare(
 
 def changed_containers(index: Index, stream: TextIO) -> list[str]:
     """Return the containers that are missing, or have changed since they were indexed, by size and time of change."""
-    images, changed = index.images, []
+    images, changed = index.images, list[str]()
+    if not os.access(images.files.root, os.X_OK):
+        return [f"{images.files.root}, the directory of all images"]
     _, first = np.unique(images.files.container, return_index=True)
     rows = zip(images.size[first].tolist(), images.mtime[first].tolist(), images.files.paths, strict=True)
     for size, mtime, path in watched(rows, stream, "checking", "files"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import struct
 import zlib
@@ -80,7 +81,7 @@ def find_labels(places: Iterable[Path], ranks: Mapping[str, int]) -> dict[str, i
 
 def _read(file: Path, limit: int) -> bytes | None:
     try:
-        return read_at_most(file, limit)
+        return read_at_most(file, limit).removeprefix(codecs.BOM_UTF8)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

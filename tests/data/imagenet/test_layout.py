@@ -415,6 +415,13 @@ def test_damaged_solution_is_an_error(solution: bytes, message: str, tmp_path: P
     assert message in error_message(tmp_path)
 
 
+def test_solution_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    write(tmp_path, FLAT | {"LOC_val_solution.csv": b"\xef\xbb\xbf" + SOLUTION.encode()})
+    layout = find_layout(tmp_path, CLASSES)
+    assert len(read(tmp_path, layout)) == len(FLAT)
+    assert layout.missing == []
+
+
 def test_devkit_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, FLAT | KIT)
     find_layout(tmp_path, CLASSES)
