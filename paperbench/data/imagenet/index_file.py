@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pydantic
 
-from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset, fingerprint
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError
 from paperbench.files import UNGUARDED, format_read_error, open_regular
@@ -109,19 +109,20 @@ class Index:
         Raises:
             PaperbenchError: The list of classes is missing.
         """
-        header, origin = self.header, f"{self.header.layout}; not compared with the original files"
-        is_canonical = header.fingerprint == header.proven
+        header, train, test = self.header, self.images.train, self.images.test
+        is_canonical = fingerprint(train, test) == header.proven  # not what the header says of it
+        of_original = "the original files, by the md5 of their archives"
+        other = "not compared with the original files"
+        subset = f"ImageNet (subset: {len(train):,} + {len(test):,} images)"
         return PhotoDataset(
             key="imagenet",
-            name="ImageNet (ILSVRC 2012)"
-            if header.is_complete
-            else f"ImageNet (subset: {header.train:,} + {header.test:,} images)",
-            origin=f"{header.layout}; the original files, by the md5 of their archives" if is_canonical else origin,
+            name="ImageNet (ILSVRC 2012)" if header.is_complete else subset,
+            origin=f"{header.layout}; {of_original if is_canonical else other}",
             canonical=is_canonical,
             unverified=header.is_complete and not is_canonical,
             classes=synsets(),
-            train=self.images.train,
-            test=self.images.test,
+            train=train,
+            test=test,
         )
 
 

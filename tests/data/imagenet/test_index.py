@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -153,3 +154,12 @@ def test_error_without_an_index_says_how_to_make_one(data: Path, tmp_path: Path)
     images = data / "images"
     with pytest.raises(PaperbenchError, match=f"`paperbench data index imagenet '{images}' --data '{images}'`"):
         load_dataset("imagenet", images)
+
+
+def test_header_alone_makes_no_images_canonical(data: Path) -> None:
+    file = data / FILE_NAME
+    first, *lines, _ = file.read_bytes().splitlines(keepends=True)
+    header = {**json.loads(first), "proven": "0" * 64, "fingerprint": "0" * 64}
+    edited = b"".join([json.dumps(header).encode() + b"\n", *lines])
+    file.write_bytes(edited + b"sha256 %s\n" % hashlib.sha256(edited).hexdigest().encode())
+    assert not load_dataset("imagenet", data).canonical
