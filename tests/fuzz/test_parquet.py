@@ -20,24 +20,9 @@ from tests.limits import limit_address_space, limit_seconds
 pytest.importorskip("pyarrow", reason="needs pyarrow")
 
 TOKENS = (
-    *(
-        b"PAR1",
-        b"PAR1" * 2,
-        b"\0",
-        bytes(8),
-        b"\xff" * 8,
-        b"\xff\xff\xff\x7f",
-        b"\x15\0",
-        b"\x15\x02",
-        b"\x18\x05bytes",
-    ),
-    *(
-        b"\xfe\xff\xff\xff\x0f",
-        b"\x80" * 9 + b"\x01",
-        b"\xff" * 9 + b"\x01",
-        b"\x19\xfc\xff\xff\xff\x07",
-        b"\x1c" * 200,
-    ),
+    *(b"PAR1", b"PAR1" * 2, b"\0", bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f", b"\x15\0", b"\x15\x02"),
+    *(b"\x18\x05bytes", b"\xfe\xff\xff\xff\x0f", b"\x80" * 9 + b"\x01", b"\xff" * 9 + b"\x01"),
+    *(b"\x19\xfc\xff\xff\xff\x07", b"\x1c" * 200),
 )
 """Lengths, signs of fields and names as the footer and the pages have them."""
 

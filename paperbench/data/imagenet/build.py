@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from paperbench.data.imagenet.containers import MAX_CONTAINER_BYTES, read_image
+from paperbench.data.imagenet.containers import open_container, read_image
 from paperbench.data.imagenet.decode import ImageError, decode
 from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
@@ -126,9 +126,7 @@ def index_images(
         problems = listed("unusable images", unusable)
         if not problems and not lines:
             foreign = listed("files that are not ImageNet's", layout.foreign)
-            raise ImagesError(
-                "\n".join([f"{root} has no images of ImageNet where {layout.title} have them.", *foreign])
-            )
+            raise ImagesError("\n".join([f"{root} has no images of ImageNet in its {layout.title}.", *foreign]))
         images = parse(lines, root) if lines else None
         lacking = _lacking(images, published) if images else []
         others = listed("missing images", layout.missing) + listed("files that are not ImageNet's", layout.foreign)
@@ -382,9 +380,9 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
         raise PaperbenchError(f"{archives} lacks {listing(absent)}. `--archives` needs all original archives.")
     for name, md5 in published.md5.items():
         digest, path = hashlib.md5(usedforsecurity=False), archives / name
-        with open_regular(path, MAX_CONTAINER_BYTES) as archive:
-            parts = iter(lambda: archive.read(2**20), b"")
-            for part in watched(parts, stream, f"checking {name}", "bytes", len, total=path.stat().st_size):
+        with open_container(path) as (read, size):
+            parts = (read(2**20, offset) for offset in range(0, size, 2**20))
+            for part in watched(parts, stream, f"checking {name}", "bytes", len, total=size):
                 digest.update(part)
         if digest.hexdigest() != md5:
             raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from paperbench.errors import PaperbenchError
 from paperbench.files import format_read_error, open_regular
 
-MAX_CONTAINER_BYTES = 2**42
+_MAX_CONTAINER_BYTES = 2**42
 """Maximum size of a file; the archive of all training images has 138 GB."""
 _MAX_IMAGE_BYTES = 2**27
 """Maximum size of an encoded image; the largest of ImageNet has 15 MB."""
@@ -74,7 +74,7 @@ def read_image(path: Path, offset: int, length: int) -> bytes:
     """
     if length > _MAX_IMAGE_BYTES:
         raise OSError(errno.EFBIG, f"its {length:,} bytes are more than the {_MAX_IMAGE_BYTES:,} allowed", str(path))
-    with open_regular(path, MAX_CONTAINER_BYTES) as stream:
+    with open_regular(path, _MAX_CONTAINER_BYTES) as stream:
         return os.pread(stream.fileno(), length, offset)
 
 
@@ -86,7 +86,7 @@ def open_container(path: Path) -> Iterator[tuple[Read, int]]:
         PaperbenchError: It cannot be opened, or the body raised an OSError.
     """
     try:
-        with open_regular(path, MAX_CONTAINER_BYTES) as stream:
+        with open_regular(path, _MAX_CONTAINER_BYTES) as stream:
             yield partial(os.pread, stream.fileno()), os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise PaperbenchError(format_read_error(path, error, "Check its permissions, or copy it again.")) from error

@@ -196,8 +196,9 @@ def parse(lines: Iterable[bytes], root: Path) -> Images:
 
 def _is_path(name: bytes) -> bool:
     """Whether a line's path is below the root."""
-    name = unquote_to_bytes(name)
-    return b"\0" not in name and not {b"", b".."} & set(name.split(b"/"))
+    if b"%" in name:
+        name = unquote_to_bytes(name)
+    return b"\0" not in name and not name.startswith(b"/") and (b".." not in name or b".." not in name.split(b"/"))
 
 
 def known_hashes(lines: Iterable[bytes]) -> dict[bytes, bytes]:

@@ -58,16 +58,12 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
             f"The shards need about {needed / 1e9:.1f} GB in {target}, which has {free / 1e9:.1f} GB left. Free some "
             "space, or choose another directory."
         )
-
-    def write(path: Path) -> Path:
+    missing, packed = [path for path in files if path not in done], sum(rows[path] for path in done)
+    total = sum(rows.values())
+    for path in watched(missing, sys.stderr, "packing", "images", rows.__getitem__, done=packed, total=total):
         UNGUARDED.write(shards[path], _tar(_images(path, classes)), "OUT")
-        return path
-
-    written, packed = (write(path) for path in files if path not in done), sum(rows[path] for path in done)
-    for _ in watched(written, sys.stderr, "packing", "images", rows.__getitem__, done=packed, total=sum(rows.values())):
-        pass
     train = sum(count for path, count in rows.items() if path.name.startswith("train"))
-    return train, sum(rows.values()) - train
+    return train, total - train
 
 
 def _find_files(source: Path) -> list[Path]:

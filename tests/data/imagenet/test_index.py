@@ -15,7 +15,6 @@ from paperbench.data.imagenet.build import index_images
 from paperbench.data.imagenet.index import ImageFiles, fingerprint
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
-    DamagedIndexError,
     format_line,
     format_place,
     known_hashes,
@@ -96,8 +95,8 @@ def test_lines_are_parsed_in_parts_of_any_size(data: Path, monkeypatch: pytest.M
         assert found.fingerprint == expected.fingerprint
         assert found.train.paths == expected.train.paths
         reversed_lines = (data / FILE_NAME).read_bytes().splitlines(keepends=True)[-2:0:-1]
-        with pytest.raises(DamagedIndexError, match="out of order"):
-            parse(reversed_lines)
+        with pytest.raises(ValueError, match="out of order"):
+            parse(reversed_lines, data)
 
 
 EDITS: dict[str, tuple[bytes, bytes, str]] = {

@@ -99,6 +99,7 @@ def test_all_images_give_crops(photos: PhotoDataset, scale: int) -> None:
         assert all(crop.std() > 0.3 for crop in crops), "the sky is nearly of one colour"
 
 
+@pytest.mark.full
 def test_other_process_has_the_same_fingerprint_and_cleans_up(photos: PhotoDataset) -> None:
     said = subprocess.run(
         [sys.executable, "-c", LOAD], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
