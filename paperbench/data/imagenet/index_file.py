@@ -127,8 +127,8 @@ class Index:
 
 
 def modified(status: os.stat_result) -> int:
-    """Return the modification time as indices have it."""
-    return status.st_mtime_ns % _MTIME_MODULUS
+    """Return the modification time as indices have it: in whole seconds, which is all that a copy with `tar` keeps."""
+    return status.st_mtime_ns // 10**9 * 10**9 % _MTIME_MODULUS
 
 
 def escaped(path: str) -> str:
