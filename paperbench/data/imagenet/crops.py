@@ -118,11 +118,10 @@ def _resize_first_axis(pixels: npt.NDArray[Any], target: int, first: int, count:
     """Return the pixels `first` to `first + count - 1` along the first axis, which is resized to `target` pixels."""
     rows = pixels.reshape(len(pixels), -1)  # copied if transposed: taking whole rows is several times as fast
     taps, weights = _cubic_taps(len(pixels), target, first, count)
-    # Few operations, as threads may have to wait for each other after every one.
-    parts = rows.take(taps, 0).astype(np.float32, copy=False)
-    parts *= weights[..., None]
-    resized: npt.NDArray[np.float32] = parts.sum(0).reshape(count, *pixels.shape[1:])
-    return resized
+    parts = rows.take(taps, 0)
+    # One operation: after every one, threads may have to wait for each other.
+    resized: npt.NDArray[np.float32] = np.einsum("ktw,kt->tw", parts, weights, dtype=np.float32, casting="unsafe")
+    return resized.reshape(count, *pixels.shape[1:])
 
 
 @lru_cache(1024)  # some hundred lengths of sides are common; computing them would hold Python's lock
