@@ -184,11 +184,14 @@ while sys.argv[1] == "goes on":
 def test_python_exits_at_once_though_a_stream_was_not_closed(sent: signal.Signals | None, status: int) -> None:
     command = [sys.executable, "-c", ENDINGS, "goes on" if sent else "ends"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-        if sent:
-            process.send_signal(sent)
-        _, errors = process.communicate(timeout=30)
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            if sent:
+                process.send_signal(sent)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == status
     assert ("KeyboardInterrupt" in errors) is (sent == signal.SIGINT)
     assert "Fatal" not in errors
