@@ -268,7 +268,10 @@ def _collect(
     def examine(image: FoundImage) -> tuple[bytes, bool] | str:
         path = root / image.path
         try:
-            place = format_place(image.path, image.offset, image.length, path.stat())
+            status = path.stat()
+            if image.offset + image.length > status.st_size:
+                raise OSError("it has just become shorter")
+            place = format_place(image.path, image.offset, image.length, status)
             if is_new := (sha256 := partial.known.pop(place, None)) is None:
                 data = read_image(path, image.offset, image.length)
                 if decodes:

@@ -22,6 +22,7 @@ from paperbench.data.imagenet import build, layout
 from paperbench.data.imagenet.build import ImagesError, Published, changed_containers, index_images
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.index_file import FILE_NAME, Index
+from paperbench.data.imagenet.layout import FoundImage, Layout
 from paperbench.data.sources import load_dataset, load_index
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet.miniature import (
@@ -210,6 +211,22 @@ def test_unusable_images_are_named_and_only_they_are_read_again(
     read.clear()
     make(folders, data)
     assert sorted(read) == [truncated.name, text.name, forbidden.name]
+
+
+def test_file_that_shrinks_while_it_is_indexed_is_named(
+    folders: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, images = next(folders.glob("train/*/*")), Layout.images
+
+    def shrinking(found: Layout) -> Iterator[FoundImage]:
+        for image in images(found):
+            if image.name == victim.name:
+                victim.write_bytes(b"x")
+            yield image
+
+    monkeypatch.setattr(Layout, "images", shrinking)
+    with pytest.raises(ImagesError, match=f"{victim.name} cannot be read: it has just become shorter"):
+        make(folders, data)
 
 
 def test_message_is_not_broken_by_the_name_of_a_file(folders: Path, data: Path) -> None:
