@@ -74,6 +74,16 @@ class BatchIndices(NamedTuple):
     variant: Tensor
 
 
+def parts_of_batch(number: int, batch_size: int, num_images: int) -> Iterator[tuple[int, int, int]]:
+    """Yield epoch, first and last (exclusive) position of each part of a batch, counted from 0, that spans epochs."""
+    start, end = number * batch_size, (number + 1) * batch_size
+    while start < end:
+        epoch, first = divmod(start, num_images)
+        last = min(first + end - start, num_images)
+        yield epoch, first, last
+        start += last - first
+
+
 class TrainingBatches:
     """The training batches of one run. They span epoch boundaries, as 50,000 is not a multiple of 128.
 
@@ -156,15 +166,10 @@ class TrainingBatches:
 
     def choices(self, iteration: int) -> BatchIndices:
         """Return the choices for an iteration, counted from 0: (batch_size,) each."""
-        start = iteration * self.batch_size
         parts: list[BatchIndices] = []
-        missing = self.batch_size
-        while missing:
-            number, first = divmod(start + self.batch_size - missing, self.num_images)
+        for number, first, last in parts_of_batch(iteration, self.batch_size, self.num_images):
             epoch = self.epoch(number)
-            last = min(first + missing, self.num_images)
             parts.append(BatchIndices(epoch.order[first:last], epoch.variant[first:last]))
-            missing -= last - first
         if len(parts) == 1:
             return parts[0]
         return BatchIndices(torch.cat([p.order for p in parts]), torch.cat([p.variant for p in parts]))

@@ -8,6 +8,7 @@ from PIL import Image
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import EvaluationBatches, InputTransform, TrainingBatches
+from paperbench.specs.recipe import ChannelValues
 
 CPU = torch.device("cpu")
 
@@ -102,6 +103,14 @@ def test_channel_mean_std_normalises_each_channel(small_dataset: ImageDataset) -
     images = loader.batch(0).images.double()
     torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-5, rtol=0)
     torch.testing.assert_close(images.std((0, 2, 3), unbiased=False), torch.ones(3).double(), atol=1e-5, rtol=0)
+
+
+def test_given_values_normalise_each_channel(small_dataset: ImageDataset) -> None:
+    values = ChannelValues((0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
+    loader = batches(small_dataset, input=values, padding=0, flip=False, batch_size=100)
+    order, _ = loader.choices(0)
+    expected = (small_dataset.x_train[order] / 255 - np.array(values.mean)) / np.array(values.std)
+    np.testing.assert_allclose(loader.batch(0).images.permute(0, 2, 3, 1), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [7, 40, 100])

@@ -17,6 +17,7 @@ from paperbench.data.imagenet.crops import View, central_view, random_view, rend
 from paperbench.data.imagenet.decode import ImageError, decode
 from paperbench.data.imagenet.draws import Words, permutation, words
 from paperbench.data.imagenet.index import ImageFiles
+from paperbench.data.loader import parts_of_batch
 from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Evaluation
 from paperbench.specs.recipe import Photographs
@@ -150,13 +151,8 @@ class TrainingCrops(CropSource):
         if self._has_short_batches:
             epoch, index = divmod(number, -(-total // self.batch_size))
             yield epoch, index * self.batch_size, min((index + 1) * self.batch_size, total)
-            return
-        start, end = number * self.batch_size, (number + 1) * self.batch_size
-        while start < end:
-            epoch, first = divmod(start, total)
-            last = min(first + end - start, total)
-            yield epoch, first, last
-            start += last - first
+        else:
+            yield from parts_of_batch(number, self.batch_size, total)
 
     def view(self, words: Words, width: int, height: int) -> View:
         return random_view(self.settings, words, width, height)
