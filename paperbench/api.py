@@ -438,7 +438,7 @@ def plan(
         raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
 
     wait_without_spinning()
-    from paperbench.data.sources import data_directory, load_trainable
+    from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right
     from paperbench.runs.disk_space import check_disk_space
     from paperbench.runs.executor import Incompatible, remaining
@@ -454,7 +454,7 @@ def plan(
     engine_candidates(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_path = data_directory(Path(data) if data is not None else None)
-    datasets = {key: load_trainable(key, data_path) for key in planning.needed_datasets(chosen, of_profile)}
+    datasets = {key: load_dataset(key, data_path) for key in planning.needed_datasets(chosen, of_profile)}
     usual = read.seeds_in(of_profile)
     runs = planning.plan(read, chosen, profile, arithmetic, seeds or usual, datasets)
     for has_noise in {run.net.has_noise for run in runs}:

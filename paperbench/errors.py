@@ -41,6 +41,10 @@ class ArgumentError(PaperbenchError, TypeError):
     """An unknown argument of a net. Also a TypeError, as timm expects of its models."""
 
 
+class DataError(PaperbenchError):
+    """An image of a data set can no longer be read, or has changed."""
+
+
 class RunError(PaperbenchError):
     """An error of a single run; the other runs of the command can still be trained."""
 

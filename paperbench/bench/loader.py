@@ -19,11 +19,10 @@ from paperbench.data.imagenet.batches import TrainingCrops
 from paperbench.data.imagenet.crops import render
 from paperbench.data.imagenet.decode import decode
 from paperbench.data.imagenet.index import ImageFiles
-from paperbench.data.imagenet.stream import CropStream
+from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.sources import load_index
 from paperbench.errors import PaperbenchError, count
 from paperbench.files import read_at_most
-from paperbench.runs.rerun import processors
 from paperbench.specs.recipe import Decoder, Recipe
 from paperbench.specs.table import find_spec_root, load_table
 

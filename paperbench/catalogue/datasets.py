@@ -14,6 +14,7 @@ class DatasetInfo:
     Attributes:
         size: Side of the input of the nets for it, in pixels; its images are as large, or photographs of any size.
         test_images: Number of test images.
+        are_photographs: Whether images have any size; others are as large as the nets' input.
         fail_above: Test error in percent above which the paper calls a run failed (caption of Table 1), if it does.
     """
 
@@ -21,6 +22,7 @@ class DatasetInfo:
     num_classes: int
     size: int
     test_images: int
+    are_photographs: bool = False
     fail_above: float | None = None
 
 
@@ -28,8 +30,8 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
     {
         "cifar10": DatasetInfo("CIFAR-10", 10, 32, 10_000, fail_above=20.0),
         "cifar100": DatasetInfo("CIFAR-100", 100, 32, 10_000),
-        "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224, 50_000),
-        "photos": DatasetInfo("tiles of scikit-learn's photographs", 6, 224, 12),
+        "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224, 50_000, are_photographs=True),
+        "photos": DatasetInfo("tiles of scikit-learn's photographs", 6, 224, 12, are_photographs=True),
         "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32, 360),
     }
 )

@@ -15,7 +15,7 @@ from paperbench.errors import PaperbenchError, count, listing, one_line
 if TYPE_CHECKING:
     import torch
 
-    from paperbench.data.dataset import ImageDataset
+    from paperbench.data.dataset import Dataset
     from paperbench.runs.record import Record
     from paperbench.runs.rerun import Rerun, Retest
     from paperbench.runs.store import Store
@@ -89,21 +89,19 @@ def _print(text: str) -> None:
     print(one_line(text), flush=True)
 
 
-def _load_datasets(directory: Path | None) -> list[ImageDataset]:
+def _load_datasets(directory: Path | None) -> list[Dataset]:
     """Load the data sets that are at hand."""
     from paperbench.catalogue import DATASETS
-    from paperbench.data.sources import data_directory, load_trainable
+    from paperbench.data.sources import data_directory, load_dataset
 
-    datasets = []
+    datasets: list[Dataset] = []
     for key in DATASETS:
         with suppress(PaperbenchError):
-            datasets.append(load_trainable(key, data_directory(directory)))
+            datasets.append(load_dataset(key, data_directory(directory)))
     return datasets
 
 
-def _rerun(
-    args: argparse.Namespace, store: Store, datasets: list[ImageDataset], records: list[Record]
-) -> tuple[int, bool]:
+def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], records: list[Record]) -> tuple[int, bool]:
     """Retrain the first iterations of some runs and test their saved nets; print how they compare with the records.
 
     Returns:

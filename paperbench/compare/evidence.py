@@ -191,10 +191,11 @@ class Evidence:
         """Return the groups of a net of a cell, closest to the paper first."""
         pooled: dict[Conditions, list[Run]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
+        evaluation = self.table.evaluation_in(self.profile, cell)
         for record in self._ours.get(experiment.key, ()) if experiment else ():
             data = self._facts[record.data.fingerprint]
             conditions = Conditions(data, record.spec.precision, record.numerics, record.is_mixed)
-            pooled[conditions].append(Run(record.seed, _error(record, cell), record))
+            pooled[conditions].append(Run(record.seed, record.error(cell.column.metric, evaluation), record))
         if self._external:
             for result in self._external.get(self.table.experiment_digest(cell, setting), ()):
                 error = math.inf if result.error is None else result.error
@@ -325,8 +326,6 @@ def _experiments(table: Table, profile_name: str) -> Iterator[_Experiment]:
     profile = table.profiles.named(profile_name)
     recipes: dict[str, dict[str, Any]] = {}
     for cell in table.all_cells:
-        if not cell.is_in(profile):
-            continue
         if cell.recipe not in recipes:
             recipes[cell.recipe] = table.recipe_in(profile, cell.recipe).defining_values()
         for setting in cell.settings:
@@ -341,14 +340,6 @@ def _model(name: str) -> str:
 
 def _trained_as(record: Record) -> dict[str, Any]:
     return {"net": record.spec.net, "recipe": record.spec.recipe}
-
-
-def _error(record: Record, cell: Cell) -> float | None:
-    """Return the run's error if the cell shows top-1 errors on whole images, the only kind that runs measure."""
-    if record.status == "diverged":
-        return math.inf
-    is_measured = cell.column.metric == "top1" and cell.row.evaluation is None
-    return record.result.test_error if record.result and is_measured else None
 
 
 def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:

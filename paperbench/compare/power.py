@@ -367,10 +367,9 @@ class _Simulation:
 
 
 def _is_simulated(compared: CellComparison) -> bool:
-    """Whether a cell has a printed top-1 error on whole images, and no run of ours has failed."""
-    cell, measured = compared.cell, compared.cell.column.metric == "top1" and compared.cell.row.evaluation is None
+    """Whether a cell has one net and a printed error, and no run of ours has failed."""
     fails = any(is_failure(error, compared.dataset) for net in compared.nets for error in net.errors)
-    return measured and cell.number is not None and len(compared.nets) == 1 and not fails
+    return compared.cell.number is not None and len(compared.nets) == 1 and not fails
 
 
 def _counted(compared: CellComparison, number: int) -> list[float]:

@@ -175,7 +175,7 @@ def assess_cell(cell: Cell, evidence: Evidence) -> CellComparison:
             assessment = replace(assessment, reason="; ".join(filter(None, [assessment.reason, "images unverified"])))
         nets.append(NetComparison(setting, shown, tuple(groups[1:]), assessment, evidence.planned))
     assessment = nets[0].assessment if len(nets) == 1 else _assess_sweep(nets)
-    is_reduced, dataset = evidence.profile_name != "paper", evidence.profile.dataset or cell.dataset
+    is_reduced, dataset = evidence.profile_name != "paper", cell.dataset_in(evidence.profile)
     return CellComparison(cell, tuple(nets), assessment, evidence.planned, is_reduced, dataset)
 
 

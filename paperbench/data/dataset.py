@@ -37,6 +37,16 @@ class Dataset:
         """Digest of the images and labels in order. Equal fingerprints mean equal images."""
         raise NotImplementedError
 
+    @property
+    def num_train(self) -> int:
+        """Number of images to train on."""
+        raise NotImplementedError
+
+    @property
+    def num_test(self) -> int:
+        """Number of images to test on."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class ImageDataset(Dataset):
@@ -51,6 +61,14 @@ class ImageDataset(Dataset):
     y_train: Labels
     x_test: Pixels
     y_test: Labels
+
+    @property
+    def num_train(self) -> int:
+        return len(self.x_train)
+
+    @property
+    def num_test(self) -> int:
+        return len(self.x_test)
 
     @cached_property
     def fingerprint(self) -> str:

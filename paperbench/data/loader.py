@@ -27,6 +27,10 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
+Choices = tuple[Tensor, ...]
+"""What makes a batch: tensors on the device, such as numbers of images and crops, or decoded bytes and colours."""
+
+
 class InputTransform:
     """Converts bytes to the net's input: (pixels / 255 - mean) / std, elementwise over (H, W, 3).
 
@@ -187,7 +191,7 @@ class TrainingBatches:
         """Return the augmented batch of an iteration, counted from 0."""
         return self.make(self.choices(iteration))
 
-    def make(self, choices: BatchIndices) -> Batch:
+    def make(self, choices: Choices) -> Batch:
         """Return the batch with these choices; runs on the device only, with fixed shapes."""
         chosen, variant = choices
         positions = chosen[:, None] * self._pixels_per_image + self._offsets[variant]

@@ -56,6 +56,7 @@ def load_photos() -> PhotoDataset:
         classes=CLASSES,
         train=images.train,
         test=images.test,
+        directory=root,
     )
 
 

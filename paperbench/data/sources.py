@@ -6,7 +6,6 @@ import os
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 from paperbench.catalogue import DATASETS
 from paperbench.data.cifar_batches import DIRECTORIES, load_batches
@@ -24,8 +23,6 @@ from paperbench.typed import Line, Problem, raise_problems, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_DIRECTORY = Path("data")
-TRAINABLE = (*DIRECTORIES, "digits")
-"""The data sets on which paperbench can train."""
 
 
 @typed
@@ -88,20 +85,6 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
         f"  - Convert a directory of images: `paperbench data convert IMAGES {file}`\n"
         f"  - Use another data directory: `--data DIR`, or the environment variable {ENVIRONMENT_VARIABLE}."
     )
-
-
-def load_trainable(key: str, directory: Path) -> ImageDataset:
-    """Load a data set on which paperbench can train.
-
-    Raises:
-        PaperbenchError: It cannot yet; or as for `load_dataset`.
-    """
-    if key in DATASETS and key not in TRAINABLE:
-        raise PaperbenchError(
-            f"paperbench cannot train or test on {DATASETS[key].title} yet. `paperbench models` builds its nets, "
-            "`paperbench show` prints its tables, and `paperbench data` prepares its images."
-        )
-    return cast(ImageDataset, load_dataset(key, directory))
 
 
 def load_index(directory: Path) -> Index:

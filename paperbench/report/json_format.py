@@ -26,7 +26,7 @@ from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.runs.record import Status
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import ExpectedCell, Source
-from paperbench.specs.experiment import Evaluation
+from paperbench.specs.recipe import Evaluation
 from paperbench.typed import Percent, to_json, typed
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class CellFacts:
         id: "row/column".
         row, column: Titles of its row and column.
         dataset: Key of the data set of the paper's nets.
-        evaluation: How its nets are tested; null for whole images.
+        evaluation: How its nets are tested in this profile; null for whole images.
         labels: The paper's further columns.
         published: The published result, with number of runs, statistic and tolerance if it is a number.
         home: "table/row/column" of the cell in which the published result appears first.
@@ -268,7 +268,7 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
             all_reproduced=comparison.holds("reproduced"),
             expected_false_alarms=comparison.expected_false_alarms,
         ),
-        cells=tuple(_cell(cell, cell in comparison.differing) for cell in comparison.cells),
+        cells=tuple(_cell(comparison, cell) for cell in comparison.cells),
         deviations=tuple(replace(d, cells=d.cells or ours) for d in comparison.deviations),
         complaints=tuple(complaint for complaint in complaints if complaint not in comparison.left_out),
     )
@@ -280,8 +280,8 @@ def _take(kind: type[T], *sources: object, **given: object) -> T:
     return kind(**{name: next(getattr(s, name) for s in sources if hasattr(s, name)) for name in names}, **given)
 
 
-def _cell(compared: CellComparison, differs: bool) -> CellFacts:
-    cell, assessment = compared.cell, compared.assessment
+def _cell(comparison: Comparison, compared: CellComparison) -> CellFacts:
+    table, cell, assessment = comparison.table, compared.cell, compared.assessment
     return _take(
         CellFacts,
         assessment,
@@ -291,7 +291,8 @@ def _cell(compared: CellComparison, differs: bool) -> CellFacts:
         column=cell.column.title,
         metric=cell.column.metric,
         published=_published(cell),
-        differs=differs,
+        evaluation=table.evaluation_in(table.profiles.named(comparison.profile), cell),
+        differs=compared in comparison.differing,
         look=assessment.analysis.number if assessment.analysis else None,
         failing=compared.failures if compared.failures.runs else None,
         difference=compared.difference,

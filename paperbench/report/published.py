@@ -90,8 +90,8 @@ def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
         yield f"std {expected.std:.2f}, from {expected.std_source}"
     if cell.number is not None and cell.tolerance != defaults.tolerance:
         yield f"tolerance {_points(cell.tolerance)}"
-    if cell.row.evaluation:
-        yield f"tested on a {cell.row.evaluation}"
+    if evaluation := table.evaluation_in(table.profiles.named("paper"), cell):
+        yield f"tested on a {evaluation}"
     if cell.row.on_request:
         yield "run only if its row is named (`--cells`)"
     if expected.note:
@@ -123,8 +123,6 @@ def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
 
 def _net_of(cell: Cell, profile: Profile) -> tuple[str, ...]:
     """Return the net of a cell, or the first and last setting of a sweep, with depth, family and data set."""
-    if not cell.is_in(profile):
-        return "not in this profile: made for other images", "", "", ""
     first, last = cell.settings[0], cell.settings[-1]
     text = str(cell.reference_in(profile, first))
     if first != last:  # such as "net(gate_bias=0 to -5)"
@@ -136,8 +134,7 @@ def _net_of(cell: Cell, profile: Profile) -> tuple[str, ...]:
 def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
     by_recipe: dict[str, list[str]] = {}
     for cell in table.all_cells:
-        if cell.is_in(profile):
-            by_recipe.setdefault(cell.recipe, []).append(cell.id)
+        by_recipe.setdefault(cell.recipe, []).append(cell.id)
     shown: dict[str, dict[str, str]] = {}
     for name, cells in by_recipe.items():
         recipe = table.recipe_in(profile, name)

@@ -393,7 +393,7 @@ def _letter(number: int) -> str:
 def _trained_depth(comparison: Comparison, column: Column) -> str:
     """Return " at depth N" where our nets have another depth than the paper's."""
     profile = comparison.table.profiles.named(comparison.profile)
-    cells = [c.cell for c in comparison.cells if c.cell.column.id == column.id and c.cell.is_in(profile)]
+    cells = [c.cell for c in comparison.cells if c.cell.column.id == column.id]
     depths = {cell.net_in(profile).depth for cell in cells}
     return f" at depth {depths.pop()}" if profile.depth and len(depths) == 1 else ""
 

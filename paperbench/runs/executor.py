@@ -178,7 +178,7 @@ class Executor:
             last = self._limits.last_iteration(run.recipe.iterations)
             why = session.fallback or session.engine.reason
             self._observer.started(run, session.trainer.iteration, last, engine, why)
-            with closing(session.directory):
+            with closing(session):
                 self._observer.ended(session.train())
         except Interrupted:
             return  # before the first iteration: nothing to save

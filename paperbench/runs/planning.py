@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paperbench.catalogue import Net
-from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError
+from paperbench.data.dataset import Dataset
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.profile import Profile
-from paperbench.specs.recipe import Recipe
+from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.specs.run_spec import Precision, RunSpec
 from paperbench.specs.table import Table
 from paperbench.typed import from_json
@@ -31,7 +31,7 @@ class PlannedRun:
     net: Net
     reference: NetReference
     recipe: Recipe
-    dataset: ImageDataset
+    dataset: Dataset
     cells: tuple[str, ...]
 
     @property
@@ -54,26 +54,18 @@ def plan(
     profile_name: str,
     precision: Precision,
     seeds: int,
-    datasets: dict[str, ImageDataset],
+    datasets: Mapping[str, Dataset],
 ) -> list[PlannedRun]:
     """Plan the runs for some cells: the first seed of every net, then the second, and so on.
 
     Args:
         datasets: The data sets that `needed_datasets` lists, by key.
-
-    Raises:
-        PaperbenchError: A recipe cannot be trained yet.
     """
     profile = table.profiles.named(profile_name)
     runs: dict[str, PlannedRun] = {}
     for seed in range(seeds):
         for cell in cells:
             recipe, dataset = table.recipe_in(profile, cell.recipe), datasets[cell.dataset_in(profile)]
-            if recipe.photographs:
-                raise PaperbenchError(
-                    f"Cell {cell.id}: paperbench cannot train with recipe {recipe.recipe} yet. Choose other cells "
-                    "(`--cells`)."
-                )
             for setting in cell.settings:
                 net = cell.net_in(profile, setting)
                 spec = run_spec(net, recipe, dataset.fingerprint, profile_name, precision)
@@ -90,8 +82,11 @@ def run_spec(net: Net, recipe: Recipe, fingerprint: str, profile_name: str, prec
     return RunSpec(net.canonical(), recipe.defining_values(), fingerprint, profile_name, precision)
 
 
-def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
+def net_and_recipe(spec: RunSpec, evaluations: Sequence[Evaluation]) -> tuple[Net, Recipe]:
     """Rebuild the net and the recipe from a spec, with placeholders for values that do not affect training.
+
+    Args:
+        evaluations: The record's.
 
     Raises:
         PaperbenchError: The values do not describe a net and a recipe.
@@ -104,5 +99,6 @@ def net_and_recipe(spec: RunSpec) -> tuple[Net, Recipe]:
         "monitoring": {"log_every": 1, "test_every": 1, "checkpoint_every": 1, "checkpoint_share": 1.0},
         "authors": {"framework": "of a record", "images_per_gpu": 1, "precision": "fp32"},
         "silent": [],
+        "evaluations": {str(number): vars(one) for number, one in enumerate(evaluations)},
     }
     return net, from_json(Recipe, json.dumps({"warm_up": None, **spec.recipe, **placeholders}))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
 
 from paperbench.runs.hashed import HashedJson
+from paperbench.specs.experiment import Metric
+from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 from paperbench.typed import Count, Line, Natural, Percent, typed
 
@@ -35,6 +38,16 @@ class DataFacts:
 
 
 @typed
+class Measured:
+    """Errors in percent of the test set, and mean cross-entropy, on one central crop of each photograph."""
+
+    evaluation: Evaluation
+    top1: Percent
+    top5: Percent
+    loss: float
+
+
+@typed
 class Result:
     """Errors of a finished run, in percent of the test set, and mean cross-entropies.
 
@@ -43,6 +56,7 @@ class Result:
         moving_average_test_error, moving_average_test_loss: The same with BN's moving averages; the loss is None if it
             is not finite.
         best_test_error: Lowest moving-average error of the whole run, for information; never reported as the result.
+        evaluations: For photographs, the results of all evaluations; the errors above are those of the first.
     """
 
     test_error: Percent
@@ -50,6 +64,7 @@ class Result:
     moving_average_test_error: Percent
     moving_average_test_loss: float | None
     best_test_error: Percent
+    evaluations: tuple[Measured, ...] = ()
 
 
 @typed
@@ -155,6 +170,7 @@ class Record(HashedJson):
         divergence: Only for diverged runs.
         sessions: The first session and one for each time the run was resumed.
         test_every: Number of iterations between tests.
+        evaluations: How the net is tested on photographs; in the history by the first. Empty for whole images.
     """
 
     run: Line
@@ -169,6 +185,7 @@ class Record(HashedJson):
     data: DataFacts
     spec: RunSpec
     files: Files
+    evaluations: tuple[Evaluation, ...] = ()
 
     def __post_init__(self) -> None:
         status, expected = self.status, self.spec.run_id(self.seed)
@@ -185,9 +202,25 @@ class Record(HashedJson):
                 raise ValueError(f"its status is {status!r} {'without' if value is None else 'with'} a {name}.")
         if status == "finished" and self.iteration != self.spec.recipe.get("iterations"):
             raise ValueError(f"it is finished at iteration {self.iteration}, which is not the last of its recipe.")
+        if self.result and tuple(one.evaluation for one in self.result.evaluations) != self.evaluations:
+            raise ValueError("its result does not have its evaluations.")
         ends = [session.last for session in self.sessions]
         if not ends or ends != sorted(ends) or ends[-1] != self.iteration:
             raise ValueError(f"its sessions do not make up its {self.iteration} iterations.")
+
+    def error(self, metric: Metric, evaluation: Evaluation | None) -> float | None:
+        """Return an error in percent: infinite if the run diverged, None if it did not measure this one.
+
+        Args:
+            evaluation: None for the top-1 error on whole images.
+        """
+        if self.status == "diverged":
+            return math.inf
+        if self.result is None:
+            return None
+        if evaluation is None:
+            return self.result.test_error
+        return next((getattr(one, metric) for one in self.result.evaluations if one.evaluation == evaluation), None)
 
     @property
     def seconds(self) -> float:

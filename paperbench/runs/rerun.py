@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from paperbench.catalogue import DATASETS, Net
-from paperbench.data.dataset import ImageDataset
+from paperbench.data.dataset import Dataset
+from paperbench.data.imagenet.stream import processors
 from paperbench.errors import RunError
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.runs.environment import environment_facts
@@ -118,7 +118,7 @@ class DisprovedError(RunError):
 def rerun_prefix(
     record: Record,
     history: Sequence[HistoryLine],
-    dataset: ImageDataset,
+    dataset: Dataset,
     device: torch.device,
     random_state: random.Random,
 ) -> Rerun:
@@ -144,7 +144,8 @@ def rerun_prefix(
     if not lines:
         raise NotRepeatableError("its first session logged no history line.")
     net, recipe = _net_and_recipe(record, dataset)
-    lines = [line for line in lines if line.iteration * recipe.batch_size <= MAX_IMAGES]
+    images = dataset.num_train
+    lines = [line for line in lines if recipe.images_before(line.iteration, images) <= MAX_IMAGES]
     if not lines:
         raise NotRepeatableError(f"its first history line is after more than {MAX_IMAGES:,} images.")
     del lines[random_state.randint(1, len(lines)) :]
@@ -154,7 +155,8 @@ def rerun_prefix(
         engine = _engine_like(first.engine, device)
         is_same = {first.engine, engine} <= BIT_EQUAL and _is_same_machine(current, recorded, device)
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
-        pairs = list(zip(lines, _retrain(trainer, lines, len(dataset.x_train)), strict=True))
+        with closing(trainer):
+            pairs = list(zip(lines, _retrain(trainer, lines, images), strict=True))
     if not is_same and any((line.train_loss is None) != (again.train_loss is None) for line, again in pairs):
         raise NotRepeatableError("it diverges in these iterations, which on other hardware may happen elsewhere.")
     return Rerun(
@@ -166,7 +168,7 @@ def rerun_prefix(
     )
 
 
-def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: torch.device) -> Retest:
+def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.device) -> Retest:
     """Test the saved net of a finished run, which has the BN statistics that it was tested with.
 
     Args:
@@ -197,7 +199,7 @@ def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: to
             raise DisprovedError(f"{weights_file} does not hold the net of the record: {error}.") from error
         trainer.model.load_state_dict(tensors)
         tested, current = trainer.test(), environment_facts(device)
-    images = len(dataset.x_test)
+    images = dataset.num_test
     return Retest(
         run=record.run,
         images=images,
@@ -208,9 +210,9 @@ def retest(record: Record, weights_file: Path, dataset: ImageDataset, device: to
     )
 
 
-def _net_and_recipe(record: Record, dataset: ImageDataset) -> tuple[Net, Recipe]:
-    net, recipe = net_and_recipe(record.spec)
-    if (net.num_classes, net.in_chans) != (DATASETS[dataset.key].num_classes, dataset.x_train.shape[3]):
+def _net_and_recipe(record: Record, dataset: Dataset) -> tuple[Net, Recipe]:
+    net, recipe = net_and_recipe(record.spec, record.evaluations)
+    if (net.num_classes, net.in_chans) != (DATASETS[dataset.key].num_classes, 3):
         raise DisprovedError(f"{record.run} has a net for other images or classes than those of {dataset.name}.")
     return net, recipe
 
@@ -263,8 +265,3 @@ def _computing_like(recorded: Environment, device: torch.device) -> Iterator[Non
         raise NotRepeatableError(f"the memory of {device} is not sufficient.") from error
     finally:
         torch.set_num_threads(before)
-
-
-def processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -129,7 +129,8 @@ def newest_checkpoint(
             is_tested = bool(logged) and None not in (facts.history[-1].test_error, facts.best_test_error)
             if logged == run.recipe.iterations and not facts.divergence and not is_tested:
                 raise CheckpointError("contradicts itself: its last iteration was not tested")
-            images = torch.tensor((checkpoint.iteration - logged) * run.recipe.batch_size)
+            now, then = (run.recipe.images_before(i, run.dataset.num_train) for i in (checkpoint.iteration, logged))
+            images = torch.tensor(now - then)
             if not torch.equal(checkpoint.state.get("window.images", images), images):
                 raise CheckpointError("contradicts itself: its training loss does not begin at its last history line")
         except DamagedCheckpointError as error:

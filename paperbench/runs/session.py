@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from paperbench.errors import RunError, summarize_error, without_paths
+from paperbench.errors import DataError, RunError, summarize_error, without_paths
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
@@ -20,7 +20,7 @@ from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Interrupted, Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import DataFacts, Divergence, Files, Record, Result, Session, Status
+from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status
 from paperbench.runs.resume import (
     RESTART,
     Checkpoint,
@@ -54,6 +54,7 @@ class RunSession:
         allow_mixing: Whether to resume from another numerics version or major version of torch.
         limits: When to stop early.
         observer: Follows the run.
+        recompute: Whether the backward pass recomputes the residual units, to save memory.
 
     Attributes:
         engine: The chosen engine, and why it was chosen.
@@ -77,6 +78,7 @@ class RunSession:
         allow_mixing: bool,
         limits: Limits,
         observer: Observer,
+        recompute: bool = False,
     ) -> None:
         self.run, self.directory, self._lease = run, directory, lease
         self._limits, self._observer = limits, observer
@@ -88,7 +90,12 @@ class RunSession:
         self.history = list(facts.history) if facts else []
         self.best_test_error = facts.best_test_error if facts else None
         self.divergence = facts.divergence if facts else None
-        self._untrained = partial(Trainer, run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device)
+        self._untrained = partial(
+            Trainer,
+            *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device),
+            recompute=recompute,
+            between_batches=limits.raise_if_signalled,
+        )
         candidates = engine_candidates(
             engine,
             device,
@@ -158,6 +165,9 @@ class RunSession:
                     self._save()
         except Interrupted:
             pass  # the next session writes the history line that is due
+        except DataError:
+            self._save()  # the disk with the images may come back
+            raise
         record, checkpoint = self._save()
         if self.trainer.iteration < self.run.recipe.iterations or self.divergence:
             return record
@@ -186,7 +196,7 @@ class RunSession:
             tested = self.trainer.test(self._limits.raise_if_signalled)
             best = self.best_test_error
             self.best_test_error = tested.error if best is None else min(tested.error, best)
-        images = len(self.run.dataset.x_train)
+        images = self.run.dataset.num_train
         seconds = sum(session.seconds for session in self._sessions())
         line = history_line(self.run.recipe, images, iteration, window, tested, round(seconds, 3))
         self.history.append(line)
@@ -241,15 +251,20 @@ class RunSession:
         Raises:
             Interrupted: A signal arrived; another session can finish the run.
         """
-        reported, last = self.trainer.finish(self._limits.raise_if_signalled), self.history[-1]
+        measured, last = self.trainer.finish(self._limits.raise_if_signalled), self.history[-1]
+        evaluations = self.run.recipe.evaluations.values()
         result, weights_sha256 = None, None
-        if math.isfinite(reported.loss):
+        if all(math.isfinite(one.loss) for one in measured):
             result = Result(
-                test_error=reported.error,
-                test_loss=reported.loss,
+                test_error=measured[0].error,
+                test_loss=measured[0].loss,
                 moving_average_test_error=cast(float, last.test_error),  # the last iteration is always tested
                 moving_average_test_loss=last.test_loss,
                 best_test_error=cast(float, self.best_test_error),
+                evaluations=tuple(
+                    Measured(evaluation, one.error, one.top5_error, one.loss)
+                    for evaluation, one in zip(evaluations, measured, strict=False)  # none for whole images
+                ),
             )
             weights = weights_bytes(self.run, self.trainer, result)
             weights_sha256 = sha256(weights).hexdigest()
@@ -332,6 +347,11 @@ class RunSession:
         """Why faster engines were not used; None if the first choice was sound."""
         return "; ".join(self._fallback) or None
 
+    def close(self) -> None:
+        """Close the history, and free the memory and threads of the images."""
+        self.directory.close()
+        self.trainer.close()
+
     def _sessions(self) -> tuple[Session, ...]:
         """Return the earlier sessions, and this one so far."""
         seconds = round(time.monotonic() - self._started, 3)
@@ -362,6 +382,7 @@ class RunSession:
             data=DataFacts(data.name, data.origin, data.canonical, data.fingerprint, data.unverified),
             spec=self.run.spec,
             files=Files(len(self.history), history, checkpoint.path.name, weights_sha256),
+            evaluations=tuple(self.run.recipe.evaluations.values()),
         )
 
 
@@ -386,7 +407,7 @@ def history_line(
     is_finite = math.isfinite(window.loss)
     return HistoryLine(
         iteration=iteration,
-        epoch=round(iteration * recipe.batch_size / images, 4),
+        epoch=round(recipe.images_before(iteration, images) / images, 4),
         lr=recipe.rate_at(iteration - 1),
         train_loss=window.loss if is_finite else None,
         train_error=window.error if is_finite else None,

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from paperbench.catalogue import DATASETS, Net
-from paperbench.data.dataset import ImageDataset
+from paperbench.data.dataset import Dataset
 from paperbench.errors import PaperbenchError, RunError, listing
 from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, format_read_error, is_leftover, open_regular
 from paperbench.runs.history import History
@@ -54,7 +54,7 @@ class VerifiedRun:
     rests_on_record: bool = False
 
 
-def verify(store: Store, datasets: Sequence[ImageDataset] = ()) -> list[VerifiedRun]:
+def verify(store: Store, datasets: Sequence[Dataset] = ()) -> list[VerifiedRun]:
     """Recompute all hashes in a results directory, and check that the files of each run fit together.
 
     Writes nothing and takes no lease. Problems of a run count only if its files did not change during the check, since
@@ -71,7 +71,7 @@ def verify(store: Store, datasets: Sequence[ImageDataset] = ()) -> list[Verified
     return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
 
 
-def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -> VerifiedRun:
+def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> VerifiedRun:
     for _ in range(_ATTEMPTS):
         before = _state_of_files(directory)
         try:
@@ -94,7 +94,7 @@ def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:
     return sorted((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in status.items())
 
 
-def _verify_run(directory: RunDirectory, datasets: Mapping[str, ImageDataset]) -> VerifiedRun:
+def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> VerifiedRun:
     files = sorted(directory.path.iterdir())
     remarks = [
         *(f"{p} is incomplete: a killed process left it. You can delete it." for p in files if is_leftover(p)),
@@ -120,17 +120,17 @@ def _first(texts: Iterable[str], further: str) -> list[str]:
     return [*found[:_MAX_TEXTS], further] if len(found) > _MAX_TEXTS else found
 
 
-def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, ImageDataset]) -> Iterator[str]:
+def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Dataset]) -> Iterator[str]:
     net = recipe = None
     try:
-        net, recipe = net_and_recipe(record.spec)
+        net, recipe = net_and_recipe(record.spec, record.evaluations)
     except PaperbenchError as error:
         yield f"{directory.record_file} has an invalid spec: {error}"
     dataset = datasets.get(record.data.fingerprint)
     if net and not dataset and record.data.is_comparable and _has_original(datasets, net):
         claim = "canonical" if record.data.canonical else "unverified"
         yield f"{directory.record_file} calls its data {claim}, but the fingerprint is not that of the original data."
-    images = len(dataset.x_test) if dataset else None
+    images = dataset.num_test if dataset else None
     if net and not dataset and record.data.is_comparable:
         images = _TEST_IMAGES.get(net.num_classes)
     yield from _history_problems(directory, record, recipe, images)
@@ -141,7 +141,7 @@ def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Im
     yield from _weights_problems(directory, record)
 
 
-def _has_original(datasets: Mapping[str, ImageDataset], net: Net) -> bool:
+def _has_original(datasets: Mapping[str, Dataset], net: Net) -> bool:
     """Whether the original data with the net's number of classes are at hand."""
     return any(data.canonical and DATASETS[data.key].num_classes == net.num_classes for data in datasets.values())
 

@@ -1,8 +1,9 @@
 """The trained net of a run as a safetensors file that timm loads: parameters and BN statistics.
 
 The metadata are strings: `architecture` and `tag` (joined by a dot, the name that timm knows) and `arguments` (JSON);
-`mean` and `std` (JSON, channels first): the net's input is (pixels - mean) / std for pixels in [0, 1]; `data`,
-`data_fingerprint`, `precision`, `run`, `seed` and `paperbench`; and `result`, the record's result as JSON.
+`mean` and `std` (JSON, channels first): the net's input is (pixels - mean) / std for pixels in [0, 1], but for
+photographs whose recipe subtracts a mean image, `mean` is that image's mean; `data`, `data_fingerprint`, `precision`,
+`run`, `seed` and `paperbench`; and `result`, the record's result as JSON.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
         "architecture": architecture,
         "tag": dataset if dataset in tags(architecture) else "",
         "arguments": json.dumps(dict(run.reference.kwargs)),
-        "mean": json.dumps(_shortest_decimals(trainer.input_transform.mean)),
-        "std": json.dumps(_shortest_decimals(trainer.input_transform.std)),
+        "mean": json.dumps(_shortest_decimals(trainer.feed.mean)),
+        "std": json.dumps(_shortest_decimals(trainer.feed.std)),
         "data": run.dataset.name,
         **recorded_metadata(run.spec, run.seed, result),
     }
@@ -54,7 +55,7 @@ def recorded_metadata(spec: RunSpec, seed: int, result: Result) -> dict[str, str
         "precision": spec.precision,
         "run": spec.run_id(seed),
         "seed": str(seed),
-        "result": json.dumps(asdict(result)),
+        "result": json.dumps({name: value for name, value in asdict(result).items() if value != ()}),
     }
 
 

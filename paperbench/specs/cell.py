@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paperbench.catalogue import DATASETS, NETS, Net, resolve, tags
-from paperbench.errors import PaperbenchError
 from paperbench.specs.expected import Defaults, ExpectedCell
 from paperbench.specs.experiment import Column, NetReference, Row, Setting
 from paperbench.specs.profile import Profile
@@ -62,23 +61,9 @@ class Cell:
         """The nets of the cell: one, or several if the paper gives one result for a sweep."""
         return self.row.cells[self.column.id].settings
 
-    def is_in(self, profile: Profile) -> bool:
-        """Whether its nets can be trained on the profile's images."""
-        return profile.dataset is None or DATASETS[profile.dataset].size == self.settings[0].reference.image_size
-
     def dataset_in(self, profile: Profile) -> str:
-        """Return the key of the data set that the cell's nets train on.
-
-        Raises:
-            PaperbenchError: The profile's images differ in size from what the nets expect.
-        """
-        if not self.is_in(profile):
-            raise PaperbenchError(
-                f"Cell {self.id} cannot run in a profile that trains on {profile.dataset}: "
-                f"{self.settings[0].reference.name} expects images of another size. Choose another profile "
-                "(`--profile`)."
-            )
-        return profile.dataset or self.dataset
+        """Return the key of the data set that the cell's nets train on."""
+        return profile.dataset_for(self.dataset)
 
     def net_in(self, profile: Profile, setting: Setting | None = None) -> Net:
         """Return a net of the cell at the profile's depth, with one output per class of its data set.

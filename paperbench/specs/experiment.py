@@ -13,7 +13,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import duplicate_ids
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Id, KeyPath, Line, Problem, one_of, raise_problems, typed, unknown_words
+from paperbench.typed import Id, KeyPath, Line, Problem, one_of, raise_problems, typed, unknown_words
 
 
 @dataclass(frozen=True)
@@ -111,24 +111,6 @@ DatasetName = Annotated[str, one_of("data set", DATASETS)]
 """A key of `catalogue.DATASETS`."""
 
 
-@typed
-class Evaluation:
-    """Testing on one central crop of an image whose shorter side is resized to `scale`; both in pixels.
-
-    It is not part of a run, because one trained net can be tested in several ways.
-    """
-
-    crop: Count
-    scale: int
-
-    def __post_init__(self) -> None:
-        if self.crop > self.scale:
-            raise ValueError(f"the crop ({self.crop} pixels) must not exceed the scale ({self.scale} pixels).")
-
-    def __str__(self) -> str:
-        return f"{self.crop}x{self.crop} crop of a shorter side of {self.scale}"
-
-
 Metric = Literal["top1", "top5"]
 
 
@@ -156,7 +138,7 @@ class Row:
         labels: Further columns of the paper, from heading to text.
         dataset: Key of the data set that its nets train on, if the columns do not give it.
         recipe: Name of its recipe, if it is not the table's.
-        evaluation: How its nets are tested; None means on whole images.
+        evaluation: How its nets are tested: a name in its recipe's `evaluations`; None means on whole images.
         on_request: Whether it runs only if its row is named, because it is costly or not in the printed table.
     """
 
@@ -167,7 +149,7 @@ class Row:
     labels: Mapping[Line, Line] = field(default_factory=dict)
     dataset: DatasetName | None = None
     recipe: Line | None = None
-    evaluation: Evaluation | None = None
+    evaluation: Id | None = None
     on_request: bool = False
 
 

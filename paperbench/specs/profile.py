@@ -6,10 +6,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from paperbench.catalogue import FAMILIES
+from paperbench.catalogue import DATASETS, FAMILIES
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
 from paperbench.typed import Count, Id, Line, Problem, one_of, raise_problems, typed
+
+
+@typed
+class Substitute:
+    """A data set that stands in for others.
+
+    Attributes:
+        replaces: Keys of the data sets for which it stands in. Their images have the same size.
+        recipe: Values merged into the recipes of the rows that train on it.
+        recipes: Further values by the recipe's name.
+    """
+
+    replaces: tuple[DatasetName, ...]
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    recipes: Mapping[Line, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @typed
@@ -21,15 +36,13 @@ class Profile:
     Attributes:
         title: One-line description.
         depth: Depth of all nets of a family, by family.
-        dataset: Data set of every run.
-        recipe: Values merged into every recipe.
+        datasets: The data sets that stand in for others, by key.
         seeds: Default number of seeds per cell.
     """
 
     title: Line
     depth: Mapping[Annotated[str, one_of("family", FAMILIES)], int] = field(default_factory=dict)
-    dataset: DatasetName | None = None
-    recipe: Mapping[str, Any] | None = None
+    datasets: Mapping[DatasetName, Substitute] = field(default_factory=dict)
     seeds: Count | None = None
 
     def __post_init__(self) -> None:
@@ -41,6 +54,19 @@ class Profile:
                 FAMILIES[family].units(depth)
             except PaperbenchError as error:
                 yield Problem(("depth", family), str(error))
+        replaced: dict[str, str] = {}
+        for name, substitute in self.datasets.items():
+            for i, other in enumerate(substitute.replaces):
+                path, size = ("datasets", name, "replaces", i), DATASETS[name].size
+                if DATASETS[other].size != size:
+                    yield Problem(path, f"{other} has images of another size than {name} ({size} pixels).")
+                if other in replaced:
+                    yield Problem(path, f"{other} is replaced by {replaced[other]} already.")
+                replaced[other] = name
+
+    def dataset_for(self, key: str) -> str:
+        """Return the key of the data set on which nets for a data set are trained."""
+        return next((name for name, one in self.datasets.items() if key in one.replaces), key)
 
 
 @typed

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field
 
 from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Line, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=16_384)]
@@ -141,6 +142,24 @@ class Photographs:
 
 
 @typed
+class Evaluation:
+    """Testing on one central crop of an image whose shorter side is resized to `scale`; both in pixels.
+
+    It is not part of a run, because one trained net can be tested in several ways.
+    """
+
+    crop: Side
+    scale: Side
+
+    def __post_init__(self) -> None:
+        if self.crop > self.scale:
+            raise ValueError(f"the crop ({self.crop} pixels) must not exceed the scale ({self.scale} pixels).")
+
+    def __str__(self) -> str:
+        return f"{self.crop}x{self.crop} crop of a shorter side of {self.scale}"
+
+
+@typed
 class ChannelValues:
     """Given means and standard deviations of the channels, for pixels in [0, 1]."""
 
@@ -195,6 +214,8 @@ class Recipe:
             "channel_mean_std": each channel normalised to mean 0 and standard deviation 1 over the training set.
             Or given values per channel.
         photographs: Required for images of any size; None for images that are all as large as the net's input.
+        evaluations: How nets are tested on photographs, by the names that tables use; the first one in training, too.
+            They do not affect training or digests. Empty for other images, which are tested whole.
         epoch_end: "short_batch": the last batch of an epoch has the images that are left. None: batches run on into
             the next epoch.
         authors: The authors' setup behind the published numbers.
@@ -220,6 +241,7 @@ class Recipe:
     authors: Authors
     silent: tuple[Line, ...]
     photographs: Photographs | None = None
+    evaluations: Mapping[Id, Evaluation] = field(default_factory=dict)
     epoch_end: Literal["short_batch"] | None = None
     weight_decay_on: Literal["convolutions"] | None = None
 
@@ -240,7 +262,9 @@ class Recipe:
                 yield Problem(("photographs", "mean_image_scale"), message)
             if self.input == "channel_mean_std":
                 yield Problem(("input",), "must be per_pixel_mean or given values for photographs.")
-        elif self.epoch_end:
+        if bool(self.photographs) != bool(self.evaluations):
+            yield Problem(("evaluations",), "are required with photographs, and only then.")
+        if not self.photographs and self.epoch_end:
             yield Problem(("epoch_end",), "is only possible with photographs.")
         if self.momentum_form == "nesterov" and not self.momentum:
             yield Problem(("momentum",), "must be above 0 with nesterov.")
@@ -267,6 +291,17 @@ class Recipe:
             return self.warm_up.learning_rate
         return float(self.learning_rate * self.drops.factor ** bisect_right(self.drops.at, iteration))
 
+    def images_before(self, iteration: int, images: int) -> int:
+        """Return the number of images in all batches before an iteration, counted from 0.
+
+        Args:
+            images: Size of the training set.
+        """
+        if self.epoch_end != "short_batch":
+            return iteration * self.batch_size
+        epochs, batches = divmod(iteration, -(-images // self.batch_size))
+        return epochs * images + batches * self.batch_size
+
     def group_sizes(self, images: int) -> tuple[int, ...]:
         """Return the sizes of the batch-norm groups of a batch.
 
@@ -280,8 +315,8 @@ class Recipe:
     def defining_values(self) -> dict[str, Any]:
         """Return the values that enter a digest, as JSON values: those that are set and affect training."""
         values = dump_set_fields(self)
-        for key in ("schema", "recipe", "source", "monitoring", "authors", "silent"):
-            del values[key]
+        for key in ("schema", "recipe", "source", "monitoring", "authors", "silent", "evaluations"):
+            values.pop(key, None)
         return values
 
     def value_of(self, name: str) -> Any:

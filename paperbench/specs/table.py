@@ -9,15 +9,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+from paperbench.catalogue import DATASETS
 from paperbench.errors import PaperbenchError, closest, nearest
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import Disputed, Expected, Peer, Source
 from paperbench.specs.experiment import Experiment, Setting
 from paperbench.specs.profile import Profile, Profiles
-from paperbench.specs.recipe import Recipe
+from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, table_ids
 from paperbench.specs.yaml_file import SpecError, read_yaml
+from paperbench.typed import KeyPath
 
 __all__ = ["Table", "find_spec_root", "load_experiment", "load_profiles", "load_table", "table_ids"]
 
@@ -55,6 +57,11 @@ class Table:
         profile_name = next(known for known, one in self.profiles.profiles.items() if one is profile)
         return self.recipes[profile_name, name or self.experiment.recipe]
 
+    def evaluation_in(self, profile: Profile, cell: Cell) -> Evaluation | None:
+        """Return how the nets of a cell are tested in a profile; None means on whole images."""
+        name = cell.row.evaluation
+        return None if name is None else self.recipe_in(profile, cell.recipe).evaluations[name]
+
     def experiment_digest(self, cell: Cell, setting: Setting) -> str:
         """Return the sha256 of what defines a published number; cells that print the same number share it.
 
@@ -67,7 +74,7 @@ class Table:
             "recipe": self.recipe_in(paper, cell.recipe).defining_values(),
             "dataset": cell.dataset,
             "metric": cell.column.metric,
-            "evaluation": str(cell.row.evaluation or "whole images"),
+            "evaluation": str(self.evaluation_in(paper, cell) or "whole images"),
         }
         return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
@@ -195,18 +202,48 @@ def _load_recipes(cells: Sequence[Cell], root: Path) -> tuple[Profiles, dict[tup
     profiles = changes.parse(Profiles)
     directory = root / "experiments" / "recipes"
     files = {name: read_named(directory / f"{name}.yaml", Recipe, "recipe") for name in {cell.recipe for cell in cells}}
-    recipes = {}
+    recipes: dict[tuple[str, str], Recipe] = {}
     for profile_name, profile in profiles.profiles.items():
-        for name in dict.fromkeys(cell.recipe for cell in cells if cell.is_in(profile)):
-            document, recipe = files[name]
-            if profile.recipe:
+        for cell in {(cell.recipe, cell.dataset_in(profile)): cell for cell in cells}.values():
+            document, recipe = files[cell.recipe]
+            dataset = cell.dataset_in(profile)
+            if substitute := profile.datasets.get(dataset):
+                patches: list[KeyPath] = [("recipe",)] if substitute.recipe else []
+                patches += [("recipes", cell.recipe)] if cell.recipe in substitute.recipes else []
+                for patch in patches:
+                    document = document.with_changes(changes, ("profiles", profile_name, "datasets", dataset, *patch))
                 try:
-                    recipe = document.with_changes(changes, ("profiles", profile_name, "recipe")).parse(Recipe)
+                    recipe = document.parse(Recipe)
                 except SpecError as error:
-                    message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.)"
+                    message = f"{error}\n(Recipe {cell.recipe} with the changes of profile {profile_name}.)"
                     raise SpecError(message) from error
-            recipes[profile_name, name] = recipe
+            if recipes.setdefault((profile_name, cell.recipe), recipe) != recipe:
+                raise SpecError(
+                    f"{root}: profile {profile_name} changes recipe {cell.recipe} in two ways, because its cells have "
+                    f"several data sets. Give those of {cell.dataset} a recipe of their own."
+                )
+    for cell in cells:
+        _check_recipe(cell, files[cell.recipe][1])
     return profiles, recipes
+
+
+def _check_recipe(cell: Cell, recipe: Recipe) -> None:
+    """Check that a recipe fits the images of a cell's data set, and has its evaluation.
+
+    Raises:
+        SpecError: It does not.
+    """
+    problem, evaluation = None, cell.row.evaluation
+    if bool(recipe.photographs) != DATASETS[cell.dataset].are_photographs:
+        problem = f"{'has' if recipe.photographs else 'lacks'} `photographs`, but its data set is {cell.dataset}"
+    elif recipe.photographs and evaluation is None:
+        problem = "is for photographs: its row needs an evaluation"
+    elif evaluation is not None and evaluation not in recipe.evaluations:
+        problem = f"has no evaluation {evaluation!r}. {nearest(evaluation, recipe.evaluations)}"
+    elif cell.column.metric == "top5" and not recipe.photographs:
+        problem = "measures top-1 errors only: top-5 errors need photographs"
+    if problem:
+        raise SpecError(f"Cell {cell.id}: its recipe {cell.recipe} {problem.rstrip('.')}.")
 
 
 def _gather_remarks(

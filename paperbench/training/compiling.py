@@ -17,7 +17,7 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 
-from paperbench.data.loader import BatchIndices
+from paperbench.data.loader import Choices
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.training.engine import EngineError
 from paperbench.training.memory import is_out_of_memory
@@ -59,7 +59,7 @@ def _compiled_forward(unit: ResidualUnit, x: Tensor) -> Tensor:
     return ResidualUnit.forward(unit, x)
 
 
-def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[[BatchIndices], None]:
+def with_clear_compile_errors(step: Callable[[Choices], None]) -> Callable[[Choices], None]:
     """Wrap a step so that failures raise an `EngineError` until it succeeds once, since the first call compiles it.
 
     Backends may raise anything, and backward passes are compiled when autograd first calls them. Out-of-memory errors
@@ -67,7 +67,7 @@ def with_clear_compile_errors(step: Callable[[BatchIndices], None]) -> Callable[
     """
     is_compiled = False
 
-    def wrapped(choices: BatchIndices) -> None:
+    def wrapped(choices: Choices) -> None:
         nonlocal is_compiled
         if is_compiled:
             step(choices)

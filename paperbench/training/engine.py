@@ -19,7 +19,8 @@ from typing import Literal, Protocol, get_args
 
 import torch
 
-from paperbench.data.loader import BatchIndices, TrainingBatches
+from paperbench.data.feed import Batches
+from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
 
 EngineName = Literal["eager", "graph", "compile"]
@@ -61,11 +62,25 @@ class EagerEngine:
         batches: Chooses the images of each iteration.
     """
 
-    def __init__(self, step: Callable[[BatchIndices], None], batches: TrainingBatches) -> None:
+    def __init__(self, step: Callable[[Choices], None], batches: Batches) -> None:
         self._step, self._batches = step, batches
 
     def step(self, iteration: int) -> None:
         self._step(self._batches.choices(iteration))
+
+
+class ShortBatchEngine:
+    """Leaves whole batches to one engine, and shorter ones, for which that was not made, to eager.
+
+    Args:
+        is_whole: Whether the batch of an iteration is whole.
+    """
+
+    def __init__(self, engine: Engine, eager: Engine, is_whole: Callable[[int], bool]) -> None:
+        self._engine, self._eager, self._is_whole = engine, eager, is_whole
+
+    def step(self, iteration: int) -> None:
+        (self._engine if self._is_whole(iteration) else self._eager).step(iteration)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class EvaluationMetrics:
-    """Mean cross-entropy, and error in percent."""
+    """Mean cross-entropy, and errors in percent.
+
+    Attributes:
+        error: Top-1.
+        top5_error: An image whose class ties for the fifth place counts as right if its label is lower.
+    """
 
     loss: float
     error: float
+    top5_error: float
 
 
 def no_interrupt() -> None:
@@ -63,7 +69,7 @@ def evaluate(
     """
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=device)
-    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    wrong, wrong5 = torch.zeros(2, dtype=torch.int64, device=device).unbind()
     images = 0
     for batch in batches:
         between_batches()
@@ -71,8 +77,16 @@ def evaluate(
             logits = model(batch.images).float()
         loss += F.cross_entropy(logits.double(), batch.labels, reduction="sum")
         wrong += (logits.argmax(1) != batch.labels).sum()
+        wrong5 += (_ranks(logits, batch.labels) >= 5).sum()
         images += len(batch.labels)
-    return EvaluationMetrics(loss.item() / images, 100 * wrong.item() / images)
+    return EvaluationMetrics(loss.item() / images, 100 * wrong.item() / images, 100 * wrong5.item() / images)
+
+
+def _ranks(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return how many classes are ahead of each image's own: with a higher score, or an equal one and a lower label."""
+    own = logits.gather(1, labels[:, None])
+    is_lower = torch.arange(logits.shape[1], device=labels.device) < labels[:, None]
+    return ((logits > own) | ((logits == own) & is_lower)).sum(1)
 
 
 @torch.no_grad()

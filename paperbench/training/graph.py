@@ -1,8 +1,8 @@
 """The graph engine: a whole training step captured as one CUDA graph.
 
 The CPU takes longer to launch the thousands of small kernels of a step than the GPU to run them. A graph is captured
-once and launched as a whole. The schedule of the images, the learning rate and the sums of the metrics are on the
-device, so the host does nothing but launch.
+once and launched as a whole. The learning rate and the sums of the metrics are on the device, and so is the schedule of
+small images. Then the host does nothing but launch; photographs it copies to the device before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from paperbench.data.loader import BatchIndices, TrainingBatches
+from paperbench.data.feed import Batches
+from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.training.engine import EngineError
 from paperbench.training.memory import is_out_of_memory
@@ -68,6 +69,53 @@ class CudaCapture:
         return replay
 
 
+class _Schedule:
+    """Inputs of a captured step: the choices of all iterations, on the device."""
+
+    def __init__(self, schedule: Choices) -> None:
+        self._schedule = schedule
+        self._position = torch.zeros(1, dtype=torch.int64, device=schedule[0].device)
+        self._next = 0  # value of the position on the device
+        self.state = [self._position]
+
+    def prepare(self, iteration: int) -> None:
+        if iteration != self._next:
+            self._position.fill_(iteration)
+        self._next = iteration + 1
+
+    def read(self) -> Choices:
+        choices = tuple(table.index_select(0, self._position)[0].long() for table in self._schedule)
+        self._position += 1
+        return choices
+
+    def rewind(self) -> None:
+        """Go back to the first iteration, which even the shortest training has."""
+        self._position.zero_()
+
+
+class _Copies:
+    """Inputs of a captured step: the choices of one iteration, copied to tensors that stay."""
+
+    def __init__(self, batches: Batches, first: int) -> None:
+        self._batches = batches
+        self._choices = tuple(part.clone() for part in batches.choices(first))
+        self._iteration = first
+        self.state: list[Tensor] = []
+
+    def prepare(self, iteration: int) -> None:
+        if iteration == self._iteration:
+            return
+        for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
+            ours.copy_(new)
+        self._iteration = iteration
+
+    def read(self) -> Choices:
+        return self._choices
+
+    def rewind(self) -> None:
+        pass
+
+
 class GraphEngine:
     """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
@@ -81,54 +129,50 @@ class GraphEngine:
 
     def __init__(
         self,
-        step: Callable[[BatchIndices], None],
-        batches: TrainingBatches,
+        step: Callable[[Choices], None],
+        batches: Batches,
         iterations: int,
         state: Sequence[Tensor],
         clear_gradients: Callable[[], None],
         capture: CudaCapture,
     ) -> None:
         self._step, self._state, self._clear_gradients, self._capture = step, state, clear_gradients, capture
-        self._iterations = iterations
-        self._schedule = batches.schedule(iterations)
-        self._position = torch.zeros(1, dtype=torch.int64, device=batches.device)
-        self._next = 0  # value of the position on the device
+        self._iterations, self._batches = iterations, batches
+        schedule = batches.schedule(iterations)
+        self._inputs: _Schedule | _Copies | None = None if schedule is None else _Schedule(schedule)
         self._replay: Work | None = None
 
     def step(self, iteration: int) -> None:
         if iteration >= self._iterations:
             raise PaperbenchError(f"Iteration {iteration} does not exist: the training has {self._iterations}.")
+        self._inputs = self._inputs or _Copies(self._batches, iteration)
         if self._replay is None:
-            self._replay = self._capture_step()
-        if iteration != self._next:
-            self._position.fill_(iteration)
+            self._replay = self._capture_step(self._inputs)
+        self._inputs.prepare(iteration)
         self._replay()
-        self._next = iteration + 1
 
-    def _work(self) -> None:
-        order, variant = (table.index_select(0, self._position)[0].long() for table in self._schedule)
-        self._step(BatchIndices(order, variant))
-        self._position += 1
-
-    def _first_iteration(self) -> None:
-        """The work of the warm-up. It stays at the first iteration, as even the shortest training has one."""
-        self._work()
-        self._position.zero_()
-
-    def _capture_step(self) -> Work:
+    def _capture_step(self, inputs: _Schedule | _Copies) -> Work:
         """Capture the step and return its replay. Nothing is trained, whether or not that succeeds.
 
         Raises:
             torch.OutOfMemoryError: The GPU has too little memory.
             EngineError: The step does not run, or cannot be captured.
         """
-        tensors = [*self._state, self._position]
+
+        def work() -> None:
+            self._step(inputs.read())
+
+        def warm_up() -> None:
+            work()
+            inputs.rewind()
+
+        tensors, device = [*self._state, *inputs.state], self._batches.device
         before = [t.detach().clone() for t in tensors]
         try:
-            with torch.random.fork_rng([self._position.device] if self._position.is_cuda else []):
-                self._capture.warm_up(self._first_iteration)
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                self._capture.warm_up(warm_up)
                 self._clear_gradients()  # the graph has memory of its own
-                return self._capture.record(self._work)
+                return self._capture.record(work)
         except RuntimeError as error:
             raise _clear_error(error) from error
         finally:

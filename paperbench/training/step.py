@@ -6,24 +6,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paperbench.data.loader import BatchIndices, TrainingBatches
+from paperbench.data.feed import Batches
+from paperbench.data.loader import Choices
 from paperbench.specs.recipe import Recipe
 from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import autocast
+from paperbench.training.tree_sum import TreeSum
 from paperbench.training.working_copy import DirectModel
 
 
 class TrainingStep:
     """Gather, augment, forward, loss, backward, update, and metrics.
 
-    The batch goes through the net in chunks, and their gradients are summed. With chunks of one batch-norm group each,
-    this is what the paper's two GPUs did in parallel. BN's moving averages include every group.
+    The batch goes through the net in chunks of one batch-norm group each, and their gradients are summed. This is what
+    the paper's two or eight GPUs did in parallel. BN's moving averages include every group.
 
     Args:
         working: The net or a working copy of it.
         metrics: Accumulates loss and errors.
-        chunk_size: Images in one forward pass.
+        at_once: Whether the net takes the whole batch at once, and tells the groups apart.
     """
 
     def __init__(
@@ -32,36 +34,46 @@ class TrainingStep:
         optimiser: MomentumSGD,
         metrics: MetricAccumulator,
         recipe: Recipe,
-        batches: TrainingBatches,
+        batches: Batches,
         precision: str,
-        chunk_size: int,
+        *,
+        at_once: bool = False,
     ) -> None:
         self._working, self._optimiser, self._metrics = working, optimiser, metrics
-        self._batches, self._precision, self._chunk_size = batches, precision, chunk_size
+        self._recipe, self._batches, self._precision, self._at_once = recipe, batches, precision, at_once
         self._device = batches.device
-        self._loss_weight = torch.tensor(1 / recipe.batch_size, device=self._device)  # of one image in the mean loss
+        self._loss_weights = {recipe.batch_size: self._loss_weight(recipe.batch_size)}
 
-    def __call__(self, choices: BatchIndices) -> None:
-        """Train on the chosen images. Runs the same operations on the device every time, so it can be captured."""
+    def _loss_weight(self, images: int) -> Tensor:
+        """Return the weight of one image in the mean loss of a batch."""
+        return torch.tensor(1 / images, device=self._device)
+
+    def __call__(self, choices: Choices) -> None:
+        """Train on the chosen images. Runs the same operations for all batches of a size, so it can be captured."""
         batch = self._batches.make(choices)
         self._working.refresh()
-        sums: list[Tensor] = []
-        chunks = zip(batch.images.split(self._chunk_size), batch.labels.split(self._chunk_size), strict=True)
-        for images, labels in chunks:
+        size = len(batch.labels)
+        weight = self._loss_weights.get(size)
+        if weight is None:
+            weight = self._loss_weights[size] = self._loss_weight(size)
+        chunks = [size] if self._at_once else list(self._recipe.group_sizes(size))
+        sums = TreeSum()
+        for images, labels in zip(batch.images.split(chunks), batch.labels.split(chunks), strict=True):
             # Gradients start from None for each chunk and are added in one call; autograd would add them one by one.
             self._working.clear_gradients()
-            self._backward(images, labels)
-            gradients = self._working.gradients()
-            if sums:
-                torch._foreach_add_(gradients, sums)
-            sums = gradients
-        self._optimiser.step(sums)
+            self._backward(images, labels, weight)
+            sums.add(self._working.gradients())
+        self._optimiser.step(sums.total())
 
-    def _backward(self, images: Tensor, labels: Tensor) -> None:
-        """Compute the gradients of the chunk's share of the batch's mean loss."""
+    def _backward(self, images: Tensor, labels: Tensor, weight: Tensor) -> None:
+        """Compute the gradients of the chunk's share of the batch's mean loss.
+
+        Args:
+            weight: Of one image.
+        """
         with autocast(self._precision, self._device):
             logits = self._working.module(images).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
-        loss.backward(self._loss_weight)
+        loss.backward(weight)
         self._working.update_moving_averages()
         self._metrics.add(loss.detach(), (logits.detach().argmax(1) != labels).sum())

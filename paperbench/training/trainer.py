@@ -12,16 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from paperbench.catalogue import Net
-from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import BatchIndices, EvaluationBatches, InputTransform, TrainingBatches
+from paperbench.data.dataset import Dataset
+from paperbench.data.feed import make_feed
+from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
-from paperbench.specs.recipe import Recipe
+from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import check_fit
 from paperbench.training.batch_norm import BatchNorm2dWithoutCudnn
 from paperbench.training.compiling import compile_units, with_clear_compile_errors
-from paperbench.training.engine import EagerEngine, Engine, EngineName
+from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine
 from paperbench.training.evaluation import (
     EvaluationMetrics,
     as_memory_allows,
@@ -40,13 +41,6 @@ from paperbench.training.working_copy import DirectModel, WorkingCopy
 NUMERICS_VERSION = 1
 """Incremented by every change after which the same spec and seed give different numbers. Records contain it."""
 
-EVALUATION_BATCH = {"cpu": 100, "cuda": 2000}
-"""Test images per forward pass, by device type; fewer if memory is short. Affects only memory and speed."""
-
-GROUPS_AT_ONCE = {"cpu": 1, "cuda": 16}
-"""BN groups per forward pass of the re-estimation, by device type; fewer if memory is short. Affects only memory and
-speed."""
-
 
 class Trainer:
     """Trains one net with one seed.
@@ -57,28 +51,36 @@ class Trainer:
         engine: Must be available on the device (`engine.available_engines`).
         layout: Memory layout of images, weights and activations; by default that of `precision.memory_layout`.
         compile_options: Further arguments of `compile_units`.
+        recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
+        between_batches: Called regularly while the data are prepared; may raise to abort.
 
     Attributes:
         model: The net as a module.
-        input_transform: The transform from images to the net's input.
+        feed: The images.
         iteration: Number of iterations done.
+
+    Raises:
+        PaperbenchError: The data set has too few images for the recipe, or one of them cannot be read.
     """
 
     def __init__(
         self,
         net: Net,
         recipe: Recipe,
-        dataset: ImageDataset,
+        dataset: Dataset,
         seed: int,
         precision: str,
         device: torch.device,
         engine: EngineName = "eager",
         layout: torch.memory_format | None = None,
         compile_options: Mapping[str, Any] | None = None,
+        *,
+        recompute: bool = False,
+        between_batches: Callable[[], None] = no_interrupt,
     ) -> None:
-        if len(dataset.x_train) < recipe.batch_norm.group:
+        if dataset.num_train < recipe.batch_norm.group:
             raise PaperbenchError(
-                f"{dataset.name} has {len(dataset.x_train)} training images; batch norm needs groups of "
+                f"{dataset.name} has {dataset.num_train} training images; batch norm needs groups of "
                 f"{recipe.batch_norm.group}."
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
@@ -89,18 +91,14 @@ class Trainer:
         # Only noise inside a net (dropout shortcuts) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
+        self.model.set_grad_checkpointing(recompute)
         if precision == "bf16-fp32-stream":
             keep_stream_in_fp32(self.model)
-        self._dataset = dataset
-        self.input_transform = InputTransform(dataset.x_train, recipe.input)
-        self._batches = self._training_batches(recipe.batch_size, "training")
+        self._num_images = dataset.num_train
+        self.feed = make_feed(dataset, recipe, seed, device, self.layout, between_batches)
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
         self._metrics = MetricAccumulator(device)
         self._engine = self._make_engine(engine)
-        size = EVALUATION_BATCH[device.type]
-        self._test = EvaluationBatches(
-            dataset, self.input_transform, batch_size=size, device=device, layout=self.layout
-        )
 
     def _initialised_model(self, net: Net) -> ResidualNet:
         """Return the untrained net. Drawn on the CPU, so equal for all devices."""
@@ -122,8 +120,13 @@ class Trainer:
         """Run one iteration. The first one may compile or capture the step."""
         self._optimiser.set_rate(self.recipe.rate_at(self.iteration))
         self._engine.step(self.iteration)
-        self._metrics.count(self.recipe.batch_size)
+        self._metrics.count(self._batch_size(self.iteration))
         self.iteration += 1
+
+    def _batch_size(self, iteration: int) -> int:
+        """Return the number of images of an iteration."""
+        before, after = (self.recipe.images_before(i, self._num_images) for i in (iteration, iteration + 1))
+        return after - before
 
     @contextmanager
     def stepping_eagerly(self) -> Iterator[None]:
@@ -136,28 +139,42 @@ class Trainer:
 
     def _make_engine(self, engine: EngineName) -> Engine:
         """Return an engine for this training. All engines change the same tensors in place."""
-        size, group = self.recipe.batch_size, self.recipe.batch_norm.group
+        eager = EagerEngine(self._make_step(DirectModel(self.model)), self.feed.training)
         if engine == "eager":
-            return EagerEngine(self._make_step(DirectModel(self.model), group), self._batches)
+            return eager
         bf16 = has_bf16(self.precision)
         if engine == "graph":
             working = WorkingCopy(self.model, bf16_weights=bf16)
-            return self._make_graph_engine(self._make_step(working, group), working)
-        working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
-        compile_units(working.module, **self._compile_options)
-        step = with_clear_compile_errors(self._make_step(working, size))
-        return EagerEngine(step, self._batches) if self.device.type == "cpu" else self._make_graph_engine(step, working)
+            fast = self._make_graph_engine(self._make_step(working), working)
+        else:
+            fast = self._make_compiled_engine(bf16=bf16)
+        if self.recipe.epoch_end is None:
+            return fast
+        return ShortBatchEngine(fast, eager, lambda i: self._batch_size(i) == self.recipe.batch_size)
 
-    def _make_step(self, working: DirectModel, chunk_size: int) -> TrainingStep:
+    def _make_compiled_engine(self, *, bf16: bool) -> Engine:
+        size, group = self.recipe.batch_size, self.recipe.batch_norm.group
+        if self.recipe.photographs:  # their groups fill a GPU one by one, and its memory at once
+            working = WorkingCopy(self.model, bf16_weights=bf16)
+        else:
+            working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
+        compile_units(working.module, **self._compile_options)
+        step = with_clear_compile_errors(self._make_step(working, at_once=not self.recipe.photographs))
+        if self.device.type == "cpu":
+            return EagerEngine(step, self.feed.training)
+        return self._make_graph_engine(step, working)
+
+    def _make_step(self, working: DirectModel, *, at_once: bool = False) -> TrainingStep:
+        batches = self.feed.training
         return TrainingStep(
-            working, self._optimiser, self._metrics, self.recipe, self._batches, self.precision, chunk_size
+            working, self._optimiser, self._metrics, self.recipe, batches, self.precision, at_once=at_once
         )
 
-    def _make_graph_engine(self, step: Callable[[BatchIndices], None], working: DirectModel) -> Engine:
+    def _make_graph_engine(self, step: Callable[[Choices], None], working: DirectModel) -> Engine:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
         capture = CudaCapture(self.device)
-        return GraphEngine(step, self._batches, self.recipe.iterations, state, working.clear_gradients, capture)
+        return GraphEngine(step, self.feed.training, self.recipe.iterations, state, working.clear_gradients, capture)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""
@@ -172,57 +189,53 @@ class Trainer:
         """Start a new mean of training loss and error."""
         self._metrics.reset()
 
-    def test(self, between_batches: Callable[[], None] = no_interrupt) -> EvaluationMetrics:
+    def test(
+        self, between_batches: Callable[[], None] = no_interrupt, evaluation: Evaluation | None = None
+    ) -> EvaluationMetrics:
         """Return test loss and error with the net's current BN statistics: moving averages until `finish`.
 
         Args:
             between_batches: Called before each batch; may raise to abort, which changes nothing.
+            evaluation: How photographs are tested; by default, the first of the recipe's.
+
+        Raises:
+            PaperbenchError: An image cannot be read.
         """
+        evaluation = evaluation or next(iter(self.recipe.evaluations.values()), None)
 
         def test_with(batch_size: int) -> EvaluationMetrics:
-            self._test.batch_size = batch_size  # for later tests, too
-            return evaluate(self.model, self._test, self.precision, self.device, between_batches)
+            self.feed.test_batch = batch_size  # for later tests, too
+            batches = self.feed.test(evaluation, batch_size)
+            return evaluate(self.model, batches, self.precision, self.device, between_batches)
 
-        return as_memory_allows(test_with, self._test.batch_size, self.device)
+        return as_memory_allows(test_with, self.feed.test_batch, self.device)
 
-    def finish(self, between_batches: Callable[[], None] = no_interrupt) -> EvaluationMetrics:
+    def finish(self, between_batches: Callable[[], None] = no_interrupt) -> list[EvaluationMetrics]:
         """Test the trained net with the BN statistics that the recipe uses at test, and leave them in the net.
 
         Args:
             between_batches: Called before each batch; may raise to abort, after which the trainer cannot be used.
+
+        Returns:
+            The results of the recipe's evaluations, or of the only test of whole images.
+
+        Raises:
+            PaperbenchError: An image cannot be read.
         """
         self._set_batch_count()
         batch_norm = self.recipe.batch_norm
 
         def reestimate_with(groups: int) -> None:
-            batches = self._reestimation_batches(groups)
+            batches = self.feed.reestimation(groups)
             reestimate_batch_norm(self.model, batches, batch_norm.group, self.precision, self.device, between_batches)
 
         if batch_norm.at_test == "reestimated":
-            as_memory_allows(reestimate_with, GROUPS_AT_ONCE[self.device.type], self.device)
-        return self.test(between_batches)
+            as_memory_allows(reestimate_with, self.feed.groups_at_once, self.device)
+        return [self.test(between_batches, one) for one in self.recipe.evaluations.values() or [None]]
 
-    def _reestimation_batches(self, at_once: int) -> Iterator[Tensor]:
-        """Yield one pass of augmented training images, `at_once` BN groups each, without an incomplete last group."""
-        stream = self._training_batches(self.recipe.batch_norm.group, "batch-norm")
-        groups = stream.num_images // stream.batch_size
-        for first in range(0, groups, at_once):
-            parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
-            order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
-            yield stream.make(BatchIndices(order, variant)).images
-
-    def _training_batches(self, batch_size: int, purpose: str) -> TrainingBatches:
-        return TrainingBatches(
-            self._dataset,
-            self.input_transform,
-            batch_size=batch_size,
-            padding=self.recipe.augmentation.padding,
-            flip=self.recipe.augmentation.flip,
-            seed=self.seed,
-            device=self.device,
-            layout=self.layout,
-            purpose=purpose,
-        )
+    def close(self) -> None:
+        """Free the memory and threads of the training images. The trainer can still be used."""
+        self.feed.close()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state for an exact resume with any engine, as tensors by dotted names. They are not copied."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
+from paperbench.training.tree_sum import TreeSum
 
 
 class DirectModel:
@@ -108,10 +109,9 @@ class WorkingCopy(DirectModel):
             for index, gradient in zip(self._rounded, widened, strict=True):
                 gradients[index] = gradient
         if self._by_group:
-            first, *others = zip(*(gradients[index].unbind() for index in self._by_group), strict=True)
-            sums = torch._foreach_add(first, others[0])
-            for other in others[1:]:
-                torch._foreach_add_(sums, other)
-            for index, total in zip(self._by_group, sums, strict=True):
+            sums = TreeSum()
+            for rows in zip(*(gradients[index].unbind() for index in self._by_group), strict=True):
+                sums.add(list(rows))
+            for index, total in zip(self._by_group, sums.total(), strict=True):
                 gradients[index] = total
         return gradients

@@ -18,12 +18,8 @@ from paperbench.data.imagenet.decode import ImageError, decode
 from paperbench.data.imagenet.draws import Words, permutation, words
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.loader import parts_of_batch
-from paperbench.errors import PaperbenchError
-from paperbench.specs.experiment import Evaluation
-from paperbench.specs.recipe import Photographs
-
-_PURPOSE = "training"
-"""Of the random numbers."""
+from paperbench.errors import DataError, PaperbenchError
+from paperbench.specs.recipe import Evaluation, Photographs
 
 
 class Crops(NamedTuple):
@@ -87,7 +83,7 @@ class CropSource:
         """Read, decode and crop the image of a row of the batch into `out`, (crop, crop, 3). Threads may do so at once.
 
         Raises:
-            PaperbenchError: The file cannot be read, has changed, or is no image.
+            DataError: The file cannot be read, has changed, or is no image.
         """
         number = int(plan.images[row])
         data = self.files.read(number)
@@ -95,7 +91,7 @@ class CropSource:
             image = decode(data, self.settings.decoder)
         except ImageError as error:
             path = self.files.root / self.files.paths[self.files.container[number]]
-            raise PaperbenchError(f"{path}: the image at byte {self.files.offsets[number]:,} {error}.") from error
+            raise DataError(f"{path}: the image at byte {self.files.offsets[number]:,} {error}.") from error
         view = self.view(plan.words[row], *image.size)
         out[:] = render(image, view, self.crop, self.settings.interpolation)
 
@@ -121,6 +117,7 @@ class TrainingCrops(CropSource):
         flip: Whether to mirror half of the crops.
         has_short_batches: Whether the last batch of an epoch has the images that are left; else batches span epochs.
         seed: The run's seed.
+        purpose: Name of the random stream.
     """
 
     def __init__(
@@ -132,15 +129,16 @@ class TrainingCrops(CropSource):
         flip: bool,
         has_short_batches: bool,
         seed: int,
+        purpose: str = "training",
     ) -> None:
         super().__init__(files, settings, settings.crop)
-        self.batch_size, self.seed = batch_size, seed
+        self.batch_size, self.seed, self._purpose = batch_size, seed, purpose
         self._flip, self._has_short_batches = flip, has_short_batches
-        self._order = lru_cache(2)(lambda epoch: permutation(seed, _PURPOSE, epoch, len(files)))
+        self._order = lru_cache(2)(lambda epoch: permutation(seed, purpose, epoch, len(files)))
 
     def plan(self, number: int) -> BatchPlan:
         parts = [
-            (self._order(epoch)[first:last], words(self.seed, _PURPOSE, epoch, first, last))
+            (self._order(epoch)[first:last], words(self.seed, self._purpose, epoch, first, last))
             for epoch, first, last in self._slices(number)
         ]
         return BatchPlan(*(np.concatenate(part) for part in zip(*parts, strict=True)))

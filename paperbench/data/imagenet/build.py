@@ -154,7 +154,7 @@ def index_images(
                 _compare(lines, originals, data, stream, threads, published)
             header = replace(header, proven=header.fingerprint)
             write_index(path, header, lines)
-    return Index(header, images)
+    return Index(data, header, images)
 
 
 def _root(root: Path, data: Path) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from paperbench.data.dataset import Dataset, Labels
 from paperbench.data.imagenet.containers import read_image
-from paperbench.errors import PaperbenchError
+from paperbench.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class ImageFiles:
         """Return the bytes of an image. Threads may call this at the same time.
 
         Raises:
-            PaperbenchError: The container is missing or cannot be read, or the bytes are not those of the index.
+            DataError: The container is missing or cannot be read, or the bytes are not those of the index.
         """
         path = self.root / self.paths[self.container[number]]
         try:
             data = read_image(path, int(self.offsets[number]), int(self.lengths[number]))
         except OSError as error:
-            raise PaperbenchError(
+            raise DataError(
                 f"{path} cannot be read: {error.strerror or error}. Make the directory of the images available again, "
                 "or index the one where they are now with `paperbench data index`."
             ) from error
         if hashlib.sha256(data).digest() != self.hashes[number].tobytes():
-            raise PaperbenchError(
+            raise DataError(
                 f"{path} has changed since it was indexed (image at byte {self.offsets[number]:,}). Restore it; or "
                 "`touch` it, then repeat `paperbench data index`. Other images make other runs."
             )
@@ -85,11 +85,21 @@ class PhotoDataset(Dataset):
 
     Attributes:
         classes: Names of the classes by label; on ImageNet the synsets in alphabetical order.
+        directory: Where files that are computed from the images are kept.
     """
 
     classes: tuple[str, ...]
     train: ImageFiles
     test: ImageFiles
+    directory: Path
+
+    @property
+    def num_train(self) -> int:
+        return len(self.train)
+
+    @property
+    def num_test(self) -> int:
+        return len(self.test)
 
     @cached_property
     def fingerprint(self) -> str:

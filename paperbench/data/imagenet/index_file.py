@@ -98,8 +98,13 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True)
 class Index:
-    """An index that has been read."""
+    """An index that has been read.
 
+    Attributes:
+        directory: The data directory, in which the file is.
+    """
+
+    directory: Path
     header: Header
     images: Images
 
@@ -123,6 +128,7 @@ class Index:
             classes=synsets(),
             train=train,
             test=test,
+            directory=self.directory,
         )
 
 
@@ -250,7 +256,7 @@ def read_index(path: Path) -> Index:
             header = from_json(Header, first)
             digest.update(first)
             left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
-            index = Index(header, parse(lines(stream, left), path.parent / unescaped(header.root)))
+            index = Index(path.parent, header, parse(lines(stream, left), path.parent / unescaped(header.root)))
             if stream.read() != _CHECKSUM % digest.hexdigest().encode():
                 raise ValueError("its checksum does not match")
     except FileNotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import math
+import os
 import sys
 import time
 from collections import deque
@@ -191,6 +192,11 @@ class CropStream:
                 is_last = not batch.missing
             if is_last:
                 batch.done.put(None)
+
+
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _keep_freed_memory() -> None:

@@ -1,0 +1,147 @@
+"""Feeds: all images of a training, batch by batch on its device, for any kind of data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paperbench.data.dataset import Dataset, ImageDataset
+from paperbench.data.imagenet.feed import PhotoFeed
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.loader import (
+    Batch,
+    BatchIndices,
+    Choices,
+    EvaluationBatches,
+    InputTransform,
+    TrainingBatches,
+)
+from paperbench.specs.recipe import Evaluation, Recipe
+
+
+class Batches(Protocol):
+    """The training batches of one run."""
+
+    device: torch.device
+
+    def choices(self, iteration: int) -> Choices:
+        """Return the choices of an iteration, counted from 0. Those of earlier calls may be overwritten.
+
+        Raises:
+            DataError: An image cannot be read.
+        """
+
+    def make(self, choices: Choices) -> Batch:
+        """Return the batch with these choices. Runs on the device only."""
+
+    def schedule(self, iterations: int) -> Choices | None:
+        """Return the choices of all iterations, stacked; None if they do not fit on a device."""
+
+
+class Feed(Protocol):
+    """The images of one run.
+
+    Attributes:
+        mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
+        test_batch, groups_at_once: Number of images in a test, and of BN groups in a re-estimation, that go through the
+            net at once. They affect only memory and speed.
+    """
+
+    mean: Tensor
+    std: Tensor
+    test_batch: int
+    groups_at_once: int
+
+    @property
+    def training(self) -> Batches:
+        """The training batches."""
+
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:
+        """Return the test set in order, in batches of at most `batch_size`.
+
+        Args:
+            evaluation: One of the recipe's; None if it has none.
+        """
+
+    def reestimation(self, at_once: int) -> Iterator[Tensor]:
+        """Yield one pass of augmented training images, `at_once` BN groups each, without an incomplete last group."""
+
+    def advice(self) -> str | None:
+        """Return what would feed a training that waits for its images; None if it hardly waits."""
+
+    def close(self) -> None:
+        """Free the memory and threads of training batches."""
+
+
+def make_feed(
+    dataset: Dataset,
+    recipe: Recipe,
+    seed: int,
+    device: torch.device,
+    layout: torch.memory_format,
+    between_batches: Callable[[], None],
+) -> Feed:
+    """Return the feed of a run.
+
+    Args:
+        between_batches: Called regularly while a mean image is computed; may raise to abort.
+
+    Raises:
+        PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
+    """
+    if isinstance(dataset, PhotoDataset):
+        return PhotoFeed(dataset, recipe, seed, device, layout, between_batches)
+    if isinstance(dataset, ImageDataset):
+        return ImageFeed(dataset, recipe, seed, device, layout)
+    raise TypeError(f"{dataset.name} has no images")
+
+
+class ImageFeed:
+    """The feed of small images, which all stay on the device."""
+
+    def __init__(
+        self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device, layout: torch.memory_format
+    ) -> None:
+        self._dataset, self._recipe, self._seed = dataset, recipe, seed
+        self._device, self._layout = device, layout
+        self._transform = InputTransform(dataset.x_train, recipe.input)
+        self.mean, self.std = self._transform.mean, self._transform.std
+        self.training = self._batches(recipe.batch_size, "training")
+        self.test_batch, self.groups_at_once = (100, 1) if device.type == "cpu" else (2000, 16)
+        self._test = EvaluationBatches(
+            dataset, self._transform, batch_size=self.test_batch, device=device, layout=layout
+        )
+
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:  # noqa: ARG002  (whole images)
+        self._test.batch_size = batch_size
+        return self._test
+
+    def reestimation(self, at_once: int) -> Iterator[Tensor]:
+        stream = self._batches(self._recipe.batch_norm.group, "batch-norm")
+        groups = stream.num_images // stream.batch_size
+        for first in range(0, groups, at_once):
+            parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
+            order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
+            yield stream.make(BatchIndices(order, variant)).images
+
+    def _batches(self, batch_size: int, purpose: str) -> TrainingBatches:
+        return TrainingBatches(
+            self._dataset,
+            self._transform,
+            batch_size=batch_size,
+            padding=self._recipe.augmentation.padding,
+            flip=self._recipe.augmentation.flip,
+            seed=self._seed,
+            device=self._device,
+            layout=self._layout,
+            purpose=purpose,
+        )
+
+    def advice(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,166 @@
+"""The feed of photographs: threads read, decode and crop them; colours, mean and mirroring follow on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops
+from paperbench.data.imagenet.colours import ColourChoices, ColourTransform
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.imagenet.mean_image import mean_image
+from paperbench.data.imagenet.stream import CropStream, processors
+from paperbench.data.loader import Batch, Choices
+from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
+
+_MEAN_BATCH = 64
+
+
+class PhotoFeed:
+    """The feed of photographs; see `data.feed.Feed`.
+
+    Args:
+        between_batches: Called regularly while a mean image is computed; may raise to abort.
+
+    Raises:
+        PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
+    """
+
+    def __init__(
+        self,
+        dataset: PhotoDataset,
+        recipe: Recipe,
+        seed: int,
+        device: torch.device,
+        layout: torch.memory_format,
+        between_batches: Callable[[], None],
+    ) -> None:
+        assert recipe.photographs  # noqa: S101  (tables are checked for it)
+        self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
+        self._seed, self._device, self._layout, self._between_batches = seed, device, layout, between_batches
+        self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
+        scale = self._settings.mean_image_scale
+        values = self._input_values(Evaluation(self._settings.crop, scale) if scale else None)
+        self.mean = values.mean((0, 1)) if isinstance(values, Tensor) else torch.tensor(values.mean)
+        self.std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
+        self._training_transform = self._transform(values)
+        # Beside training on a CPU, one thread makes crops fast enough.
+        threads = 1 if device.type == "cpu" else processors()
+        crops = self._training_crops(recipe.batch_size, "training")
+        self.training = PhotoBatches(crops, self._training_transform, device, threads)
+
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
+        if evaluation is None:
+            raise ValueError("photographs are tested on crops")
+        transform = self._transform(self._input_values(evaluation))
+        source = CentralCrops(self._dataset.test, self._settings, evaluation, batch_size=batch_size)
+        for crops in self._stream(source):
+            pixels, labels, *_ = _on_device(crops, self._device)
+            yield Batch(transform(pixels), labels)
+
+    def reestimation(self, at_once: int) -> Iterator[Tensor]:
+        group = self._recipe.batch_norm.group
+        left = len(self._dataset.train) // group * group
+        for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
+            pixels, _, *colours = (part[:left] for part in _on_device(crops, self._device))
+            yield self._training_transform(pixels, ColourChoices(*colours))
+            left -= len(pixels)
+            if not left:
+                return
+
+    def advice(self) -> str | None:
+        return self.training.advice()
+
+    def close(self) -> None:
+        self.training.close()
+
+    def _training_crops(self, batch_size: int, purpose: str) -> TrainingCrops:
+        return TrainingCrops(
+            self._dataset.train,
+            self._settings,
+            batch_size=batch_size,
+            flip=self._recipe.augmentation.flip,
+            has_short_batches=self._recipe.epoch_end == "short_batch",
+            seed=self._seed,
+            purpose=purpose,
+        )
+
+    def _input_values(self, evaluation: Evaluation | None) -> ChannelValues | Tensor:
+        """Return the recipe's values per channel, or else the mean image of the training images' central crops."""
+        if isinstance(self._recipe.input, ChannelValues):
+            return self._recipe.input
+        if evaluation is None:
+            raise ValueError("a mean image has a scale")
+        crops = CentralCrops(self._dataset.train, self._settings, evaluation, batch_size=_MEAN_BATCH)
+        return mean_image(crops, self._dataset.fingerprint, self._dataset.directory, self._stream)
+
+    def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
+        return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
+
+    def _stream(self, source: CropSource) -> Iterator[Crops]:
+        """Yield the batches of a source; each is valid until the next."""
+        with CropStream(source, threads=processors(), pinned=self._device.type == "cuda") as stream:
+            for crops in stream:
+                self._between_batches()
+                yield crops
+
+
+class PhotoBatches:
+    """The training batches of one run; see `data.feed.Batches`.
+
+    Args:
+        transform: Makes the net's input from crops.
+        threads: Number of threads that make crops.
+    """
+
+    def __init__(self, source: TrainingCrops, transform: ColourTransform, device: torch.device, threads: int) -> None:
+        self.device = device
+        self._source, self._transform, self._threads = source, transform, threads
+        self._stream: CropStream | None = None
+        self._next = 0
+
+    def choices(self, iteration: int) -> Choices:
+        if self._stream is None or iteration != self._next:
+            self.close()
+            is_on_gpu = self.device.type == "cuda"
+            self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
+        crops = next(self._stream)
+        self._next = iteration + 1
+        return _on_device(crops, self.device)
+
+    def make(self, choices: Choices) -> Batch:
+        pixels, labels, *colours = choices
+        return Batch(self._transform(pixels, ColourChoices(*colours)), labels)
+
+    def schedule(self, iterations: int) -> None:  # noqa: ARG002
+        return None
+
+    def advice(self) -> str | None:
+        return self._stream.report().advice() if self._stream else None
+
+    def close(self) -> None:
+        if self._stream:
+            self._stream.close()
+            self._stream = None
+
+
+def _on_device(crops: Crops, device: torch.device) -> Choices:
+    """Return the tensors of crops on the device: pixels, labels and, in training, the colours."""
+    parts = crops.pixels, crops.labels, *(crops.colours or ())
+    if device.type == "cpu":
+        return parts
+    copies = _copies_to(device)
+    with torch.cuda.stream(copies):
+        moved = tuple(part.to(device, non_blocking=True) for part in parts)
+    copies.synchronize()  # the host's memory is overwritten soon; kernels of earlier steps may go on
+    for part in moved:
+        part.record_stream(torch.cuda.current_stream(device))
+    return moved
+
+
+@cache
+def _copies_to(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
