@@ -28,7 +28,7 @@ class Batches(Protocol):
     device: torch.device
 
     def choices(self, iteration: int) -> Choices:
-        """Return the choices of an iteration, counted from 0. Those of earlier calls may be overwritten.
+        """Return the choices of an iteration, counted from 0. Those of another iteration may be overwritten.
 
         Raises:
             DataError: An image cannot be read.

@@ -118,7 +118,10 @@ class Trainer:
 
     def step(self) -> None:
         """Run one iteration. The first one may compile or capture the step."""
-        self._optimiser.set_rate(self.recipe.rate_at(self.iteration))
+        rate = self.recipe.rate_at(self.iteration)
+        if self.iteration and rate != self.recipe.rate_at(self.iteration - 1):
+            self.feed.training.choices(self.iteration)  # if an image is missing, before the momentum is scaled
+        self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
         self._metrics.count(self._batch_size(self.iteration))
         self.iteration += 1

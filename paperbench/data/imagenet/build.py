@@ -284,7 +284,7 @@ def _collect(
         return format_line(image.split, image.label, sha256, place), is_new
 
     try:
-        examined = _in_threads(examine, layout.images(), threads)
+        examined = in_threads(examine, layout.images(), threads)
         for one in watched(examined, stream, f"indexing {layout.title}", "images", total=total):
             if isinstance(one, str):
                 unusable.append(one)
@@ -301,7 +301,7 @@ def _collect(
     return layout, sorted(lines), unusable
 
 
-def _in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
     """Yield the function's results in order. Only a few items at a time are taken and worked on."""
     items, running = iter(items), deque[Future[list[R]]]()
     pool = ThreadPoolExecutor(threads)

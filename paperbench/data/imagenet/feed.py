@@ -11,22 +11,21 @@ from torch import Tensor
 from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops
 from paperbench.data.imagenet.colours import ColourChoices, ColourTransform
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.data.imagenet.mean_image import mean_image
+from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.loader import Batch, Choices
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
-
-_MEAN_BATCH = 64
 
 
 class PhotoFeed:
     """The feed of photographs; see `data.feed.Feed`.
 
     Args:
-        between_batches: Called regularly while a mean image is computed; may raise to abort.
+        between_batches: Called regularly while images are read, but not by `training`; may raise to abort.
 
     Raises:
-        PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
+        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
+            cannot be kept.
     """
 
     def __init__(
@@ -42,8 +41,11 @@ class PhotoFeed:
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
         self._seed, self._device, self._layout, self._between_batches = seed, device, layout, between_batches
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
+        self._means: dict[Evaluation, Tensor] = {}
         scale = self._settings.mean_image_scale
-        values = self._input_values(Evaluation(self._settings.crop, scale) if scale else None)
+        values = self._input_values(
+            Evaluation(self._settings.crop, scale) if scale else None, *recipe.evaluations.values()
+        )
         self.mean = values.mean((0, 1)) if isinstance(values, Tensor) else torch.tensor(values.mean)
         self.std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
         self._training_transform = self._transform(values)
@@ -88,14 +90,20 @@ class PhotoFeed:
             purpose=purpose,
         )
 
-    def _input_values(self, evaluation: Evaluation | None) -> ChannelValues | Tensor:
-        """Return the recipe's values per channel, or else the mean image of the training images' central crops."""
+    def _input_values(self, evaluation: Evaluation | None, *others: Evaluation) -> ChannelValues | Tensor:
+        """Return the recipe's values per channel, or else the mean image of the training images' central crops.
+
+        Args:
+            others: Evaluations whose mean images will be needed, too.
+        """
         if isinstance(self._recipe.input, ChannelValues):
             return self._recipe.input
         if evaluation is None:
             raise ValueError("a mean image has a scale")
-        crops = CentralCrops(self._dataset.train, self._settings, evaluation, batch_size=_MEAN_BATCH)
-        return mean_image(crops, self._dataset.fingerprint, self._dataset.directory, self._stream)
+        if evaluation not in self._means:
+            wanted = evaluation, *others
+            self._means |= mean_images(self._dataset, self._settings, wanted, self._between_batches)
+        return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
         return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
@@ -120,16 +128,19 @@ class PhotoBatches:
         self.device = device
         self._source, self._transform, self._threads = source, transform, threads
         self._stream: CropStream | None = None
-        self._next = 0
+        self._last: int | None = None
+        self._choices: Choices = ()
 
     def choices(self, iteration: int) -> Choices:
-        if self._stream is None or iteration != self._next:
-            self.close()
-            is_on_gpu = self.device.type == "cuda"
-            self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
-        crops = next(self._stream)
-        self._next = iteration + 1
-        return _on_device(crops, self.device)
+        last, self._last = self._last, None  # in case that the batch cannot be made
+        if iteration != last:
+            if self._stream is None or last is None or iteration != last + 1:
+                self.close()
+                is_on_gpu = self.device.type == "cuda"
+                self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
+            self._choices = _on_device(next(self._stream), self.device)
+        self._last = iteration
+        return self._choices
 
     def make(self, choices: Choices) -> Batch:
         pixels, labels, *colours = choices
@@ -144,7 +155,7 @@ class PhotoBatches:
     def close(self) -> None:
         if self._stream:
             self._stream.close()
-            self._stream = None
+        self._stream, self._last, self._choices = None, None, ()
 
 
 def _on_device(crops: Crops, device: torch.device) -> Choices:

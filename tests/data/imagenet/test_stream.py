@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_the_batches(batches: int, files: ImageFiles) 
     with CropStream(training_crops(files, batch_size=8), threads=3, ahead=2) as stream:
         for number, crops in enumerate(islice(stream, batches)):
             addresses.add(crops.pixels.data_ptr())
-            assert stream._tasks.qsize() <= 3 * 8
+            assert stream._crew.tasks.qsize() <= 3 * 8
             if number == batches // 4:
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert len(addresses) == 3
