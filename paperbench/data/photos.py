@@ -46,7 +46,7 @@ def load_photos() -> PhotoDataset:
         _write_tiles(root)
     test = DATASETS["photos"].test_images
     train = len(CLASSES) * _ROWS * _COLUMNS - test
-    published = Published(CLASSES, train=train, test=test, test_per_class=len(_TEST_TILES), median_bytes=1_000)
+    published = Published(CLASSES, train=train, test=test, test_per_class=len(_TEST_TILES), shorter_side=_HEIGHT)
     images = index_images(root, root, io.StringIO(), threads=1, published=published).images
     return PhotoDataset(
         key="photos",
