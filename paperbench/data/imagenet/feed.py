@@ -46,8 +46,9 @@ class PhotoFeed:
         values = self._input_values(
             Evaluation(self._settings.crop, scale) if scale else None, *recipe.evaluations.values()
         )
-        self.mean = values.mean((0, 1)) if isinstance(values, Tensor) else torch.tensor(values.mean)
-        self.std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
+        mean = values.mean((0, 1)) if isinstance(values, Tensor) else torch.tensor(values.mean)
+        std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
+        self.mean, self.std = mean.view(3, 1, 1), std.view(3, 1, 1)
         self._training_transform = self._transform(values)
         # Beside training on a CPU, one thread makes crops fast enough.
         threads = 1 if device.type == "cpu" else processors()
