@@ -43,8 +43,9 @@ def copy_of_tiny_specs(target: Path, **recipe: Any) -> Path:
         "batch_norm": {"group": 8, "at_test": "moving_average"},
         "monitoring": {"log_every": 1, "test_every": 3, "checkpoint_every": 2, "checkpoint_share": 1.0},
     }
-    smoke = {"title": "tiny", "depth": {"basic": 8, "bottleneck": 11}, "dataset": "digits", "seeds": 1}
-    profiles = {"paper": {"title": "exact"}, "smoke": {**smoke, "recipe": {**tiny, **recipe}}}
+    digits = {"replaces": ["cifar10", "cifar100"], "recipe": {**tiny, **recipe}}
+    smoke = {"title": "tiny", "depth": {"basic": 8, "bottleneck": 11}, "datasets": {"digits": digits}, "seeds": 1}
+    profiles = {"paper": {"title": "exact"}, "smoke": smoke}
     content = yaml.safe_dump({"schema": 1, "profiles": profiles})
     (root / "experiments" / "profiles.yaml").write_text(content, encoding="utf-8")
     return root

@@ -39,14 +39,15 @@ def quick_specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped specs, whose smoke profile trains nets of 8 and 11 layers for six iterations. Do not edit."""
     specs = copy_of_specs(tmp_path_factory.mktemp("specs"))
     smoke = ("profiles", "smoke")
+    recipe = (*smoke, "datasets", "digits", "recipe")
     change_yaml(
         specs / "experiments" / "profiles.yaml",
         ((*smoke, "depth"), {"basic": 8, "bottleneck": 11, "one_layer": 8}),
-        ((*smoke, "recipe", "batch_size"), 32),
-        ((*smoke, "recipe", "iterations"), 6),
-        ((*smoke, "recipe", "warm_up", "iterations"), 1),
-        ((*smoke, "recipe", "drops", "at"), [3, 5]),
-        ((*smoke, "recipe", "monitoring"), {"log_every": 1, "test_every": 3, "checkpoint_every": 2}),
+        ((*recipe, "batch_size"), 32),
+        ((*recipe, "iterations"), 6),
+        ((*recipe, "warm_up", "iterations"), 1),
+        ((*recipe, "drops", "at"), [3, 5]),
+        ((*recipe, "monitoring"), {"log_every": 1, "test_every": 3, "checkpoint_every": 2}),
     )
     return specs
 
