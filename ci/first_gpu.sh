@@ -27,10 +27,10 @@ while [ $# -gt 0 ]; do
 done
 
 device=${PAPERBENCH_FIRST_DEVICE:-cuda}
-tf32=tf32 short=110 middle=164 deep=1001 quick='' rounds='' run=() small=()
+tf32=tf32 short=110 middle=164 deep=1001 quick='' rounds='' engines='eager graph compile' run=() small=()
 if [ "$device" = cpu ]; then
     tf32=fp32 short=20 middle=20 deep=20 small=(--batch-size 16 --seconds 0.05) run=(--profile smoke)
-    quick=16 rounds=2
+    quick=16 rounds=2 engines=eager
     export OMP_NUM_THREADS=1
 fi
 log=$out/log.txt limit=540 child='' names='' left='' failed=''
@@ -60,6 +60,15 @@ main() {
     stage repetitions 7 "the same training twice, and resumed in another process, with every engine" \
         "any difference: README's promise of bit-for-bit resumption is wrong on this GPU" \
         -m paperbench.bench.checks repetitions "$device" "preact_resnet$short" "$work/repetitions.json" $quick
+    for engine in $engines; do
+        stage "table5-$engine" 4 "a small Table 5 with engine $engine" \
+            "any failure: no training on photographs with this engine before it is fixed" \
+            -m paperbench run table5 --profile smoke --device "$device" --engine "$engine" \
+            --cells preact_resnet152 preact_resnet200_aspect --results "$parts/table5-$engine"
+    done
+    stage table5-cost 2 "how long Table 5 takes" \
+        "the hours of Table 5, in README" \
+        -m paperbench run table5 --dry-run --device "$device"
     stage runs 5 "paper runs: original and full pre-activation ResNet-110, as far as they come" \
         "the hours of a table, in README; whether errors along the way are plausible" \
         -m paperbench run table2 --cells original/resnet110 preact/resnet110 --seeds 1 --device "$device" \
@@ -116,7 +125,7 @@ pack() { # without leases, and without the older of two checkpoints
     ) && rm -f "$out"/state.tar.* && mv "$parts"/state.tar.* "$out"
 }
 
-work=.
+work=. parts=.
 if [ -n "$list" ]; then
     main
     exit

@@ -48,11 +48,14 @@ def bench_training(name: str, batch_size: int, device: torch.device) -> Training
     """Return the training of a net, given its name.
 
     Raises:
-        PaperbenchError: The net is unknown or takes large images, or the batch is too small for batch norm.
+        PaperbenchError: The net is unknown or takes photographs, or the batch is too small for batch norm.
     """
     net = resolve(name)
     if FAMILIES[net.family].size != IMAGE_SIZE:
-        raise PaperbenchError(f"{name} takes large images, which paperbench cannot train on yet. Leave it out.")
+        raise PaperbenchError(
+            f"{name} takes photographs, and this measures nets for {IMAGE_SIZE}-pixel images. Leave it out: `paperbench "
+            "run table5 --dry-run` measures a step on photographs."
+        )
     dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)
     return Training(name, net, bench_recipe(batch_size), dataset, device)
 

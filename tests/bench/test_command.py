@@ -51,7 +51,7 @@ def test_wrong_step_gives_status_1(
     ("arguments", "message"),
     [
         ("--models preact_resnet21", "preact_resnet2"),
-        ("--models preact_resnet50", "large images"),
+        ("--models preact_resnet50", "takes photographs"),
         ("--engines graph", "CUDA graphs need an NVIDIA GPU"),
         ("--precisions tf32", "Ampere"),
         ("--batch-size 1", "at least 2 images"),

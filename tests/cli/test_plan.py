@@ -81,7 +81,7 @@ def test_options_reach_the_simulation_and_the_commands(run: Run, tmp_path: Path)
     ("arguments", "message"),
     [
         ("plan tabel2", "Did you mean 'table2'?"),
-        ("plan table5", "Nothing to plan"),
+        ("plan table1 --cells dropout_shortcut", "Nothing to plan"),
         ("plan table2 --std 0", "--std: must be a positive number of percentage points, not '0'"),
         ("plan table2 --std abc", "not 'abc'"),
         ("plan table2 --seeds 51", "At most 50 runs per cell can be simulated, not 51"),

@@ -181,7 +181,7 @@ def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
     """The command for a run that tests its net all the time, and saves a checkpoint only when it is stopped."""
     specs = shutil.copytree(quick_specs, tmp_path / "specs")
     profiles = specs / "experiments" / "profiles.yaml"
-    recipe = ("profiles", "smoke", "recipe")
+    recipe = ("profiles", "smoke", "datasets", "digits", "recipe")
     monitoring = {"log_every": 1, "test_every": 1, "checkpoint_every": 1_000_000}
     change_yaml(profiles, ((*recipe, "iterations"), 1_000_000), ((*recipe, "monitoring"), monitoring))
     return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--results", str(tmp_path / "r")]

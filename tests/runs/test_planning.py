@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import needed_datasets, net_and_recipe, plan, run_spec
-from paperbench.specs.experiment import Evaluation
 from paperbench.specs.table import Table, load_table
 from tests.helpers import change_yaml, copy_of_specs
 
@@ -132,13 +130,6 @@ def test_each_cell_uses_its_own_recipe_and_data_set(tables: dict[str, Table], sm
         assert run.spec.recipe == run.recipe.defining_values()
 
 
-def test_recipe_for_large_images_is_refused(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
-    table = tables["table5"]
-    message = "Cell original_resnet152_224/top1: paperbench cannot train with recipe imagenet yet"
-    with pytest.raises(PaperbenchError, match=message):
-        plan(table, table.cells(), "paper", "fp32", 1, {"imagenet": small_dataset})
-
-
 def test_net_and_recipe_can_be_rebuilt_from_spec(tables: dict[str, Table]) -> None:
     for table in tables.values():
         paper = table.profiles.named("paper")
@@ -147,9 +138,10 @@ def test_net_and_recipe_can_be_rebuilt_from_spec(tables: dict[str, Table]) -> No
                 net, recipe = cell.net_in(paper, setting), table.recipe_in(paper, cell.recipe)
                 spec = run_spec(net, recipe, "0" * 64, "paper", "fp32")
                 read = replace(spec, net=json.loads(json.dumps(spec.net)), recipe=json.loads(json.dumps(spec.recipe)))
-                again = net_and_recipe(read)
+                again = net_and_recipe(read, list(recipe.evaluations.values()))
                 assert again[0] == net
                 assert again[1].defining_values() == recipe.defining_values()
+                assert [*again[1].evaluations.values()] == [*recipe.evaluations.values()]
                 assert run_spec(*again, "0" * 64, "paper", "fp32").digest == spec.digest
 
 
@@ -188,11 +180,10 @@ NET = (*ROW, "cells", "cifar10")
         (TABLE, NET, "preact_resnet1202"),
         (TABLE, NET, {"model": "original_resnet1202", "kwargs": {"shortcut_option": "B"}}),
         (TABLE, (*ROW, "recipe"), "cifar_torch"),
-        (TABLE, (*ROW, "evaluation"), {"crop": 28, "scale": 32}),
         (RECIPE, ("weight_decay",), 0.0002),
     ],
 )
-def test_other_net_recipe_or_evaluation_is_another_experiment(
+def test_other_net_or_recipe_is_another_experiment(
     tables: dict[str, Table], tmp_path: Path, file: str, path: tuple[str | int, ...], value: Any
 ) -> None:
     specs = copy_of_specs(tmp_path)
@@ -222,7 +213,6 @@ def test_other_data_set_metric_or_crop_is_another_experiment(tables: dict[str, T
     for other in (
         replace(cell, dataset="digits"),
         replace(cell, column=replace(cell.column, metric="top5")),
-        replace(cell, row=replace(cell.row, evaluation=Evaluation(32, 32))),
         replace(cell, recipe="cifar_torch"),
     ):
         assert table.experiment_digest(other, setting) != table.experiment_digest(cell, setting)

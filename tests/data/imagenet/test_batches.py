@@ -14,8 +14,7 @@ from paperbench.data.imagenet.colours import ColourTransform
 from paperbench.data.imagenet.draws import WORDS_PER_IMAGE
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.errors import PaperbenchError
-from paperbench.specs.experiment import Evaluation
-from paperbench.specs.recipe import ChannelValues, Recipe
+from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 from tests.data.imagenet import reference
 from tests.data.imagenet.small_files import DAGGER, SCALE, image_files, photographs, settings_of
 

@@ -14,8 +14,7 @@ from paperbench.data.imagenet.batches import CentralCrops, CropSource, TrainingC
 from paperbench.data.imagenet.build import Published, index_images
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.pack import pack
-from paperbench.specs.experiment import Evaluation
-from paperbench.specs.recipe import Photographs
+from paperbench.specs.recipe import Evaluation, Photographs
 from tests.data.imagenet.miniature import (
     SYNSETS,
     of,

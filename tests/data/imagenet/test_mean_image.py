@@ -16,8 +16,7 @@ from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.imagenet.mean_image import mean_image
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.errors import PaperbenchError
-from paperbench.specs.experiment import Evaluation
-from paperbench.specs.recipe import Photographs
+from paperbench.specs.recipe import Evaluation, Photographs
 from tests.data.imagenet.small_files import image_files, photographs
 
 COUNT = 11

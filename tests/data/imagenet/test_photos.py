@@ -18,8 +18,7 @@ from paperbench.cli.main import main
 from paperbench.data.imagenet.batches import CentralCrops, TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.sources import load_dataset
-from paperbench.specs.experiment import Evaluation
-from paperbench.specs.recipe import Photographs
+from paperbench.specs.recipe import Evaluation, Photographs
 from tests.helpers import ROOT
 
 SMOKE = Photographs(decoder="pillow", interpolation="bilinear", crop=64, shorter_side=(73, 137), mean_image_scale=73)

@@ -20,8 +20,7 @@ from paperbench.data.imagenet.batches import BatchPlan, CentralCrops, Crops, Cro
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.imagenet.stream import CropStream, StreamReport
 from paperbench.errors import PaperbenchError
-from paperbench.specs.experiment import Evaluation
-from paperbench.specs.recipe import Photographs
+from paperbench.specs.recipe import Evaluation, Photographs
 from tests.data.imagenet.small_files import image_files, photographs
 
 SETTINGS = Photographs(decoder="pillow", interpolation="bilinear", crop=16, shorter_side=(20, 30))
