@@ -16,7 +16,6 @@ from paperbench.data.loader import InputTransform
 from paperbench.errors import RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
-from paperbench.training import trainer as trainer_module
 from paperbench.training.batch_norm import BatchNorm2dWithoutCudnn
 from paperbench.training.divergence import find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import ENGINES, EngineName
@@ -77,16 +76,14 @@ def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: EngineName, precisi
     ("engine", "precision"),
     [("compile", "bf16"), ("eager", "fp32"), pytest.param("graph", "bf16", marks=pytest.mark.full)],
 )
-def test_tests_read_two_values_and_states_can_be_loaded(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, engine: EngineName, precision: str
-) -> None:
-    monkeypatch.setitem(trainer_module.GROUPS_AT_ONCE, "cuda", 1)
+def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine: EngineName, precision: str) -> None:
     with fake_gpu() as gpu:
         trainer = advance(replace(runs, precision=precision).new(engine), 2)
-        for evaluate in (trainer.test, trainer.training_metrics, trainer.finish):
+        trainer.feed.groups_at_once = 1
+        for evaluate, values in ((trainer.test, 3), (trainer.training_metrics, 2), (trainer.finish, 3)):
             gpu.reads = 0
             evaluate()
-            assert gpu.reads == 2  # once per value, not per batch
+            assert gpu.reads == values, "not once per batch"
         state = state_of(trainer)
         assert {name for name, value in state.items() if value.device == CUDA} >= {"window.loss", "momentum.0"}
         trainer.load_state_dict(state)
