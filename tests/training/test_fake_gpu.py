@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.catalogue import resolve
-from paperbench.data.dataset import ImageDataset
+from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.loader import InputTransform
 from paperbench.errors import RunError
 from paperbench.models import ResidualNet
@@ -89,6 +90,40 @@ def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine:
         trainer.load_state_dict(state)
         assert trainer.iteration == 2
         trainer.step()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_photographs_are_copied_on_a_stream_of_their_own(
+    photo_recipe: Recipe, photos: Dataset, engine: EngineName
+) -> None:
+    """Their short batches, too."""
+    with fake_gpu() as gpu:
+        trainer = Runs(photo_recipe, photos, CUDA).new(engine)
+        advance(trainer, 6)
+        assert gpu.reads == 0
+        trainer.test()
+        advance(trainer, 7)
+    assert (gpu.captured > 0) is (engine != "eager")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("synchronize", "overwritten before they are copied|uses a tensor of another stream"),
+        ("record_stream", "uses a tensor of another stream"),
+    ],
+)
+def test_copies_that_race_are_refused(
+    photo_recipe: Recipe, photos: Dataset, monkeypatch: pytest.MonkeyPatch, broken: str, message: str
+) -> None:
+    with fake_gpu() as gpu:
+        if broken == "synchronize":
+            stream = SimpleNamespace(synchronize=lambda: None)
+            monkeypatch.setattr("paperbench.data.imagenet.feed._copies_to", lambda _: stream)
+        else:
+            monkeypatch.setattr(gpu, "record_stream", lambda *_: None)
+        with pytest.raises(DeviceError, match=message):
+            advance(Runs(photo_recipe, photos, CUDA).new("eager"), 2)
 
 
 @pytest.mark.full
