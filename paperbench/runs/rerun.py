@@ -21,10 +21,10 @@ from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
 from paperbench.runs.session import history_line
-from paperbench.specs.recipe import Recipe
-from paperbench.specs.run_spec import Precision
+from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
 from paperbench.training.engine import BIT_EQUAL, EngineName, available_engines
+from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
@@ -184,21 +184,10 @@ def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.d
     """
     if record.result is None:
         raise NotRepeatableError("it has no result.")
-    net, recipe = _net_and_recipe(record, dataset)
-    # A CPU has no tf32, but can contradict a result that was measured with it.
-    precision: Precision = "fp32" if (record.spec.precision, device.type) == ("tf32", "cpu") else record.spec.precision
-    precision, recorded = choose_precision(precision, device), record.sessions[-1].environment
+    (tested,) = evaluate_saved_net(record, weights_file, dataset, device, evaluations=record.evaluations[:1])
+    recorded = record.sessions[-1].environment
     with _computing_like(recorded, device):
-        trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
-        try:
-            tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_TENSOR_FILE_BYTES))
-            check_fit(tensors, trainer.model.state_dict())
-        except OSError as error:
-            raise NotRepeatableError(format_read_error(weights_file, error, "Fix that, then repeat it.")) from error
-        except (TensorFileError, ValueError) as error:
-            raise DisprovedError(f"{weights_file} does not hold the net of the record: {error}.") from error
-        trainer.model.load_state_dict(tensors)
-        tested, current = trainer.test(), environment_facts(device)
+        current = environment_facts(device)
     images = dataset.num_test
     return Retest(
         run=record.run,
@@ -208,6 +197,43 @@ def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.d
         changed=round(abs(tested.error - record.result.test_error) * images / 100),
         deviation=_deviation(record.result.test_loss, tested.loss),
     )
+
+
+def evaluate_saved_net(
+    record: Record,
+    weights_file: Path,
+    dataset: Dataset,
+    device: torch.device,
+    precision: str | None = None,
+    evaluations: Sequence[Evaluation] = (),
+) -> list[EvaluationMetrics]:
+    """Test the saved net of a finished run as it was tested after training.
+
+    Args:
+        precision: By default the run's.
+        evaluations: By default the record's. For small images, the only result is that of whole images.
+
+    Raises:
+        PaperbenchError: As for `retest`.
+    """
+    net, recipe = _net_and_recipe(record, dataset)
+    chosen = choose_precision(precision or testing_precision(record.spec.precision, device), device)
+    with _computing_like(record.sessions[-1].environment, device):
+        trainer = Trainer(net, recipe, dataset, record.seed, chosen, device)
+        try:
+            tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_TENSOR_FILE_BYTES))
+            check_fit(tensors, trainer.model.state_dict())
+        except OSError as error:
+            raise NotRepeatableError(format_read_error(weights_file, error, "Fix that, then repeat it.")) from error
+        except (TensorFileError, ValueError) as error:
+            raise DisprovedError(f"{weights_file} does not hold the net of the record: {error}.") from error
+        trainer.model.load_state_dict(tensors)
+        return [trainer.test(evaluation=one) for one in evaluations or record.evaluations or (None,)]
+
+
+def testing_precision(trained: str, device: torch.device) -> str:
+    """Return the precision of a test: a CPU has no tf32, but can contradict a result that was measured with it."""
+    return "fp32" if (trained, device.type) == ("tf32", "cpu") else trained
 
 
 def _net_and_recipe(record: Record, dataset: Dataset) -> tuple[Net, Recipe]:
