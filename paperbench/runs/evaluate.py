@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from paperbench.catalogue import DATASETS, Net, resolve, tags
+from paperbench.catalogue import DATASETS, Net, resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.imagenet.batches import read_and_decode, require_images
 from paperbench.data.imagenet.crops import central_view, render
@@ -37,13 +37,12 @@ from paperbench.specs.recipe import Evaluation
 from paperbench.training.device import choose_device
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows, evaluate
 from paperbench.training.foreign import (
+    Normalisation,
     Prepare,
     State,
-    channel_tensors,
     check_classes,
     load_state,
     mapped,
-    normalise,
     read_state,
     timm_net,
     torchvision_net,
@@ -68,7 +67,7 @@ class Candidate:
         name: The net.
         weights: Where its weights are from.
         inputs: How its input is made from an image.
-        net: The net, if it is one of ours.
+        net: None if it is none of ours.
         evaluations: The central crops on which it is tested; None is for whole images and other crops.
         test: Tests it: one result per evaluation. Raises a DataError if an image cannot be read.
     """
@@ -121,19 +120,7 @@ class _Conditions:
         Raises:
             PaperbenchError: They are missing, or a crop of small images was asked for.
         """
-        return self._checked(load_dataset(key, self.data))
-
-    def find(self, fingerprint: str, keys: Sequence[str]) -> Images | None:
-        """Return the one of some data sets that has a fingerprint, if it is at hand."""
-        for key in keys:
-            images = None
-            with suppress(PaperbenchError):
-                images = load_dataset(key, self.data)
-            if images and images.fingerprint == fingerprint:
-                return self._checked(images)
-        return None
-
-    def _checked(self, images: Images) -> Images:
+        images = load_dataset(key, self.data)
         if isinstance(images, PhotoDataset):
             require_images(images.test)
         elif self.crop:
@@ -143,7 +130,7 @@ class _Conditions:
     def candidate(
         self,
         name: str,
-        weights: str,
+        state: State | str,
         inputs: str,
         model: nn.Module,
         images: Images,
@@ -151,7 +138,7 @@ class _Conditions:
         evaluation: Evaluation | None,
         trained_in: str | None = None,
     ) -> Candidate:
-        """Return a net as a candidate that is tested in one way, which `prepare` makes and `evaluation` describes."""
+        """Return a net that is tested in one way, which `prepare` makes and `evaluation` describes."""
         net = model.net if isinstance(model, ResidualNet) else None
         precision = choose_precision(self.precision or trained_in, self.device)
         if precision == "bf16-fp32-stream":
@@ -159,7 +146,7 @@ class _Conditions:
                 raise PaperbenchError("Precision bf16-fp32-stream is for nets of paperbench. Use bf16.")
             keep_stream_in_fp32(model)
         test = partial(_test, model, name, images, prepare, precision, self.device)
-        return Candidate(name, weights, inputs, net, images, self.device, precision, (evaluation,), test)
+        return Candidate(name, str(state), inputs, net, images, self.device, precision, (evaluation,), test)
 
 
 def prepare(
@@ -232,26 +219,25 @@ def _of_run(directory: RunDirectory, conditions: _Conditions) -> Candidate:
     if record is None or record.result is None:
         raise PaperbenchError(f"{directory.path} holds no finished run. Finish it, or name another.")
     net, recipe = net_and_recipe(record.spec, record.evaluations)
-    fitting = [
-        key
-        for key, one in DATASETS.items()
-        if (one.num_classes, one.are_photographs) == (net.num_classes, recipe.photographs is not None)
-    ]
-    images = conditions.find(record.spec.data, [conditions.dataset] if conditions.dataset else fitting)
+    kind = net.num_classes, recipe.photographs is not None
+    keys = [key for key, one in DATASETS.items() if (one.num_classes, one.are_photographs) == kind]
+    device, file, images = conditions.device, directory.weights_file, None
+    for key in [conditions.dataset] if conditions.dataset else keys:
+        with suppress(PaperbenchError):  # another may be at hand
+            found = load_dataset(key, conditions.data)
+            images = found if found.fingerprint == record.spec.data else images
     if images is None:
         raise PaperbenchError(
             f"{record.run} was trained on {record.data.name}, which is not in {conditions.data}. Name its place with "
-            f"--data. To test the net on other images, name {directory.weights_file} instead of the run."
+            f"--data. To test the net on other images, name {file} instead of the run."
         )
-    trained_in = testing_precision(record.spec.precision, conditions.device)
-    precision = choose_precision(conditions.precision or trained_in, conditions.device)
+    if conditions.crop:
+        conditions.load(images.key)
     evaluations = (conditions.crop,) if conditions.crop else record.evaluations
-    test = partial(
-        evaluate_saved_net, record, directory.weights_file, images, conditions.device, precision, evaluations
-    )
-    name, file = f"{record.net}, run {record.run}", directory.weights_file.name
-    how = "as in the run's own tests"
-    return Candidate(name, file, how, net, images, conditions.device, precision, evaluations or (None,), test)
+    precision = choose_precision(conditions.precision or testing_precision(record.spec.precision, device), device)
+    test = partial(evaluate_saved_net, record, file, images, device, precision, evaluations)
+    name, how = f"{record.net}, run {record.run}", "as in the run's own tests"
+    return Candidate(name, file.name, how, net, images, device, precision, evaluations or (None,), test)
 
 
 def _of_library(net: str, state: State | None, conditions: _Conditions) -> Candidate:
@@ -259,16 +245,13 @@ def _of_library(net: str, state: State | None, conditions: _Conditions) -> Candi
     library, _, name = net.partition(":")
     images = conditions.load(conditions.dataset or "imagenet")
     classes = DATASETS[images.key].num_classes
-    build = timm_net if library == "timm" else torchvision_net
-    foreign = build(name, classes, state, conditions.crop)
+    foreign = (timm_net if library == "timm" else torchvision_net)(name, classes, state, conditions.crop)
     if state:
         load_state(foreign.model, state, classes)
-    mean, std = channel_tensors(foreign.values)
-    inputs, prepare, evaluation = f"{_describe(mean, std)}; {foreign.preset}", foreign.prepare, foreign.evaluation
+    inputs, prepare, evaluation = f"{foreign.values}; {foreign.preset}", foreign.prepare, foreign.evaluation
     if isinstance(images, ImageDataset):
-        inputs, prepare, evaluation = f"whole images; {inputs}", normalise(mean, std), None
-    weights = str(state or foreign.weights)
-    return conditions.candidate(net, weights, inputs, foreign.model, images, prepare, evaluation)
+        inputs, prepare, evaluation = f"whole images; {inputs}", foreign.values, None
+    return conditions.candidate(net, state or foreign.weights, inputs, foreign.model, images, prepare, evaluation)
 
 
 def _of_file(state: State, named: Net | None, conditions: _Conditions) -> Candidate:
@@ -282,22 +265,14 @@ def _of_file(state: State, named: Net | None, conditions: _Conditions) -> Candid
     if named:
         check_weights(state.file, named)
     net, arguments = net_of(metadata, state.file)
-    architecture, key = metadata["architecture"], conditions.dataset or metadata.get("tag")
-    embedded = None if key else conditions.find(metadata.get("data_fingerprint", ""), ("digits", "photos"))
-    images = embedded or conditions.load(key or tags(architecture)[0])
-    mean, std = (_values(metadata[part], state.file) for part in ("mean", "std"))
-    model = _loaded(net, state, images)
-    prepare, evaluation = normalise(mean, std), None
-    inputs = f"whole images; {_describe(mean, std)}, of the weights file"
-    if isinstance(images, PhotoDataset):
-        evaluation = conditions.crop or _USUAL
-        prepare = _cropping(evaluation, prepare)
-        inputs = f"{_describe(mean, std)}, of the weights file; bilinear"
-        if bool((std == 1).all()):
-            inputs += "; the run itself subtracted a mean image"
-    trained_in = testing_precision(metadata.get("precision", "fp32"), conditions.device)
-    name = str(NetReference(architecture, arguments))
-    return conditions.candidate(name, str(state), inputs, model, images, prepare, evaluation, trained_in)
+    if not (key := conditions.dataset or metadata.get("tag")):
+        raise PaperbenchError(f"{state.file} was trained on {metadata.get('data')!r}. Name a data set with --dataset.")
+    try:
+        values = Normalisation.from_lists(*(json.loads(metadata[part]) for part in ("mean", "std")))
+    except (ValueError, TypeError, RuntimeError, RecursionError) as error:
+        raise PaperbenchError(f"{state.file} has a mean or std that is none ({error}). Name another file.") from error
+    name, trained_in = str(NetReference(metadata["architecture"], arguments)), metadata.get("precision", "fp32")
+    return _of_ours(name, net, state, values, key, testing_precision(trained_in, conditions.device), conditions)
 
 
 def _of_mapping(name: str, net: Net, state: State, mapping: StateMapping, conditions: _Conditions) -> Candidate:
@@ -306,16 +281,32 @@ def _of_mapping(name: str, net: Net, state: State, mapping: StateMapping, condit
     if key not in mapping.inputs:
         known = listing([*mapping.inputs])
         raise PaperbenchError(f"Mapping {mapping.mapping} has no input for {key!r}. Choose with --dataset: {known}.")
-    images = conditions.load(key)
-    mean, std = channel_tensors(mapping.inputs[key])
-    model = _loaded(net, mapped(state, mapping, net), images)
-    prepare, evaluation = normalise(mean, std), None
-    inputs = f"{_describe(mean, std)}, of mapping {mapping.mapping}"
+    values = Normalisation.from_lists(mapping.inputs[key].mean, mapping.inputs[key].std)
+    described = str(NetReference(name, mapping.arguments))
+    return _of_ours(described, net, mapped(state, mapping, net), values, key, None, conditions)
+
+
+def _of_ours(
+    name: str,
+    net: Net,
+    state: State,
+    values: Normalisation,
+    key: str,
+    trained_in: str | None,
+    conditions: _Conditions,
+) -> Candidate:
+    """Return a net of ours with weights that fit it, and as many classes as the data set."""
+    images, evaluation = conditions.load(key), None
+    model = ResidualNet(replace(net, num_classes=DATASETS[key].num_classes))
+    load_state(model, state, model.num_classes)
+    inputs = f"whole images; {values}"
+    prepare: Prepare = values
     if isinstance(images, PhotoDataset):
         evaluation = conditions.crop or _USUAL
-        prepare, inputs = _cropping(evaluation, prepare), f"{inputs}; bilinear"
-    described = str(NetReference(name, mapping.arguments))
-    return conditions.candidate(described, str(state), inputs, model, images, prepare, evaluation)
+        prepare, inputs = partial(_cropped, evaluation, values), f"bilinear; {values}"
+        if bool((values.std == 1).all()):
+            inputs += " (in place of the mean image that the run subtracted)"
+    return conditions.candidate(name, state, inputs, model, images, prepare, evaluation, trained_in)
 
 
 def _named(name: str, arguments: Mapping[str, Any]) -> Net:
@@ -327,43 +318,10 @@ def _named(name: str, arguments: Mapping[str, Any]) -> Net:
         ) from error
 
 
-def _loaded(net: Net, state: State, images: Images) -> ResidualNet:
-    """Return a net of ours with weights, and as many classes as the data set."""
-    classes = DATASETS[images.key].num_classes
-    model = ResidualNet(replace(net, num_classes=classes))
-    load_state(model, state, classes)
-    return model
-
-
-def _values(text: str, file: Path) -> Tensor:
-    """Return the mean or deviation in a file's metadata: (3, 1, 1), or (3, H, W)."""
-    try:
-        values = torch.tensor(json.loads(text), dtype=torch.float32)
-        if values.shape == (3,):
-            return values[:, None, None]
-        if values.dim() == 3 and len(values) == 3:
-            return values
-    except (ValueError, TypeError, RuntimeError, RecursionError):
-        pass
-    raise PaperbenchError(f"{file} has a mean or std that is none: {text[:40]!r}. Name another file.")
-
-
-def _describe(mean: Tensor, std: Tensor) -> str:
-    """Return how the input is normalised."""
-    if mean.shape[1:] != (1, 1):
-        return "minus the mean image"
-    numbers = (", ".join(f"{value:.4g}" for value in values.flatten()) for values in (mean, std))
-    return "mean {}, std {}".format(*numbers)
-
-
-def _cropping(evaluation: Evaluation, prepare: Prepare) -> Prepare:
-    """Return the preprocessing that takes a central crop first, as for nets of ours."""
-
-    def crop(image: Image.Image) -> Tensor:
-        view = central_view("bilinear", evaluation.crop, evaluation.scale, *image.size)
-        return prepare(Image.fromarray(render(image, view, evaluation.crop, "bilinear")))
-
-    return crop
+def _cropped(evaluation: Evaluation, values: Normalisation, image: Image.Image) -> Tensor:
+    """Return the input of a net of ours: a central crop."""
+    view = central_view("bilinear", evaluation.crop, evaluation.scale, *image.size)
+    return values(Image.fromarray(render(image, view, evaluation.crop, "bilinear")))
 
 
 def _test(

@@ -22,12 +22,48 @@ from paperbench.catalogue import NETS, Net
 from paperbench.errors import PaperbenchError, nearest, summarize_error
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.specs.mapping import StateMapping
-from paperbench.specs.recipe import ChannelValues, Evaluation
+from paperbench.specs.recipe import Evaluation
 from paperbench.tensor_file import check_fit, read_tensor_file
 from paperbench.training.memory import is_out_of_memory
 
 Prepare = Callable[[Image.Image], Tensor]
 """Makes a net's input, (3, H, W) float32, from an image."""
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Makes the input (pixels - mean) / std of a net from a whole image, for pixels in [0, 1].
+
+    Attributes:
+        mean, std: (3, 1, 1), or (3, H, W).
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def from_lists(cls, mean: Any, std: Any) -> Normalisation:
+        """Return the normalisation with numbers by channel, or nested lists.
+
+        Raises:
+            ValueError, TypeError: They are none.
+        """
+        values = [torch.tensor(numbers, dtype=torch.float32) for numbers in (mean, std)]
+        values = [value[:, None, None] if value.dim() == 1 else value for value in values]
+        if any(value.dim() != 3 or len(value) != 3 for value in values):
+            raise ValueError("not one number or image for each of three channels")
+        return cls(*values)
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        pixels: Tensor = to_tensor(image)
+        return (pixels - self.mean) / self.std
+
+    def __str__(self) -> str:
+        if self.mean.shape[1:] != (1, 1):
+            return "minus the mean image of the training set"
+        numbers = (", ".join(f"{value:.4g}" for value in values.flatten()) for values in (self.mean, self.std))
+        return "mean {}, std {}".format(*numbers)
+
 
 _NESTING = ("state_dict", "model_state_dict", "model", "net")
 """Keys under which training scripts save a state dict beside other values."""
@@ -66,7 +102,10 @@ def read_state(file: Path) -> State:
         if data[8:9] == b"{":
             loaded, metadata = read_tensor_file(data)
         else:
-            _refuse_inflation(data)
+            if data[:2] == b"PK":  # torch.save compresses nothing
+                with zipfile.ZipFile(io.BytesIO(data)) as parts:
+                    if sum(part.file_size for part in parts.infolist()) > MAX_TENSOR_FILE_BYTES:
+                        raise ValueError("its parts are too large")
             loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except OSError as error:
         raise PaperbenchError(format_read_error(file, error, "Name a file of weights.")) from error
@@ -84,14 +123,6 @@ def read_state(file: Path) -> State:
     if all(name.startswith(_PREFIX) for name in tensors):
         tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     return State(file, tensors, metadata, hashlib.sha256(data).hexdigest())
-
-
-def _refuse_inflation(data: bytes) -> None:
-    """Refuse a zip file whose parts are larger than the limit on the file: `torch.save` compresses nothing."""
-    if data[:2] == b"PK":
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(part.file_size for part in archive.infolist()) > MAX_TENSOR_FILE_BYTES:
-                raise ValueError("its parts are too large")
 
 
 def load_state(model: nn.Module, state: State, classes: int) -> None:
@@ -187,7 +218,7 @@ class ForeignNet:
 
     model: nn.Module
     weights: str
-    values: ChannelValues
+    values: Normalisation
     prepare: Prepare
     evaluation: Evaluation | None
     preset: str
@@ -205,7 +236,8 @@ def timm_net(name: str, classes: int, state: State | None, crop: Evaluation | No
         PaperbenchError: It is unknown, or its weights cannot be had or are for other classes.
     """
     import timm
-    from timm.data.transforms_factory import create_transform
+
+    data: Any = timm.data
 
     known, (architecture, _, tag) = set(timm.list_models()) - NETS.keys(), name.partition(".")
     if architecture not in known:
@@ -220,13 +252,13 @@ def timm_net(name: str, classes: int, state: State | None, crop: Evaluation | No
     if crop:  # timm takes the largest whole number up to crop / crop_pct
         chosen = {"input_size": (3, crop.crop, crop.crop), "crop_pct": crop.crop / (crop.scale + 0.5)}
         chosen["crop_mode"] = "center"
-    config: dict[str, Any] = timm.data.resolve_data_config(chosen, model=model)
+    config: dict[str, Any] = data.resolve_data_config(chosen, model=model)
     side, scale = config["input_size"][-1], math.floor(config["input_size"][-1] / config["crop_pct"])
     return ForeignNet(
         model,
         f"timm's {model.pretrained_cfg.get('tag') or 'default'}",
-        ChannelValues(tuple(config["mean"]), tuple(config["std"])),
-        create_transform(**config),
+        Normalisation.from_lists(config["mean"], config["std"]),
+        data.create_transform(**config),
         Evaluation(side, scale) if config["crop_mode"] == "center" else None,
         f"timm's configuration ({config['crop_mode']} crop, {config['interpolation']})",
     )
@@ -259,7 +291,7 @@ def torchvision_net(name: str, classes: int, state: State | None, crop: Evaluati
     return ForeignNet(
         model,
         f"torchvision's {weights.name}",
-        ChannelValues(tuple(preset.mean), tuple(preset.std)),
+        Normalisation.from_lists(preset.mean, preset.std),
         preset,
         Evaluation(side, scale),
         f"torchvision's preset of {weights.name} ({preset.interpolation.value})",
@@ -277,14 +309,3 @@ def _reporting_failures(name: str) -> Iterator[None]:
             f"{name} cannot be had: {summarize_error(error)}. If the network is the reason, download the weights "
             "elsewhere and name the file with --weights."
         ) from error
-
-
-def channel_tensors(values: ChannelValues) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of the channels, (3, 1, 1)."""
-    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (values.mean, values.std))
-    return mean, std
-
-
-def normalise(mean: Tensor, std: Tensor) -> Prepare:
-    """Return the preprocessing (pixels - mean) / std of whole images, for pixels in [0, 1]."""
-    return lambda image: (to_tensor(image) - mean) / std
