@@ -164,6 +164,25 @@ def test_interrupted_consumer_waits_for_one_image_per_thread(threads: int) -> No
     assert source.rendered == threads
 
 
+def test_thread_that_collects_its_stream_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors, go_on = list[object](), threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+
+    def pace() -> None:
+        if source.rendered > 50:
+            go_on.wait(10)
+            held.clear()
+
+    source = PacedCrops(pace)
+    held = [CropStream(source, threads=2)]
+    next(held[0])
+    threads = stream_threads()
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert held == errors == stream_threads() == []
+
+
 ENDINGS = """
 import sys, time
 import numpy as np
