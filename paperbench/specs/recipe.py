@@ -302,6 +302,10 @@ class Recipe:
         epochs, batches = divmod(iteration, -(-images // self.batch_size))
         return epochs * images + batches * self.batch_size
 
+    def epochs_before(self, iteration: int, images: int) -> float:
+        """Return the number of passes over a training set of this size before an iteration, counted from 0."""
+        return round(self.images_before(iteration, images) / images, 4)
+
     def group_sizes(self, images: int) -> tuple[int, ...]:
         """Return the sizes of the batch-norm groups of a batch.
 

@@ -21,7 +21,7 @@ from paperbench.data.imagenet.draws import NO_WORDS, Words, permutation, words
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.loader import parts_of_batch
 from paperbench.errors import DataError, PaperbenchError
-from paperbench.specs.recipe import Evaluation, Photographs
+from paperbench.specs.recipe import Decoder, Evaluation, Photographs
 
 
 class Crops(NamedTuple):
@@ -51,6 +51,29 @@ class BatchPlan:
     words: Words
 
 
+def require_images(files: ImageFiles) -> None:
+    """Raise a PaperbenchError if there are no images."""
+    if not len(files):
+        raise PaperbenchError(
+            f"The index of {files.root} lacks all training or all test images, which are needed here. Index a "
+            "directory that has both with `paperbench data index`."
+        )
+
+
+def read_and_decode(files: ImageFiles, number: int, decoder: Decoder = "pillow") -> Image.Image:
+    """Return an image. Threads may call this at the same time.
+
+    Raises:
+        DataError: The file cannot be read, has changed, or is no image.
+    """
+    data = files.read(number)
+    try:
+        return decode(data, decoder)
+    except ImageError as error:
+        path = files.root / files.paths[files.container[number]]
+        raise DataError(f"{path}: the image at byte {files.offsets[number]:,} {error}.") from error
+
+
 class CropSource:
     """Makes crops of some image files, and knows which of them are in a batch.
 
@@ -62,11 +85,7 @@ class CropSource:
     batch_size: int
 
     def __init__(self, files: ImageFiles, settings: Photographs, crop: int) -> None:
-        if not len(files):
-            raise PaperbenchError(
-                f"The index of {files.root} lacks all training or all test images, which are needed here. Index a "
-                "directory that has both with `paperbench data index`."
-            )
+        require_images(files)
         self.files, self.settings, self.crop = files, settings, crop
 
     def plan(self, number: int) -> BatchPlan:
@@ -95,12 +114,7 @@ class CropSource:
         Raises:
             DataError: As for `render`.
         """
-        data = self.files.read(number)
-        try:
-            return decode(data, self.settings.decoder)
-        except ImageError as error:
-            path = self.files.root / self.files.paths[self.files.container[number]]
-            raise DataError(f"{path}: the image at byte {self.files.offsets[number]:,} {error}.") from error
+        return read_and_decode(self.files, number, self.settings.decoder)
 
     def cropped(self, image: Image.Image, words: Words) -> Pixels:
         """Return the crop of an image with these words, (crop, crop, 3)."""
