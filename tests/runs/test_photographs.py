@@ -18,6 +18,7 @@ import pytest
 
 from paperbench.data.imagenet.feed import PhotoBatches
 from paperbench.data.imagenet.index_file import FILE_NAME
+from paperbench.data.imagenet.stream import StreamReport
 from paperbench.data.loader import Choices
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
@@ -160,6 +161,13 @@ def test_damaged_mean_image_is_computed_again(
     for path in means:
         path.write_bytes(path.read_bytes()[:-1])
     assert_same(train(run, tmp_path)[0], expected)
+
+
+def test_training_that_waits_for_images_says_so_when_it_saves(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StreamReport, "advice", lambda report: f"{report.batches} batches came late")
+    assert train(run, tmp_path, stop_at=7)[1].warnings == ["5 batches came late", "2 batches came late"]
 
 
 def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -233,6 +234,12 @@ def test_starved_consumer_is_told_the_cores_that_would_feed_it(
 ) -> None:
     found = report(waited, worked).advice()
     assert found == advice if advice is None else advice in (found or "")
+
+
+def test_first_minute_gives_no_advice() -> None:
+    starved = report(waited=30.0, worked=650.0)
+    assert starved.advice()
+    assert replace(starved, seconds=59.0).advice() is None
 
 
 def test_report_counts_waiting_and_work_since_the_last() -> None:
