@@ -70,7 +70,7 @@ class Feed(Protocol):
         """Yield one pass of augmented training images, `at_once` BN groups each, without an incomplete last group."""
 
     def advice(self) -> str | None:
-        """Return what would feed a training that waits for its images; None if it hardly waits."""
+        """Return what would feed a training that waits for its images; None if it hardly waits, or has just begun."""
 
     def close(self) -> None:
         """Free the memory and threads of training batches."""

@@ -18,6 +18,7 @@ import pytest
 
 from paperbench.data.imagenet.feed import PhotoBatches
 from paperbench.data.imagenet.index_file import FILE_NAME
+from paperbench.data.imagenet.stream import StreamReport
 from paperbench.data.loader import Choices
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
@@ -43,7 +44,9 @@ def run(images: Path) -> PlannedRun:
     """A run on a copy of the embedded photographs."""
     photos = load_photos()
     parts = {name: replace(getattr(photos, name), root=images) for name in ("train", "test")}
-    return plan_run(photographs_recipe(), replace(photos, directory=images, **parts))
+    data = images.with_name("data")
+    data.mkdir()
+    return plan_run(photographs_recipe(), replace(photos, directory=data, **parts))
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +85,10 @@ HARMS: dict[str, tuple[Harm, str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("harm", "at"),
-    [
-        ("moved", 2),
-        ("moved", DROP - 1),
-        ("moved", LAST),
-        ("moved", LAST + 1),
-        ("changed", 2),
-        ("truncated", 2),
-        ("empty", 2),
-    ],
-)
+CASES = [("moved", at) for at in (2, DROP - 1, LAST, LAST + 1)] + [(harm, 2) for harm in list(HARMS)[1:]]
+
+
+@pytest.mark.parametrize(("harm", "at"), CASES)
 def test_lost_images_pause_the_run_which_continues_bit_equal(
     harm: str, at: int, run: PlannedRun, images: Path, expected: RunDirectory, tmp_path: Path
 ) -> None:
@@ -161,18 +156,27 @@ def test_damaged_mean_image_is_computed_again(
     run: PlannedRun, expected: RunDirectory, images: Path, tmp_path: Path
 ) -> None:
     train(run, tmp_path, stop_at=3)
-    means = list(images.glob("mean-*"))
+    means = list(images.with_name("data").iterdir())
     assert len(means) == 2, "of both evaluations, one of which is that of the training's crops"
     for path in means:
         path.write_bytes(path.read_bytes()[:-1])
     assert_same(train(run, tmp_path)[0], expected)
 
 
-def test_run_needs_its_images_before_it_starts(run: PlannedRun, images: Path, tmp_path: Path) -> None:
-    shutil.rmtree(images)
-    with pytest.raises(PaperbenchError, match=f"{images}.* cannot be written: No such file or directory"):
+def test_training_that_waits_for_images_says_so_when_it_saves(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StreamReport, "advice", lambda report: f"{report.batches} batches came late")
+    assert train(run, tmp_path, stop_at=7)[1].warnings == ["5 batches came late", "2 batches came late"]
+
+
+def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tmp_path: Path) -> None:
+    back = move(images)
+    with pytest.raises(DataError, match=f"{images}.* cannot be read: No such file or directory"):
         train(run, tmp_path)
     assert Store(tmp_path).directory(run.id).read_record() is None
+    back(images)
+    assert train(run, tmp_path, stop_at=1)[1].steps == [1]
 
 
 ITERATIONS = 200

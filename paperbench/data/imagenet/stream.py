@@ -21,6 +21,8 @@ from paperbench.data.imagenet.batches import BatchPlan, Crops, CropSource
 
 _STARVED = 0.05
 """Share of the time that a training may wait for images before that is reported."""
+_LEAST_SECONDS = 60.0
+"""Shorter times say little."""
 _KEPT_BYTES = 2**25
 """Memory that a thread keeps: more than it needs for a photograph of usual size."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -46,8 +48,8 @@ class StreamReport:
     threads: int
 
     def advice(self) -> str | None:
-        """Return what would feed a consumer that waits; None if it hardly does."""
-        if self.waited <= _STARVED * self.seconds:
+        """Return what would feed a consumer that waits; None if it hardly does, or has just begun."""
+        if self.seconds < _LEAST_SECONDS or self.waited <= _STARVED * self.seconds:
             return None
         cores = math.ceil(self.worked / max(self.seconds - self.waited, 1e-9))
         complaint = f"The images come too slowly: training waits {self.waited / self.seconds:.0%} of the time."
