@@ -177,28 +177,35 @@ def test_two_checkpoints_are_kept_and_one_at_the_end(run: PlannedRun, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("share", "written"),
+    ("share", "step", "save", "written"),
     [
-        (1e-9, [1, 20]),  # the first, whose cost is unknown, and the last, which is always saved
-        (0.5, [1, 11, 20]),
-        (1.0, [1, 6, 11, 16, 20]),
+        (1e-9, 1, 5, [1, 20]),  # the first, whose cost is unknown, and the last, which is always saved
+        (0.5, 1, 5, [1, 11, 20]),
+        (1.0, 1, 5, [1, 6, 11, 16, 20]),
+        (0.01, 5_000, 200, [1, 5, 9, 13, 17, 20]),  # minutes, as on a slow disk: after a hundred times as long
     ],
 )
 def test_saving_stays_within_its_share_of_time(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, written: list[int]
+    run: PlannedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    step: int,
+    save: int,
+    written: list[int],
 ) -> None:
-    """On a fake clock, a step takes 1 s and a checkpoint 5 s."""
+    """On a fake clock; seconds."""
     now = 0.0
     saved = []
     write = Checkpoints.write
 
     def tick(_: int) -> None:
         nonlocal now
-        now += 1
+        now += step
 
     def slowly(self: Checkpoints, iteration: int, data: bytes) -> Any:
         nonlocal now
-        now += 5
+        now += save
         saved.append(iteration)
         return write(self, iteration, data)
 
