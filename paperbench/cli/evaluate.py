@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mapping",
         metavar="M",
-        help="what turns a state dict of another implementation into one of ours: akamaster, bearpaw_preresnet or "
+        help="what turns a state dict of another implementation into one of ours: akamaster, bearpaw_resnet or "
         "chenyaofo (CIFAR), or a YAML file of your own like those",
     )
     parser.add_argument(
@@ -75,7 +75,9 @@ def execute(args: argparse.Namespace) -> int:
     wait_without_spinning()
     from paperbench.runs.evaluate import prepare
     from paperbench.specs.recipe import Evaluation
+    from paperbench.typed import from_json, to_json
 
+    crop = from_json(Evaluation, to_json({"crop": args.crop, "scale": args.scale})) if args.crop else None
     candidate = prepare(
         args.net,
         weights=args.weights,
@@ -85,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
         data=args.data,
         device=args.device,
         precision=args.precision,
-        crop=Evaluation(args.crop, args.scale) if args.crop else None,
+        crop=crop,
         results=args.results,
         warn=lambda text: print(text, file=sys.stderr),
     )

@@ -209,8 +209,8 @@ def prepare(
 
 def _find_run(net: str, results: Path) -> RunDirectory | None:
     """Return the directory of a run, by its path or its id."""
-    found = [path for path in (Path(net).absolute(), Store(results).directory(net).path) if path.is_dir()]
-    return RunDirectory(found[0]) if found and net else None
+    directories = RunDirectory(Path(net).absolute()), Store(results).directory(net)
+    return next((one for one in directories if one.record_file.exists()), None)
 
 
 def _of_run(directory: RunDirectory, conditions: _Conditions) -> Candidate:
@@ -251,7 +251,8 @@ def _of_library(net: str, state: State | None, conditions: _Conditions) -> Candi
     inputs, prepare, evaluation = f"{foreign.values}; {foreign.preset}", foreign.prepare, foreign.evaluation
     if isinstance(images, ImageDataset):
         inputs, prepare, evaluation = f"whole images; {inputs}", foreign.values, None
-    return conditions.candidate(net, state or foreign.weights, inputs, foreign.model, images, prepare, evaluation)
+    origin = state or f"downloaded by {library}"
+    return conditions.candidate(net, origin, inputs, foreign.model, images, prepare, evaluation)
 
 
 def _of_file(state: State, named: Net | None, conditions: _Conditions) -> Candidate:
@@ -304,7 +305,7 @@ def _of_ours(
     if isinstance(images, PhotoDataset):
         evaluation = conditions.crop or _USUAL
         prepare, inputs = partial(_cropped, evaluation, values), f"bilinear; {values}"
-        if bool((values.std == 1).all()):
+        if trained_in and bool((values.std == 1).all()):
             inputs += " (in place of the mean image that the run subtracted)"
     return conditions.candidate(name, state, inputs, model, images, prepare, evaluation, trained_in)
 
@@ -331,20 +332,21 @@ def _test(
 
     Raises:
         DataError: An image cannot be read.
-        PaperbenchError: The net refuses inputs of this size, or has not as many classes as the data set.
+        PaperbenchError: The net refuses images of this size, or has not as many classes as the data set.
     """
     set_arithmetic(precision)
     model.to(device).eval()
-    first = next(_batches(images, prepare, 1, device)).images
     try:
         with torch.no_grad(), autocast(precision, device):
-            outputs = model(first)
+            outputs = model(next(_batches(images, prepare, 1, device)).images)
+    except PaperbenchError:
+        raise
     except Exception as error:  # of a net of another library
         if is_out_of_memory(error):
             raise
         raise PaperbenchError(
-            f"{name} refuses inputs of {first.shape[-1]}x{first.shape[-2]} pixels ({summarize_error(error)}). Choose "
-            "another data set, or --crop and --scale."
+            f"{name} cannot be tested on images of this size ({summarize_error(error)}). Choose another data set, or "
+            "--crop and --scale."
         ) from error
     check_classes(name, outputs.shape[-1], DATASETS[images.key].num_classes)
     at_once = 100 if isinstance(images, ImageDataset) else 20

@@ -209,7 +209,6 @@ class ForeignNet:
     """A net of another library, and its own preprocessing.
 
     Attributes:
-        weights: The pretrained weights, if it has them.
         values: What normalises its input.
         prepare: Its preprocessing of photographs.
         evaluation: The crop that this makes; None if it is no central crop of a resized image.
@@ -217,7 +216,6 @@ class ForeignNet:
     """
 
     model: nn.Module
-    weights: str
     values: Normalisation
     prepare: Prepare
     evaluation: Evaluation | None
@@ -238,7 +236,6 @@ def timm_net(name: str, classes: int, state: State | None, crop: Evaluation | No
     import timm
 
     data: Any = timm.data
-
     known, (architecture, _, tag) = set(timm.list_models()) - NETS.keys(), name.partition(".")
     if architecture not in known:
         raise PaperbenchError(f"timm has no net {architecture!r}. {nearest(architecture, known)}")
@@ -253,14 +250,14 @@ def timm_net(name: str, classes: int, state: State | None, crop: Evaluation | No
         chosen = {"input_size": (3, crop.crop, crop.crop), "crop_pct": crop.crop / (crop.scale + 0.5)}
         chosen["crop_mode"] = "center"
     config: dict[str, Any] = data.resolve_data_config(chosen, model=model)
+    config_of = model.pretrained_cfg.get("tag") or "its default"
     side, scale = config["input_size"][-1], math.floor(config["input_size"][-1] / config["crop_pct"])
     return ForeignNet(
         model,
-        f"timm's {model.pretrained_cfg.get('tag') or 'default'}",
         Normalisation.from_lists(config["mean"], config["std"]),
         data.create_transform(**config),
         Evaluation(side, scale) if config["crop_mode"] == "center" else None,
-        f"timm's configuration ({config['crop_mode']} crop, {config['interpolation']})",
+        f"timm's configuration of {config_of} ({config['crop_mode']} crop, {config['interpolation']})",
     )
 
 
@@ -290,7 +287,6 @@ def torchvision_net(name: str, classes: int, state: State | None, crop: Evaluati
     side, scale = (size if isinstance(size, int) else size[0] for size in (preset.crop_size, preset.resize_size))
     return ForeignNet(
         model,
-        f"torchvision's {weights.name}",
         Normalisation.from_lists(preset.mean, preset.std),
         preset,
         Evaluation(side, scale),
