@@ -12,7 +12,6 @@ import pytest
 
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.record import DataFacts
-from paperbench.specs.recipe import Evaluation
 from paperbench.specs.table import Table
 from tests.compare.judging import (
     COPY,
@@ -32,11 +31,11 @@ from tests.compare.judging import (
     records,
     with_expected,
 )
+from tests.helpers import CROP224, CROP320
 
 TABLE1, TABLE2, TABLE3, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 5))
 PREACT, PREACT_NUMBER = "preact/resnet110", 6.37  # without a published spread
 BASELINE, BASELINE_NUMBER, BASELINE_STD = "original/resnet110", 6.61, 0.16
-CROP224, CROP320 = Evaluation(224, 256), Evaluation(320, 320)
 FAILS = "plain/resnet110"
 SWEEP = "exclusive_gating_0_to_5/resnet110"
 SETTINGS = [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
