@@ -182,7 +182,7 @@ def _describe_retest(retest: Retest, device: torch.device) -> str:
     how = f", {retest.evaluation}" if retest.evaluation else ""
     text = f"{retest.run}, its saved net on {device}{how}: "
     if retest.is_identical:
-        return text + f"{' and '.join(retest.changed)} and test loss equal the recorded ones, bit for bit."
+        return text + f"{', '.join(retest.changed)} and test loss equal the recorded ones, bit for bit."
     (first, changed), *others = retest.changed.items()
     text += f"the {first} differs from the record by {count(changed, 'image')} of {retest.images:,}, "
     text += "".join(f"the {name} by {count(images, 'image')}, " for name, images in others)

@@ -344,5 +344,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return " and ".join(format_value(item) for item in value) or "none"
-    return "none" if value is None else str(value)
+        items = [f"({format_value(item)})" if isinstance(item, (list, tuple)) else format_value(item) for item in value]
+        return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]])) or "none"
+    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

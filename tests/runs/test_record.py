@@ -9,21 +9,12 @@ import jsonschema
 import pytest
 
 from paperbench.runs.hashed import ForeignRecordError, RecordError
-from paperbench.runs.record import DataFacts, Divergence, Measured, Record, Result
+from paperbench.runs.record import DataFacts, Divergence, Record
 from paperbench.specs.recipe import Evaluation
 from paperbench.typed import json_schema
-from tests.helpers import a_record, a_session, json_with_hash
+from tests.helpers import CROP224, CROP320, a_photo_record, a_record, a_session, json_with_hash
 
 Change = Callable[[dict[str, Any]], object]
-
-
-SMALL, LARGE = Evaluation(224, 256), Evaluation(320, 320)
-
-
-def a_photo_record() -> Record:
-    """Return the record of a run whose net was tested in two ways."""
-    result = Result(23.0, 0.9, 24.0, 1.0, 23.5, (Measured(SMALL, 23.0, 6.7, 0.9), Measured(LARGE, 21.3, 5.5, 0.8)))
-    return a_record(result=result, evaluations=(SMALL, LARGE))
 
 
 def edited(change: Change, record: Record | None = None) -> str:
@@ -124,11 +115,11 @@ def test_evaluations_fit_each_other(change: Change, message: str) -> None:
 
 def test_error_is_that_of_the_metric_and_the_evaluation() -> None:
     record = a_photo_record()
-    errors = [record.error(metric, how) for how in (SMALL, LARGE) for metric in ("top1", "top5")]
+    errors = [record.error(metric, how) for how in (CROP224, CROP320) for metric in ("top1", "top5")]
     assert errors == [23.0, 6.7, 21.3, 5.5]
     assert record.error("top1", Evaluation(299, 299)) is None
     assert a_record().error("top1", None) == 6.5
-    assert a_record(status="diverged").error("top5", LARGE) == math.inf
+    assert a_record(status="diverged").error("top5", CROP320) == math.inf
     assert a_record(status="partial").error("top1", None) is None
 
 
