@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -14,9 +15,12 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_image
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.loader import Batch, Choices
+from paperbench.errors import duration
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 
 _MEAN_BATCH = 64
+_SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
+"""When a pass over the training images is first announced, and then after as much time again, but at most so much."""
 
 
 class PhotoFeed:
@@ -24,6 +28,7 @@ class PhotoFeed:
 
     Args:
         between_batches: Called regularly while a mean image is computed; may raise to abort.
+        announce: Is told how far a long pass over the training images is.
 
     Raises:
         PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
@@ -37,10 +42,12 @@ class PhotoFeed:
         device: torch.device,
         layout: torch.memory_format,
         between_batches: Callable[[], None],
+        announce: Callable[[str], None],
     ) -> None:
         assert recipe.photographs  # noqa: S101  (tables are checked for it)
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
-        self._seed, self._device, self._layout, self._between_batches = seed, device, layout, between_batches
+        self._seed, self._device, self._layout = seed, device, layout
+        self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
         scale = self._settings.mean_image_scale
         values = self._input_values(Evaluation(self._settings.crop, scale) if scale else None)
@@ -48,10 +55,8 @@ class PhotoFeed:
         std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
         self.mean, self.std = mean.view(3, 1, 1), std.view(3, 1, 1)
         self._training_transform = self._transform(values)
-        # Beside training on a CPU, one thread makes crops fast enough.
-        threads = 1 if device.type == "cpu" else processors()
         crops = self._training_crops(recipe.batch_size, "training")
-        self.training = PhotoBatches(crops, self._training_transform, device, threads)
+        self.training = PhotoBatches(crops, self._training_transform, device, training_threads(device))
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
         if evaluation is None:
@@ -65,7 +70,8 @@ class PhotoFeed:
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
         left = len(self._dataset.train) // group * group
-        for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
+        source = self._training_crops(at_once * group, "batch-norm")
+        for crops in self._long_stream(source, "averaging BN statistics"):
             pixels, _, *colours = (part[:left] for part in _on_device(crops, self._device))
             yield self._training_transform(pixels, ColourChoices(*colours))
             left -= len(pixels)
@@ -96,10 +102,24 @@ class PhotoFeed:
         if evaluation is None:
             raise ValueError("a mean image has a scale")
         crops = CentralCrops(self._dataset.train, self._settings, evaluation, batch_size=_MEAN_BATCH)
-        return mean_image(crops, self._dataset.fingerprint, self._dataset.directory, self._stream)
+        what = f"mean of the {crops.crop}x{crops.crop} crops, computed once"
+        stream = partial(self._long_stream, what=what)
+        return mean_image(crops, self._dataset.fingerprint, self._dataset.directory, stream)
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
         return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
+
+    def _long_stream(self, source: CropSource, what: str) -> Iterator[Crops]:
+        """Yield the batches of a pass over the training images, and announce from time to time how far it is."""
+        began, next_at, done, total = time.monotonic(), _SECONDS_TO_FIRST, 0, len(self._dataset.train)
+        for crops in self._stream(source):
+            yield crops
+            done += len(crops.pixels)
+            seconds = time.monotonic() - began
+            if seconds >= next_at:
+                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
+                left = duration(seconds * max(0, total - done) / done)
+                self._announce(f"{what}: {done:,} of {total:,} training images, about {left} left")
 
     def _stream(self, source: CropSource) -> Iterator[Crops]:
         """Yield the batches of a source; each is valid until the next."""
@@ -107,6 +127,11 @@ class PhotoFeed:
             for crops in stream:
                 self._between_batches()
                 yield crops
+
+
+def training_threads(device: torch.device) -> int:
+    """Return the number of threads that make crops beside training."""
+    return 1 if device.type == "cpu" else processors()  # a CPU has enough to do, and one thread is fast enough for it
 
 
 class PhotoBatches:
