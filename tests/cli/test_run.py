@@ -17,7 +17,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from tests.cli.conftest import ONE_CELL, Run
-from tests.helpers import ROOT, change_yaml, copy_of_specs
+from tests.helpers import ROOT, change_yaml, copy_of_photo_specs
 from tests.training.gpus import GPU, OLD_DRIVER, with_gpus
 
 DRY_RUN = ("--profile", "smoke", "--dry-run", "--device", "cpu")
@@ -64,23 +64,21 @@ def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
-def test_rows_of_table5_on_request_train_only_by_name(run: Run, tmp_path: Path) -> None:
-    specs = copy_of_specs(tmp_path / "specs")
-    recipe = ("profiles", "smoke", "datasets", "photos", "recipe")
-    crops = {"crop224": {"crop": 16, "scale": 18}, "crop320": {"crop": 23, "scale": 23}}
-    change_yaml(
-        specs / "experiments" / "profiles.yaml",
-        ((*recipe, "batch_size"), 4),
-        ((*recipe, "photographs"), {"crop": 16}),
-        ((*recipe, "evaluations"), crops),
+def test_rows_of_table5_on_request_are_planned_only_by_name(tmp_path: Path) -> None:
+    usual, named = (
+        api.plan("table5", tmp_path, profile="smoke", device="cpu", cells=cells).runs
+        for cells in ("*", "resnet101_conv_shortcut")
     )
-    command = ("run", "table5", "--tables", specs, "--profile", "smoke", "--device", "cpu")
-    _, out, _ = run(*command, "--dry-run", "--results", tmp_path / "r")
-    assert "conv_shortcut" not in out
-    assert "\n4 runs, " in out
-    name = "resnet101_conv_shortcut"
-    code, out, _ = run(*command, "--cells", name, "--stop-at", 1, "--results", tmp_path / "r")
-    assert code == 0
+    assert len(usual) == 4
+    assert [run.net_name for run in named] == ["original_resnet101(shortcut='conv', depth=50)"]
+    assert named[0].id not in {run.id for run in usual}
+
+
+@pytest.mark.full
+def test_row_of_table5_on_request_trains_by_name(run: Run, tmp_path: Path) -> None:
+    specs = copy_of_photo_specs(tmp_path / "specs", crop=16)
+    command = ("run", "table5", "--tables", specs, "--profile", "smoke", "--device", "cpu", "--stop-at", 1)
+    assert run(*command, "--cells", "resnet101_conv_shortcut", "--results", tmp_path / "r")[0] == 0
     assert only_record(tmp_path / "r").net == "original_resnet101(shortcut='conv', depth=50)"
 
 
