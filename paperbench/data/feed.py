@@ -83,17 +83,19 @@ def make_feed(
     device: torch.device,
     layout: torch.memory_format,
     between_batches: Callable[[], None],
+    announce: Callable[[str], None],
 ) -> Feed:
     """Return the feed of a run.
 
     Args:
         between_batches: Called regularly while a mean image is computed; may raise to abort.
+        announce: Is told how far a long pass over the training images is.
 
     Raises:
         PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
     """
     if isinstance(dataset, PhotoDataset):
-        return PhotoFeed(dataset, recipe, seed, device, layout, between_batches)
+        return PhotoFeed(dataset, recipe, seed, device, layout, between_batches, announce)
     if isinstance(dataset, ImageDataset):
         return ImageFeed(dataset, recipe, seed, device, layout)
     raise TypeError(f"{dataset.name} has no images")

@@ -108,7 +108,7 @@ class Signalled(Log):
         if moment == self._at:
             self._limits.signal = signal.SIGTERM
 
-    def finishing(self) -> None:
+    def finishing(self, what: str, seconds: float | None) -> None:
         self.receive("end")
 
 

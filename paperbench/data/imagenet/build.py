@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from paperbench.catalogue import DATASETS
 from paperbench.data.imagenet.containers import open_container, read_image
 from paperbench.data.imagenet.decode import ImageError, decode
 from paperbench.data.imagenet.index import fingerprint
@@ -74,8 +75,8 @@ class Published:
     """
 
     classes: Sequence[str] = field(default_factory=synsets)
-    train: int = 1_281_167
-    test: int = 50_000
+    train: int = DATASETS["imagenet"].train_images
+    test: int = DATASETS["imagenet"].test_images
     test_per_class: int = 50
     shorter_side: int = 300
     md5: Mapping[str, str] = field(default_factory=lambda: _MD5)

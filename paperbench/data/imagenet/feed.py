@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -14,7 +15,11 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.loader import Batch, Choices
+from paperbench.errors import duration
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
+
+_SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
+"""When a pass over the training images is first announced, and then after as much time again, but at most so much."""
 
 
 class PhotoFeed:
@@ -22,6 +27,7 @@ class PhotoFeed:
 
     Args:
         between_batches: Called regularly while images are read, but not by `training`; may raise to abort.
+        announce: Is told how far a long pass over the training images is.
 
     Raises:
         PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
@@ -36,10 +42,12 @@ class PhotoFeed:
         device: torch.device,
         layout: torch.memory_format,
         between_batches: Callable[[], None],
+        announce: Callable[[str], None],
     ) -> None:
         assert recipe.photographs  # noqa: S101  (tables are checked for it)
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
-        self._seed, self._device, self._layout, self._between_batches = seed, device, layout, between_batches
+        self._seed, self._device, self._layout = seed, device, layout
+        self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
         self._means: dict[Evaluation, Tensor] = {}
         scale = self._settings.mean_image_scale
@@ -50,10 +58,8 @@ class PhotoFeed:
         std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
         self.mean, self.std = mean.view(3, 1, 1), std.view(3, 1, 1)
         self._training_transform = self._transform(values)
-        # Beside training on a CPU, one thread makes crops fast enough.
-        threads = 1 if device.type == "cpu" else processors()
         crops = self._training_crops(recipe.batch_size, "training")
-        self.training = PhotoBatches(crops, self._training_transform, device, threads)
+        self.training = PhotoBatches(crops, self._training_transform, device, training_threads(device))
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
         if evaluation is None:
@@ -66,12 +72,14 @@ class PhotoFeed:
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
-        left = len(self._dataset.train) // group * group
+        done, total = 0, len(self._dataset.train) // group * group
+        tell = self._progress("averaging BN statistics")
         for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
-            pixels, _, *colours = (part[:left] for part in _on_device(crops, self._device))
+            pixels, _, *colours = (part[: total - done] for part in _on_device(crops, self._device))
             yield self._training_transform(pixels, ColourChoices(*colours))
-            left -= len(pixels)
-            if not left:
+            done += len(pixels)
+            tell(done)
+            if done == total:
                 return
 
     def advice(self) -> str | None:
@@ -102,12 +110,27 @@ class PhotoFeed:
         if evaluation is None:
             raise ValueError("a mean image has a scale")
         if evaluation not in self._means:
-            wanted = evaluation, *others
-            self._means |= mean_images(self._dataset, self._settings, wanted, self._between_batches)
+            told = self._progress("mean image, computed once")
+            self._means |= mean_images(self._dataset, self._settings, (evaluation, *others), told)
         return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
         return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
+
+    def _progress(self, what: str) -> Callable[[int], None]:
+        """Return a function that is told how many training images a pass has read, and announces it now and then."""
+        began, next_at, total = time.monotonic(), _SECONDS_TO_FIRST, len(self._dataset.train)
+
+        def tell(done: int) -> None:
+            nonlocal next_at
+            self._between_batches()
+            seconds = time.monotonic() - began
+            if seconds >= next_at:
+                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
+                left = duration(seconds * max(0, total - done) / done)
+                self._announce(f"{what}: {done:,} of {total:,} training images, about {left} left")
+
+        return tell
 
     def _stream(self, source: CropSource) -> Iterator[Crops]:
         """Yield the batches of a source; each is valid until the next."""
@@ -115,6 +138,11 @@ class PhotoFeed:
             for crops in stream:
                 self._between_batches()
                 yield crops
+
+
+def training_threads(device: torch.device) -> int:
+    """Return the number of threads that make crops beside training."""
+    return 1 if device.type == "cpu" else processors()  # a CPU has enough to do, and one thread is fast enough for it
 
 
 class PhotoBatches:
