@@ -387,7 +387,7 @@ def _reduced(images: Images, published: Published) -> list[str]:
         sides = [min(decode(files.read(number)).size) for number in chosen]
         if sides and (median := int(np.median(sides))) < published.shorter_side:
             reduced.append(
-                f"half of the {name} images have a shorter side of {median} pixels or fewer, not 375 as ImageNet's: "
+                f"half of the {name} images have a shorter side of {median} pixels or fewer, not 375 as in ImageNet: "
                 "these are reduced copies"
             )
     return reduced
