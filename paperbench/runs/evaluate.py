@@ -283,7 +283,7 @@ def _of_mapping(name: str, net: Net, state: State, mapping: StateMapping, condit
         known = listing([*mapping.inputs])
         raise PaperbenchError(f"Mapping {mapping.mapping} has no input for {key!r}. Choose with --dataset: {known}.")
     values = Normalisation.from_lists(mapping.inputs[key].mean, mapping.inputs[key].std)
-    described = str(NetReference(name, mapping.arguments))
+    described = f"{NetReference(name, mapping.arguments)}, by mapping {mapping.mapping}"
     return _of_ours(described, net, mapped(state, mapping, net), values, key, None, conditions)
 
 

@@ -223,6 +223,7 @@ def test_mapped_weights_have_the_mappings_input(
     assert isinstance(dataset, ImageDataset)
     code, out, _ = tested(*theirs[1], "--data", data)
     assert code == 0
+    assert "original_resnet110, by mapping same\n" in out
     assert "mean 0.5, 0.4, 0.3, std 0.2, 0.25, 0.3" in out
     inputs = (dataset.x_test / 255 - (0.5, 0.4, 0.3)) / (0.2, 0.25, 0.3)
     with torch.no_grad():
@@ -353,12 +354,12 @@ def test_images_of_a_size_that_the_net_refuses(tested: Run) -> None:
 
 
 def test_preset_is_that_of_the_weights(tmp_path: Path) -> None:
-    """Torchvision's two sets of weights for ResNet-50 have different presets, and are known by their sha256."""
+    """Torchvision's two sets of weights for this net have different presets, and are known by their sha256."""
     for name, sha256, scale in (
-        ("resnet50", "0676ba61" + 56 * "0", 256),
-        ("resnet50", "11ad3fa6" + 56 * "0", 232),
-        ("resnet50", 64 * "0", 232),
-        ("resnet50.IMAGENET1K_V1", 64 * "0", 256),
+        ("mobilenet_v3_large", "8738ca79" + 56 * "0", 256),
+        ("mobilenet_v3_large", "5c1a4163" + 56 * "0", 232),
+        ("mobilenet_v3_large", 64 * "0", 232),
+        ("mobilenet_v3_large.IMAGENET1K_V1", 64 * "0", 256),
     ):
         net = torchvision_net(name, 2, State(tmp_path, {}, {}, sha256), None)
         assert net.evaluation == Evaluation(224, scale)
