@@ -8,7 +8,7 @@
     print(plan)
     judged = paperbench.run(plan).judged
 
-Only `plan` and `run` load torch and timm.
+Only `plan`, `run` and `evaluate` load torch and timm.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.verdicts import CellComparison
-from paperbench.errors import PaperbenchError, count, nearest, one_line, shorten
+from paperbench.errors import PaperbenchError, count, duration, nearest, one_line, shorten
 from paperbench.report import FORMATS, Format
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
@@ -47,9 +47,11 @@ from paperbench.specs.table import load_table as read_table
 if TYPE_CHECKING:
     import torch
 
+    from paperbench.bench.cost import Cost
     from paperbench.runs.executor import Incompatible
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
+    from paperbench.training.evaluation import EvaluationMetrics
 
 
 class JudgedTable:
@@ -285,6 +287,7 @@ class Plan:
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
         warnings: Why each GPU that `device="auto"` passed over was not used.
+        missing_data: What is wrong with the data sets that cannot be loaded; the ids of runs on them are unknown.
     """
 
     table: PublishedTable
@@ -325,7 +328,39 @@ class Plan:
             text += f"; {_format_seeds(extension)}: the extension, for cells that these leave undecided"
         return f"{text}."
 
+    @property
+    def missing_data(self) -> tuple[str, ...]:
+        from paperbench.data.dataset import MissingDataset
+
+        return tuple(dict.fromkeys(r.dataset.error for r in self.runs if isinstance(r.dataset, MissingDataset)))
+
+    def cost(self, *, only_if_long: bool = False) -> Cost | None:
+        """Measure a step and the loader for some seconds, and estimate how long the remaining runs take.
+
+        Args:
+            only_if_long: Whether to measure nothing if training takes minutes.
+
+        Returns:
+            None if no remaining run trains on photographs, or nothing was measured.
+
+        Raises:
+            PaperbenchError: An image cannot be read, or the memory is not sufficient.
+        """
+        from paperbench.bench.cost import estimate
+        from paperbench.runs.limits import Limits
+
+        return estimate(self.remaining, self.device, Limits(self.stop_at), only_if_long=only_if_long)
+
     def __str__(self) -> str:
+        return self.listing()
+
+    def listing(self, cost: Cost | None = None) -> str:
+        """List the runs.
+
+        Args:
+            cost: How long the remaining ones take.
+        """
+        from paperbench.data.dataset import MissingDataset
         from paperbench.runs.disk_space import format_bytes
         from paperbench.training.engine import engine_candidates
 
@@ -335,15 +370,22 @@ class Plan:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
             status: str = record.status if record else "no record" if is_there else "not started"
             status = f"paused at {record.iteration:,}" if record and status == "partial" else status
+            status = "unknown" if isinstance(run.dataset, MissingDataset) else status
             groups.setdefault((run.spec.digest, status), []).append(run)
         rows = []
         for (_, status), runs in groups.items():
             to_do = sum(lacking.get(run.id, 0) for run in runs)
-            rows.append((runs[0].cells[0], _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}"))
-            rows += [(cell, "", "", "") for cell in runs[0].cells[1:]]
-        grid = Grid(("cells", "seeds", "status", "to do"), tuple(rows), ("left", "left", "left", "right"))
+            seconds = [cost.seconds[run.id] for run in runs if cost and run.id in cost.seconds]
+            time = duration(sum(seconds)) if seconds else ""
+            first, *others = runs[0].places
+            rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}", time))
+            rows += [(place, "", "", "", "") for place in others]
+        columns = 5 if cost else 4
+        headers, alignment = ("cells", "seeds", "status", "to do", "time"), ("left", "left", "left", "right", "right")
+        grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
         n_runs, total = count(len(self.runs), "run"), count(sum(lacking.values()), "iteration")
-        work = f"{total} to do, about {format_bytes(self.bytes_needed)} of disk"
+        at_most = "at most " if self.missing_data else ""
+        work = f"{at_most}{total} to do, about {format_bytes(self.bytes_needed)} of disk"
         if not lacking:
             work = "nothing to do" if self.stop_at else "all finished"
         engines = {
@@ -352,7 +394,8 @@ class Plan:
         }
         precisions = {run.spec.precision for run in self.runs}
         how = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
-        return f"{as_text(grid)}\n\n{paragraph(f'{n_runs}, {work}.')}\n{paragraph(how)}"
+        sentences = [f"{n_runs}, {work}.", how, *([f"Time: {cost}"] if cost else [])]
+        return "\n".join([as_text(grid), "", *map(paragraph, sentences)])
 
 
 @dataclass(frozen=True)
@@ -406,6 +449,7 @@ def plan(
     max_seconds: float | None = None,
     incompatible: Incompatible = "refuse",
     root: str | PathLike[str] | None = None,
+    needs_data: bool = True,
 ) -> Plan:
     """Plan the training of a table. Loads the data sets; writes nothing.
 
@@ -420,6 +464,7 @@ def plan(
         max_seconds: Time limit for training.
         incompatible: How to treat runs by other versions, or without a readable checkpoint.
         root: As for `load_table`.
+        needs_data: If false, data that cannot be loaded are no error, but the plan cannot be run (`missing_data`).
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
@@ -438,6 +483,8 @@ def plan(
         raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
 
     wait_without_spinning()
+    from paperbench.catalogue import DATASETS
+    from paperbench.data.dataset import Dataset, MissingDataset
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right
     from paperbench.runs.disk_space import check_disk_space
@@ -454,7 +501,14 @@ def plan(
     engine_candidates(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_path = data_directory(Path(data) if data is not None else None)
-    datasets = {key: load_dataset(key, data_path) for key in planning.needed_datasets(chosen, of_profile)}
+    datasets: dict[str, Dataset] = {}
+    for key in planning.needed_datasets(chosen, of_profile):
+        try:
+            datasets[key] = load_dataset(key, data_path)
+        except PaperbenchError as error:
+            if needs_data:
+                raise
+            datasets[key] = MissingDataset(key, DATASETS[key].title, str(data_path), canonical=False, error=str(error))
     usual = read.seeds_in(of_profile)
     runs = planning.plan(read, chosen, profile, arithmetic, seeds or usual, datasets)
     for has_noise in {run.net.has_noise for run in runs}:
@@ -489,8 +543,10 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
         observer: Follows the runs; by default progress is printed on stderr.
 
     Raises:
-        PaperbenchError: A file cannot be written.
+        PaperbenchError: A data set is missing, or a file cannot be written.
     """
+    for error in plan.missing_data:
+        raise PaperbenchError(error)
     from paperbench.report.progress import Progress
     from paperbench.runs.executor import Executor, remaining
     from paperbench.runs.limits import Limits, stopping_on_signals
@@ -505,3 +561,15 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
     return Outcome(plan, judged, failed, left, is_cut_short, limits.signal)
+
+
+def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:
+    """Test a net; see `runs.evaluate.prepare` for its names and the options.
+
+    Raises:
+        PaperbenchError: The net is unknown, or its weights or the images are missing or do not fit.
+    """
+    wait_without_spinning()
+    from paperbench.runs.evaluate import prepare
+
+    return prepare(net, **options).test()

@@ -88,6 +88,14 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def duration(seconds: float) -> str:
+    """Return a duration in the largest unit of which it has two: "90 seconds", "2.5 days", "1,900 years"."""
+    for unit, size in (("years", 31_557_600), ("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.{1 if seconds < 10 * size else 0}f} {unit}"
+    return count(round(seconds), "second")
+
+
 def shorten(text: str) -> str:
     """Return a text of about 20,000 characters at most, without the middle of a longer one."""
     half = _MAX_MESSAGE // 2

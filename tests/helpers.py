@@ -52,6 +52,23 @@ def copy_of_tiny_specs(target: Path, **recipe: Any) -> Path:
     return root
 
 
+def copy_of_photo_specs(target: Path, crop: int) -> Path:
+    """Copy the specs with a smoke profile that trains Table 5 on small crops for two iterations."""
+    root, smoke = copy_of_specs(target), ("profiles", "smoke", "datasets", "photos")
+    recipe, large = (*smoke, "recipe"), crop * 3 // 2
+    evaluations = {"crop224": {"crop": crop, "scale": 73}, "crop320": {"crop": large, "scale": large}}
+    change_yaml(
+        root / "experiments" / "profiles.yaml",
+        ((*recipe, "batch_size"), 4),
+        ((*recipe, "iterations"), 2),
+        ((*recipe, "drops"), {"at": [1]}),
+        ((*recipe, "photographs"), {"crop": crop}),
+        ((*recipe, "evaluations"), evaluations),
+        ((*recipe, "monitoring"), {"log_every": 1, "test_every": 2, "checkpoint_every": 1}),
+    )
+    return root
+
+
 def edit(path: Path, old: str, new: str) -> int:
     """Replace a text that occurs exactly once in a file; return the line number, from 1, of the replacement."""
     text = path.read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ from paperbench.specs.table import Table
 from paperbench.training.engine import available_engines
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
-from tests.helpers import change_yaml, copy_of_tiny_specs, python
+from tests.helpers import change_yaml, copy_of_photo_specs, copy_of_tiny_specs, python
 
 
 def test_table_is_compared_without_torch(tmp_path: Path) -> None:
@@ -216,6 +217,64 @@ def test_ignored_signal_stays_ignored(plan: Any) -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (outcome.is_cut_short, outcome.signal, outcome.remaining) == (False, None, [])
+
+
+class Listening(Observer):
+    """Keeps what is said; sends a signal when a text begins with some words."""
+
+    def __init__(self, stop_at: str = "never") -> None:
+        self.texts: list[str] = []
+        self._stop_at = stop_at
+
+    def warned(self, run: PlannedRun, text: str) -> None:
+        self.texts.append(text)
+        if text.startswith(self._stop_at):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def finishing(self, what: str, seconds: float | None) -> None:
+        self.texts.append(f"{what}: {'unknown' if seconds is None else 'known'}")
+
+
+def test_waiting_for_images_is_said_once(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first period does not count, as training always waits for its first images."""
+    advice = iter(["slow start", None, "slow again"])
+    monkeypatch.setattr("paperbench.data.feed.ImageFeed.advice", lambda _: next(advice))
+    observer = Listening()
+    paperbench.run(plan(), observer)
+    assert observer.texts == ["slow again", "testing 360 images: known"]
+
+
+@pytest.mark.full
+def test_long_passes_over_photographs_are_announced_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paperbench.data.imagenet.feed._SECONDS_TO_FIRST", 0.0)
+    monkeypatch.setattr("paperbench.data.imagenet.feed._MOST_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("paperbench.data.imagenet.feed._MEAN_BATCH", 32)
+    root = copy_of_photo_specs(tmp_path / "specs", crop=18)
+
+    def trained(stop_at: str = "never") -> tuple[paperbench.api.Outcome, list[str]]:
+        cells, observer = "original_resnet101/*", Listening(stop_at)
+        plan = paperbench.plan("table5", tmp_path / "r", profile="smoke", cells=cells, device="cpu", root=root)
+        return paperbench.run(plan, observer), [re.sub(r"about .* left", "...", text) for text in observer.texts]
+
+    def mean(crop: int) -> list[str]:
+        what = f"mean of the {crop}x{crop} crops, computed once"
+        return [f"{what}: {done} of 48 training images, ..." for done in (32, 48)]
+
+    stopped, texts = trained(stop_at="mean of the 18x18")
+    assert texts == mean(18)[:1]
+    assert (stopped.signal, len(stopped.remaining), stopped.failed) == (signal.SIGTERM, 1, [])
+    stopped, texts = trained(stop_at="mean of the 27x27")
+    what = "averaging BN statistics over 48 training images, testing 12 images twice"
+    assert texts[:3] == [*mean(18), f"{what}: known"]
+    assert texts[3] == "averaging BN statistics: 4 of 48 training images, ..."
+    assert texts[-1] == mean(27)[0]
+    assert (stopped.signal, len(stopped.remaining)) == (signal.SIGTERM, 1)
+    finished, texts = trained()
+    assert texts[0] == f"{what}: unknown"
+    assert texts[-2:] == mean(27)
+    assert (finished.signal, finished.remaining) == (None, [])
 
 
 def test_run_in_another_thread_installs_no_handlers(plan: Any) -> None:

@@ -15,10 +15,10 @@ import torch
 
 from paperbench.bench.figures import LoaderReport, LoaderRow
 from paperbench.bench.setup import machine_facts
-from paperbench.data.imagenet.batches import TrainingCrops
+from paperbench.data.imagenet.batches import CropSource, TrainingCrops
 from paperbench.data.imagenet.crops import render
 from paperbench.data.imagenet.decode import decode
-from paperbench.data.imagenet.index import ImageFiles
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.sources import load_index
 from paperbench.errors import PaperbenchError, count
@@ -50,7 +50,7 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     Raises:
         PaperbenchError: There is no index, or an image is missing or damaged.
     """
-    files, title = _photographs() if data is None else _imagenet(data)
+    files, title = sample_photographs() if data is None else _imagenet(data)
     table = load_table("table5", find_spec_root())
     recipes = {name: recipe for (profile, name), recipe in table.recipes.items() if profile == "paper"}
     encoded = [files.read(number) for number in range(len(files))]
@@ -86,7 +86,8 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     )
 
 
-def _photographs() -> tuple[ImageFiles, str]:
+def sample_photographs() -> tuple[ImageFiles, str]:
+    """Return two photographs, many times, as image files, and their name."""
     import sklearn.datasets
 
     root, names = Path(sklearn.datasets.__file__).parent / "images", ("china.jpg", "flower.jpg")
@@ -108,6 +109,11 @@ def _imagenet(directory: Path) -> tuple[ImageFiles, str]:
     dataset = load_index(directory).dataset()
     if not len(dataset.train):
         raise PaperbenchError(f"ImageNet's index in {directory} has no training images. Index a directory that has.")
+    return sample_images(dataset)
+
+
+def sample_images(dataset: PhotoDataset) -> tuple[ImageFiles, str]:
+    """Return some training images from all parts of a data set, and their name."""
     numbers = np.linspace(0, len(dataset.train) - 1, IMAGES).astype(np.int64)
     return dataset.train.select(numbers), f"{IMAGES} training images of {dataset.name}"
 
@@ -135,14 +141,16 @@ def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes]
                 render(image, source.view(plan.words[row], *image.size), source.crop, settings.interpolation)
         return time.perf_counter() - began
 
-    def time_stream(number_of_threads: int, batches: int) -> float:
-        with CropStream(source, threads=number_of_threads, ahead=AHEAD) as stream:
-            for _ in range(AHEAD + 1):  # until each buffer was used
-                next(stream)
-            began = time.perf_counter()
-            for _ in range(batches):
-                next(stream)
-            return time.perf_counter() - began
-
-    streams = [_Way(f"{name}: {count(n, 'thread')}", n, partial(time_stream, n)) for n in threads]
+    streams = [_Way(f"{name}: {count(n, 'thread')}", n, partial(stream_seconds, source, n)) for n in threads]
     return [_Way(f"{name}: plain loop", None, time_plain), *streams]
+
+
+def stream_seconds(source: CropSource, threads: int, batches: int) -> float:
+    """Return the seconds that a stream takes for some batches."""
+    with CropStream(source, threads=threads, ahead=AHEAD) as stream:
+        for _ in range(AHEAD + 1):  # until each buffer was used
+            next(stream)
+        began = time.perf_counter()
+        for _ in range(batches):
+            next(stream)
+        return time.perf_counter() - began

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, number_of_runs, positive_int, positive_seconds
-from paperbench.errors import count
+from paperbench.errors import PaperbenchError, count
+
+if TYPE_CHECKING:
+    from paperbench.api import Plan
+    from paperbench.bench.cost import Cost
 
 SUMMARY = "train the cells of a table, then print it"
 DESCRIPTION = (
@@ -57,14 +62,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="list the runs and stop; needs the data set, as run ids depend on its contents",
+        help="list the runs, with the time for those on photographs, and stop; without the data, the status of the "
+        "runs is unknown, as their ids depend on it",
     )
     add_shared(parser, "--data", "--results", "--tables")
 
 
+def _print_plan(plan: Plan, cost: Cost | None) -> None:
+    """Print the runs, how long they take, and what to do next."""
+    from paperbench.report.grid import paragraph
+
+    print(plan.listing(cost))
+    if plan.missing_data:
+        print(paragraph("Status unknown: which runs are done cannot be told without their data, on which ids depend."))
+    for error in plan.missing_data:
+        print(f"\n{error}")
+    after = "get the data, then " if plan.missing_data else ""
+    if plan.remaining:
+        print(f"\n{paragraph(f'Next: {after}give the same command without --dry-run.')}")
+    else:
+        print(f"\nNext, print the report:\n{plan.compare_command}")
+
+
 def execute(args: argparse.Namespace) -> int:
     from paperbench import api
-    from paperbench.report.grid import paragraph
     from paperbench.report.progress import Progress
 
     plan = api.plan(
@@ -81,17 +102,22 @@ def execute(args: argparse.Namespace) -> int:
         max_seconds=args.max_seconds,
         incompatible=args.incompatible,
         root=args.tables,
+        needs_data=not args.dry_run,
     )
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for warning in plan.warnings:
         print(f"paperbench: warning: {warning}", file=sys.stderr)
+    cost = None
+    try:
+        cost = plan.cost(only_if_long=not args.dry_run)
+    except PaperbenchError as error:
+        print(f"paperbench: warning: how long this takes could not be measured: {error}", file=sys.stderr)
     if args.dry_run:
-        last = f"Next, print the report:\n{plan.compare_command}"
-        if plan.remaining:
-            last = paragraph("Next: give the same command without --dry-run.")
-        print(f"{plan}\n\n{last}")
+        _print_plan(plan, cost)
         return 0
+    if cost:
+        print(f"paperbench: {cost}", file=sys.stderr)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     outcome = api.run(plan, progress)
     left, failed = len(outcome.remaining), len(outcome.failed)

@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from paperbench.catalogue import DATASETS
+
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 
@@ -46,6 +48,29 @@ class Dataset:
     def num_test(self) -> int:
         """Number of images to test on."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MissingDataset(Dataset):
+    """Stands in for a data set that cannot be loaded, so that runs on it can be listed. Their ids are wrong.
+
+    Attributes:
+        error: Why it cannot be loaded, and what to do.
+    """
+
+    error: str
+
+    @property
+    def fingerprint(self) -> str:
+        return f"missing {self.key}"
+
+    @property
+    def num_train(self) -> int:
+        return DATASETS[self.key].train_images
+
+    @property
+    def num_test(self) -> int:
+        return DATASETS[self.key].test_images
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,10 @@ def load_photos() -> PhotoDataset:
         atexit.register(directory.cleanup)
         root = Path(directory.name)
         _write_tiles(root)
-    test = DATASETS["photos"].test_images
-    train = len(CLASSES) * _ROWS * _COLUMNS - test
-    published = Published(CLASSES, train=train, test=test, test_per_class=len(_TEST_TILES), median_bytes=1_000)
+    info = DATASETS["photos"]
+    published = Published(
+        CLASSES, info.train_images, info.test_images, test_per_class=len(_TEST_TILES), shorter_side=_HEIGHT
+    )
     images = index_images(root, root, io.StringIO(), threads=1, published=published).images
     return PhotoDataset(
         key="photos",

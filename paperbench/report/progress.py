@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from paperbench.errors import count, one_line
+from paperbench.errors import count, duration, one_line
 from paperbench.report.grid import MIN_WIDTH
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
@@ -20,6 +20,7 @@ from paperbench.runs.record import Record
 from paperbench.streams import Stream
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_OF_LONG_END = 60.0
 BAR_WIDTH = 10
 
 
@@ -131,12 +132,13 @@ class Progress(Observer):
             facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs")
         self.say(f"    {line.iteration:>6,}/{self._all:,}  {', '.join(facts)}")
 
-    def finishing(self) -> None:
+    def finishing(self, what: str, seconds: float | None) -> None:
+        is_long = seconds is not None and seconds >= SECONDS_OF_LONG_END
+        if self._bar is None or is_long:
+            self.say(f"    {what}{f' (about {duration(seconds)})' if seconds and is_long else ''}")
         if self._bar is not None:
-            self._facts = ["averaging BN statistics, testing"]
+            self._facts = ["final test"]
             self._refresh()
-        else:
-            self.say("    averaging BN statistics over the training set, testing")
 
     def ended(self, record: Record) -> None:
         at = f"iteration {record.iteration:,}"
@@ -185,19 +187,19 @@ class Progress(Observer):
         self._run = run
 
     def _name(self, run: PlannedRun) -> str:
-        what = f"{', '.join(run.cells)} ({run.net_name}, seed {run.seed}, run {run.id})"
+        what = f"{', '.join(run.places)} ({run.net_name}, seed {run.seed}, run {run.id})"
         return f"[{self._number}/{self._runs}] {what}"
 
     def _say_of(self, run: PlannedRun, text: str) -> None:
         """Print how a run ended."""
         self._begin(run)
-        name = f"[{self._number}/{self._runs}] {run.cells[0]}, seed {run.seed}"
+        name = f"[{self._number}/{self._runs}] {run.places[0]}, seed {run.seed}"
         self.say(f"{name if self._is_terminal else self._name(run)}: {text}")
 
     def _layout(self) -> tuple[str, int]:
         """Return tqdm's format and width: the time left for all runs, the run, the facts that fit, and a bar."""
         columns = self._width - 1  # a full line would make some terminals start another
-        run = f"[{self._number}/{self._runs}] {self._run.cells[0]}, seed {self._run.seed}" if self._run else ""
+        run = f"[{self._number}/{self._runs}] {self._run.places[0]}, seed {self._run.seed}" if self._run else ""
         facts = [f"{self._left_in_all()} left", run, f"{self._here:,}/{self._all:,}", *self._facts]
         while len(facts) > 1 and len(", ".join(facts)) > columns - BAR_WIDTH - 3:
             facts.pop()

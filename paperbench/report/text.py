@@ -90,17 +90,24 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
 
 
 def summary(report: Report) -> str:
-    """Format the cells with our results, or all cells if there are none, in at most 13 lines."""
+    """Format the cells with our results, or all cells if there are none: some, or many row by row as in the paper."""
     comparison = report.comparison
     what = "" if report.has_verdicts else ": not comparable with the paper"
     cells = [cell for cell in report.cells if cell.ours != NOTHING] or report.cells
-    shown = cells if len(cells) <= _MAX_SUMMARY_ROWS else cells[: _MAX_SUMMARY_ROWS - 1]
-    rows = [(c.compared.cell.id, published(c.compared.cell), c.ours, c.verdict) for c in shown]
-    columns = 4 if report.has_verdicts else 3
-    headers, alignment = ("cell", "paper", "ours", "verdict"), ("left", "right", "right", "left")
-    grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
-    more = f"\nand {len(cells) - len(shown)} more cells" if len(shown) < len(cells) else ""
-    return f"{comparison.table.source.table}, profile {comparison.profile}{what}\n{as_text(grid)}{more}"
+    width = 3 if report.has_verdicts else 2
+    results = {c.compared.cell.id: (published(c.compared.cell), c.ours, c.verdict)[:width] for c in cells}
+    headers, alignment = ("paper", "ours", "verdict")[:width], ("right", "right", "left")[:width]
+    grid = Grid(("cell", *headers), tuple((name, *texts) for name, texts in results.items()), ("left", *alignment))
+    columns = list(dict.fromkeys(c.compared.cell.column.id for c in cells))
+    if len(cells) > _MAX_SUMMARY_ROWS and len(columns) > 1:
+        rows = dict.fromkeys(c.compared.cell.row.id for c in cells)
+        grid = Grid(
+            ("row", *(f"{column}, {header}" for column in columns for header in headers)),
+            tuple((r, *(text for c in columns for text in results.get(f"{r}/{c}", ("",) * width))) for r in rows),
+            ("left", *alignment * len(columns)),
+            ("key", *(column for column in columns for _ in headers)),
+        )
+    return f"{comparison.table.source.table}, profile {comparison.profile}{what}\n{as_text(grid)}"
 
 
 def _short_claims(report: Report) -> Iterator[str]:

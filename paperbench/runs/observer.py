@@ -32,8 +32,13 @@ class Observer:
     def logged(self, line: HistoryLine) -> None:
         """A history line was written."""
 
-    def finishing(self) -> None:
-        """The final test starts."""
+    def finishing(self, what: str, seconds: float | None) -> None:
+        """The final averaging of BN statistics and the final tests start.
+
+        Args:
+            what: What is averaged and tested.
+            seconds: How long it takes, if that is known.
+        """
 
     def ended(self, record: Record) -> None:
         """A run has ended or paused."""

@@ -39,6 +39,13 @@ class PlannedRun:
         return self.spec.run_id(self.seed)
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """The cells that use this run, with the row's id in place of several cells of a row."""
+        rows = [cell.split("/")[0] for cell in self.cells]
+        pairs = zip(self.cells, rows, strict=True)
+        return tuple(dict.fromkeys(row if rows.count(row) > 1 else cell for cell, row in pairs))
+
+    @property
     def net_name(self) -> str:
         return str(self.reference)
 

@@ -11,7 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from paperbench.errors import DataError, RunError, summarize_error, without_paths
+from paperbench.architecture import macs
+from paperbench.catalogue import DATASETS
+from paperbench.errors import DataError, RunError, count, summarize_error, without_paths
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
@@ -39,6 +41,9 @@ from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
+
+_SLOW_PERIODS = 2
+"""Periods between log lines in which training waits for images before that is said; it always waits for the first."""
 
 
 class RunSession:
@@ -95,6 +100,7 @@ class RunSession:
             *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device),
             recompute=recompute,
             between_batches=limits.raise_if_signalled,
+            announce=warn,
         )
         candidates = engine_candidates(
             engine,
@@ -110,6 +116,8 @@ class RunSession:
             self._load(checkpoint.state)
             self._warn_if_arithmetic_changed()
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
+        self._test_seconds: float | None = None
+        self._slow_periods = 0
         directory.clear_leftovers()
         directory.write_history(self.history)
 
@@ -171,11 +179,26 @@ class RunSession:
         record, checkpoint = self._save()
         if self.trainer.iteration < self.run.recipe.iterations or self.divergence:
             return record
-        self._observer.finishing()
+        self._observer.finishing(*self._final_work())
         try:
             return self._finish(checkpoint)
         except Interrupted:
             return record
+
+    def _final_work(self) -> tuple[str, float | None]:
+        """Return what `_finish` averages and tests, and how long it takes, going by the last test; None without one."""
+        recipe, dataset = self.run.recipe, self.run.dataset
+        sizes = [one.crop for one in recipe.evaluations.values()] or [DATASETS[dataset.key].size]
+        tests = {1: "", 2: " twice"}.get(len(sizes), f" {len(sizes)} times")
+        what = f"testing {count(dataset.num_test, 'image')}{tests}"
+        images = [(dataset.num_test, size) for size in sizes]
+        if recipe.batch_norm.at_test == "reestimated":
+            what = f"averaging BN statistics over {count(dataset.num_train, 'training image')}, {what}"
+            images.append((dataset.num_train, recipe.photographs.crop if recipe.photographs else sizes[0]))
+        if self._test_seconds is None:
+            return what, None
+        last_test = dataset.num_test * macs(self.run.net, sizes[0])
+        return what, self._test_seconds * sum(n * macs(self.run.net, size) for n, size in images) / last_test
 
     def _log_if_due(self) -> None:
         """Test if a test is due, and write a history line if one is due at this iteration.
@@ -190,10 +213,16 @@ class RunSession:
         if iteration == self._last_logged or not (is_test_due or iteration % monitoring.log_every == 0):
             return
         window, tested = self.trainer.training_metrics(), None
+        if advice := self.trainer.feed.advice():
+            self._slow_periods += 1
+            if self._slow_periods == _SLOW_PERIODS:
+                self._observer.warned(self.run, advice)
         if not math.isfinite(window.loss):
             self.divergence = self._divergence(self._find_divergence())
         elif is_test_due:
+            began = time.monotonic()
             tested = self.trainer.test(self._limits.raise_if_signalled)
+            self._test_seconds = time.monotonic() - began
             best = self.best_test_error
             self.best_test_error = tested.error if best is None else min(tested.error, best)
         images = self.run.dataset.num_train
@@ -238,6 +267,8 @@ class RunSession:
         self.directory.write_record(record)
         if self.divergence or has_finite_state(self.trainer):  # else an older one is needed to locate it
             self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
+        if advice := self.trainer.feed.advice():
+            self._observer.warned(self.run, advice)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - started
         return record, checkpoint

@@ -53,6 +53,7 @@ class Trainer:
         compile_options: Further arguments of `compile_units`.
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         between_batches: Called regularly while the data are prepared; may raise to abort.
+        announce: Is told how far a long pass over the training images is.
 
     Attributes:
         model: The net as a module.
@@ -77,6 +78,7 @@ class Trainer:
         *,
         recompute: bool = False,
         between_batches: Callable[[], None] = no_interrupt,
+        announce: Callable[[str], None] = lambda _: None,
     ) -> None:
         if dataset.num_train < recipe.batch_norm.group:
             raise PaperbenchError(
@@ -95,7 +97,7 @@ class Trainer:
         if precision == "bf16-fp32-stream":
             keep_stream_in_fp32(self.model)
         self._num_images = dataset.num_train
-        self.feed = make_feed(dataset, recipe, seed, device, self.layout, between_batches)
+        self.feed = make_feed(dataset, recipe, seed, device, self.layout, between_batches, announce)
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
         self._metrics = MetricAccumulator(device)
         self._engine = self._make_engine(engine)
@@ -118,7 +120,10 @@ class Trainer:
 
     def step(self) -> None:
         """Run one iteration. The first one may compile or capture the step."""
-        self._optimiser.set_rate(self.recipe.rate_at(self.iteration))
+        rate = self.recipe.rate_at(self.iteration)
+        if self.iteration and rate != self.recipe.rate_at(self.iteration - 1):
+            self.feed.training.choices(self.iteration)  # if an image is missing, before the momentum is scaled
+        self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
         self._metrics.count(self._batch_size(self.iteration))
         self.iteration += 1

@@ -13,10 +13,11 @@ import pytest
 
 from paperbench import api
 from paperbench.api import wait_without_spinning
+from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from tests.cli.conftest import ONE_CELL, Run
-from tests.helpers import ROOT, change_yaml
+from tests.helpers import ROOT, change_yaml, copy_of_photo_specs
 from tests.training.gpus import GPU, OLD_DRIVER, with_gpus
 
 DRY_RUN = ("--profile", "smoke", "--dry-run", "--device", "cpu")
@@ -40,6 +41,45 @@ def test_dry_run_lists_the_runs_and_writes_nothing(run: Run, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
     _, out, _ = run("run", "table2", *DRY_RUN, "--cells", "preact/resnet110", "--stop-at", 1)
     assert "\n1 run, 1 iteration to do, about " in out
+
+
+@pytest.mark.parametrize(("table", "command"), [("table2", "data download cifar10"), ("table5", "data index imagenet")])
+def test_dry_run_without_data_lists_the_runs_and_says_how_to_get_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, table: str, command: str
+) -> None:
+    monkeypatch.setattr("paperbench.bench.cost.estimate", lambda *_, **__: None)
+    code, out, err = run("run", table, "--dry-run", "--device", "cpu", "--seeds", 1)
+    assert (code, err) == (0, "")
+    runs = {"table2": 10, "table5": 7}[table]
+    assert out.count(" unknown ") == runs
+    assert f"\n{runs} runs, at most " in out
+    assert f"`paperbench {command} " in out
+    assert out.endswith("\nNext: get the data, then give the same command without --dry-run.\n")
+
+
+def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
+    plan = api.plan("table2", tmp_path / "r", device="cpu", data=tmp_path, needs_data=False)
+    with pytest.raises(PaperbenchError, match="CIFAR-10 not found in the directory"):
+        api.run(plan)
+    assert not (tmp_path / "r").exists()
+
+
+def test_rows_of_table5_on_request_are_planned_only_by_name(tmp_path: Path) -> None:
+    usual, named = (
+        api.plan("table5", tmp_path, profile="smoke", device="cpu", cells=cells).runs
+        for cells in ("*", "resnet101_conv_shortcut")
+    )
+    assert len(usual) == 4
+    assert [run.net_name for run in named] == ["original_resnet101(shortcut='conv', depth=50)"]
+    assert named[0].id not in {run.id for run in usual}
+
+
+@pytest.mark.full
+def test_row_of_table5_on_request_trains_by_name(run: Run, tmp_path: Path) -> None:
+    specs = copy_of_photo_specs(tmp_path / "specs", crop=16)
+    command = ("run", "table5", "--tables", specs, "--profile", "smoke", "--device", "cpu", "--stop-at", 1)
+    assert run(*command, "--cells", "resnet101_conv_shortcut", "--results", tmp_path / "r")[0] == 0
+    assert only_record(tmp_path / "r").net == "original_resnet101(shortcut='conv', depth=50)"
 
 
 def test_gpu_that_auto_passes_over_is_named_on_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def train(run: PlannedRun, stream: TextIO, goal: int = 80, **ending: object) -> 
     progress.logged(line(20, None))
     progress.logged(line(40, 78.61))
     if not ending:
-        progress.finishing()
+        progress.finishing("averaging BN statistics over 9 training images, testing 4 images", 59.0)
     progress.ended(a_record(**ending))
     return progress
 
@@ -97,7 +97,7 @@ def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None
     assert "40/80  lr 0.1, train loss 1.1700, error 41.52 %, test error 78.61 %, " in lines[3]
     assert " left in this run, " in lines[3]
     assert lines[3].endswith(" in all runs")
-    assert lines[4].strip() == "averaging BN statistics over the training set, testing"
+    assert lines[4].strip() == "averaging BN statistics over 9 training images, testing 4 images"
     assert lines[5].strip() == "test error 6.50 % (moving averages 6.75 %), took 0:12"
     assert len(lines) == 6  # none for iteration 20: no test, and no ten seconds since the last line
 
@@ -262,6 +262,24 @@ def test_comparison_of_engines_warns_of_compilation(run: PlannedRun) -> None:
         f"    {run.id}: comparing the first steps of engine graph with eager ones",
         "    engine compile: the run started with it; compiling can take minutes",
     ]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_long_final_phase_says_how_long_it_takes(run: PlannedRun, is_terminal: bool) -> None:
+    stream = io.StringIO()
+    with terminal(100) as (on_terminal, screen):
+        progress = Progress([(run, 80)], 1, on_terminal if is_terminal else stream)
+        progress.started(run, 0, 80, "eager", "a reason")
+        progress.finishing("testing 50,000 images twice", 2_400.0)
+        lines = screen.lines() if is_terminal else stream.getvalue().splitlines()
+    assert "    testing 50,000 images twice (about 40 minutes)" in lines
+
+
+def test_row_stands_for_its_cells_if_they_share_the_run(run: PlannedRun) -> None:
+    stream = io.StringIO()
+    progress = Progress([], 1, stream)
+    progress.skipped(replace(run, cells=("a/top1", "b/top1", "a/top5", "c/top1")), "someone is training it")
+    assert stream.getvalue().startswith("[1/1] a, b/top1, c/top1 (preact_resnet110(depth=14), seed 0, run ")
 
 
 def test_text_of_others_stays_in_one_line(run: PlannedRun) -> None:

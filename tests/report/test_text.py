@@ -426,6 +426,13 @@ def test_summary_lists_cells_with_runs_in_few_lines(numbers: Comparison, tables:
     assert row(text, "preact/resnet110") == ["preact/resnet110", "6.37", "12.00"]
 
 
+def test_summary_of_many_cells_lists_them_row_by_row(tables: dict[str, Table]) -> None:
+    lines = summary(Report(compared(tables["table5"]))).splitlines()
+    found = [line.split() for line in lines]
+    assert ["original_resnet152_224", "23.0", "-", "not", "run", "6.7", "-", "not", "run"] in found
+    assert len(lines) <= 17
+
+
 def test_markdown_escapes_html_and_links_everywhere(table2: Table) -> None:
     titled = replace(table2.experiment, case="a <b>|c", title="T <script>")
     row_ = replace(titled.rows[0], title="x | <i>y")

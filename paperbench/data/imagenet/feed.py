@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -11,22 +12,26 @@ from torch import Tensor
 from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops
 from paperbench.data.imagenet.colours import ColourChoices, ColourTransform
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.data.imagenet.mean_image import mean_image
+from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.loader import Batch, Choices
+from paperbench.errors import duration
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 
-_MEAN_BATCH = 64
+_SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
+"""When a pass over the training images is first announced, and then after as much time again, but at most so much."""
 
 
 class PhotoFeed:
     """The feed of photographs; see `data.feed.Feed`.
 
     Args:
-        between_batches: Called regularly while a mean image is computed; may raise to abort.
+        between_batches: Called regularly while images are read, but not by `training`; may raise to abort.
+        announce: Is told how far a long pass over the training images is.
 
     Raises:
-        PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
+        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
+            cannot be kept.
     """
 
     def __init__(
@@ -37,21 +42,24 @@ class PhotoFeed:
         device: torch.device,
         layout: torch.memory_format,
         between_batches: Callable[[], None],
+        announce: Callable[[str], None],
     ) -> None:
         assert recipe.photographs  # noqa: S101  (tables are checked for it)
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
-        self._seed, self._device, self._layout, self._between_batches = seed, device, layout, between_batches
+        self._seed, self._device, self._layout = seed, device, layout
+        self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
+        self._means: dict[Evaluation, Tensor] = {}
         scale = self._settings.mean_image_scale
-        values = self._input_values(Evaluation(self._settings.crop, scale) if scale else None)
+        values = self._input_values(
+            Evaluation(self._settings.crop, scale) if scale else None, *recipe.evaluations.values()
+        )
         mean = values.mean((0, 1)) if isinstance(values, Tensor) else torch.tensor(values.mean)
         std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
         self.mean, self.std = mean.view(3, 1, 1), std.view(3, 1, 1)
         self._training_transform = self._transform(values)
-        # Beside training on a CPU, one thread makes crops fast enough.
-        threads = 1 if device.type == "cpu" else processors()
         crops = self._training_crops(recipe.batch_size, "training")
-        self.training = PhotoBatches(crops, self._training_transform, device, threads)
+        self.training = PhotoBatches(crops, self._training_transform, device, training_threads(device))
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
         if evaluation is None:
@@ -64,12 +72,14 @@ class PhotoFeed:
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
-        left = len(self._dataset.train) // group * group
+        done, total = 0, len(self._dataset.train) // group * group
+        tell = self._progress("averaging BN statistics")
         for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
-            pixels, _, *colours = (part[:left] for part in _on_device(crops, self._device))
+            pixels, _, *colours = (part[: total - done] for part in _on_device(crops, self._device))
             yield self._training_transform(pixels, ColourChoices(*colours))
-            left -= len(pixels)
-            if not left:
+            done += len(pixels)
+            tell(done)
+            if done == total:
                 return
 
     def advice(self) -> str | None:
@@ -89,17 +99,38 @@ class PhotoFeed:
             purpose=purpose,
         )
 
-    def _input_values(self, evaluation: Evaluation | None) -> ChannelValues | Tensor:
-        """Return the recipe's values per channel, or else the mean image of the training images' central crops."""
+    def _input_values(self, evaluation: Evaluation | None, *others: Evaluation) -> ChannelValues | Tensor:
+        """Return the recipe's values per channel, or else the mean image of the training images' central crops.
+
+        Args:
+            others: Evaluations whose mean images will be needed, too.
+        """
         if isinstance(self._recipe.input, ChannelValues):
             return self._recipe.input
         if evaluation is None:
             raise ValueError("a mean image has a scale")
-        crops = CentralCrops(self._dataset.train, self._settings, evaluation, batch_size=_MEAN_BATCH)
-        return mean_image(crops, self._dataset.fingerprint, self._dataset.directory, self._stream)
+        if evaluation not in self._means:
+            told = self._progress("mean image, computed once")
+            self._means |= mean_images(self._dataset, self._settings, (evaluation, *others), told)
+        return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
         return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
+
+    def _progress(self, what: str) -> Callable[[int], None]:
+        """Return a function that is told how many training images a pass has read, and announces it now and then."""
+        began, next_at, total = time.monotonic(), _SECONDS_TO_FIRST, len(self._dataset.train)
+
+        def tell(done: int) -> None:
+            nonlocal next_at
+            self._between_batches()
+            seconds = time.monotonic() - began
+            if seconds >= next_at:
+                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
+                left = duration(seconds * max(0, total - done) / done)
+                self._announce(f"{what}: {done:,} of {total:,} training images, about {left} left")
+
+        return tell
 
     def _stream(self, source: CropSource) -> Iterator[Crops]:
         """Yield the batches of a source; each is valid until the next."""
@@ -107,6 +138,11 @@ class PhotoFeed:
             for crops in stream:
                 self._between_batches()
                 yield crops
+
+
+def training_threads(device: torch.device) -> int:
+    """Return the number of threads that make crops beside training."""
+    return 1 if device.type == "cpu" else processors()  # a CPU has enough to do, and one thread is fast enough for it
 
 
 class PhotoBatches:
@@ -121,16 +157,19 @@ class PhotoBatches:
         self.device = device
         self._source, self._transform, self._threads = source, transform, threads
         self._stream: CropStream | None = None
-        self._next = 0
+        self._last: int | None = None
+        self._choices: Choices = ()
 
     def choices(self, iteration: int) -> Choices:
-        if self._stream is None or iteration != self._next:
-            self.close()
-            is_on_gpu = self.device.type == "cuda"
-            self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
-        crops = next(self._stream)
-        self._next = iteration + 1
-        return _on_device(crops, self.device)
+        last, self._last = self._last, None  # in case that the batch cannot be made
+        if iteration != last:
+            if self._stream is None or last is None or iteration != last + 1:
+                self.close()
+                is_on_gpu = self.device.type == "cuda"
+                self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
+            self._choices = _on_device(next(self._stream), self.device)
+        self._last = iteration
+        return self._choices
 
     def make(self, choices: Choices) -> Batch:
         pixels, labels, *colours = choices
@@ -145,7 +184,7 @@ class PhotoBatches:
     def close(self) -> None:
         if self._stream:
             self._stream.close()
-            self._stream = None
+        self._stream, self._last, self._choices = None, None, ()
 
 
 def _on_device(crops: Crops, device: torch.device) -> Choices:
