@@ -22,8 +22,13 @@ FILES = {
 BREAKING: dict[str, list[dict[str, Any]]] = {
     "experiment": [{"seeds": 0}, {"rows": []}, {"titel": "x"}, {"table": "a/b"}, {"precision": "fp23"}],
     "expected": [{"cells": {"a": {"b": 101}}}, {"cells": {"a": {"b": {"valu": 1}}}}, {"source": {"paper": "x"}}],
-    "recipe": [{"momentum": 1}, {"drops": {"at": [1]}}, {"silent": "x"}, {"batch_size": 1.5}],
-    "profiles": [{"profiles": {"paper": {}}}, {"profiles": {"paper": {"title": "x", "seeds": 0}}}],
+    "recipe": [{"momentum": 1}, {"drops": {"at": [1]}}, {"silent": "x"}, {"evaluations": {"a": {"crop": 1}}}],
+    "profiles": [
+        {"profiles": {"paper": {}}},
+        {"profiles": {"paper": {"title": "x", "seeds": 0}}},
+        {"profiles": {"small": {"title": "x", "dataset": "digits"}}},
+        {"profiles": {"small": {"title": "x", "datasets": {"digits": {"recipe": {}}}}}},
+    ],
 }
 
 
