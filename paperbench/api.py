@@ -8,7 +8,7 @@
     print(plan)
     judged = paperbench.run(plan).judged
 
-Only `plan` and `run` load torch and timm.
+Only `plan`, `run` and `evaluate` load torch and timm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from paperbench.runs.executor import Incompatible
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
+    from paperbench.training.evaluation import EvaluationMetrics
 
 
 class JudgedTable:
@@ -560,3 +561,15 @@ def run(plan: Plan, observer: Observer | None = None) -> Outcome:
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
     return Outcome(plan, judged, failed, left, is_cut_short, limits.signal)
+
+
+def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:
+    """Test a net; see `runs.evaluate.prepare` for its names and the options.
+
+    Raises:
+        PaperbenchError: The net is unknown, or its weights or the images are missing or do not fit.
+    """
+    wait_without_spinning()
+    from paperbench.runs.evaluate import prepare
+
+    return prepare(net, **options).test()

@@ -34,10 +34,11 @@ def tensor_file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     _require_memory(2 * sum(tensor.nbytes for tensor in on_cpu.values()))
     data = safetensors.torch.save(on_cpu, dict(metadata))
+    del on_cpu
     values = _values_offset(data)
     header = json.dumps(json.loads(data[8:values]), sort_keys=True).encode()
     header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[values:]
+    return b"".join((len(header).to_bytes(8, "little"), header, memoryview(data)[values:]))
 
 
 def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -17,8 +17,9 @@ import numpy as np
 import yaml
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs.record import Code, DataFacts, Divergence, Environment, Files, Record, Result, Session
+from paperbench.runs.record import Code, DataFacts, Divergence, Environment, Files, Measured, Record, Result, Session
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -201,6 +202,15 @@ def a_record(**changes: Any) -> Record:
         "files": Files(4, "0" * 64, CHECKPOINT, "0" * 64 if status == "finished" else None),
     }
     return Record(**{**values, **changes})
+
+
+CROP224, CROP320 = Evaluation(224, 256), Evaluation(320, 320)
+
+
+def a_photo_record() -> Record:
+    """Return the record of a run whose net was tested in two ways."""
+    measured = Measured(CROP224, 23.0, 6.7, 0.9), Measured(CROP320, 21.3, 5.5, 0.8)
+    return a_record(result=Result(23.0, 0.9, 24.0, 1.0, 23.5, measured), evaluations=(CROP224, CROP320))
 
 
 def json_with_hash(values: dict[str, Any]) -> str:

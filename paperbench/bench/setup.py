@@ -53,7 +53,7 @@ def bench_training(name: str, batch_size: int, device: torch.device) -> Training
     net = resolve(name)
     if FAMILIES[net.family].size != IMAGE_SIZE:
         raise PaperbenchError(
-            f"{name} takes photographs, and this measures nets for {IMAGE_SIZE}-pixel images. Leave it out: `paperbench "
+            f"{name} takes photographs, and this measures nets for {IMAGE_SIZE} pixels. Leave it out. `paperbench "
             "run table5 --dry-run` measures a step on photographs."
         )
     dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)

@@ -12,14 +12,28 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import paperbench
-from paperbench.cli import bench, compare, data, doctor, list_tables, models, plan, record, run, schema, show, verify
+from paperbench.cli import (
+    bench,
+    compare,
+    data,
+    doctor,
+    evaluate,
+    list_tables,
+    models,
+    plan,
+    record,
+    run,
+    schema,
+    show,
+    verify,
+)
 from paperbench.errors import PaperbenchError, nearest, one_line
 from paperbench.streams import standard_streams
 
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
     "Train": {"plan": plan, "run": run},
-    "Compare": {"compare": compare, "record": record, "verify": verify},
+    "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate},
     "Utilities": {"doctor": doctor, "bench": bench, "data": data, "schema": schema},
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""

@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
         usual = table.table.seeds_in(table.table.profiles.named("paper"))
         noise = "" if args.noise == "table" else f" --noise {args.noise}"
         judge = f"{command_for('compare', args)}{noise}" if noise or outlook.planned != usual else ""
-        args.cells, args.seeds = [runs[0].cell], runs[0].total if runs[0].total != usual else None
+        args.cells, args.seeds = [runs[0].cells[0]], runs[0].total if runs[0].total != usual else None
         print(f"\nTrain the first of these:\n{command_for('run', args)}")  # unwrapped, so that it can be copied
         if judge:
             print(f"Then compare with the options that you planned with:\n{judge}")

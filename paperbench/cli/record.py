@@ -10,6 +10,7 @@ from paperbench.cli.arguments import add_shared, command_for
 from paperbench.errors import PaperbenchError, listing, nearest
 
 if TYPE_CHECKING:
+    from paperbench.runs.external import ExternalResult
     from paperbench.specs.cell import Cell
     from paperbench.specs.experiment import Setting
     from paperbench.specs.table import Table
@@ -43,11 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.report.report import percent
-    from paperbench.runs.external import ExternalResult, write_external
-    from paperbench.runs.hashed import SCHEMA
     from paperbench.specs.table import find_spec_root, load_table
-    from paperbench.typed import TypedError, from_json
 
     if args.error is not None and 0 < args.error < 1 and not args.below_1_percent:
         raise PaperbenchError(
@@ -55,8 +52,23 @@ def execute(args: argparse.Namespace) -> int:
             f"`--error {100 * args.error:g}`, or add --below-1-percent if {args.error:g} % is right."
         )
     table = load_table(args.table, find_spec_root(args.tables))
-    cell = _one_cell(table, args.cell)
-    setting = _setting(cell, args.setting)
+    cell = one_cell(table, args.cell)
+    enter(make_result(args, table, cell, one_setting(cell, args.setting), args.error), args)
+    return 0
+
+
+def make_result(
+    args: argparse.Namespace, table: Table, cell: Cell, setting: Setting, error: float | None
+) -> ExternalResult:
+    """Return an external result with the seed and source of the arguments.
+
+    Raises:
+        PaperbenchError: They are no seed and source.
+    """
+    from paperbench.runs.external import ExternalResult
+    from paperbench.runs.hashed import SCHEMA
+    from paperbench.typed import TypedError, from_json
+
     values = {
         "schema": SCHEMA,
         "kind": "external",
@@ -65,23 +77,29 @@ def execute(args: argparse.Namespace) -> int:
         "setting": setting.label,
         "experiment": table.experiment_digest(cell, setting),
         "seed": args.seed,
-        "error": args.error,
+        "error": error,
         "source": args.source,
     }
     try:
-        result = from_json(ExternalResult, json.dumps(values))
-    except TypedError as error:
-        found = (f"--{p.path[0]} {p.message}" if p.path else p.message for p in error.problems)
-        raise PaperbenchError(" ".join(found)) from error
+        return from_json(ExternalResult, json.dumps(values))
+    except TypedError as problem:
+        found = (f"--{p.path[0]} {p.message}" if p.path else p.message for p in problem.problems)
+        raise PaperbenchError(" ".join(found)) from problem
+
+
+def enter(result: ExternalResult, args: argparse.Namespace) -> None:
+    """Write an external result into the results directory, and say so."""
+    from paperbench.report.report import percent
+    from paperbench.runs.external import write_external
+
     path = write_external(args.results, result)
-    label = f" ({setting.label})" if setting.label else ""
+    label = f" ({result.setting})" if result.setting else ""
     outcome = "diverged" if result.error is None else f"{percent(result.error)} %"
-    print(f"Recorded {table.id} {cell.id}{label}, seed {result.seed}: {outcome}\nin {path}")
+    print(f"Recorded {result.table} {result.cell}{label}, seed {result.seed}: {outcome}\nin {path}")
     print(f"Next: `{command_for('compare', args)}`")
-    return 0
 
 
-def _one_cell(table: Table, cell_id: str) -> Cell:
+def one_cell(table: Table, cell_id: str) -> Cell:
     """Return the cell with an id; a pattern or a part of an id is refused with the cells that it matches."""
     cells = table.cells(cell_id, on_request=True)
     if cells[0].id != cell_id:
@@ -89,7 +107,7 @@ def _one_cell(table: Table, cell_id: str) -> Cell:
     return cells[0]
 
 
-def _setting(cell: Cell, label: str | None) -> Setting:
+def one_setting(cell: Cell, label: str | None) -> Setting:
     """Return the setting with a label; only cells with several nets need one."""
     known = {setting.label: setting for setting in cell.settings}
     if len(known) == 1 and label is not None:

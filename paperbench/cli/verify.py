@@ -61,7 +61,8 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError(f"{results} {what}. Name a results directory (`--results DIR`).")
     if not any((results / name).is_dir() for name in ("runs", "external")):
         raise PaperbenchError(f"{results} has neither runs/ nor external/. Name a results directory (`--results DIR`).")
-    store, datasets = Store(results), _load_datasets(args.data) if args.rerun else []
+    store = Store(results)
+    datasets = _load_datasets(store, args.data) if args.rerun else []
     runs = verify(store, datasets)
     externals, complaints = read_externals(results)
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in runs).items()))
@@ -89,15 +90,17 @@ def _print(text: str) -> None:
     print(one_line(text), flush=True)
 
 
-def _load_datasets(directory: Path | None) -> list[Dataset]:
-    """Load the data sets that are at hand."""
+def _load_datasets(store: Store, directory: Path | None) -> list[Dataset]:
+    """Load the data sets that are at hand and have as many classes as a recorded net."""
     from paperbench.catalogue import DATASETS
     from paperbench.data.sources import data_directory, load_dataset
 
+    classes = {record.spec.net.get("num_classes") for record in store.records()[0]}
     datasets: list[Dataset] = []
-    for key in DATASETS:
-        with suppress(PaperbenchError):
-            datasets.append(load_dataset(key, data_directory(directory)))
+    for key, info in DATASETS.items():
+        if info.num_classes in classes:
+            with suppress(PaperbenchError):
+                datasets.append(load_dataset(key, data_directory(directory)))
     return datasets
 
 
@@ -130,7 +133,7 @@ def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], reco
         checked += 1
         dataset, directory = by_fingerprint[record.data.fingerprint], store.directory(record.run)
         try:
-            rerun = rerun_prefix(record, directory.history(), dataset, device, rng)
+            rerun = rerun_prefix(record, directory.history(), dataset, device, rng, _print)
             retrained, agrees = retrained + 1, agrees and rerun.holds
             _print(f"retrained: {_describe_rerun(rerun, device)}")
         except DisprovedError as error:
@@ -147,9 +150,9 @@ def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], reco
             )
             continue
         try:
-            tested = retest(record, directory.weights_file, dataset, device)
-            agrees = agrees and tested.holds
-            _print(f"tested: {_describe_retest(tested, device)}")
+            for tested in retest(record, directory.weights_file, dataset, device):
+                agrees = agrees and tested.holds
+                _print(f"tested: {_describe_retest(tested, device)}")
         except DisprovedError as error:
             agrees = False
             _print(f"problem: {error}")
@@ -176,13 +179,14 @@ def _describe_rerun(rerun: Rerun, device: torch.device) -> str:
 def _describe_retest(retest: Retest, device: torch.device) -> str:
     from paperbench.runs.rerun import LOSS_TOLERANCE
 
-    text = f"{retest.run}, its saved net on {device}: "
+    how = f", {retest.evaluation}" if retest.evaluation else ""
+    text = f"{retest.run}, its saved net on {device}{how}: "
     if retest.is_identical:
-        return text + "test error and test loss equal the recorded ones, bit for bit."
-    text += (
-        f"the test error differs from the record by {count(retest.changed, 'image')} of {retest.images:,}, the test "
-    )
-    text += f"loss by {retest.deviation:.2%}"
+        return text + f"{', '.join(retest.changed)} and test loss equal the recorded ones, bit for bit."
+    (first, changed), *others = retest.changed.items()
+    text += f"the {first} differs from the record by {count(changed, 'image')} of {retest.images:,}, "
+    text += "".join(f"the {name} by {count(images, 'image')}, " for name, images in others)
+    text += f"the test loss by {retest.deviation:.2%}"
     return text + _judgement(
         retest,
         f"{count(retest.allowed, 'image')} and {LOSS_TOLERANCE:.1%}",

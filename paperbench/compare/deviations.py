@@ -51,6 +51,8 @@ def find_deviations(table: Table, profile: Profile, compared: Iterable[CellCompa
             one for record, data in records for one in _of_record(record, data, recipe, printed, cell.dataset)
         ]
         differences += _by_profile(cell, paper, profile, recipe, printed)
+        theirs, ours = (str(table.evaluation_in(one, cell)) for one in (paper, profile))
+        differences += [("tested on", theirs, ours)] if theirs != ours else []
         differences += [(_title(name), "", format_value(recipe.value_of(name))) for name in printed.silent]
         differences += [one for setting, _ in shown for one in _of_net(cell.net_in(profile, setting))]
         for one in differences:
@@ -111,9 +113,8 @@ def _by_profile(cell: Cell, paper: Profile, profile: Profile, recipe: Recipe, pr
         yield "depth", str(depth), str(reduced)
     theirs, ours = (dict(_flat(one.defining_values())) for one in (printed, recipe))
     for name in dict.fromkeys([*theirs, *ours]):
-        values = format_value(theirs.get(name)), format_value(ours.get(name))
-        if values[0] != values[1] and name != "batch_norm.group":  # in _of_record
-            yield _title(name), *values
+        if theirs.get(name) != ours.get(name) and name != "batch_norm.group":  # in _of_record
+            yield _title(name), format_value(theirs.get(name)), format_value(ours.get(name))
 
 
 def _flat(values: dict[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:

@@ -1,7 +1,8 @@
 """What runs would decide: chances of verdicts and claims, simulated with the rules of the comparison.
 
-Runs are independent normal numbers of one standard deviation. The published median is simulated, too, except where the
-runs at hand are compared with the number that the paper prints.
+Runs are independent normal numbers of one standard deviation; so are the errors of one run that several cells show,
+such as top-1 and top-5. The published median is simulated, too, except where the runs at hand are compared with the
+number that the paper prints.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Target:
         published_runs: Number of runs behind the published median.
         published_std: Their standard deviation in percentage points, or None if not printed.
         resolution: Step to which errors are rounded, in percentage points.
-        dataset: Cells share their noise with others of the same data set.
+        dataset, metric: Cells share their noise with others of the same data set and metric.
     """
 
     tolerance: float = 0.5
@@ -55,10 +56,12 @@ class Target:
     published_std: float | None = None
     resolution: float = 0.01
     dataset: str = ""
+    metric: str = "top1"
 
     @classmethod
     def of(cls, cell: Cell) -> Target:
-        return cls(cell.tolerance, cell.published_runs, cell.expected.std, cell.resolution, cell.dataset)
+        published = cell.published_runs, cell.expected.std, cell.resolution
+        return cls(cell.tolerance, *published, cell.dataset, cell.column.metric)
 
 
 def priors_of(samples: Sequence[Floats], targets: Sequence[Target], rule: Rule) -> list[Prior]:
@@ -68,9 +71,9 @@ def priors_of(samples: Sequence[Floats], targets: Sequence[Target], rule: Rule) 
         samples: Errors of each cell, of shape (tables, runs); the number of runs may differ.
     """
     found = [NO_PRIOR] * len(samples)
-    for dataset in {target.dataset for target in targets} if rule == "table" else ():
-        is_in = [target.dataset == dataset for target in targets]
-        cells = [i for i, sample in enumerate(samples) if is_in[i] and sample.shape[-1] >= MIN_RUNS]
+    kinds = [(target.dataset, target.metric) for target in targets]
+    for kind in set(kinds) if rule == "table" else ():
+        cells = [i for i, sample in enumerate(samples) if kinds[i] == kind and sample.shape[-1] >= MIN_RUNS]
         if cells:
             variances = np.stack([_variance(samples[i], targets[i]) for i in cells], axis=-1)
             values = prior_from_others(variances, np.array([samples[i].shape[-1] - 1.0 for i in cells]))
@@ -153,21 +156,21 @@ class ClaimOutlook:
 
 @dataclass(frozen=True)
 class NextRuns:
-    """The runs that a cell needs for its next analysis.
+    """The runs of one net that cells need for their next analysis.
 
     Attributes:
-        cell: Its id.
+        cells: Ids of the cells that show these runs.
         missing: Number of runs to train.
         total: Number of runs of that analysis.
-        verdict: Chance that it then gets a verdict; None if it needs none or its runs cannot be compared.
-        claims: Chance of each undecided claim about the cell to be decided, once all its cells have their runs.
+        verdicts: Chance of each cell to get a verdict then, if it needs one and its runs can be compared.
+        claims: Chance of each undecided claim about these runs to be decided, once all its cells have their runs.
         worth: Expected number of verdicts and claims decided per run; a claim counts for all runs that it still needs.
     """
 
-    cell: str
+    cells: tuple[str, ...]
     missing: int
     total: int
-    verdict: float | None
+    verdicts: Mapping[str, float]
     claims: Mapping[str, float]
     worth: float
 
@@ -182,7 +185,7 @@ class Outlook:
         source: Where it is from.
         left_out: Number of claims that the simulation does not cover, as they are about failures or training.
         unselected: Number of claims about cells that were not selected.
-        next_runs: The cells that need runs, the most valuable first.
+        next_runs: The runs that cells need, the most valuable first.
         complaints: Files, records and results that could not be used, one sentence each.
     """
 
@@ -210,7 +213,7 @@ def assess_outlook(
         cells: Ids of the cells to plan; all by default. Others take part in their noise if they have all planned runs.
 
     Raises:
-        PaperbenchError: No cell shows an error that runs measure, more than `MAX_RUNS` runs per cell are planned, or
+        PaperbenchError: No cell shows a published error, more than `MAX_RUNS` runs per cell are planned, or
             the standard deviation is not positive.
     """
     if comparison.planned > MAX_RUNS:
@@ -220,8 +223,8 @@ def assess_outlook(
     planned = [c for c in comparison.cells if cells is None or c.cell.id in cells]
     if not any(map(_is_simulated, planned)):
         raise PaperbenchError(
-            "Nothing to plan: these cells show no published top-1 error on whole images, or a run has failed. Rules "
-            "decide then: see docs/verdicts.md."
+            "Nothing to plan: these cells show no published error, or a run has failed. Rules decide then: see "
+            "docs/verdicts.md."
         )
     seen = _pooled_std(comparison)
     simulation = _Simulation(comparison, std or seen or TYPICAL_STD, tables, {c.cell.id for c in planned})
@@ -318,12 +321,16 @@ class _Simulation:
         return found
 
     def next_runs(self) -> Iterator[NextRuns]:
-        """Yield the cells that need runs for their next analysis."""
+        """Yield the runs that cells need for their next analysis."""
         compared, planned = self._compared, self._planned
+        profile = self.comparison.table.profiles.named(self.comparison.profile)
+        training: dict[str, object] = {
+            cell: (c.cell.net_in(profile), c.cell.recipe, c.cell.dataset_in(profile)) for cell, c in compared.items()
+        }
         number = {cell: 1 if len(_counted(c, planned)) < planned else 2 for cell, c in compared.items()}
         continued = [self._continued(_counted(c, number[cell] * planned), c.cell) for cell, c in compared.items()]
         verdict: dict[str, float] = {}
-        claims: dict[str, tuple[dict[str, int], float]] = {}  # missing runs by cell, and chance
+        claims: dict[str, tuple[dict[object, int], float]] = {}  # missing runs by training, and chance
         standing = {one.claim.id: one.standing for one in self.comparison.claims}
         for analysis, level in ANALYSES:
             missing = {cell: analysis * planned - len(_counted(c, analysis * planned)) for cell, c in compared.items()}
@@ -335,18 +342,20 @@ class _Simulation:
                     verdict[cell] = float(flags.any(axis=0).mean())
             flags_of = self._decide([sample[:, : analysis * planned] for sample in continued], level)
             for claim in self._claims:
-                lacking = {cell: missing[cell] for cell in claim.all_cells if missing.get(cell)}
+                lacking = {training[cell]: missing[cell] for cell in claim.all_cells if missing.get(cell)}
                 if lacking and claim.id not in claims and standing.get(claim.id) in ("undecided", "not run"):
                     supported, contradicted = flags_of[claim.id]
                     claims[claim.id] = lacking, float((supported | contradicted).mean())
-        for cell, c in compared.items():
-            needed = number[cell] * planned
-            lacking_runs = needed - len(_counted(c, needed))
-            its = {claim: chance for claim, (lacking, chance) in claims.items() if cell in lacking}
-            if cell in self.chosen and (cell in verdict or its):
-                worth = verdict.get(cell, 0.0) / lacking_runs
+        for one in dict.fromkeys(training.values()):
+            cells = tuple(cell for cell in compared if training[cell] == one and cell in self.chosen)
+            verdicts = {cell: verdict[cell] for cell in cells if cell in verdict}
+            its = {claim: chance for claim, (lacking, chance) in claims.items() if one in lacking}
+            if cells and (verdicts or its):
+                needed = number[cells[0]] * planned
+                lacking_runs = needed - len(_counted(compared[cells[0]], needed))
+                worth = sum(verdicts.values()) / lacking_runs
                 worth += sum(chance / sum(claims[claim][0].values()) for claim, chance in its.items())
-                yield NextRuns(cell, lacking_runs, needed, verdict.get(cell), its, worth)
+                yield NextRuns(cells, lacking_runs, needed, verdicts, its, worth)
 
     def _continued(self, errors: Sequence[float], cell: Cell) -> Floats:
         """Return the errors at hand, continued to both analyses.

@@ -28,7 +28,7 @@ class Batches(Protocol):
     device: torch.device
 
     def choices(self, iteration: int) -> Choices:
-        """Return the choices of an iteration, counted from 0. Those of earlier calls may be overwritten.
+        """Return the choices of an iteration, counted from 0. Those of another iteration may be overwritten.
 
         Raises:
             DataError: An image cannot be read.
@@ -70,7 +70,7 @@ class Feed(Protocol):
         """Yield one pass of augmented training images, `at_once` BN groups each, without an incomplete last group."""
 
     def advice(self) -> str | None:
-        """Return what would feed a training that waits for its images; None if it hardly waits."""
+        """Return what would feed a training that waits for its images; None if it hardly waits, or has just begun."""
 
     def close(self) -> None:
         """Free the memory and threads of training batches."""
@@ -89,7 +89,7 @@ def make_feed(
 
     Args:
         between_batches: Called regularly while a mean image is computed; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
+        announce: Is told how far a long re-estimation of BN statistics is.
 
     Raises:
         PaperbenchError: The data set has no training or no test images, or one of them cannot be read.

@@ -71,7 +71,7 @@ class ResidualNet(nn.Module):
         self.stages = nn.Sequential()
         for unit in units(net):
             if unit.index == 0:
-                stage = Stage()
+                stage = Stage(has_noise=net.has_noise)
                 self.stages.append(stage)
                 reduction *= unit.stride
                 self._add_feature(unit.out_channels, reduction, f"stages.{unit.stage}")

@@ -1,5 +1,6 @@
 """A stage of residual units, with gradient checkpointing."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -9,17 +10,24 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
+
 
 class Stage(nn.Sequential):
     """A sequence of residual units.
+
+    Args:
+        has_noise: Whether a unit draws random numbers, which recomputation must repeat. If not, torch need not read the
+            generator's state, which a CUDA graph could not capture.
 
     Attributes:
         grad_checkpointing: Whether training keeps only the input of each unit and recomputes its activations in the
             backward pass. Gradients and BN's moving averages are the same either way.
     """
 
-    def __init__(self, *units: Any) -> None:
+    def __init__(self, *units: Any, has_noise: bool = True) -> None:
         super().__init__(*units)
+        self.has_noise = has_noise
         self.grad_checkpointing = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,12 +46,12 @@ class Stage(nn.Sequential):
             def contexts(unit: nn.Module = unit) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
                 return nullcontext(), FrozenMovingAverages(unit)
 
-            x = checkpoint(unit, x, use_reentrant=False, context_fn=contexts)
+            x = checkpoint(unit, x, use_reentrant=False, context_fn=contexts, preserve_rng_state=self.has_noise)
         return x
 
 
 class FrozenMovingAverages(AbstractContextManager[None]):
-    """Keeps BN in training mode but leaves its moving averages unchanged.
+    """Keeps BN in training mode but leaves its moving averages and its counter unchanged.
 
     Recomputing a unit would otherwise count its batch twice. torch enters this context once per backward pass. Not
     thread-safe: while one thread is inside, no other may train the same module.
@@ -51,15 +59,19 @@ class FrozenMovingAverages(AbstractContextManager[None]):
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-        self._before: list[list[tuple[float | None, Tensor | None]]] = []
+        self._before: list[list[tuple[Tensor | None, ...]]] = []
 
     def __enter__(self) -> None:
-        self._before.append([(layer.momentum, layer.num_batches_tracked) for layer in self._layers])
-        for layer in self._layers:
-            counter = layer.num_batches_tracked
-            layer.momentum = 0.0
-            layer.num_batches_tracked = None if counter is None else counter.clone()
+        # Other tensors take the updates. A momentum of 0 would make torch.compile compile each unit twice.
+        self._before.append([tuple(getattr(layer, name) for name in _AVERAGES) for layer in self._layers])
+        for layer, before in zip(self._layers, self._before[-1], strict=True):
+            _set_averages(layer, [None if own is None else torch.empty_like(own) for own in before])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for layer, (momentum, counter) in zip(self._layers, self._before.pop(), strict=True):
-            layer.momentum, layer.num_batches_tracked = momentum, counter
+        for layer, before in zip(self._layers, self._before.pop(), strict=True):
+            _set_averages(layer, before)
+
+
+def _set_averages(layer: nn.Module, values: Iterable[Tensor | None]) -> None:
+    for name, value in zip(_AVERAGES, values, strict=True):
+        setattr(layer, name, value)

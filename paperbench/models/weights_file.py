@@ -7,8 +7,10 @@ weights that a finished run exports name their net in the metadata; see `runs/we
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -35,14 +37,23 @@ def check_weights(file: Path, net: Net) -> None:
         ) from error
     if "architecture" not in metadata:
         return
-    try:
-        arguments = dict(json.loads(metadata.get("arguments", "{}")))
-        stored = resolve(metadata["architecture"], **arguments)
-    except (ValueError, TypeError, RecursionError, PaperbenchError) as error:
-        raise PaperbenchError(f"{file} holds a net that paperbench does not know: {error}") from error
+    stored, arguments = net_of(metadata, file)
     if replace(stored, num_classes=net.num_classes, in_chans=net.in_chans) != net:
         listed = "".join(f", {key}={value!r}" for key, value in arguments.items())
         raise PaperbenchError(
             f"{file} holds a different net from the one requested. Ask for {metadata['architecture']!r}{listed}, or "
             "give another file."
         )
+
+
+def net_of(metadata: Mapping[str, str], file: Path) -> tuple[Net, dict[str, Any]]:
+    """Return the net that the metadata of a weights file name, and its arguments.
+
+    Raises:
+        PaperbenchError: They name none.
+    """
+    try:
+        arguments = dict(json.loads(metadata.get("arguments", "{}")))
+        return resolve(metadata["architecture"], **arguments), arguments
+    except (ValueError, TypeError, RecursionError, PaperbenchError) as error:
+        raise PaperbenchError(f"{file} holds a net that paperbench does not know: {error}") from error

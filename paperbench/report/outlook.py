@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from paperbench.compare.noise import MIN_RUNS
 from paperbench.compare.power import WORSE_BY, CellOutlook, NextRuns, Outlook
@@ -22,7 +22,7 @@ def render(outlook: Outlook, long: bool = False) -> str:
 
 
 def valuable(outlook: Outlook) -> list[NextRuns]:
-    """Return the cells whose next runs may decide something, the most valuable first."""
+    """Return the next runs that may decide something, the most valuable first."""
     return [one for one in outlook.next_runs if one.worth >= _MIN_WORTH]
 
 
@@ -93,7 +93,8 @@ def _named(one: CellOutlook, total: int) -> str:
         return ", ".join(one.cells)
     if len(one.cells) == total:
         return f"all {total} cells"
-    return f"{len(one.cells)} cells, {one.target.dataset}"
+    metric = ", top-5" if one.target.metric == "top5" else ""
+    return f"{len(one.cells)} cells, {one.target.dataset}{metric}"
 
 
 def _claims(outlook: Outlook) -> Iterator[str]:
@@ -125,28 +126,33 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
         )
         return
     shown = runs if long else runs[:_MAX_NEXT]
-    headers = ("cell", "runs", "verdict", "claims", "worth")
+    headers = ("cells", "runs", "verdicts", "claims", "worth")
     grid = Grid(headers, tuple(map(_next_row, shown)), ("left", *("right",) * 4))
     more = []
     if hidden := len(runs) - len(shown):
-        more.append(f"And {count(hidden, 'more cell')}: `--long` lists them.")
+        more.append(f"And {count(hidden, 'more net')}: `--long` lists them.")
     if useless := len(outlook.next_runs) - len(runs):
-        more.append(f"The next runs of {count(useless, 'other cell')} alone would decide hardly anything.")
+        more.append(f"The next runs of {count(useless, 'other net')} alone would decide hardly anything.")
     below = f"\n{paragraph(' '.join(more))}" if more else ""
     yield f"Next: the most valuable runs first\n{as_text(grid)}{below}"
     yield paragraph(
-        "runs: to train, of those that the cell's next analysis needs. verdict: chance in percent that the cell then "
-        "has one. claims: expected number decided, of the open claims about the cell, once their other cells have "
-        "their runs. worth: expected number of verdicts and claims decided per run; a claim is divided by all runs "
-        "that it still needs. All given the runs at hand, and else the printed numbers."
+        "runs: to train, of those that the next analysis of these cells needs. verdicts: expected number of the cells "
+        "that need one and then have it. claims: expected number decided, of the open claims about these runs, once "
+        "their other cells have their runs. worth: expected number of verdicts and claims decided per run; a claim is "
+        "divided by all runs that it still needs. All given the runs at hand, and else the printed numbers."
     )
 
 
 def _next_row(one: NextRuns) -> tuple[str, ...]:
+    others = f" and {len(one.cells) - 1} more" if len(one.cells) > 1 else ""
     return (
-        one.cell,
+        one.cells[0] + others,
         f"{one.missing} of {one.total}",
-        NOTHING if one.verdict is None else f"{100 * one.verdict:.0f}",
-        f"{sum(one.claims.values()):.1f} of {len(one.claims)}" if one.claims else NOTHING,
+        _expected(one.verdicts),
+        _expected(one.claims),
         f"{one.worth:.2f}",
     )
+
+
+def _expected(chances: Mapping[str, float]) -> str:
+    return f"{sum(chances.values()):.1f} of {len(chances)}" if chances else NOTHING

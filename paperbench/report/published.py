@@ -140,6 +140,9 @@ def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
         recipe = table.recipe_in(profile, name)
         values = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
         texts = {key: f"{key} {format_value(value)}" for key, value in values.items()}
+        if recipe.evaluations:
+            tests = " and ".join(f"a {evaluation}" for evaluation in recipe.evaluations.values())
+            texts["evaluations"] = f"tested on {tests}"
         settings = "; ".join(texts.values())
         for earlier, others in shown.items():
             differing = [text for key, text in texts.items() if others.get(key) != text]

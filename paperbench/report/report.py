@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import string
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -355,7 +355,19 @@ class Report:
         if not deviation.cells or not others:
             return ""
         is_most = len(others) < len(deviation.cells)
-        return f" (all but {', '.join(others)})" if is_most else f" ({', '.join(deviation.cells)})"
+        return f" ({'all but ' * is_most}{_rows(others if is_most else deviation.cells, ours)})"
+
+
+def _rows(cells: Collection[str], among: Iterable[str]) -> str:
+    """List cells; those of a row as "row/*" if they are all that it has among the given ones, and more than one."""
+    by_row: dict[str, list[str]] = defaultdict(list)
+    for cell in among:
+        by_row[cell.partition("/")[0]].append(cell)
+    texts = []
+    for row, ids in by_row.items():
+        is_whole = len(ids) > 1 and set(ids) <= set(cells)
+        texts += [f"{row}/*"] if is_whole else [cell for cell in ids if cell in cells]
+    return ", ".join(texts)
 
 
 def percent(error: float) -> str:

@@ -190,17 +190,17 @@ def _choose(table: Table, found: Diagnosis) -> None:
         engine_candidates("auto", device, recipe.iterations, has_noise=net.has_noise)[0] for net, recipe in trainings
     )
     net, recipe = max(trainings, key=lambda training: _activations(training[0]))
-    needed, free = memory_needed(net, recipe.batch_norm.group, precision), memory_free(device)
+    needed, free = memory_needed(net, recipe, precision), memory_free(device)
     found.choices.append(
         (table.id, precision, " or ".join(dict.fromkeys(one.name for one in engines)), format_bytes(needed))
     )
     found.reasons.append(f"{precision}: what {table.id} asks for" if own else f"{precision}: the default on {device}")
     found.reasons += [f"{one.name}: {one.reason}" for one in engines]
-    if free is not None and needed > free:
+    if free is not None and needed > free and (needed := memory_needed(net, recipe, precision, recompute=True)) > free:
         found.problems.append(
-            f"The largest net of {table.id} needs about {format_bytes(needed)} in {precision}; {device} has "
-            f"{format_bytes(free)} free. Stop other programs there, choose smaller nets (`--cells`), or `--precision "
-            "bf16`, which needs about half and counts as another experiment."
+            f"The largest net of {table.id} needs about {format_bytes(needed)} in {precision}, with its residual units "
+            f"recomputed; {device} has {format_bytes(free)} free. Stop other programs there, choose smaller nets "
+            "(`--cells`), or `--precision bf16`, which needs about half and counts as another experiment."
         )
 
 

@@ -170,10 +170,25 @@ class Executor:
         """
         if self._skip_if_done(run):  # another process finished it before this one acquired the lease
             return
-        engine = None
+        recompute = self._has_to_recompute(run)
+        engine = self._train_in_memory(run, lease, recompute=recompute)
+        shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}"
+        if engine and not recompute:
+            release_memory(self._device)
+            self._observer.warned(
+                run,
+                f"{shortage}; it goes on from the last checkpoint, if it has one, and the backward pass recomputes the "
+                "residual units, which takes less memory and changes no number.",
+            )
+            engine = self._train_in_memory(run, lease, recompute=True)
+        if engine:
+            raise RunError(f"{shortage}. {self._memory_advice(run, engine)}")
+
+    def _train_in_memory(self, run: PlannedRun, lease: Lease, *, recompute: bool) -> str | None:
+        """Train a run; return None, or the engine with which the memory ran out."""
+        engine = self._engine
         try:
-            self._check_memory(run)
-            session = self._start_or_resume(run, lease)
+            session = self._start_or_resume(run, lease, recompute=recompute)
             engine = session.engine.name
             last = self._limits.last_iteration(run.recipe.iterations)
             why = session.fallback or session.engine.reason
@@ -181,28 +196,40 @@ class Executor:
             with closing(session):
                 self._observer.ended(session.train())
         except Interrupted:
-            return  # before the first iteration: nothing to save
+            pass  # before the first iteration: nothing to save
         except PaperbenchError:
             lease.check()  # the cause may be what another process has done since it took over
             raise
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}."
-            raise RunError(f"{shortage} {self._memory_advice(run, engine or self._engine)}") from error
+            return engine
+        return None
 
-    def _check_memory(self, run: PlannedRun) -> None:
-        """Raise if a training step needs more memory than is free, rather than fill the memory first."""
-        group, precision, free = run.recipe.batch_norm.group, run.spec.precision, memory_free(self._device)
-        needed = memory_needed(run.net, group, precision)
+    def _has_to_recompute(self, run: PlannedRun) -> bool:
+        """Whether a training step fits into the free memory only if it recomputes units; if so, tell the observer.
+
+        Raises:
+            RunError: It needs more memory even so. This is better than to fill the memory first.
+        """
+        training, free = (run.net, run.recipe, run.spec.precision), memory_free(self._device)
+        needed = memory_needed(*training)
         if free is None or needed <= free:
-            return
-        shortage = f"{run.net_name} in {precision} needs about {format_bytes(needed)} for a training step"
-        if precision != "bf16":
-            shortage += f" ({format_bytes(memory_needed(run.net, group, 'bf16'))} in bf16)"
-        raise RunError(
-            f"{shortage}, and {self._device} has {format_bytes(free)} free. {self._memory_advice(run, self._engine)}"
-        )
+            return False
+        less = memory_needed(*training, recompute=True)
+        needs = f"{run.net_name} in {run.spec.precision} needs about {format_bytes(needed)} for a training step"
+        has = f"{self._device} has {format_bytes(free)} free"
+        if less <= free:
+            self._observer.warned(
+                run,
+                f"{needs}, and {has}: the backward pass recomputes the residual units, which needs "
+                f"{format_bytes(less)}, takes longer and changes no number.",
+            )
+            return True
+        needs += f" ({format_bytes(less)} with its residual units recomputed"
+        if run.spec.precision != "bf16":
+            needs += f", {format_bytes(memory_needed(run.net, run.recipe, 'bf16', recompute=True))} in bf16 as well"
+        raise RunError(f"{needs}), and {has}. {self._memory_advice(run, self._engine)}")
 
     def _memory_advice(self, run: PlannedRun, engine: str) -> str:
         """Return what to do about a run that needs more memory than the device has."""
@@ -220,21 +247,23 @@ class Executor:
             next_time = "The last checkpoint is kept, and the same command resumes from it."
         return f"{next_time} First, {', or '.join(advice)}."
 
-    def _start_or_resume(self, run: PlannedRun, lease: Lease) -> RunSession:
+    def _start_or_resume(self, run: PlannedRun, lease: Lease, *, recompute: bool) -> RunSession:
         """Start or resume a run. With `--incompatible restart`, restart it if it cannot be resumed."""
         directory = self._store.directory(run.id, lease.check)
         try:
             record = self._read_record(run, directory)
             if record is None or not _is_to_restart(record, self._incompatible):
-                return self._session(run, directory, lease, record)
+                return self._session(run, directory, lease, record, recompute=recompute)
         except (RecordError, ResumeError):
             if self._incompatible != "restart":
                 raise
         # After the handler, so that the session that failed to resume is freed before another is made.
         self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
-        return self._session(run, directory, lease, None)
+        return self._session(run, directory, lease, None, recompute=recompute)
 
-    def _session(self, run: PlannedRun, directory: RunDirectory, lease: Lease, record: Record | None) -> RunSession:
+    def _session(
+        self, run: PlannedRun, directory: RunDirectory, lease: Lease, record: Record | None, *, recompute: bool
+    ) -> RunSession:
         return RunSession(
             run,
             directory,
@@ -245,6 +274,7 @@ class Executor:
             allow_mixing=self._incompatible == "continue",
             limits=self._limits,
             observer=self._observer,
+            recompute=recompute,
         )
 
     def _read_record(self, run: PlannedRun, directory: RunDirectory) -> Record | None:

@@ -46,6 +46,10 @@ class Measured:
     top5: Percent
     loss: float
 
+    def __post_init__(self) -> None:
+        if self.top5 > self.top1:
+            raise ValueError(f"its top-5 error ({self.top5} %) exceeds its top-1 error ({self.top1} %).")
+
 
 @typed
 class Result:
@@ -65,6 +69,11 @@ class Result:
     moving_average_test_loss: float | None
     best_test_error: Percent
     evaluations: tuple[Measured, ...] = ()
+
+    def __post_init__(self) -> None:
+        for first in self.evaluations[:1]:
+            if (first.top1, first.loss) != (self.test_error, self.test_loss):
+                raise ValueError("its test error and test loss are not those of its first evaluation.")
 
 
 @typed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,17 @@ import torch
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.stream import processors
-from paperbench.errors import RunError
+from paperbench.errors import RunError, count
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.runs.environment import environment_facts
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
 from paperbench.runs.session import history_line
-from paperbench.specs.recipe import Recipe
-from paperbench.specs.run_spec import Precision
+from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
 from paperbench.training.engine import BIT_EQUAL, EngineName, available_engines
+from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
@@ -78,21 +78,23 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Retest:
-    """The outcome of testing the saved net of a run again.
+    """The outcome of testing the saved net of a run again in one way.
 
     Attributes:
+        evaluation: None for whole images.
         images: Size of the test set.
         is_same_machine: As for `Rerun`, with the machine of the last session.
-        is_identical: Whether error and loss are bit-identical to the record.
-        changed: Difference of the numbers of misclassified images.
+        is_identical: Whether errors and loss are bit-identical to the record.
+        changed: Differences of the numbers of misclassified images, by the name of the error.
         deviation: Relative difference of the test loss.
     """
 
     run: str
+    evaluation: Evaluation | None
     images: int
     is_same_machine: bool
     is_identical: bool
-    changed: int
+    changed: Mapping[str, int]
     deviation: float
 
     @property
@@ -102,8 +104,8 @@ class Retest:
 
     @property
     def holds(self) -> bool:
-        """Whether the saved net has the recorded error and loss."""
-        is_near = self.changed <= self.allowed and self.deviation <= LOSS_TOLERANCE
+        """Whether the saved net has the recorded errors and loss."""
+        is_near = max(self.changed.values()) <= self.allowed and self.deviation <= LOSS_TOLERANCE
         return self.is_identical or (not self.is_same_machine and is_near)
 
 
@@ -121,6 +123,7 @@ def rerun_prefix(
     dataset: Dataset,
     device: torch.device,
     random_state: random.Random,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Rerun:
     """Retrain a run up to a random one of its first history lines, and compare.
 
@@ -130,6 +133,7 @@ def rerun_prefix(
         dataset: The data set that the run was trained on.
         device: Where to train.
         random_state: Chooses the line.
+        announce: Called with a sentence about the work before it starts, if it is on photographs.
 
     Raises:
         NotRepeatableError: The first session logged no line, or one after too many images; this code has another
@@ -149,6 +153,10 @@ def rerun_prefix(
     if not lines:
         raise NotRepeatableError(f"its first history line is after more than {MAX_IMAGES:,} images.")
     del lines[random_state.randint(1, len(lines)) :]
+    if recipe.photographs:
+        work = f"{recipe.images_before(lines[-1].iteration, images):,} photographs"
+        tests = f"{count(dataset.num_test, 'photograph')} in each of {count(len(recipe.evaluations), 'way')}"
+        announce(f"{record.run}: training on {work} again, then testing its saved net on {tests}.")
     precision = choose_precision(record.spec.precision, device)
     with _computing_like(recorded, device):
         current = environment_facts(device)
@@ -168,8 +176,8 @@ def rerun_prefix(
     )
 
 
-def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.device) -> Retest:
-    """Test the saved net of a finished run, which has the BN statistics that it was tested with.
+def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.device) -> list[Retest]:
+    """Test the saved net of a finished run in all its ways, with the BN statistics that it was tested with.
 
     Args:
         record: The run's record.
@@ -180,16 +188,55 @@ def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.d
     Raises:
         NotRepeatableError: The file cannot be read, or the memory is not sufficient.
         DisprovedError: The tensors do not fit the net, or the net does not fit the data.
-        PaperbenchError: The device does not support the run's precision.
+        PaperbenchError: The device does not support the run's precision, or an image cannot be read.
     """
-    if record.result is None:
+    result, environment = record.result, record.sessions[-1].environment
+    if result is None:
         raise NotRepeatableError("it has no result.")
+    recorded: list[tuple[Evaluation | None, dict[str, float], float]] = [
+        (one.evaluation, {"top-1 error": one.top1, "top-5 error": one.top5}, one.loss) for one in result.evaluations
+    ] or [(None, {"test error": result.test_error}, result.test_loss)]
+    tested = evaluate_saved_net(record, weights_file, dataset, device)
+    with _computing_like(environment, device):
+        is_same_machine = _is_same_machine(environment_facts(device), environment, device)
+    found = []
+    for (evaluation, errors, loss), again in zip(recorded, tested, strict=True):
+        new = dict(zip(errors, (again.error, again.top5_error), strict=False))
+        found.append(
+            Retest(
+                run=record.run,
+                evaluation=evaluation,
+                images=dataset.num_test,
+                is_same_machine=is_same_machine,
+                is_identical=(new, again.loss) == (errors, loss),
+                changed={name: round(abs(new[name] - errors[name]) * dataset.num_test / 100) for name in errors},
+                deviation=_deviation(loss, again.loss),
+            )
+        )
+    return found
+
+
+def evaluate_saved_net(
+    record: Record,
+    weights_file: Path,
+    dataset: Dataset,
+    device: torch.device,
+    precision: str | None = None,
+    evaluations: Sequence[Evaluation] = (),
+) -> list[EvaluationMetrics]:
+    """Test the saved net of a finished run as it was tested after training.
+
+    Args:
+        precision: By default the run's.
+        evaluations: By default the record's. For small images, the only result is that of whole images.
+
+    Raises:
+        PaperbenchError: As for `retest`.
+    """
     net, recipe = _net_and_recipe(record, dataset)
-    # A CPU has no tf32, but can contradict a result that was measured with it.
-    precision: Precision = "fp32" if (record.spec.precision, device.type) == ("tf32", "cpu") else record.spec.precision
-    precision, recorded = choose_precision(precision, device), record.sessions[-1].environment
-    with _computing_like(recorded, device):
-        trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
+    chosen = choose_precision(precision or testing_precision(record.spec.precision, device), device)
+    with _computing_like(record.sessions[-1].environment, device):
+        trainer = Trainer(net, recipe, dataset, record.seed, chosen, device)
         try:
             tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_TENSOR_FILE_BYTES))
             check_fit(tensors, trainer.model.state_dict())
@@ -198,16 +245,12 @@ def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.d
         except (TensorFileError, ValueError) as error:
             raise DisprovedError(f"{weights_file} does not hold the net of the record: {error}.") from error
         trainer.model.load_state_dict(tensors)
-        tested, current = trainer.test(), environment_facts(device)
-    images = dataset.num_test
-    return Retest(
-        run=record.run,
-        images=images,
-        is_same_machine=_is_same_machine(current, recorded, device),
-        is_identical=(tested.error, tested.loss) == (record.result.test_error, record.result.test_loss),
-        changed=round(abs(tested.error - record.result.test_error) * images / 100),
-        deviation=_deviation(record.result.test_loss, tested.loss),
-    )
+        return [trainer.test(evaluation=one) for one in evaluations or record.evaluations or (None,)]
+
+
+def testing_precision(trained: str, device: torch.device) -> str:
+    """Return the precision of a test: a CPU has no tf32, but can contradict a result that was measured with it."""
+    return "fp32" if (trained, device.type) == ("tf32", "cpu") else trained
 
 
 def _net_and_recipe(record: Record, dataset: Dataset) -> tuple[Net, Recipe]:

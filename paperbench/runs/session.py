@@ -436,7 +436,7 @@ def history_line(
     is_finite = math.isfinite(window.loss)
     return HistoryLine(
         iteration=iteration,
-        epoch=round(recipe.images_before(iteration, images) / images, 4),
+        epoch=recipe.epochs_before(iteration, images),
         lr=recipe.rate_at(iteration - 1),
         train_loss=window.loss if is_finite else None,
         train_error=window.error if is_finite else None,

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 _ATTEMPTS = 5
 _MAX_TEXTS = 50
 _PAUSE_SECONDS = 0.5
-_TEST_IMAGES = {DATASETS[key].num_classes: DATASETS[key].test_images for key in ("cifar10", "cifar100", "imagenet")}
-"""Number of test images of the paper's data sets by number of classes."""
+_SIZES = {
+    info.num_classes: (info.train_images, info.test_images)
+    for info in (DATASETS[key] for key in ("cifar10", "cifar100", "imagenet"))
+}
+"""Numbers of training and test images of the paper's data sets, by number of classes."""
 _WEIGHTS_REMEDY = (
     "Restore or delete it; if you also move record.json away, `paperbench run` rewrites both from the checkpoint."
 )
@@ -130,10 +133,10 @@ def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Da
     if net and not dataset and record.data.is_comparable and _has_original(datasets, net):
         claim = "canonical" if record.data.canonical else "unverified"
         yield f"{directory.record_file} calls its data {claim}, but the fingerprint is not that of the original data."
-    images = dataset.num_test if dataset else None
+    sizes = (dataset.num_train, dataset.num_test) if dataset else None
     if net and not dataset and record.data.is_comparable:
-        images = _TEST_IMAGES.get(net.num_classes)
-    yield from _history_problems(directory, record, recipe, images)
+        sizes = _SIZES.get(net.num_classes)
+    yield from _history_problems(directory, record, recipe, sizes)
     yield from _checkpoint_problems(directory, record)
     reached = max((file.iteration for file in directory.checkpoints.newest_first()), default=-1)
     if record.status == "partial" and reached < record.iteration:
@@ -147,9 +150,9 @@ def _has_original(datasets: Mapping[str, Dataset], net: Net) -> bool:
 
 
 def _history_problems(
-    directory: RunDirectory, record: Record, recipe: Recipe | None, images: int | None
+    directory: RunDirectory, record: Record, recipe: Recipe | None, sizes: tuple[int, int] | None
 ) -> Iterator[str]:
-    """Yield contradictions between the history and its record, recipe or number of test images, if it is known."""
+    """Yield contradictions between the history and its record, recipe or numbers of images, if they are known."""
     try:
         history = History.read(directory.history_file)
         history.check(record)
@@ -163,6 +166,8 @@ def _history_problems(
             yield f"{file}:{number}: iteration is {line.iteration}, but the record is at {record.iteration}."
         elif recipe and not math.isclose(line.lr, recipe.rate_at(line.iteration - 1), rel_tol=1e-12):
             yield f"{file}:{number}: lr is {line.lr}, but the recipe has {recipe.rate_at(line.iteration - 1)}."
+        elif recipe and sizes and line.epoch != (epoch := recipe.epochs_before(line.iteration, sizes[0])):
+            yield f"{file}:{number}: epoch is {line.epoch}, but {line.iteration} iterations are {epoch} epochs."
     tested = [line.test_error for line in lines if line.test_error is not None]
     if result and (
         not tested
@@ -172,10 +177,12 @@ def _history_problems(
         or min(tested) != result.best_test_error
     ):
         yield f"{file}: its last test error or loss, or its best test error, differs from the record's result."
-    if images:
-        errors = {*tested, *([result.test_error] if result else [])}
-        if impossible := [f"{e} %" for e in sorted(errors) if e != 100 * round(e / 100 * images) / images]:
-            text = f"{listing(impossible)} is not the error of a whole number of {images:,} test images."
+    if sizes:
+        errors = {*tested}
+        if result:
+            errors.update([result.test_error], *((one.top1, one.top5) for one in result.evaluations))
+        if impossible := [f"{e} %" for e in sorted(errors) if e != 100 * round(e / 100 * sizes[1]) / sizes[1]]:
+            text = f"{listing(impossible)} is not the error of a whole number of {sizes[1]:,} test images."
             yield f"{directory.record_file} or {file.name} was edited: {text}"
 
 

@@ -302,6 +302,10 @@ class Recipe:
         epochs, batches = divmod(iteration, -(-images // self.batch_size))
         return epochs * images + batches * self.batch_size
 
+    def epochs_before(self, iteration: int, images: int) -> float:
+        """Return the number of passes over a training set of this size before an iteration, counted from 0."""
+        return round(self.images_before(iteration, images) / images, 4)
+
     def group_sizes(self, images: int) -> tuple[int, ...]:
         """Return the sizes of the batch-norm groups of a batch.
 
@@ -340,5 +344,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return " and ".join(format_value(item) for item in value) or "none"
-    return "none" if value is None else str(value)
+        items = [f"({format_value(item)})" if isinstance(item, (list, tuple)) else format_value(item) for item in value]
+        return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]])) or "none"
+    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

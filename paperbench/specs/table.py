@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,9 +17,9 @@ from paperbench.specs.experiment import Experiment, Setting
 from paperbench.specs.profile import Profile, Profiles
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.specs.run_spec import canonical_json
-from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, table_ids
-from paperbench.specs.yaml_file import SpecError, read_yaml
-from paperbench.typed import KeyPath
+from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, table_ids, yaml_names
+from paperbench.specs.yaml_file import Document, SpecError, read_yaml
+from paperbench.typed import KeyPath, Problem, unknown_words
 
 __all__ = ["Table", "find_spec_root", "load_experiment", "load_profiles", "load_table", "table_ids"]
 
@@ -181,7 +181,10 @@ def load_table(table: str, root: Path) -> Table:
         raise PaperbenchError(f"Unknown table {table!r}. {nearest(meant, known)} `paperbench list` lists all tables.")
     files = TableFiles(table, root)
     cells, others = resolve_cells(files, root)
-    profiles, recipes = _load_recipes(cells, root)
+    originals = {name: _read_recipe(name, root) for name in {cell.recipe for cell in cells}}
+    if problems := dict.fromkeys(_recipe_problems(cells, files.experiment, originals)):
+        raise files.experiment_file.error(problems)
+    profiles, recipes = _load_recipes(cells, originals, root)
     peers, disputed = (_gather_remarks(name, files, others, cells) for name in ("peers", "disputed"))
     return Table(table, files.experiment, files.expected, profiles, recipes, cells, peers, disputed)
 
@@ -196,54 +199,58 @@ def load_experiment(table: str, root: Path) -> Experiment:
     return read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")[1]
 
 
-def _load_recipes(cells: Sequence[Cell], root: Path) -> tuple[Profiles, dict[tuple[str, str], Recipe]]:
+def _read_recipe(name: str, root: Path) -> tuple[Document, Recipe]:
+    return read_named(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")
+
+
+def _load_recipes(
+    cells: Sequence[Cell], originals: Mapping[str, tuple[Document, Recipe]], root: Path
+) -> tuple[Profiles, dict[tuple[str, str], Recipe]]:
     """Load the profiles and, by names of profile and recipe, the recipe of every cell in each profile."""
     changes = read_yaml(root / "experiments" / "profiles.yaml")
-    profiles = changes.parse(Profiles)
-    directory = root / "experiments" / "recipes"
-    files = {name: read_named(directory / f"{name}.yaml", Recipe, "recipe") for name in {cell.recipe for cell in cells}}
+    profiles, known = changes.parse(Profiles), yaml_names(root / "experiments" / "recipes")
     recipes: dict[tuple[str, str], Recipe] = {}
+    problems: list[Problem] = []
     for profile_name, profile in profiles.profiles.items():
-        for cell in {(cell.recipe, cell.dataset_in(profile)): cell for cell in cells}.values():
-            document, recipe = files[cell.recipe]
-            dataset = cell.dataset_in(profile)
-            if substitute := profile.datasets.get(dataset):
-                patches: list[KeyPath] = [("recipe",)] if substitute.recipe else []
-                patches += [("recipes", cell.recipe)] if cell.recipe in substitute.recipes else []
-                for patch in patches:
-                    document = document.with_changes(changes, ("profiles", profile_name, "datasets", dataset, *patch))
+        path: KeyPath = ("profiles", profile_name, "datasets")
+        for dataset, substitute in profile.datasets.items():
+            words = (((*path, dataset, "recipes", name), name) for name in substitute.recipes)
+            problems += unknown_words("recipe", words, known)
+        for name, dataset in dict.fromkeys((cell.recipe, cell.dataset_in(profile)) for cell in cells):
+            original, recipe = originals[name]
+            changed = original.with_changes(changes, (*path, dataset, "recipe"))
+            changed = changed.with_changes(changes, (*path, dataset, "recipes", name))
+            if changed is not original:
                 try:
-                    recipe = document.parse(Recipe)
+                    recipe = changed.parse(Recipe)
                 except SpecError as error:
-                    message = f"{error}\n(Recipe {cell.recipe} with the changes of profile {profile_name}.)"
+                    message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.)"
                     raise SpecError(message) from error
-            if recipes.setdefault((profile_name, cell.recipe), recipe) != recipe:
-                raise SpecError(
-                    f"{root}: profile {profile_name} changes recipe {cell.recipe} in two ways, because its cells have "
-                    f"several data sets. Give those of {cell.dataset} a recipe of their own."
-                )
-    for cell in cells:
-        _check_recipe(cell, files[cell.recipe][1])
+            if recipes.setdefault((profile_name, name), recipe) != recipe:
+                message = f"change recipe {name} in two ways. Give the rows that train on {dataset} another recipe."
+                problems.append(Problem(path, message))
+    if problems:
+        raise changes.error(problems)
     return profiles, recipes
 
 
-def _check_recipe(cell: Cell, recipe: Recipe) -> None:
-    """Check that a recipe fits the images of a cell's data set, and has its evaluation.
-
-    Raises:
-        SpecError: It does not.
-    """
-    problem, evaluation = None, cell.row.evaluation
-    if bool(recipe.photographs) != DATASETS[cell.dataset].are_photographs:
-        problem = f"{'has' if recipe.photographs else 'lacks'} `photographs`, but its data set is {cell.dataset}"
-    elif recipe.photographs and evaluation is None:
-        problem = "is for photographs: its row needs an evaluation"
-    elif evaluation is not None and evaluation not in recipe.evaluations:
-        problem = f"has no evaluation {evaluation!r}. {nearest(evaluation, recipe.evaluations)}"
-    elif cell.column.metric == "top5" and not recipe.photographs:
-        problem = "measures top-1 errors only: top-5 errors need photographs"
-    if problem:
-        raise SpecError(f"Cell {cell.id}: its recipe {cell.recipe} {problem.rstrip('.')}.")
+def _recipe_problems(
+    cells: Sequence[Cell], experiment: Experiment, recipes: Mapping[str, tuple[Document, Recipe]]
+) -> Iterator[Problem]:
+    """Check that the recipes of rows fit the images of their data sets, and have their evaluations."""
+    rows = [row.id for row in experiment.rows]
+    for cell in cells:
+        path: KeyPath = ("rows", rows.index(cell.row.id))
+        evaluations, evaluation = recipes[cell.recipe][1].evaluations, cell.row.evaluation
+        if bool(evaluations) != DATASETS[cell.dataset].are_photographs:
+            kind = "photographs" if evaluations else "small images"
+            yield Problem((*path, "recipe"), f"{cell.recipe} is for {kind}, but the data set is {cell.dataset}.")
+        elif evaluation is not None:
+            yield from unknown_words("evaluation", [((*path, "evaluation"), evaluation)], evaluations)
+        elif evaluations:
+            yield Problem((*path, "evaluation"), f"is missing. {nearest('', evaluations)}")
+        elif cell.column.metric == "top5":
+            yield Problem((*path, "cells", cell.column.id), "top-5 errors are measured on photographs only.")
 
 
 def _gather_remarks(

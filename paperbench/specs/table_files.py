@@ -54,7 +54,7 @@ class TableFiles:
 
     def __init__(self, table: str, root: Path) -> None:
         self.table = table
-        experiment_file, self.experiment = read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")
+        self.experiment_file, self.experiment = read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")
         self.expected_file, self.expected = read_named(root / "expected" / f"{table}.yaml", Expected, "table")
         self._rows = {row.id: row for row in self.experiment.rows}
         self._columns = {column.id: column for column in self.experiment.columns}
@@ -63,7 +63,7 @@ class TableFiles:
         recipes += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows) if row.recipe]
         known_recipes = yaml_names(root / "experiments" / "recipes")
         for document, problems in (
-            (experiment_file, [*unknown_words("recipe", recipes, known_recipes)]),
+            (self.experiment_file, [*unknown_words("recipe", recipes, known_recipes)]),
             (self.expected_file, [*self._cell_problems(), *self._remark_problems(), *self._claim_problems()]),
         ):
             if problems:

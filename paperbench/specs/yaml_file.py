@@ -80,11 +80,14 @@ class Document:
     def with_changes(self, changes: Document, path: KeyPath) -> Document:
         """Return this document with the mapping at a path of another document merged in, nested mappings included.
 
-        A mapping does not replace null: a recipe with `warm_up: null` gets no warm-up from a profile.
+        Without such a mapping, it is this document. A mapping does not replace null: a recipe with `warm_up: null` gets
+        no warm-up from a profile.
         """
         patch: Any = changes.root
         for part in path:
-            _, patch = _children(patch)[part]
+            if part not in (children := _children(patch)):
+                return self
+            _, patch = children[part]
         return Document(_merged(self.root, patch))
 
 

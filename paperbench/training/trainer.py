@@ -53,7 +53,7 @@ class Trainer:
         compile_options: Further arguments of `compile_units`.
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         between_batches: Called regularly while the data are prepared; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
+        announce: Is told how far a long re-estimation of BN statistics is.
 
     Attributes:
         model: The net as a module.
@@ -120,7 +120,10 @@ class Trainer:
 
     def step(self) -> None:
         """Run one iteration. The first one may compile or capture the step."""
-        self._optimiser.set_rate(self.recipe.rate_at(self.iteration))
+        rate = self.recipe.rate_at(self.iteration)
+        if self.iteration and rate != self.recipe.rate_at(self.iteration - 1):
+            self.feed.training.choices(self.iteration)  # if an image is missing, before the momentum is scaled
+        self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
         self._metrics.count(self._batch_size(self.iteration))
         self.iteration += 1

@@ -29,7 +29,7 @@ def machine(run: Run, monkeypatch: pytest.MonkeyPatch, tables: dict[str, Table])
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(doctor, "_output_of", lambda command, *_: outputs.get(command, ""))
-    monkeypatch.setattr(doctor, "memory_needed", lambda net, group, precision: 2_000_000_000)
+    monkeypatch.setattr(doctor, "memory_needed", lambda *_: 2_000_000_000)
     monkeypatch.setattr(doctor, "memory_free", lambda device: 8_000_000_000)
     monkeypatch.setattr(engine, "_why_no_cpp_compiler", lambda: None)
     monkeypatch.setattr(engine, "_why_no_triton", lambda _: None)
@@ -150,7 +150,7 @@ def test_command_may_print_garbage_or_hang(monkeypatch: pytest.MonkeyPatch, code
 
 
 def test_net_that_does_not_fit_is_a_problem(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "memory_needed", lambda net, *_: 9_900_000_000 if net.depth == 1001 else 1)
+    monkeypatch.setattr(doctor, "memory_needed", lambda net, *_, **__: 9_900_000_000 if net.depth == 1001 else 1)
     page = Page(run)
     assert page.status == 1
     assert [problem.split(" needs ")[0] for problem in page.problems] == [

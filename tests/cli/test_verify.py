@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from paperbench.runs.store import Store
+from paperbench.errors import count
+from paperbench.runs.record import Record, Result
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from tests.cli.conftest import ONE_CELL, Run
-from tests.helpers import ROOT, a_record, write_record
+from tests.helpers import ROOT, a_record, change_yaml, copy_of_specs, write_record
 
 
 def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Path) -> None:
@@ -30,6 +33,15 @@ def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Pat
     assert out.endswith("Not OK: see above.\n")
 
 
+def forge(directory: RunDirectory, record: Record, result: Result) -> None:
+    """Write another result to record and weights."""
+    tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
+    metadata.update(recorded_metadata(record.spec, record.seed, result))
+    directory.write_weights(tensor_file_bytes(tensors, metadata))
+    digest = sha256(directory.weights_file.read_bytes()).hexdigest()
+    directory.write_record(replace(record, result=result, files=replace(record.files, weights_sha256=digest)))
+
+
 def test_verify_tests_the_saved_net(run: Run, trained: Path) -> None:
     (record,) = Store(trained).records()[0]
     directory = Store(trained).directory(record.run)
@@ -38,11 +50,7 @@ def test_verify_tests_the_saved_net(run: Run, trained: Path) -> None:
     assert f"tested: {record.run}, its saved net on cpu: {equal}\n" in out
     assert record.result
     better = replace(record.result, test_error=record.result.test_error - 25)
-    tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
-    metadata.update(recorded_metadata(record.spec, record.seed, better))
-    directory.write_weights(tensor_file_bytes(tensors, metadata))
-    digest = sha256(directory.weights_file.read_bytes()).hexdigest()
-    directory.write_record(replace(record, result=better, files=replace(record.files, weights_sha256=digest)))
+    forge(directory, record, better)
     assert run("verify", trained)[0] == 0, "the files agree"
     code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
     assert code == 1
@@ -154,3 +162,57 @@ def test_verify_refuses_what_is_not_a_results_directory(run: Run, tmp_path: Path
         code, _, err = run("verify", name)
         assert code == 2
         assert message in err
+
+
+@pytest.fixture
+def specs_of_small_photographs(tmp_path: Path) -> Path:
+    """The shipped specs, whose smoke profile trains on photographs for three iterations of eight images."""
+    specs, photos = copy_of_specs(tmp_path / "specs"), ("profiles", "smoke", "datasets", "photos")
+    change_yaml(
+        specs / "experiments" / "profiles.yaml",
+        ((*photos, "recipe", "batch_size"), 8),
+        ((*photos, "recipe", "iterations"), 3),
+        ((*photos, "recipe", "drops", "at"), [2]),
+        ((*photos, "recipe", "photographs", "crop"), 32),
+        (
+            (*photos, "recipe", "evaluations"),
+            {"crop224": {"crop": 32, "scale": 36}, "crop320": {"crop": 46, "scale": 46}},
+        ),
+        ((*photos, "recipe", "monitoring"), {"log_every": 1, "test_every": 2, "checkpoint_every": 2}),
+        ((*photos, "recipes", "imagenet", "photographs"), {"shorter_side": [36, 68], "mean_image_scale": 36}),
+    )
+    return specs
+
+
+@pytest.mark.full
+def test_table_on_photographs_is_compared_and_verified(
+    run: Run, specs_of_small_photographs: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    where = ("--tables", specs_of_small_photographs, "--profile", "smoke", "--results", results)
+    assert run("run", "table5", *where, "--device", "cpu", "--cells", "original_resnet152")[0] == 0
+    found = json.loads(run("compare", "table5", *where, "--format", "json")[1])
+    medians = {c["id"]: c["nets"][0]["shown"]["median"] for c in found["cells"] if c["verdict"] == "not comparable"}
+    for row in ("original_resnet152", "original_resnet152_224"):
+        assert 0 <= medians[f"{row}/top5"] <= medians[f"{row}/top1"] <= 100
+    again = ("verify", results, "--rerun", 1, "--device", "cpu")
+    code, out, _ = run(*again)
+    assert (code, out.count("every loss and error equals the recorded one, bit for bit.")) == (0, 1)
+    equal = "top-1 error, top-5 error and test loss equal the recorded ones, bit for bit."
+    for way in ("32x32 crop of a shorter side of 36", "46x46 crop of a shorter side of 46"):
+        assert f"its saved net on cpu, {way}: {equal}\n" in out
+
+    (record,) = Store(results).records()[0]
+    assert record.result
+    first, last = record.result.evaluations
+    wrong, wrong5 = (round(error * 0.12) for error in (last.top1, last.top5))
+    better = replace(record.result, evaluations=(first, replace(last, top1=100 * (wrong - 3) / 12, top5=0.0)))
+    forge(Store(results).directory(record.run), record, better)
+    assert run("verify", results)[0] == 0, "the files agree"
+    code, out, _ = run(*again)
+    assert code == 1
+    changed = (
+        f"differs from the record by 3 images of 12, the top-5 error by {count(wrong5, 'image')}, the test loss by"
+    )
+    assert f"{record.run}, its saved net on cpu, 46x46 crop of a shorter side of 46: the top-1 error {changed}" in out
+    assert out.count(equal) == 1

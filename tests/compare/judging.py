@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,11 @@ from paperbench.compare.statistics import hodges_lehmann_variance, median_varian
 from paperbench.compare.verdicts import CellComparison
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.planning import run_spec
-from paperbench.runs.record import DataFacts, Record, Result
+from paperbench.runs.record import DataFacts, Measured, Record, Result
 from paperbench.specs.cell import Cell
 from paperbench.specs.claim import Claim
 from paperbench.specs.experiment import Setting
+from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 from paperbench.specs.table import Table, load_table
 from tests.helpers import ROOT, a_record, a_session
@@ -84,6 +85,13 @@ def record(
         "data": data,
         "sessions": (a_session(5, numerics=numerics), a_session(iteration, numerics=numerics)),
     }
+    its_cell, its_profile = table.cell(cell), table.profiles.named(profile)
+    if evaluations := table.recipe_in(its_profile, its_cell.recipe).evaluations:
+        values["evaluations"] = tuple(evaluations.values())
+    if evaluations and values["result"]:
+        its_errors = (error, error / 4) if its_cell.column.metric == "top1" else (min(100.0, 4 * error), error)
+        errors = dict.fromkeys(evaluations.values(), (its_errors[0] + 3, its_errors[1] + 1))
+        values["result"] = photo_result({**errors, evaluations[its_cell.row.evaluation]: its_errors})
     return a_record(**{**values, **changes})
 
 
@@ -102,6 +110,12 @@ def _spec_of(
 def result(error: float) -> Result:
     """The errors differ, so that confusing them fails a test."""
     return Result(error, 0.3, min(100.0, error + 1), 0.4, max(0.0, error - 2))
+
+
+def photo_result(errors: Mapping[Evaluation, tuple[float, float]]) -> Result:
+    """Return the result of a run on photographs with these top-1 and top-5 errors."""
+    measured = tuple(Measured(how, *one, 0.3 + number) for number, (how, one) in enumerate(errors.items()))
+    return replace(result(measured[0].top1), test_loss=measured[0].loss, evaluations=measured)
 
 
 def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any) -> list[Record]:

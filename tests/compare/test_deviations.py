@@ -86,6 +86,18 @@ def test_changes_of_a_reduced_profile() -> None:
     }
 
 
+def test_other_crops_of_a_reduced_profile_deviate() -> None:
+    rows = ("original_resnet152_224", "preact_resnet152")
+    runs = [record(TABLE5, f"{row}/top1", 80.0, profile="smoke") for row in rows]
+    listed = [d for d in compared(TABLE5, *runs, profile="smoke").deviations if d.topic == "tested on"]
+    crop = "{0}x{0} crop of a shorter side of {1}".format
+    rows_of = {d.paper: {cell.partition("/")[0] for cell in d.cells} for d in listed}
+    assert {d.paper: d.ours for d in listed} == {crop(224, 256): crop(64, 73), crop(320, 320): crop(92, 92)}
+    assert {"original_resnet152_224", "original_resnet101"} <= rows_of[crop(224, 256)]
+    assert "preact_resnet152" in rows_of[crop(320, 320)]
+    assert "tested on" not in found(record(TABLE5, "preact_resnet152/top1", 21.0), table=TABLE5)
+
+
 def test_unspecified_choices_about_nets() -> None:
     runs = [record(TABLE1, cell.id, 9.0, setting=cell.settings[0].label) for cell in TABLE1.cells()]
     listed = [d for d in compared(TABLE1, *runs).deviations if not d.paper and d.topic not in SILENT]

@@ -448,8 +448,11 @@ def outlook(*runs: Record, std: float | None = None, tables: int = 1_000, **how:
     return assess_outlook(compared(TABLE2, *runs, **how), std, tables)
 
 
+TOP = ("top1", "top5")
+
+
 def next_of(found: Outlook) -> dict[str, NextRuns]:
-    return {runs.cell: runs for runs in found.next_runs}
+    return {cell: runs for runs in found.next_runs for cell in runs.cells}
 
 
 def test_outlook_is_deterministic() -> None:
@@ -505,7 +508,7 @@ def test_decided_table_needs_no_runs() -> None:
     runs = [run for cell in CELLS_OF_TABLE2 for run in around(cell)]
     assert outlook(*runs).next_runs == ()
     (missing,) = outlook(*runs[:-2]).next_runs
-    assert (missing.cell, missing.missing, missing.total) == (DEEP, 2, 5)
+    assert (missing.cells, missing.missing, missing.total) == ((DEEP,), 2, 5)
 
 
 def test_missing_runs_are_those_up_to_the_next_analysis() -> None:
@@ -522,7 +525,7 @@ def test_missing_runs_are_those_up_to_the_next_analysis() -> None:
 def test_chance_of_a_cell_without_runs_is_that_of_a_match() -> None:
     found = outlook(std=0.2, tables=1_500)
     _, others = found.cells
-    chance = next_of(found)[PREACT].verdict
+    chance = next_of(found)[PREACT].verdicts[PREACT]
     assert chance == pytest.approx(others.reproduced[0], abs=0.06)
 
 
@@ -536,7 +539,7 @@ def test_runs_at_hand_are_continued_around_an_uncertain_mean() -> None:
     away = np.abs(np.median(errors, axis=1))
     expected = ((away + reach <= TOLERANCE) | (away - reach > TOLERANCE)).mean()
     found = next_of(outlook(*around(PREACT, deviations=seen), std=std, tables=4_000, noise="per-cell"))
-    assert found[PREACT].verdict == pytest.approx(expected, abs=0.03)
+    assert found[PREACT].verdicts[PREACT] == pytest.approx(expected, abs=0.03)
     assert expected == pytest.approx(0.10, abs=0.01)
 
 
@@ -544,7 +547,7 @@ def test_cell_that_has_used_up_its_extension_needs_no_runs() -> None:
     wide = (-0.6, 0.5, 0.0, -0.4, 0.6)
     comparison = compared(TABLE2, *around(PREACT, deviations=[*wide, *wide]), noise="per-cell")
     assert in_cell(comparison, PREACT).verdict == "underpowered"
-    assert PREACT not in {one.cell for one in assess_outlook(comparison, 0.3, 50).next_runs if one.verdict is not None}
+    assert not any(PREACT in one.verdicts for one in assess_outlook(comparison, 0.3, 50).next_runs)
 
 
 def test_runs_that_can_decide_come_first() -> None:
@@ -552,9 +555,9 @@ def test_runs_that_can_decide_come_first() -> None:
     runs = [*around(BN, 0.5, CALM[:3]), *around(PREACT, deviations=CALM[:3])]
     comparison = compared(replace(TABLE2, expected=replace(TABLE2.expected, claims=())), *runs)
     found = assess_outlook(comparison, 0.2, 1_000).next_runs
-    assert (found[0].cell, found[0].missing) == (PREACT, 2)
+    assert (found[0].cells, found[0].missing) == ((PREACT,), 2)
     assert [one.worth for one in found] == sorted((one.worth for one in found), reverse=True)
-    chances = {one.cell: one.verdict or 0.0 for one in found}
+    chances = {cell: chance for one in found for cell, chance in one.verdicts.items()}
     assert chances[PREACT] > 0.8 > 0.5 > chances[BN]
 
 
@@ -571,7 +574,7 @@ def test_worth_is_the_expected_number_of_decisions_per_run() -> None:
     assert found[BASELINE].claims.keys() == {"a_claim"}
     assert BN not in found
     for one in found.values():
-        expected = (one.verdict or 0.0) / one.missing
+        expected = sum(one.verdicts.values()) / one.missing
         expected += sum(chance / lacking[claim] for claim, chance in one.claims.items())
         assert one.worth == pytest.approx(expected)
         assert all(0 < chance <= 1 for chance in one.claims.values())
@@ -581,7 +584,7 @@ def test_runs_on_other_pixels_count_for_claims_only() -> None:
     table = with_claim(TABLE2, "lower", PREACT, BASELINE)
     runs = [run for cell in (PREACT, BASELINE) for run in records(table, cell, [6.4, 6.5, 6.3], data=COPY)]
     found = next_of(assess_outlook(compared(table, *runs), 0.2, 200))
-    assert (found[PREACT].verdict, set(found[PREACT].claims)) == (None, {"a_claim"})
+    assert (found[PREACT].verdicts, set(found[PREACT].claims)) == ({}, {"a_claim"})
 
 
 def test_external_results_are_no_runs_to_continue() -> None:
@@ -597,9 +600,30 @@ def test_complete_neighbours_share_their_noise_without_being_planned() -> None:
     for neighbours in ((), (BASELINE, BN, "preact/resnet164")):
         runs = [run for cell in neighbours for run in around(cell)]
         found = assess_outlook(compared(TABLE2, *runs), 0.25, 2_000, cells=[PREACT])
-        assert [cell for one in found.cells for cell in one.cells] == [one.cell for one in found.next_runs] == [PREACT]
+        assert [one.cells for one in found.cells] == [one.cells for one in found.next_runs] == [(PREACT,)]
         chances.append(found.cells[0].reproduced[0])
     assert chances[1] > chances[0] + 0.1
+
+
+def test_runs_that_several_cells_show_are_counted_once() -> None:
+    """ResNet-152 is tested in two ways, each with two errors; a claim between its cells needs its runs once."""
+    table = with_claim(a_table("table5"), "lower", "original_resnet152/top1", "original_resnet152_224/top1")
+    found = next_of(assess_outlook(compared(table), 0.2, 500))
+    its_cells = {f"{row}/{metric}" for row in ("original_resnet152", "original_resnet152_224") for metric in TOP}
+    one = found["original_resnet152/top1"]
+    assert set(one.cells) == set(one.verdicts) == its_cells
+    assert (one.missing, one.total) == (3, 3)
+    assert one.worth == pytest.approx((sum(one.verdicts.values()) + one.claims["a_claim"]) / 3)
+    assert set(found["preact_resnet152/top5"].cells) == {"preact_resnet152/top1", "preact_resnet152/top5"}
+
+
+def test_only_errors_of_one_metric_share_their_noise() -> None:
+    """As in the comparison. Here the top-5 errors are far noisier."""
+    rng = np.random.default_rng(5)
+    samples = [rng.normal(0, std, (50, 3)) for std in (0.1, 0.1, 0.1, 1.0, 1.0, 1.0)]
+    targets = [Target(dataset="imagenet", metric=metric) for metric in TOP for _ in range(3)]
+    priors = priors_of(samples, targets, "table")
+    assert [round(float(np.sqrt(prior.variance.mean())), 1) for prior in priors] == [0.1] * 3 + [1.0] * 3
 
 
 def test_too_many_runs_are_refused() -> None:

@@ -24,11 +24,14 @@ from tests.compare.judging import (
     compared,
     expectation,
     external,
+    in_cell,
     mixed,
+    photo_result,
     record,
     records,
     with_expected,
 )
+from tests.helpers import CROP224, CROP320
 
 TABLE1, TABLE2, TABLE3, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 3, 5))
 PREACT, PREACT_NUMBER = "preact/resnet110", 6.37  # without a published spread
@@ -392,8 +395,34 @@ def test_unfinished_runs_are_not_run_rather_than_not_comparable() -> None:
 def test_run_has_no_error_of_another_crop_or_metric(
     errors: list[float], verdict: str, reason: str, counted: list[float]
 ) -> None:
-    cell = compare_errors(TABLE5, "original_resnet152/top1", errors, seeds=3)
+    runs = records(TABLE5, "original_resnet152/top1", errors)
+    tested_at_224 = {"evaluations": (CROP224,), "result": photo_result({CROP224: (21.3, 5.5)})}
+    runs = [replace(run, **tested_at_224) if run.result else run for run in runs]
+    cell = compare_cell(TABLE5, "original_resnet152/top1", *runs, seeds=3)
     assert (cell.verdict, cell.reason, cell.nets[0].errors) == (verdict, reason, counted)
+
+
+def test_each_error_of_a_run_is_judged_by_itself() -> None:
+    """Three runs of ResNet-152, whose errors are in four cells: one of them is worse than published."""
+    errors = {
+        "original_resnet152_224/top1": [23.0, 23.1, 22.95],
+        "original_resnet152_224/top5": [6.7, 6.65, 6.72],
+        "original_resnet152/top1": [21.3, 21.28, 21.33],
+        "original_resnet152/top5": [6.5, 6.55, 6.45],
+    }
+    runs = []
+    for seed, (top1, top5, other_top1, other_top5) in enumerate(zip(*errors.values(), strict=True)):
+        result = photo_result({CROP224: (top1, top5), CROP320: (other_top1, other_top5)})
+        runs.append(record(TABLE5, "original_resnet152/top1", 1.0, seed=seed, result=result))
+    comparison = compared(TABLE5, *runs)
+    for cell_id, its_errors in errors.items():
+        cell = in_cell(comparison, cell_id)
+        assert cell.nets[0].errors == its_errors
+        assert cell.verdict == ("worse" if cell_id == "original_resnet152/top5" else "reproduced")
+        tolerance = 0.3 if "top5" in cell_id else 0.5
+        published = cell.cell.number or 0.0
+        check_numbers(cell, expectation(its_errors, published, published_runs=1, resolution=0.1, tolerance=tolerance))
+    assert [c.cell.id for c in comparison.differing] == ["original_resnet152/top5"]
 
 
 # External results

@@ -17,10 +17,10 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import Drops
 from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, times_examples
-from tests.helpers import a_record, json_with_hash
+from tests.helpers import a_photo_record, a_record, json_with_hash
 from tests.limits import limit_memory
 
-RECORD = a_record().to_json()
+RECORD = a_photo_record().to_json()
 LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
 HISTORY = history_bytes([LINE, replace(LINE, iteration=80)])
 

@@ -15,13 +15,14 @@ from paperbench.specs.yaml_file import SpecError, read_yaml
 from tests.fuzz.strategies import damaged, is_refused, share_of_examples, times_examples
 from tests.helpers import ROOT, copy_of_specs
 
-FILES = {  # and the table that loads them; together: sweeps, references, literature, footnotes, crops
+FILES = {  # and the table that loads them; together: sweeps, references, literature, footnotes, evaluations
     "experiments/profiles.yaml": "table2",
     "experiments/recipes/cifar.yaml": "table2",
     "experiments/table1.yaml": "table1",
     "expected/table3.yaml": "table3",
     "expected/table4.yaml": "table4",
     "experiments/table5.yaml": "table5",
+    "experiments/recipes/imagenet.yaml": "table5",
 }
 
 TOKENS = (
@@ -72,11 +73,11 @@ def load_everything(root: Path, name: str = "table2") -> None:
     table = load_table(name, root)
     for profile in table.profiles.profiles.values():
         for cell in table.all_cells:
-            if cell.is_in(profile):
-                table.recipe_in(profile, cell.recipe)
-                for setting in cell.settings:
-                    cell.net_in(profile, setting)
-                    str(cell.reference_in(profile, setting))
+            table.recipe_in(profile, cell.recipe)
+            table.evaluation_in(profile, cell)
+            for setting in cell.settings:
+                cell.net_in(profile, setting)
+                str(cell.reference_in(profile, setting))
     for cell in table.all_cells:
         for setting in cell.settings:
             table.experiment_digest(cell, setting)

@@ -106,7 +106,7 @@ def everything_run(table: Table, *, runs: int = 5, are_external: bool = False) -
     """Compare a whole table with `runs` runs per net near the published number.
 
     Args:
-        are_external: Whether the results are external, as they must be for ImageNet.
+        are_external: Whether the results are external, as for Table 5, where several cells show one run.
     """
     found, externals = [], []
     for cell in table.cells():

@@ -45,9 +45,10 @@ def test_every_chance_is_shown(outlook: Outlook) -> None:
         assert row(text, claim.claim.id) == [claim.claim.id, chances]
     next_runs = text.split("Next: ")[1]
     for one in outlook.next_runs:
-        _, runs, verdict, claims, worth = row(next_runs, one.cell)
+        (cell,) = one.cells
+        _, runs, verdicts, claims, worth = row(next_runs, cell)
         assert runs == f"{one.missing} of {one.total}"
-        assert verdict == ("-" if one.verdict is None else f"{100 * one.verdict:.0f}")
+        assert verdicts == (f"{one.verdicts[cell]:.1f} of 1" if one.verdicts else "-")
         assert claims == f"{sum(one.claims.values()):.1f} of {len(one.claims)}"
         assert worth == f"{one.worth:.2f}"
     assert row(next_runs, "original/resnet110")[1] == "3 of 5"
@@ -55,7 +56,7 @@ def test_every_chance_is_shown(outlook: Outlook) -> None:
 
 def test_every_column_is_explained(outlook: Outlook) -> None:
     text = flat(render(outlook))
-    for column in ("tol.", "reproduced", "worse", "false", "runs", "verdict", "claims", "worth"):
+    for column in ("tol.", "reproduced", "worse", "false", "runs", "verdicts", "claims", "worth"):
         assert f" {column}: " in text
     assert f"a standard deviation of {outlook.std:.2g} points between runs (that of the runs at hand;" in text
     assert "judged with noise shared across the table." in text
@@ -72,8 +73,8 @@ def test_lines_fit_the_terminal(outlook: Outlook, monkeypatch: pytest.MonkeyPatc
 
 def test_next_runs_are_cut_unless_long(outlook: Outlook) -> None:
     assert len(outlook.next_runs) == 9
-    assert "And 1 more cell: `--long` lists them." in render(outlook)
-    assert f"\n{outlook.next_runs[-1].cell} " not in render(outlook).split("Next: ")[1]
+    assert "And 1 more net: `--long` lists them." in render(outlook)
+    assert f"\n{outlook.next_runs[-1].cells[0]} " not in render(outlook).split("Next: ")[1]
     assert "`--long`" not in render(outlook, long=True)
 
 
@@ -81,7 +82,7 @@ def test_cells_whose_runs_decide_nothing_are_left_out(outlook: Outlook) -> None:
     first, *others = outlook.next_runs
     some = replace(outlook, next_runs=(first, *(replace(one, worth=0.0) for one in others)))
     assert valuable(some) == [first]
-    assert "The next runs of 8 other cells alone would decide hardly anything." in render(some)
+    assert "The next runs of 8 other nets alone would decide hardly anything." in render(some)
     assert "Next: nothing, as no further run" in render(replace(outlook, next_runs=some.next_runs[1:]))
     assert "Next: nothing. The verdicts and claims" in render(replace(outlook, next_runs=()))
 
@@ -109,3 +110,11 @@ def test_assumptions_are_named(table2: Table) -> None:
     assert "Claims not simulated: 1 about failures or the course of training; 7 about cells that are not" in text
     text = flat(render(assess_outlook(compared(table2), tables=200)))
     assert "0.18 points between runs (typical of those that the authors print; `--std` sets another)" in text
+
+
+def test_cells_that_show_the_same_runs_share_a_line(tables: dict[str, Table]) -> None:
+    text = render(assess_outlook(compared(tables["table5"]), tables=200), long=True)
+    assert row(text, "8 cells, imagenet, top-5")[1] == "0.3"
+    next_runs = text.split("Next: ")[1]
+    assert row(next_runs, "original_resnet152_224/top1 and 3 more")[1] == "3 of 3"
+    assert row(next_runs, "preact_resnet200/top1 and 1 more")[1] == "3 of 3"

@@ -52,7 +52,7 @@ def test_description_is_of_the_profile(table2: Table) -> None:
 
 def test_rows_with_one_net_and_sweeps_take_a_line(tables: dict[str, Table]) -> None:
     assert "\npreact_resnet152/*                   preact_resnet152\n" in describe(tables["table5"], "paper")
-    assert "preact_resnet152/*                   not in this profile" in describe(tables["table5"], "smoke")
+    assert "\npreact_resnet152/*                   preact_resnet152(depth=50)\n" in describe(tables["table5"], "smoke")
     assert "resnet110_exclusive_gating(gate_bias=0 to -5)\n" in describe(tables["table1"], "paper")
 
 
@@ -60,6 +60,15 @@ def test_exceptions_and_missing_numbers_are_explained(tables: dict[str, Table]) 
     assert "Tolerance: 0.5 percentage points. Exceptions: `--long`." in describe(tables["table1"], "paper")
     assert "conv_shortcut/resnet110: tolerance 1 percentage point\n" in describe(tables["table1"], "paper", long=True)
     assert "-: the paper prints no number." in describe(tables["table3"], "paper")
+
+
+def test_recipe_says_how_nets_are_tested(tables: dict[str, Table]) -> None:
+    crops = {"paper": (224, 256, 320, 320), "smoke": (64, 73, 92, 92)}
+    for profile, (crop, scale, *other) in crops.items():
+        text = " ".join(describe(tables["table5"], profile).split())
+        tests = (f"a {c}x{c} crop of a shorter side of {s}" for c, s in ((crop, scale), other))
+        assert f"; tested on {' and '.join(tests)}." in text
+    assert "tested on" not in describe(tables["table2"], "paper")
 
 
 def test_variant_of_a_recipe_shows_what_differs(tables: dict[str, Table]) -> None:

@@ -246,6 +246,16 @@ def test_deviations_are_listed(numbers: Comparison) -> None:
     assert "B (original/resnet164, bn_after" in flat(deviations)
 
 
+def test_deviation_of_a_whole_row_names_the_row(table2: Table) -> None:
+    cells = ["preact/resnet110", "preact/resnet164", "original/resnet110", "original/resnet164"]
+    runs = [record(table2, cell, 6.5, precision="tf32") for cell in cells[:3]] + [record(table2, cells[3], 6.5)]
+    assert "\n  precision: fp32 -> tf32 (all but original/resnet164)\n" in text_of(compared(table2, *runs))
+    runs = [record(table2, cell, 6.5, precision="tf32") for cell in cells[:2]] + runs[2:]
+    runs[2] = record(table2, cells[2], 6.5)
+    assert "\n  precision: fp32 -> tf32 (preact/*)\n" in text_of(compared(table2, *runs))
+    assert "\n  precision: fp32 -> tf32 (preact/resnet110)\n" in text_of(compared(table2, runs[0], *runs[2:]))
+
+
 def test_runs_are_listed_with_the_newest_values_of_their_records(table2: Table, tmp_path: Path) -> None:
     prefix = record(table2, "preact/resnet110", None, iteration=1_000, sessions=(a_session(1_000, seconds=60.0),))
     lines = [

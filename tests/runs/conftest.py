@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,15 @@ def finished(expected: RunDirectory, tmp_path: Path) -> RunDirectory:
     """A copy of `expected` that the test may change."""
     root = shutil.copytree(expected.path.parents[1], tmp_path / "finished")
     return Store(root).directory(expected.path.name)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB, if the user may mount one."""
+    path = tmp_path / "small disk"
+    path.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", path], check=False).returncode:
+        pytest.skip("needs the right to mount a small tmpfs")
+    yield path
+    subprocess.run(["umount", path], check=True)

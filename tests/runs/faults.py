@@ -22,11 +22,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 from unittest.mock import patch
 
 import torch
 
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.photos import load_photos
 from paperbench.errors import PaperbenchError
 from paperbench.runs import executor as executor_module
 from paperbench.runs import lease as lease_module
@@ -38,10 +40,10 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring
 from paperbench.specs.table import load_table
 from tests.helpers import ROOT, random_dataset
-from tests.runs.running import Log, assert_same, plan_run, tiny_recipe, train
+from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, tiny_recipe, train
 
-Kind = Literal["fail", "kill before", "kill after", "suspend", "limit memory"]
-_ACTIONS = {"fail": 0, "kill before": 1, "kill after": 2, "suspend": 3}
+Kind = Literal["fail", "kill before", "kill after", "suspend", "limit memory", "fail at images", "kill with images"]
+_ACTIONS = {"fail": 0, "kill before": 1, "kill after": 2, "suspend": 3, "fail at images": 0, "kill with images": 1}
 _ERRORS = ("EIO", "ENOSPC", "ESTALE", "EMFILE", "EROFS", "EINTR", "EACCES", "EDQUOT", "ENOMEM")
 _MOMENTS = range(3)
 """When a suspended process goes on: after its successor's first step, when that is done, or when it is gone."""
@@ -167,22 +169,13 @@ class Faults:
     Args:
         shim: Path of the library that is preloaded.
         root: A new directory for results.
+        run: The run.
     """
 
-    def __init__(self, shim: str, root: Path) -> None:
-        self._shim, self._root = ctypes.CDLL(shim), root
+    def __init__(self, shim: str, root: Path, run: PlannedRun) -> None:
+        self._shim, self._root, self._run = ctypes.CDLL(shim), root, run
         self._shim.count.restype = ctypes.c_long
-        table = load_table("table2", ROOT)
-        recipe = tiny_recipe(
-            table.recipe_in(table.profiles.named("paper")),
-            iterations=3,
-            batch_size=4,
-            warm_up=None,
-            drops=Drops((2,), 0.1),
-            batch_norm=BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
-            monitoring=Monitoring(1, 2, 1, 1.0),
-        )
-        self._run = plan_run(recipe, random_dataset(8))
+        root.mkdir()
         # Fake tensors make autograd start threads, after which forked processes cannot train.
         executor_module.memory_needed = lambda *_: 0
         assert Child(self._run, root / "undisturbed", lambda _: None).report[-1] == "end trained"
@@ -191,6 +184,8 @@ class Faults:
         self._start()
 
     def _arm(self, root: Path, call: int, kind: Kind, error: int, report: int) -> None:
+        if kind == "fail at images":
+            root = cast(PhotoDataset, self._run.dataset).directory
         only_changes = kind.startswith("kill")  # between two changes, it does not matter when a process dies
         self._shim.arm(bytes(root), ctypes.c_long(call), _ACTIONS[kind], error, only_changes, report)
 
@@ -257,7 +252,8 @@ class Faults:
     def _disturb(self, kind: Kind, is_new: bool, point: int, choice: int) -> _Attempt:
         """Disturb a training at the n-th call, or by a limit of n MB."""
         error, moment = _ERRORS[choice % len(_ERRORS)], choice % len(_MOMENTS)
-        variant = f" with {error}" if kind == "fail" else f" until moment {moment}" if kind == "suspend" else ""
+        is_failure = kind.startswith("fail")
+        variant = f" with {error}" if is_failure else f" until moment {moment}" if kind == "suspend" else ""
         path = self._prepare(f"{kind} {point}{variant}", is_new)
 
         def prepare(report: int) -> None:
@@ -313,6 +309,22 @@ class Faults:
         assert kinds == {"checkpoint", "history.jsonl", "model.safetensors", "record.json"}, kinds
 
 
+def _run(*, on_photographs: bool) -> PlannedRun:
+    """Return a run of three iterations of four images, with a drop and a test after two."""
+    changes = {
+        "iterations": 3,
+        "batch_size": 4,
+        "drops": Drops((2,), 0.1),
+        "batch_norm": BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
+        "monitoring": Monitoring(1, 2, 1, 1.0),
+    }
+    if on_photographs:
+        return plan_run(photographs_recipe(**changes), load_photos())
+    table = load_table("table2", ROOT)
+    recipe = tiny_recipe(table.recipe_in(table.profiles.named("paper")), warm_up=None, **changes)
+    return plan_run(recipe, random_dataset(8))
+
+
 def _copy(source: str, target: str) -> object:
     """Copy a file, but link a lease: it knows its inode."""
     return (os.link if "/leases/" in source else shutil.copy)(source, target)
@@ -340,6 +352,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     lease_module.LEASE_SECONDS = 0.0  # a lease that was cut short expires at once
     with patch.object(RunSession, "_is_checkpoint_due", lambda _: True):
-        faults = Faults(sys.argv[1], Path(sys.argv[2]))
-        for task in sys.argv[3:]:
-            print(json.dumps(vars(faults.answer(Task(**json.loads(task))))), flush=True)
+        faults: dict[bool, Faults] = {}
+        for task in (Task(**json.loads(text)) for text in sys.argv[3:]):
+            on_photographs = task.kind.endswith("images")
+            if on_photographs not in faults:
+                run = _run(on_photographs=on_photographs)
+                faults[on_photographs] = Faults(sys.argv[1], Path(sys.argv[2], run.id), run)
+            print(json.dumps(vars(faults[on_photographs].answer(task))), flush=True)

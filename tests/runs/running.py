@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from paperbench.catalogue import resolve
-from paperbench.data.dataset import ImageDataset
+from paperbench.data.dataset import Dataset
 from paperbench.runs.executor import Executor, Incompatible
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
@@ -20,9 +21,10 @@ from paperbench.runs.record import Files, Record
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.experiment import NetReference
-from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe, WarmUp
+from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring, Recipe, WarmUp
 from paperbench.specs.run_spec import Precision
-from tests.helpers import a_session
+from paperbench.specs.yaml_file import read_yaml
+from tests.helpers import ROOT, a_session
 
 CPU = torch.device("cpu")
 
@@ -41,8 +43,26 @@ def tiny_recipe(paper_recipe: Recipe, **changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
+def photographs_recipe(**changes: Any) -> Recipe:
+    """That of ImageNet on crops of 32 pixels: 12 iterations of 8 images, with a drop and a test after 6."""
+    recipe = read_yaml(ROOT / "experiments" / "recipes" / "imagenet.yaml").parse(Recipe)
+    assert recipe.photographs
+    recipe = replace(
+        recipe,
+        batch_size=8,
+        iterations=12,
+        learning_rate=0.01,
+        drops=Drops((6,), 0.1),
+        photographs=replace(recipe.photographs, crop=32, shorter_side=(36, 68), mean_image_scale=36),
+        evaluations={"small": Evaluation(32, 36), "large": Evaluation(40, 40)},
+        batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated"),
+        monitoring=Monitoring(log_every=3, test_every=6, checkpoint_every=5, checkpoint_share=1.0),
+    )
+    return replace(recipe, **changes)
+
+
 def plan_run(
-    recipe: Recipe, dataset: ImageDataset, net_name: str = "preact_resnet20", precision: Precision = "fp32"
+    recipe: Recipe, dataset: Dataset, net_name: str = "preact_resnet20", precision: Precision = "fp32"
 ) -> PlannedRun:
     reference = NetReference(net_name, {"depth": 11 if "164" in net_name else 8})
     net = resolve(reference.model, **reference.kwargs)
@@ -125,6 +145,14 @@ def train(
 def newest_state(directory: RunDirectory) -> dict[str, torch.Tensor]:
     """Load the trainer's state from the newest checkpoint."""
     return Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), directory.path.name).state
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Write a file that leaves the given number of bytes free."""
+    ballast = disk / "ballast"
+    free = shutil.disk_usage(disk).free
+    ballast.write_bytes(b"\0" * max(0, free - leave))
+    return ballast
 
 
 def edit_checkpoint(directory: RunDirectory, change: Callable[[Checkpoint], Checkpoint]) -> None:

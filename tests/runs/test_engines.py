@@ -105,9 +105,9 @@ def test_chosen_engine_trains_and_replay_is_eager(
     made = []
     original = session_module.Trainer
 
-    def record(*arguments: Any, engine: str) -> Any:
+    def record(*arguments: Any, engine: str, **options: Any) -> Any:
         made.append(engine)
-        return original(*arguments, engine="eager")
+        return original(*arguments, engine="eager", **options)
 
     monkeypatch.setattr(session_module, "engine_candidates", lambda *_, **__: [EngineChoice("compile", "a test")])
     monkeypatch.setattr(session_module, "Trainer", record)

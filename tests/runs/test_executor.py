@@ -32,7 +32,7 @@ from paperbench.specs.run_spec import Precision
 from paperbench.training import trainer as trainer_module
 from paperbench.training.compiling import compile_units
 from paperbench.training.engine import EagerEngine, EngineChoice
-from paperbench.training.memory import step_memory
+from paperbench.training.memory import memory_needed
 from tests.conftest import ROOT
 from tests.helpers import a_session
 from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, newest_state, plan_run, tiny_recipe, train
@@ -177,28 +177,35 @@ def test_two_checkpoints_are_kept_and_one_at_the_end(run: PlannedRun, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("share", "written"),
+    ("share", "step", "save", "written"),
     [
-        (1e-9, [1, 20]),  # the first, whose cost is unknown, and the last, which is always saved
-        (0.5, [1, 11, 20]),
-        (1.0, [1, 6, 11, 16, 20]),
+        (1e-9, 1, 5, [1, 20]),  # the first, whose cost is unknown, and the last, which is always saved
+        (0.5, 1, 5, [1, 11, 20]),
+        (1.0, 1, 5, [1, 6, 11, 16, 20]),
+        (0.01, 5_000, 200, [1, 5, 9, 13, 17, 20]),  # minutes, as on a slow disk: after a hundred times as long
     ],
 )
 def test_saving_stays_within_its_share_of_time(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, written: list[int]
+    run: PlannedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    step: int,
+    save: int,
+    written: list[int],
 ) -> None:
-    """On a fake clock, a step takes 1 s and a checkpoint 5 s."""
+    """On a fake clock; seconds."""
     now = 0.0
     saved = []
     write = Checkpoints.write
 
     def tick(_: int) -> None:
         nonlocal now
-        now += 1
+        now += step
 
     def slowly(self: Checkpoints, iteration: int, data: bytes) -> Any:
         nonlocal now
-        now += 5
+        now += save
         saved.append(iteration)
         return write(self, iteration, data)
 
@@ -238,8 +245,8 @@ def test_memory_of_a_run_is_freed_when_it_ends(
     gc.disable()
     try:
         train(run, tmp_path)
-        assert len(held) == 3
-        assert [ref() for ref in held] == [None] * 3
+        assert len(held) == (6 if fails else 3), "once more with recomputation"
+        assert [ref() for ref in held] == [None] * len(held)
     finally:
         gc.enable()
 
@@ -409,8 +416,12 @@ def test_out_of_memory_fails_the_run_with_advice(
     assert_same(train(run, tmp_path)[0], expected)
 
 
+def with_free_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("paperbench.runs.executor.memory_free", lambda _: size)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_run_that_needs_more_memory_than_is_free_is_refused(
+def test_run_recomputes_units_only_while_memory_is_short(
     paper_recipe: Recipe,
     small_dataset: ImageDataset,
     tmp_path: Path,
@@ -418,15 +429,61 @@ def test_run_that_needs_more_memory_than_is_free_is_refused(
     precision: Precision,
 ) -> None:
     run = plan_run(tiny_recipe(paper_recipe), small_dataset, precision=precision)
-    needed = step_memory(run.net, 8, precision, CPU)
-    monkeypatch.setattr("paperbench.runs.executor.memory_free", lambda _: needed - 1)
+    needed, less = (memory_needed(run.net, run.recipe, precision, recompute=recompute) for recompute in (False, True))
+    assert less < needed
+    with_free_memory(monkeypatch, less - 1)
     directory, log = train(run, tmp_path)
     assert f"in {precision} needs about {format_bytes(needed)} for a training step" in log.failure
+    assert f"({format_bytes(less)} with its residual units recomputed" in log.failure
     assert ("`--precision bf16`" in log.failure) is (precision == "fp32")
-    assert f"cpu has {format_bytes(needed - 1)} free." in log.failure
+    assert f"cpu has {format_bytes(less - 1)} free." in log.failure
     assert not directory.path.exists()
-    monkeypatch.setattr("paperbench.runs.executor.memory_free", lambda _: needed)
-    assert train(run, tmp_path)[1].record.status == "finished"
+
+    made = watch_trainers(monkeypatch)
+    with_free_memory(monkeypatch, less)
+    _, log = train(run, tmp_path, stop_at=8)
+    (warning,) = log.warnings
+    assert f"needs about {format_bytes(needed)} for a training step, and cpu has {format_bytes(less)} free" in warning
+    assert f"recomputes the residual units, which needs {format_bytes(less)}" in warning
+    with_free_memory(monkeypatch, needed)
+    part, log = train(run, tmp_path)
+    assert (log.warnings, made) == ([], [True, False])
+    assert_same(part, train(run, tmp_path / "uninterrupted")[0])
+
+
+def watch_trainers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list to which each new trainer adds whether it recomputes its units."""
+    made: list[bool] = []
+    new = session_module.Trainer
+
+    def watched(*arguments: Any, recompute: bool, **options: Any) -> Any:
+        made.append(recompute)
+        return new(*arguments, recompute=recompute, **options)
+
+    monkeypatch.setattr(session_module, "Trainer", watched)
+    return made
+
+
+def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watch_trainers(monkeypatch)
+    step = EagerEngine.step
+
+    def exhausting(self: EagerEngine, number: int) -> None:
+        if number == 9 and made == [False]:
+            torch.empty(2**60, dtype=torch.uint8)
+        step(self, number)
+
+    monkeypatch.setattr(EagerEngine, "step", exhausting)
+    directory, log = train(run, tmp_path)
+    assert made == [False, True]
+    assert log.steps == [*range(1, 10), *range(9, 21)], "resumed from the checkpoint of iteration 8"
+    (warning,) = log.warnings
+    assert warning.startswith("cpu ran out of memory with preact_resnet20(depth=8) in fp32; it goes on from the last")
+    assert "recomputes the residual units" in warning
+    assert log.failures == []
+    assert_same(directory, expected)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from paperbench.runs.disk_space import check_disk_space, format_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from tests.helpers import ROOT
-from tests.runs.running import Log, assert_same, train
+from tests.runs.running import Log, assert_same, fill, train
 
 FAULTS = {
     "limit memory": ((9, 1, 6), (4, 1, 12), (1, 1, 48)),
@@ -27,6 +26,8 @@ FAULTS = {
     "kill before": ((60, 1, 3), (4, 1, 40), (1, 1, 150)),
     "kill after": ((60, 1, 3), (4, 1, 40), (1, 1, 150)),
     "suspend": ((150, 1, 5), (8, 1, 100), (1, 3, 2_000)),
+    "fail at images": ((150, 1, 5), (12, 1, 50), (1, 1, 500)),
+    "kill with images": ((60, 1, 3), (6, 1, 25), (1, 1, 150)),
 }
 """For each kind of fault, by default, with --full and with --stress: see `Task` for the first two numbers; the third is
 how many trainings that disturbs at least."""
@@ -35,6 +36,7 @@ how many trainings that disturbs at least."""
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or not shutil.which("cc"), reason="needs glibc and a C compiler")
 def test_disturbed_trainings_end_clearly_and_lose_nothing(tmp_path: Path, full: bool, stress: bool) -> None:
     """Of a run that starts and of one that resumes, disturbed at their calls to the C library or by limits on memory.
+    On small images, and on photographs, whose files cannot be read at times.
 
     A training ends with a clear error, unless it is killed; oneDNN crashes at times when it gets no memory. Nothing but
     the results directory changes. A second training ends with the same bits as one that was never disturbed, and starts
@@ -63,30 +65,10 @@ def test_disturbed_trainings_end_clearly_and_lose_nothing(tmp_path: Path, full: 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MB, if the user may mount one."""
-    path = tmp_path / "small disk"
-    path.mkdir()
-    mount = shutil.which("mount")
-    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", path], check=False).returncode:
-        pytest.skip("needs the right to mount a small tmpfs")
-    yield path
-    subprocess.run(["umount", path], check=True)
-
-
-@pytest.fixture
 def partial(run: PlannedRun, small_disk: Path) -> PlannedRun:
     """The run, paused at iteration 8 on the small disk."""
     train(run, small_disk, stop_at=8)
     return run
-
-
-def fill(disk: Path, leave: int) -> Path:
-    """Write a file that leaves the given number of bytes free."""
-    ballast = disk / "ballast"
-    free = shutil.disk_usage(disk).free
-    ballast.write_bytes(b"\0" * max(0, free - leave))
-    return ballast
 
 
 @pytest.mark.parametrize(

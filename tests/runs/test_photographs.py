@@ -4,19 +4,182 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from paperbench.data.imagenet.feed import PhotoBatches
 from paperbench.data.imagenet.index_file import FILE_NAME
+from paperbench.data.imagenet.stream import StreamReport
+from paperbench.data.loader import Choices
+from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
+from paperbench.errors import DataError, PaperbenchError
+from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from tests.helpers import ROOT, change_yaml, copy_of_specs
-from tests.runs.running import assert_same
+from tests.runs.running import Log, assert_same, fill, photographs_recipe, plan_run, train
+
+DROP, LAST = 6, 12
+"""Iterations of `photographs_recipe`."""
+Harm = Callable[[Path], Callable[[], object]]
+"""Does something to a directory of images, and returns what undoes it."""
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return shutil.copytree(load_photos().directory, tmp_path / "images", ignore=shutil.ignore_patterns("mean*"))
+
+
+@pytest.fixture
+def run(images: Path) -> PlannedRun:
+    """A run on a copy of the embedded photographs."""
+    photos = load_photos()
+    parts = {name: replace(getattr(photos, name), root=images) for name in ("train", "test")}
+    data = images.with_name("data")
+    data.mkdir()
+    return plan_run(photographs_recipe(), replace(photos, directory=data, **parts))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The results of training the run in one session."""
+    return train(plan_run(photographs_recipe(), load_photos()), tmp_path_factory.mktemp("uninterrupted"))[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_survives() -> Iterator[None]:
+    yield
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("crops ")]
+
+
+def move(images: Path) -> Callable[[], object]:
+    return images.rename(images.with_name("elsewhere")).rename
+
+
+def rewrite(change: Callable[[bytes], bytes]) -> Harm:
+    """Change all image files."""
+
+    def harm(images: Path) -> Callable[[], object]:
+        before = {path: path.read_bytes() for path in images.glob("*/*/*")}
+        for path, data in before.items():
+            path.write_bytes(change(data))
+        return lambda *_: [path.write_bytes(data) for path, data in before.items()]
+
+    return harm
+
+
+HARMS: dict[str, tuple[Harm, str]] = {
+    "moved": (move, r"No such file or directory\. Make the directory of the images available again, or index the one"),
+    "changed": (rewrite(lambda data: data[:-9] + b"x" + data[-8:]), r"has changed since it was indexed .* Restore it"),
+    "truncated": (rewrite(lambda data: data[:500]), r"has changed since it was indexed .* Restore it"),
+    "empty": (rewrite(lambda _: b""), r"has changed since it was indexed .* Restore it"),
+}
+
+
+CASES = [("moved", at) for at in (2, DROP - 1, LAST, LAST + 1)] + [(harm, 2) for harm in list(HARMS)[1:]]
+
+
+@pytest.mark.parametrize(("harm", "at"), CASES)
+def test_lost_images_pause_the_run_which_continues_bit_equal(
+    harm: str, at: int, run: PlannedRun, images: Path, expected: RunDirectory, tmp_path: Path
+) -> None:
+    """In training, in a test in its midst, in the last test, and in the final re-estimation of batch norm."""
+    (do_harm, message), undo = HARMS[harm], list[Callable[[Path], object]]()
+
+    class Harmful(Log):
+        def stepped(self, iteration: int) -> None:
+            super().stepped(iteration)
+            if iteration == at:
+                undo.append(do_harm(images))
+
+        def finishing(self) -> None:
+            self.stepped(LAST + 1)
+
+    log = Harmful()
+    with pytest.raises(DataError, match=message) as caught:
+        train(run, tmp_path, log=log)
+    assert f"{images}{os.sep}" in str(caught.value)
+    directory = Store(tmp_path).directory(run.id)
+    record, reached = directory.read_record(), min(log.steps[-1], LAST)
+    assert record
+    assert (record.status, record.iteration) == ("partial", reached)
+    assert at <= reached <= at + 3 or reached == LAST
+    assert not list((tmp_path / "leases").iterdir())
+    undo[0](images)
+    directory, log = train(run, tmp_path)
+    assert log.warnings == []
+    assert log.steps == [*range(reached + 1, LAST + 1)]
+    assert_same(directory, expected)
+
+
+def test_lost_image_where_the_rate_drops_does_not_scale_the_momentum_twice(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices = PhotoBatches.choices
+
+    def failing(batches: PhotoBatches, iteration: int) -> Choices:
+        if iteration == DROP:
+            raise DataError("it is gone")
+        return choices(batches, iteration)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PhotoBatches, "choices", failing)
+        with pytest.raises(DataError, match="it is gone"):
+            train(run, tmp_path)
+    assert_same(train(run, tmp_path)[0], expected)
+
+
+@pytest.mark.parametrize("at", [1, DROP, LAST - 1])
+def test_paused_run_continues_bit_equal(at: int, run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
+    train(run, tmp_path, stop_at=at)
+    assert_same(train(run, tmp_path)[0], expected)
+
+
+def test_full_disk_loses_nothing(run: PlannedRun, expected: RunDirectory, small_disk: Path) -> None:
+    log = Log(lambda iteration: iteration == 4 and fill(small_disk, leave=4096))
+    with pytest.raises(PaperbenchError, match=r"No space left on device\. Free some space"):
+        train(run, small_disk, log=log)
+    (small_disk / "ballast").unlink()
+    assert_same(train(run, small_disk)[0], expected)
+
+
+def test_damaged_mean_image_is_computed_again(
+    run: PlannedRun, expected: RunDirectory, images: Path, tmp_path: Path
+) -> None:
+    train(run, tmp_path, stop_at=3)
+    means = list(images.with_name("data").iterdir())
+    assert len(means) == 2, "of both evaluations, one of which is that of the training's crops"
+    for path in means:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert_same(train(run, tmp_path)[0], expected)
+
+
+def test_training_that_waits_for_images_says_so_once(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in the first period between log lines, as training always waits for its first images."""
+    monkeypatch.setattr(StreamReport, "advice", lambda report: f"{report.batches} batches came late")
+    every = run.recipe.monitoring.log_every
+    assert train(run, tmp_path, stop_at=3 * every)[1].warnings == [f"{every} batches came late"]
+
+
+def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tmp_path: Path) -> None:
+    back = move(images)
+    with pytest.raises(DataError, match=f"{images}.* cannot be read: No such file or directory"):
+        train(run, tmp_path)
+    assert Store(tmp_path).directory(run.id).read_record() is None
+    back(images)
+    assert train(run, tmp_path, stop_at=1)[1].steps == [1]
+
 
 ITERATIONS = 200
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)

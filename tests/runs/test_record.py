@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,15 +10,16 @@ import pytest
 
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.record import DataFacts, Divergence, Record
+from paperbench.specs.recipe import Evaluation
 from paperbench.typed import json_schema
-from tests.helpers import a_record, a_session, json_with_hash
+from tests.helpers import CROP224, CROP320, a_photo_record, a_record, a_session, json_with_hash
 
 Change = Callable[[dict[str, Any]], object]
 
 
-def edited(change: Change) -> str:
+def edited(change: Change, record: Record | None = None) -> str:
     """Return a record with a change and the matching sha256."""
-    value = json.loads(a_record().to_json())
+    value = json.loads((record or a_record()).to_json())
     change(value)
     return json_with_hash(value)
 
@@ -46,9 +48,10 @@ def removing(*path: str) -> Change:
         a_record(),
         a_record(status="partial"),
         a_record(status="diverged"),
+        a_photo_record(),
         a_record(data=DataFacts("Bilder für «Übung»", '/ " \\', True, "ab" * 32)),
     ],
-    ids=["finished", "partial", "diverged", "odd text"],
+    ids=["finished", "partial", "diverged", "photographs", "odd text"],
 )
 def test_record_round_trip_and_schema(record: Record) -> None:
     assert Record.from_json(record.to_json()) == record
@@ -59,7 +62,7 @@ def test_record_file_has_documented_keys() -> None:
     value = json.loads(a_record().to_json())
     assert set(value) == {
         *("schema", "run", "seed", "net", "status", "iteration", "result", "divergence", "sessions", "test_every"),
-        *("data", "spec", "files", "sha256"),
+        *("data", "spec", "files", "evaluations", "sha256"),
     }
     assert list(value)[-1] == "sha256"
     assert value["spec"]["recipe"]["drops"] == {"at": [50, 65], "factor": 0.1}
@@ -89,6 +92,35 @@ def test_invalid_record_is_refused(change: Change, message: str) -> None:
     with pytest.raises(RecordError) as caught:
         Record.from_json(edited(change))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (setting("result", "test_error", to=22.0), "its test error and test loss are not those of its first"),
+        (setting("result", "test_loss", to=0.8), "its test error and test loss are not those of its first"),
+        (setting("result", "evaluations", 0, "top1", to=22.0), "its test error and test loss are not those of its"),
+        (setting("result", "evaluations", 1, "top5", to=21.4), "evaluations[1]: its top-5 error (21.4 %) exceeds"),
+        (setting("evaluations", 1, "crop", to=300), "its result does not have its evaluations"),
+        (setting("evaluations", 1, "crop", to=321), "the crop (321 pixels) must not exceed the scale (320 pixels)"),
+        (setting("evaluations", to=[]), "its result does not have its evaluations"),
+        (setting("result", "evaluations", to=[]), "its result does not have its evaluations"),
+    ],
+)
+def test_evaluations_fit_each_other(change: Change, message: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        Record.from_json(edited(change, a_photo_record()))
+    assert message in str(caught.value)
+
+
+def test_error_is_that_of_the_metric_and_the_evaluation() -> None:
+    record = a_photo_record()
+    errors = [record.error(metric, how) for how in (CROP224, CROP320) for metric in ("top1", "top5")]
+    assert errors == [23.0, 6.7, 21.3, 5.5]
+    assert record.error("top1", Evaluation(299, 299)) is None
+    assert a_record().error("top1", None) == 6.5
+    assert a_record(status="diverged").error("top5", CROP320) == math.inf
+    assert a_record(status="partial").error("top1", None) is None
 
 
 @pytest.mark.parametrize(

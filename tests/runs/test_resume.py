@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from paperbench.data.dataset import ImageDataset
+from paperbench.data.feed import ImageFeed
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
@@ -20,7 +21,6 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
-from paperbench.training.trainer import Trainer
 from paperbench.typed import to_json
 from tests.runs.running import Log, assert_same, edit_checkpoint, plan_run, tiny_recipe, train
 
@@ -141,15 +141,15 @@ def test_signal_during_final_averaging_can_be_resumed(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits()
-    all_batches = Trainer._reestimation_batches
+    all_batches = ImageFeed.reestimation
 
-    def signalled(self: Trainer, at_once: int) -> Any:
+    def signalled(self: ImageFeed, at_once: int) -> Any:
         for number, images in enumerate(all_batches(self, at_once)):
             yield images
             if number == 3:
                 limits.signal = signal.SIGTERM
 
-    monkeypatch.setattr(Trainer, "_reestimation_batches", signalled)
+    monkeypatch.setattr(ImageFeed, "reestimation", signalled)
     _, log = train(run, tmp_path, limits)
     assert (log.record.status, log.record.iteration) == ("partial", 20)
     monkeypatch.undo()

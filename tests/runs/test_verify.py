@@ -14,15 +14,19 @@ from typing import Any
 import pytest
 import torch
 
+from paperbench.catalogue import resolve
+from paperbench.data.photos import load_photos
 from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.history import HistoryLine, history_bytes
-from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import Divergence, Record
+from paperbench.runs.planning import PlannedRun, run_spec
+from paperbench.runs.record import Divergence, Measured, Record
 from paperbench.runs.rerun import DisprovedError, NotRepeatableError, Rerun, Retest, rerun_prefix, retest
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.runs.verify import VerifiedRun, verify
+from paperbench.runs.verify import _SIZES, VerifiedRun, verify
 from paperbench.runs.weights import recorded_metadata
-from paperbench.specs.recipe import Drops
+from paperbench.specs.experiment import NetReference
+from paperbench.specs.recipe import Drops, Evaluation, Monitoring
+from paperbench.specs.table import Table
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import Trainer
 from tests.helpers import json_with_hash
@@ -123,7 +127,7 @@ def test_weights_of_another_seed_are_found(store: Store, directory: RunDirectory
     assert "contradict each other (run, seed)" in problem(store)
 
 
-def forge(directory: RunDirectory, edit: Callable[[dict[str, torch.Tensor]], object] = dict, **result: float) -> None:
+def forge(directory: RunDirectory, edit: Callable[[dict[str, torch.Tensor]], object] = dict, **result: Any) -> None:
     """Change the result in record and weights, and the tensors of the net, and recompute all hashes."""
     record = record_of(directory)
     assert record.result
@@ -136,6 +140,13 @@ def forge(directory: RunDirectory, edit: Callable[[dict[str, torch.Tensor]], obj
     directory.write_record(replace(forged, files=replace(record.files, weights_sha256=digest)))
 
 
+@pytest.fixture
+def small_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the original CIFAR-10 have as few training images as the data of these runs."""
+    monkeypatch.setitem(_SIZES, 10, (100, 10_000))
+
+
+@pytest.mark.usefixtures("small_cifar10")
 def test_error_of_a_fraction_of_an_image_is_found(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
     forge(directory, test_error=6.37)
     assert problems(store) == [], "the number of test images is not known"
@@ -148,6 +159,7 @@ def test_error_of_a_fraction_of_an_image_is_found(store: Store, directory: RunDi
     assert "6.375 % is not the error of a whole number of 10,000 test images." in problem(store)
 
 
+@pytest.mark.usefixtures("small_cifar10")
 def test_data_that_are_called_canonical_must_be_the_original(
     store: Store, directory: RunDirectory, run: PlannedRun
 ) -> None:
@@ -520,7 +532,8 @@ def test_net_for_other_data_is_not_retrained(run: PlannedRun, directory: RunDire
 def retested(run: PlannedRun, directory: RunDirectory, **machine: Any) -> Retest:
     record = record_of(directory)
     record = first_session(record, **machine) if machine else record
-    return retest(record, directory.weights_file, run.dataset, CPU)
+    (found,) = retest(record, directory.weights_file, run.dataset, CPU)
+    return found
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", slow("bf16-fp32-stream")])
@@ -529,14 +542,15 @@ def test_saved_net_has_the_recorded_result(run: PlannedRun, tmp_path: Path, prec
     recipe = replace(run.recipe, batch_norm=replace(run.recipe.batch_norm, at_test=at_test))
     run = plan_run(recipe, run.dataset, precision=precision)
     directory, _ = train(run, tmp_path)
-    assert retested(run, directory) == Retest(run.id, 40, True, True, 0, 0.0)
+    assert retested(run, directory) == Retest(run.id, None, 40, True, True, {"test error": 0}, 0.0)
 
 
 def test_saved_net_of_a_gpu_can_be_tested_on_a_cpu(run: PlannedRun, directory: RunDirectory) -> None:
     record = first_session(record_of(directory), device="a GPU")
     spec = replace(record.spec, precision="tf32")
     record = replace(record, spec=spec, run=spec.run_id(0))
-    assert retest(record, directory.weights_file, run.dataset, CPU).holds
+    (found,) = retest(record, directory.weights_file, run.dataset, CPU)
+    assert found.holds
 
 
 def test_forged_result_is_not_that_of_the_saved_net(run: PlannedRun, directory: RunDirectory, store: Store) -> None:
@@ -545,7 +559,7 @@ def test_forged_result_is_not_that_of_the_saved_net(run: PlannedRun, directory: 
     forge(directory, test_error=result.test_error - 2.5)
     assert verify(store, [run.dataset])[0].problems == [], "the files agree"
     tested = retested(run, directory)
-    assert (tested.changed, tested.holds) == (1, False)
+    assert (tested.changed, tested.holds) == ({"test error": 1}, False)
     assert retested(run, directory, device="another CPU").holds, "another machine may round one image differently"
     forge(directory, test_error=result.test_error - 5)
     assert not retested(run, directory, device="another CPU").holds
@@ -627,3 +641,146 @@ def test_rerun_uses_recorded_engine_if_available(
     rerun = repeated(run, first_session(record_of(directory), engine=recorded), directory.history())
     assert engines == [trains]
     assert (rerun.is_same_machine, rerun.is_identical) == (is_same_machine, True)
+
+
+# Photographs
+
+
+@pytest.fixture(scope="session")
+def photographs(tables: dict[str, Table]) -> PlannedRun:
+    """Six iterations of 20, 20 and 8 of the 48 photographs, tested in two ways."""
+    original = tables["table5"].recipes["paper", "imagenet_torch"]
+    assert original.photographs
+    recipe = replace(
+        original,
+        batch_size=20,
+        iterations=6,
+        learning_rate=0.01,
+        drops=Drops((4,), 0.1),
+        batch_norm=replace(original.batch_norm, group=10),
+        photographs=replace(original.photographs, crop=32),
+        evaluations={"small": Evaluation(32, 36), "large": Evaluation(46, 46)},
+        monitoring=Monitoring(log_every=1, test_every=3, checkpoint_every=3, checkpoint_share=1.0),
+    )
+    dataset = load_photos()
+    net = resolve("original_resnet18", num_classes=len(dataset.classes))
+    spec = run_spec(net, recipe, dataset.fingerprint, "smoke", "fp32")
+    return PlannedRun(spec, 0, net, NetReference("original_resnet18"), recipe, dataset, ("a/top1", "a/top5"))
+
+
+@pytest.fixture(scope="session")
+def trained_on_photographs(photographs: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return train(photographs, tmp_path_factory.mktemp("photographs"))[0]
+
+
+@pytest.fixture
+def tested_twice(trained_on_photographs: RunDirectory, tmp_path: Path) -> RunDirectory:
+    """The run on photographs, whose net was tested in two ways. The test may change it."""
+    root = shutil.copytree(trained_on_photographs.path.parents[1], tmp_path / "photographs")
+    return Store(root).directory(trained_on_photographs.path.name)
+
+
+def test_run_on_photographs_verifies_and_repeats(photographs: PlannedRun, tested_twice: RunDirectory) -> None:
+    (found,) = verify(Store(tested_twice.path.parents[1]), [photographs.dataset])
+    assert (found.status, found.problems) == ("finished", [])
+    record, said = record_of(tested_twice), []
+    images = {1: 20, 2: 40, 3: 48}
+    for seed in range(4):
+        rerun = rerun_prefix(record, tested_twice.history(), photographs.dataset, CPU, random.Random(seed), said.append)
+        assert (rerun.is_identical, rerun.is_same_machine) == (True, True)
+        assert f": training on {images[rerun.iterations]} photographs again" in said[-1]
+        assert said[-1].endswith(", then testing its saved net on 12 photographs in each of 2 ways.")
+    retests = retest(record, tested_twice.weights_file, photographs.dataset, CPU)
+    assert [one.evaluation for one in retests] == [Evaluation(32, 36), Evaluation(46, 46)]
+    assert [(one.is_identical, one.changed) for one in retests] == [(True, {"top-1 error": 0, "top-5 error": 0})] * 2
+
+
+def changed_result(record: Record, number: int, **changes: float) -> tuple[Measured, ...]:
+    """Return the results of a record's evaluations with changes to one of them."""
+    assert record.result
+    found = list(record.result.evaluations)
+    found[number] = replace(found[number], **changes)
+    return tuple(found)
+
+
+def swap_results(values: dict[str, Any]) -> None:
+    one, other = values["result"]["evaluations"]
+    one["evaluation"], other["evaluation"] = other["evaluation"], one["evaluation"]
+    values["result"]["evaluations"] = [other, one]
+
+
+def swap_everything(values: dict[str, Any]) -> None:
+    swap_results(values)
+    first = values["result"]["evaluations"][0]
+    values["result"].update(test_error=first["top1"], test_loss=first["loss"])
+
+
+def remove_one(values: dict[str, Any]) -> None:
+    del values["evaluations"][1], values["result"]["evaluations"][1]
+
+
+def remove_all(values: dict[str, Any]) -> None:
+    values["evaluations"] = values["result"]["evaluations"] = []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v["result"]["evaluations"][1].update(top5=0.0), "contradict each other (result)"),
+        (lambda v: v["result"]["evaluations"][1].update(top1=50.0, top5=0.0), "contradict each other (result)"),
+        (lambda v: v["result"]["evaluations"][0].update(loss=1.0), "are not those of its first evaluation"),
+        (lambda v: v["result"]["evaluations"][1].update(top1=25.0, top5=50.0), "its top-5 error (50.0 %) exceeds its"),
+        (swap_results, "its test error and test loss are not those of its first evaluation."),
+        (swap_everything, "contradict each other (result)"),
+        (lambda v: v["result"]["evaluations"].pop(), "its result does not have its evaluations."),
+        (lambda v: v["evaluations"].reverse(), "its result does not have its evaluations."),
+        (remove_one, "contradict each other (result)"),
+        (remove_all, "has an invalid spec: evaluations: are required with photographs, and only then."),
+    ],
+)
+def test_edited_evaluations_are_found(tested_twice: RunDirectory, change: Any, message: str) -> None:
+    values = json.loads(tested_twice.record_file.read_text())
+    change(values)
+    tested_twice.record_file.write_text(json_with_hash(values))
+    assert any(message in found for found in problems(Store(tested_twice.path.parents[1])))
+
+
+@pytest.mark.parametrize("error", ["top1", "top5"])
+def test_fraction_of_a_photograph_is_found(photographs: PlannedRun, tested_twice: RunDirectory, error: str) -> None:
+    changes = {"top1": 99.0} if error == "top1" else {"top5": 0.5}
+    forge(tested_twice, evaluations=changed_result(record_of(tested_twice), 1, **changes))
+    (found,) = verify(Store(tested_twice.path.parents[1]), [photographs.dataset])
+    assert f"{changes[error]} % is not the error of a whole number of 12 test images." in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(0, "loss"), (1, "top5"), slow(0, "top1"), slow(0, "top5"), slow(1, "top1"), slow(1, "loss")]
+)
+def test_every_forged_evaluation_is_not_that_of_the_net(
+    photographs: PlannedRun, tested_twice: RunDirectory, number: int, error: str
+) -> None:
+    record = record_of(tested_twice)
+    assert record.result
+    before = record.result.evaluations[number]
+    values = {"loss": before.loss * 1.01}  # and two images more or fewer
+    values["top1"] = 100 * (round(before.top1 * 0.12) + (2 if before.top1 < 80 else -2)) / 12
+    values["top5"] = 100 * (round(before.top5 * 0.12) + 2) / 12
+    evaluations = changed_result(record, number, **{error: values[error]})
+    forge(tested_twice, evaluations=evaluations, test_error=evaluations[0].top1, test_loss=evaluations[0].loss)
+    (found,) = verify(Store(tested_twice.path.parents[1]), [photographs.dataset])
+    assert found.problems == [], "the files agree"
+    for device in (record.sessions[0].environment.device, "another CPU"):
+        moved = first_session(record_of(tested_twice), device=device)
+        retests = retest(moved, tested_twice.weights_file, photographs.dataset, CPU)
+        assert [one.holds for one in retests] == [i != number for i in range(2)]
+
+
+def test_epoch_that_ignores_short_batches_is_found(photographs: PlannedRun, tested_twice: RunDirectory) -> None:
+    history, record = tested_twice.history(), record_of(tested_twice)
+    assert [line.epoch for line in history] == [0.4167, 0.8333, 1.0, 1.4167, 1.8333, 2.0]
+    history[2] = replace(history[2], epoch=1.25)
+    tested_twice.history_file.write_bytes(history_bytes(history))
+    digest = hashlib.sha256(history_bytes(history)).hexdigest()
+    tested_twice.write_record(replace(record, files=replace(record.files, history_sha256=digest)))
+    (found,) = verify(Store(tested_twice.path.parents[1]), [photographs.dataset])
+    assert any("history.jsonl:3: epoch is 1.25, but 3 iterations are 1.0 epochs." in text for text in found.problems)

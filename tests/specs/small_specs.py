@@ -111,7 +111,7 @@ _FILES: dict[str, dict[str, Any]] = {
                 "id": "large",
                 "title": "large",
                 "recipe": "large",
-                "evaluation": {"crop": 224, "scale": 256},
+                "evaluation": "crop224",
                 "cells": {"imagenet": "original_resnet152"},
             },
         ],
@@ -133,13 +133,17 @@ _FILES: dict[str, dict[str, Any]] = {
             "quick": {
                 "title": "80 iterations on digits",
                 "depth": {"basic": 14, "bottleneck": 20},
-                "dataset": "digits",
-                "recipe": {
-                    "batch_size": 64,
-                    "iterations": 80,
-                    "warm_up": {"iterations": 5},
-                    "drops": {"at": [50, 65]},
-                    "batch_norm": {"group": 32},
+                "datasets": {
+                    "digits": {
+                        "replaces": ["cifar10"],
+                        "recipe": {
+                            "batch_size": 64,
+                            "iterations": 80,
+                            "warm_up": {"iterations": 5},
+                            "drops": {"at": [50, 65]},
+                            "batch_norm": {"group": 32},
+                        },
+                    },
                 },
             },
         },
@@ -157,6 +161,7 @@ _FILES: dict[str, dict[str, Any]] = {
             "shorter_side": [256, 480],
             "mean_image_scale": 256,
         },
+        "evaluations": {"crop224": {"crop": 224, "scale": 256}},
     },
 }
 

@@ -69,7 +69,12 @@ EXPERIMENTS = [
     (TWO, ("rows", 0, "dataset"), "cifar10", "rows[0].cells.cifar: has two data sets"),
     (TWO, ("rows", 0, "cells", "cifra"), "preact_resnet110", "unknown column 'cifra'. Did you mean 'cifar'?"),
     (TWO, ("rows", 1, "recipe"), "lagre", "rows[1].recipe: unknown recipe 'lagre'. Did you mean 'large'?"),
-    (TWO, ("rows", 1, "evaluation", "crop"), 257, "the crop (257 pixels) must not exceed the scale (256 pixels)."),
+    (TWO, ("rows", 1, "evaluation"), "crop242", "rows[1].evaluation: unknown evaluation 'crop242'. Did you mean"),
+    (TWO, ("rows", 1, "evaluation"), REMOVED, "rows[1].evaluation: is missing. Known: crop224."),
+    (ONE, ("rows", 0, "evaluation"), "crop224", "rows[0].evaluation: unknown evaluation 'crop224'. There are none."),
+    (TWO, ("rows", 1, "recipe"), REMOVED, "rows[1].recipe: small is for small images, but the data set is imagenet."),
+    (ONE, ("recipe",), "large", "rows[0].recipe: large is for photographs, but the data set is cifar10."),
+    (ONE, ("columns", 1, "metric"), "top5", "rows[1].cells.deep: top-5 errors are measured on photographs only."),
 ]
 PUBLISHED = [
     (ONE_EXPECTED, ("table",), "two", "table: must be one, like the file name."),
@@ -101,7 +106,16 @@ PUBLISHED = [
     (ONE_EXPECTED, ("literature", 0, "cells", "basci"), 8.0, "unknown column 'basci'. Did you mean 'basic'?"),
     (ONE_EXPECTED, ("peers", 0, "cell"), "original/basi", "peers[0].cell: unknown cell 'original/basi'. Did you"),
 ]
+DIGITS = ("profiles", "quick", "datasets", "digits")
 RECIPES = [
+    (LARGE, ("evaluations", "crop224", "crop"), 257, "the crop (257 pixels) must not exceed the scale (256 pixels)."),
+    (LARGE, ("evaluations", "Crop 224"), {"crop": 1, "scale": 1}, "must be made of lowercase letters, digits and"),
+    (LARGE, ("evaluations",), REMOVED, "evaluations: are required with photographs, and only then."),
+    (PROFILES, ("profiles", "quick", "datasets", "digist"), {"replaces": []}, "'digist'. Did you mean 'digits'?"),
+    (PROFILES, (*DIGITS, "replaces", 0), "cifra10", "unknown data set 'cifra10'. Did you mean 'cifar10'?"),
+    (PROFILES, (*DIGITS, "replaces"), ["imagenet"], "replaces[0]: imagenet has images of another size than digits (32"),
+    (PROFILES, (*DIGITS, "replaces"), ["cifar10"] * 2, "replaces[1]: cifar10 is replaced by digits already."),
+    (PROFILES, (*DIGITS, "recipes"), {"smal": {}}, "digits.recipes.smal: unknown recipe 'smal'. Did you mean 'small'?"),
     (PROFILES, ("profiles", "quick", "depth", "basic"), 15, "quick.depth.basic: A basic net has no depth 15"),
     (PROFILES, ("profiles", "quick", "depth", "basci"), 14, "unknown family 'basci'. Did you mean 'basic'?"),
     (PROFILES, ("profiles", "paper", "seeds"), 3, "the profile `paper` must exist and change nothing."),
@@ -129,23 +143,40 @@ def test_all_problems_are_reported_at_their_lines_in_order(specs: SmallSpecs) ->
 
 
 def test_profile_that_breaks_a_recipe_is_named(specs: SmallSpecs) -> None:
-    specs.set(PROFILES, ("profiles", "quick", "recipe", "batch_norm", "gruop"), 16)
-    specs.set(PROFILES, ("profiles", "quick", "recipe", "batch_size"), 96)
-    specs.set(PROFILES, ("profiles", "quick", "recipe", "batch_norm", "group"), 64)
+    specs.set(PROFILES, (*DIGITS, "recipe", "batch_norm", "gruop"), 16)
+    specs.set(PROFILES, (*DIGITS, "recipe", "batch_size"), 96)
+    specs.set(PROFILES, (*DIGITS, "recipe", "batch_norm", "group"), 64)
     with pytest.raises(PaperbenchError) as caught:
         specs.load()
     assert "batch_norm.gruop: unknown key. Did you mean 'group'?" in str(caught.value)
     assert str(caught.value).endswith("(Recipe small with the changes of profile quick.)")
 
 
-def test_profile_changes_only_recipes_of_its_cells(specs: SmallSpecs) -> None:
-    """The profile trains on small images, so that the recipe for ImageNet is not part of it."""
+def test_profile_changes_only_recipes_for_its_data_sets(specs: SmallSpecs) -> None:
     specs.set(LARGE, ("batch_norm", "group"), 128)
-    specs.set(PROFILES, ("profiles", "quick", "recipe", "batch_norm"), REMOVED)
+    specs.set(PROFILES, (*DIGITS, "recipe", "batch_norm"), REMOVED)
     specs.load("two")
     specs.set(SMALL, ("batch_norm", "group"), 128)
     with pytest.raises(PaperbenchError, match=r"must divide batch_size \(64\)"):
         specs.load("two")
+
+
+def test_changes_to_one_recipe_follow_those_to_all(specs: SmallSpecs) -> None:
+    specs.set(PROFILES, (*DIGITS, "recipes"), {"small": {"warm_up": {"iterations": 7}}, "large": {"momentum": 0.5}})
+    table = specs.load()
+    recipe = table.recipe_in(table.profiles.named("quick"))
+    assert recipe.warm_up
+    assert (recipe.warm_up.iterations, recipe.iterations, recipe.momentum) == (7, 80, 0.9)
+    assert table.recipe_in(table.profiles.named("paper")).warm_up != recipe.warm_up
+
+
+def test_rows_that_share_a_recipe_cannot_change_it_in_two_ways(specs: SmallSpecs) -> None:
+    specs.set(ONE, ("rows", 1, "dataset"), "cifar100")
+    ((file, line, message),) = specs.complaints()
+    assert (file, line) == (PROFILES, specs.line_of(PROFILES, "datasets:"))
+    assert message == (
+        "profiles.quick.datasets: change recipe small in two ways. Give the rows that train on cifar100 another recipe."
+    )
 
 
 @pytest.mark.parametrize("name", [ONE_EXPECTED, PROFILES, SMALL])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paperbench.specs.cell import Cell
-from paperbench.specs.experiment import Evaluation
+from paperbench.specs.recipe import Evaluation
 from paperbench.specs.table import Table
 
 # Rows in the paper's order: figure, title, further columns, results by column; "" is an empty cell.
@@ -166,8 +166,9 @@ def test_evaluation_crops(tables: dict[str, Table]) -> None:
     for name in ("table1", "table2", "table3", "table4"):
         assert {row.evaluation for row in tables[name].experiment.rows} == {None}
     crops = {"224x224": Evaluation(224, 256), "320x320": Evaluation(320, 320)}
-    for row in tables["table5"].experiment.rows:
-        assert row.evaluation == crops[row.labels["test crop"]], row.id
+    table = tables["table5"]
+    for cell in table.all_cells:
+        assert table.evaluation_in(table.profiles.named("paper"), cell) == crops[cell.row.labels["test crop"]], cell.id
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -39,6 +39,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         ({"drops": {"at": list(range(400, 1500))}}, "drops.at", "must have at most 1000 entries, not "),
         ({"learning_rate": 1e308}, "learning_rate", "must be at most 1e+30, not 1e+308."),
         ({"drops": {"factor": 1e-200}}, "drops", "must leave a learning rate of at least 1e-30."),
+        ({"evaluations": {"a": {"crop": 2, "scale": 2}}}, "evaluations", "are required with photographs, and only"),
         ({"momentum": 1}, "momentum", "must be below 1, not 1."),
         ({"momentum": 0, "momentum_form": "nesterov"}, "momentum", "must be above 0 with nesterov."),
         ({"batch_norm": {"group": 1}}, "batch_norm.group", "must be at least 2, not 1."),
@@ -77,7 +78,8 @@ CHANNELS = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
 def with_photographs(photographs: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The shipped recipe, for photographs."""
     set_values = {key: value for key, value in {**PHOTOGRAPHS, **photographs}.items() if value is not None}
-    return changed(**{"augmentation": {"padding": 0}, "photographs": set_values, **changes})
+    for_photographs = {"photographs": set_values, "evaluations": {"crop224": {"crop": 224, "scale": 256}}}
+    return changed(**{"augmentation": {"padding": 0}, **for_photographs, **changes})
 
 
 SIDE_OR_AREA = "must be given, or area and aspect_ratio, but not both."
@@ -102,6 +104,8 @@ SIDE_OR_AREA = "must be given, or area and aspect_ratio, but not both."
         ({**AREA, "area": [1.0, 0.08]}, {"input": CHANNELS}, "photographs.area", "must have the smaller number first."),
         ({**AREA, "area": [0, 1]}, {"input": CHANNELS}, "photographs.area[0]", "must be above 0, not 0."),
         ({"jitter": 1.5}, {}, "photographs.jitter", "must be at most 1, not 1.5."),
+        ({}, {"evaluations": {}}, "evaluations", "are required with photographs, and only then."),
+        ({}, {"evaluations": {"a": {"crop": 0, "scale": 9}}}, "evaluations.a.crop", "must be at least 1, not 0."),
         ({"crop": 0}, {}, "photographs.crop", "must be at least 1, not 0."),
         ({"decoder": "opencv"}, {}, "photographs.decoder", "must be 'pillow' or 'torchcodec', not 'opencv'."),
         ({"interpolation": "bicubic"}, {}, "photographs.interpolation", "must be 'bilinear' or 'torch_bicubic', not"),
@@ -158,6 +162,15 @@ def test_all_values_but_monitoring_and_documentation_define_a_run(recipe: Recipe
     assert "warm_up" not in replace(recipe, warm_up=None).defining_values(), "unset values are not in digests"
     others = {"schema", "recipe", "source", "monitoring", "authors", "silent"}
     assert recipe.defining_values() == {k: v for k, v in read_yaml(SHIPPED).data.items() if k not in others}
+
+
+def test_evaluations_do_not_define_a_run() -> None:
+    one, other = (
+        from_json(Recipe, json.dumps(with_photographs({}, evaluations={"a": {"crop": crop, "scale": 320}})))
+        for crop in (224, 320)
+    )
+    assert one != other
+    assert one.defining_values() == other.defining_values()
 
 
 def slice_range(elements: int, index: int, splits: int) -> tuple[int, int]:

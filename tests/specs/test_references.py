@@ -60,7 +60,7 @@ def test_remarks_follow_the_number(specs: SmallSpecs) -> None:
         (TWO, ("rows", 0, "cells", "cifar"), "original_resnet56", "net is original_resnet110; here it is original_re"),
         (TWO, ("columns", 0, "dataset"), "cifar100", "data set is cifar10; here it is cifar100."),
         (TWO, ("rows", 0, "recipe"), "large", "recipe is small; here it is large."),
-        (TWO, ("rows", 0, "evaluation"), {"crop": 28, "scale": 32}, "whole images; here it is 28x28 crop of a shorter"),
+        (TWO, ("rows", 0, "evaluation"), "crop224", "evaluation is whole images; here it is crop224."),
         (ONE, ("columns", 0, "metric"), "top5", "metric is top5; here it is top1."),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,6 @@ def test_profiles_change_only_depth_and_data_of_cifar_nets(tables: dict[str, Tab
     chosen, paper = table.profiles.named(profile), table.profiles.named("paper")
     assert table.seeds_in(chosen) == (5 if profile == "paper" else 1)
     for cell in table.all_cells:
-        assert cell.is_in(chosen)
         recipe = table.recipe_in(chosen, cell.recipe)
         assert recipe.iterations == (80 if profile == "smoke" else 156_250 if cell.recipe == "cifar_torch" else 64_000)
         assert cell.dataset_in(chosen) == ("digits" if profile == "smoke" else cell.dataset)
@@ -153,18 +153,22 @@ def test_profiles_change_only_depth_and_data_of_cifar_nets(tables: dict[str, Tab
             assert net.num_classes == (10 if profile == "smoke" else full.num_classes)
 
 
-def test_smoke_profile_has_no_imagenet_cells(tables: dict[str, Table]) -> None:
+@pytest.mark.parametrize("profile", ["paper", "shallow", "smoke"])
+def test_profiles_change_only_depth_and_data_of_imagenet_nets(tables: dict[str, Table], profile: str) -> None:
     table = tables["table5"]
-    smoke, shallow = table.profiles.named("smoke"), table.profiles.named("shallow")
+    chosen, paper = table.profiles.named(profile), table.profiles.named("paper")
+    crops = {"crop224": (64, 73), "crop320": (92, 92)} if profile == "smoke" else {"crop224": (224, 256)}
+    iterations = {"imagenet": 600_000, "imagenet_torch": 450_450}
     for cell in table.all_cells:
-        assert not cell.is_in(smoke)
-        for method in (cell.dataset_in, cell.net_in, cell.reference_in):
-            with pytest.raises(PaperbenchError, match=f"Cell {cell.id} cannot run in a profile that trains on digits"):
-                method(smoke)
-        assert cell.is_in(shallow)
-        assert cell.dataset_in(shallow) == "imagenet"
-    assert table.recipe_in(table.profiles.named("paper")).iterations == 600_000
-    assert table.recipe_in(shallow, "imagenet_torch").iterations == 450_450
+        recipe, evaluation = table.recipe_in(chosen, cell.recipe), table.evaluation_in(chosen, cell)
+        assert recipe.iterations == (20 if profile == "smoke" else iterations[cell.recipe])
+        assert evaluation
+        assert (evaluation.crop, evaluation.scale) == crops.get(cell.row.evaluation or "", (320, 320))
+        assert cell.dataset_in(chosen) == ("photos" if profile == "smoke" else "imagenet")
+        net, full = cell.net_in(chosen), cell.net_in(paper)
+        assert net.depth == (full.depth if profile == "paper" else 50)
+        classes = 6 if profile == "smoke" else 1000
+        assert net == replace(full, depth=net.depth, num_classes=classes, shortcut_option=net.shortcut_option)
 
 
 def test_arguments_of_a_net_are_in_its_name_except_an_overridden_depth(specs: SmallSpecs) -> None:

@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from paperbench.data.imagenet import feed as feed_module
+from paperbench.data.imagenet.batches import Crops, CropSource
 from paperbench.training import trainer as trainer_module
 from tests.training.tape import CaptureError, refuse_uncapturable
 
@@ -42,12 +45,18 @@ class FakeGpu(TorchDispatchMode):
     Attributes:
         reads: How often the host waited for a value.
         captured: Number of operations in warm-ups and captures.
+        is_copying: Whether a stream beside the default one is current.
+        arriving: Results on that stream, by id, for which nobody has waited.
+        unrecorded: Results on that stream, by id, whose memory may be reused while the default stream reads it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = self.captured = 0
         self._capturing = False
+        self.is_copying = False
+        self.arriving: dict[int, Tensor] = {}
+        self.unrecorded: dict[int, Tensor] = {}
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self.warm_up(work)
@@ -65,13 +74,20 @@ class FakeGpu(TorchDispatchMode):
         if self._capturing:
             self.captured += 1
             refuse_uncapturable(function, args, kwargs)
-        devices = {value.device for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
+        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        if not self.is_copying and any(id(tensor) in {**self.arriving, **self.unrecorded} for tensor in tensors):
+            raise DeviceError(f"{function} uses a tensor of another stream")
+        devices = {tensor.device for tensor in tensors}
         if len(devices) > 1 and function.overloadpacket not in _COPIES:
             raise DeviceError(f"{function} mixes devices")
         if "cudnn_batch_norm" in str(function):
             raise DeviceError("batch norm uses cuDNN")
         output = self._run(function, args, kwargs)
-        devices |= {value.device for value in tree_leaves(output) if isinstance(value, Tensor)}
+        results = [value for value in tree_leaves(output) if isinstance(value, Tensor)]
+        if self.is_copying:
+            self.arriving.update((id(tensor), tensor) for tensor in results)
+            self.unrecorded.update(self.arriving)
+        devices |= {tensor.device for tensor in results}
         if self._capturing and not devices <= {CUDA}:
             raise CaptureError(f"{function} works on the host during the capture")
         return output
@@ -83,6 +99,47 @@ class FakeGpu(TorchDispatchMode):
         if function is _aten._fused_sgd_.tensor_lr:  # torch has no fake kernel
             return _check_fused_sgd(*args, **kwargs)
         return function(*args, **kwargs)
+
+    def stream(self, _: torch.device) -> SimpleNamespace:
+        """Return a stream beside the default one."""
+        return SimpleNamespace(synchronize=self.arriving.clear)
+
+    @contextmanager
+    def on_stream(self, _: SimpleNamespace) -> Iterator[None]:
+        self.is_copying = True
+        yield
+        self.is_copying = False
+
+    def record_stream(self, tensor: Tensor, _: object) -> None:
+        self.unrecorded.pop(id(tensor))
+
+
+class HostCrops:
+    """What `CropStream` yields, without threads and outside the fake mode."""
+
+    def __init__(self, gpu: FakeGpu, source: CropSource, *, start: int = 0, **_: object) -> None:
+        self._gpu, self._source, self._next = gpu, source, start
+
+    def __enter__(self) -> HostCrops:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> HostCrops:
+        return self
+
+    def __next__(self) -> Crops:
+        if self._gpu.arriving:
+            raise DeviceError("crops are overwritten before they are copied")
+        if not len(self._source.plan(self._next).images):
+            raise StopIteration
+        self._next += 1
+        with unset_fake_temporarily():
+            return self._source.crops(self._next - 1)
+
+    def close(self) -> None:
+        pass
 
 
 def _check_fused_sgd(parameters: Any, gradients: Any, buffers: Any, **_: Any) -> None:
@@ -101,6 +158,11 @@ def fake_gpu() -> Iterator[FakeGpu]:
     with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), FakeGpu() as gpu:
         patch.setattr(trainer_module, "CudaCapture", lambda _: gpu)
         patch.setattr(trainer_module, "compile_units", lambda _: None)
+        patch.setattr(feed_module, "CropStream", partial(HostCrops, gpu))
+        patch.setattr(feed_module, "_copies_to", gpu.stream)
+        patch.setattr(torch.cuda, "stream", gpu.on_stream)
+        patch.setattr(torch.cuda, "current_stream", lambda _: None)
+        patch.setattr(Tensor, "record_stream", lambda tensor, stream: gpu.record_stream(tensor, stream))
         patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
         patch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
         patch.setattr(torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8))

@@ -14,7 +14,6 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.loader import EvaluationBatches, InputTransform
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
-from paperbench.training import trainer as trainer_module
 from paperbench.training.evaluation import as_memory_allows, evaluate, reestimate_batch_norm
 from paperbench.training.memory import release_memory
 from paperbench.training.trainer import Trainer
@@ -108,15 +107,15 @@ def test_test_halves_its_batch_while_memory_is_short(trainer: Trainer) -> None:
 
 
 def test_reestimation_halves_its_groups_while_memory_is_short(
-    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+    trainer: Trainer,
 ) -> None:
     before = state_of(trainer)
-    monkeypatch.setitem(trainer_module.GROUPS_AT_ONCE, "cpu", 2)
-    unlimited, expected = trainer.finish(), state_of(trainer)
+    trainer.feed.groups_at_once = 2
+    (unlimited,), expected = trainer.finish(), state_of(trainer)
     trainer.load_state_dict(before)
-    monkeypatch.setitem(trainer_module.GROUPS_AT_ONCE, "cpu", 11)
+    trainer.feed.groups_at_once = 11
     memory = LittleMemory(trainer, 20)
-    found = trainer.finish()
+    (found,) = trainer.finish()
     assert memory.seen == [88, 40, *[16] * 6, 40, 40, 25, 12, 12, 12, 4]
     assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-6), unlimited.error)
     assert differences(state_of(trainer), expected) == []
@@ -138,7 +137,7 @@ def test_gpu_with_little_memory_left_tests_fewer_images_at_once(recipe: Recipe, 
         found = trainer.test()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, cuda)
-    assert trainer._test.batch_size < 2000
+    assert trainer.feed.test_batch < 2000
     assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-4), pytest.approx(unlimited.error, abs=1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,12 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.catalogue import resolve
-from paperbench.data.dataset import ImageDataset
+from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.loader import InputTransform
 from paperbench.errors import RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
-from paperbench.training import trainer as trainer_module
 from paperbench.training.batch_norm import BatchNorm2dWithoutCudnn
 from paperbench.training.divergence import find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import ENGINES, EngineName
@@ -77,21 +77,53 @@ def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: EngineName, precisi
     ("engine", "precision"),
     [("compile", "bf16"), ("eager", "fp32"), pytest.param("graph", "bf16", marks=pytest.mark.full)],
 )
-def test_tests_read_two_values_and_states_can_be_loaded(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, engine: EngineName, precision: str
-) -> None:
-    monkeypatch.setitem(trainer_module.GROUPS_AT_ONCE, "cuda", 1)
+def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine: EngineName, precision: str) -> None:
     with fake_gpu() as gpu:
         trainer = advance(replace(runs, precision=precision).new(engine), 2)
-        for evaluate in (trainer.test, trainer.training_metrics, trainer.finish):
+        trainer.feed.groups_at_once = 1
+        for evaluate, values in ((trainer.test, 3), (trainer.training_metrics, 2), (trainer.finish, 3)):
             gpu.reads = 0
             evaluate()
-            assert gpu.reads == 2  # once per value, not per batch
+            assert gpu.reads == values, "not once per batch"
         state = state_of(trainer)
         assert {name for name, value in state.items() if value.device == CUDA} >= {"window.loss", "momentum.0"}
         trainer.load_state_dict(state)
         assert trainer.iteration == 2
         trainer.step()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_photographs_are_copied_on_a_stream_of_their_own(
+    photo_recipe: Recipe, photos: Dataset, engine: EngineName
+) -> None:
+    """Their short batches, too."""
+    with fake_gpu() as gpu:
+        trainer = Runs(photo_recipe, photos, CUDA).new(engine)
+        advance(trainer, 6)
+        assert gpu.reads == 0
+        trainer.test()
+        advance(trainer, 7)
+    assert (gpu.captured > 0) is (engine != "eager")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("synchronize", "overwritten before they are copied|uses a tensor of another stream"),
+        ("record_stream", "uses a tensor of another stream"),
+    ],
+)
+def test_copies_that_race_are_refused(
+    photo_recipe: Recipe, photos: Dataset, monkeypatch: pytest.MonkeyPatch, broken: str, message: str
+) -> None:
+    with fake_gpu() as gpu:
+        if broken == "synchronize":
+            stream = SimpleNamespace(synchronize=lambda: None)
+            monkeypatch.setattr("paperbench.data.imagenet.feed._copies_to", lambda _: stream)
+        else:
+            monkeypatch.setattr(gpu, "record_stream", lambda *_: None)
+        with pytest.raises(DeviceError, match=message):
+            advance(Runs(photo_recipe, photos, CUDA).new("eager"), 2)
 
 
 @pytest.mark.full

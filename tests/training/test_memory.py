@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from paperbench.catalogue import resolve
-from paperbench.training.memory import step_memory
+from paperbench.data.dataset import Dataset
+from paperbench.specs.recipe import Recipe
+from paperbench.training.memory import _WORKSPACE, _MemoryCounter, memory_needed, step_memory
+from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -33,6 +38,23 @@ def test_checkpointing_keeps_unit_inputs_and_one_unit() -> None:
     inputs = 128 * 4 * 9 * (16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8)
     assert inputs < checkpointed < inputs + 3 * 4 * 853_018 + 12 * 128 * 4 * 16 * 32 * 32
     assert checkpointed < usual / 2
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("batch_size", "group", "crop"), [(16, 2, 16), (48, 8, 48), (2, 2, 16)])
+def test_needed_memory_is_that_of_a_real_step(
+    photo_recipe: Recipe, photos: Dataset, batch_size: int, group: int, crop: int, recompute: bool
+) -> None:
+    """With eight small groups, whose gradients are most of it; six large ones; and one."""
+    assert photo_recipe.photographs
+    photographs = replace(photo_recipe.photographs, crop=crop)
+    batch_norm = replace(photo_recipe.batch_norm, group=group)
+    recipe = replace(photo_recipe, batch_size=batch_size, batch_norm=batch_norm, photographs=photographs)
+    net = resolve("preact_resnet20", depth=14)
+    with _MemoryCounter() as counter:  # of its real tensors
+        Trainer(net, recipe, photos, 0, "fp32", CPU, recompute=recompute).step()
+    needed = memory_needed(net, recipe, "fp32", recompute=recompute) / _WORKSPACE
+    assert needed == pytest.approx(counter.peak, rel=0.05)
 
 
 @pytest.mark.gpu

@@ -52,7 +52,7 @@ def test_finish_uses_the_batch_norm_statistics_of_the_recipe(
     settings = replace(recipe.batch_norm, at_test=at_test)
     trainer = advance(new(replace(recipe, batch_norm=settings), small_dataset), 5)
     before = trainer.test()
-    final = trainer.finish()
+    (final,) = trainer.finish()
     assert final == trainer.test()
     assert (final == before) is (at_test == "moving_average")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paperbench.catalogue import resolve
-from paperbench.data.dataset import ImageDataset
+from paperbench.data.dataset import Dataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.engine import EngineName
@@ -34,15 +34,17 @@ class Runs:
     """Makes trainers that differ only in the engine."""
 
     recipe: Recipe
-    dataset: ImageDataset
+    dataset: Dataset
     device: torch.device
     net: str = "preact_resnet20"
     precision: str = "fp32"
     depth: int = 8
+    recompute: bool = False
 
     def new(self, engine: EngineName) -> Trainer:
         net = resolve(self.net, depth=self.depth)
-        return Trainer(net, self.recipe, self.dataset, 3, self.precision, self.device, engine)
+        settings = self.recipe, self.dataset, 3, self.precision, self.device, engine
+        return Trainer(net, *settings, recompute=self.recompute)
 
     def eager_states(self) -> list[dict[str, Tensor]]:
         """The states of an eager training before the first iteration and after each iteration."""

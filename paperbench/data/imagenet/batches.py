@@ -10,16 +10,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor
 
+from paperbench.data.dataset import Pixels
 from paperbench.data.imagenet.colours import ColourChoices, draw_colours
 from paperbench.data.imagenet.crops import View, central_view, random_view, render
 from paperbench.data.imagenet.decode import ImageError, decode
-from paperbench.data.imagenet.draws import Words, permutation, words
+from paperbench.data.imagenet.draws import NO_WORDS, Words, permutation, words
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.loader import parts_of_batch
 from paperbench.errors import DataError, PaperbenchError
-from paperbench.specs.recipe import Evaluation, Photographs
+from paperbench.specs.recipe import Decoder, Evaluation, Photographs
 
 
 class Crops(NamedTuple):
@@ -49,6 +51,29 @@ class BatchPlan:
     words: Words
 
 
+def require_images(files: ImageFiles) -> None:
+    """Raise a PaperbenchError if there are no images."""
+    if not len(files):
+        raise PaperbenchError(
+            f"The index of {files.root} lacks all training or all test images, which are needed here. Index a "
+            "directory that has both with `paperbench data index`."
+        )
+
+
+def read_and_decode(files: ImageFiles, number: int, decoder: Decoder = "pillow") -> Image.Image:
+    """Return an image. Threads may call this at the same time.
+
+    Raises:
+        DataError: The file cannot be read, has changed, or is no image.
+    """
+    data = files.read(number)
+    try:
+        return decode(data, decoder)
+    except ImageError as error:
+        path = files.root / files.paths[files.container[number]]
+        raise DataError(f"{path}: the image at byte {files.offsets[number]:,} {error}.") from error
+
+
 class CropSource:
     """Makes crops of some image files, and knows which of them are in a batch.
 
@@ -60,11 +85,7 @@ class CropSource:
     batch_size: int
 
     def __init__(self, files: ImageFiles, settings: Photographs, crop: int) -> None:
-        if not len(files):
-            raise PaperbenchError(
-                f"The index of {files.root} lacks all training or all test images, which are needed here. Index a "
-                "directory that has both with `paperbench data index`."
-            )
+        require_images(files)
         self.files, self.settings, self.crop = files, settings, crop
 
     def plan(self, number: int) -> BatchPlan:
@@ -79,21 +100,25 @@ class CropSource:
         """Return the colours of a batch with these words, (N, WORDS_PER_IMAGE)."""
         raise NotImplementedError
 
-    def render(self, plan: BatchPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
+    def render(self, plan: BatchPlan, row: int, out: Pixels) -> None:
         """Read, decode and crop the image of a row of the batch into `out`, (crop, crop, 3). Threads may do so at once.
 
         Raises:
             DataError: The file cannot be read, has changed, or is no image.
         """
-        number = int(plan.images[row])
-        data = self.files.read(number)
-        try:
-            image = decode(data, self.settings.decoder)
-        except ImageError as error:
-            path = self.files.root / self.files.paths[self.files.container[number]]
-            raise DataError(f"{path}: the image at byte {self.files.offsets[number]:,} {error}.") from error
-        view = self.view(plan.words[row], *image.size)
-        out[:] = render(image, view, self.crop, self.settings.interpolation)
+        out[:] = self.cropped(self.decoded(int(plan.images[row])), plan.words[row])
+
+    def decoded(self, number: int) -> Image.Image:
+        """Read and decode an image.
+
+        Raises:
+            DataError: As for `render`.
+        """
+        return read_and_decode(self.files, number, self.settings.decoder)
+
+    def cropped(self, image: Image.Image, words: Words) -> Pixels:
+        """Return the crop of an image with these words, (crop, crop, 3)."""
+        return render(image, self.view(words, *image.size), self.crop, self.settings.interpolation)
 
     def crops(self, number: int) -> Crops:
         """Return a batch, made by this thread alone."""
@@ -169,7 +194,7 @@ class CentralCrops(CropSource):
     def plan(self, number: int) -> BatchPlan:
         first = number * self.batch_size
         images = np.arange(first, min(first + self.batch_size, len(self.files)))
-        return BatchPlan(images, np.empty((len(images), 0), np.uint64))
+        return BatchPlan(images, np.broadcast_to(NO_WORDS, (len(images), 0)))
 
     def __len__(self) -> int:
         """Number of batches."""

@@ -54,6 +54,8 @@ PARTIAL = ".partial"
 _MAX_LINES_BYTES = 2**32
 _SECONDS_BETWEEN_FLUSHES, _SECONDS_BETWEEN_LINES = 1.0, 10.0
 _CHUNK, _CHUNKS_PER_THREAD = 16, 4
+_SAMPLED = 51
+"""How many images of a set are decoded to know their size."""
 _MD5 = {
     "ILSVRC2012_devkit_t12.tar.gz": "fa75699e90414af021442c21a62c3abf",
     "ILSVRC2012_img_val.tar": "29b22e2961454d5413ddabcf34fc5622",
@@ -68,7 +70,7 @@ class Published:
     Attributes:
         train, test: Numbers of images.
         test_per_class: Test images of each class.
-        median_bytes: Smallest plausible median of the sizes of images; below it they are thumbnails.
+        shorter_side: Smallest plausible median of the images' shorter sides, in pixels; below it, they are reduced.
         md5: md5 sums of the original archives by name.
     """
 
@@ -76,7 +78,7 @@ class Published:
     train: int = DATASETS["imagenet"].train_images
     test: int = DATASETS["imagenet"].test_images
     test_per_class: int = 50
-    median_bytes: int = 8_000
+    shorter_side: int = 300
     md5: Mapping[str, str] = field(default_factory=lambda: _MD5)
 
 
@@ -130,14 +132,15 @@ def index_images(
             raise ImagesError("\n".join([f"{root} has no images of ImageNet in its {layout.title}.", *foreign]))
         images = parse(lines, root) if lines else None
         lacking = _lacking(images, published) if images else []
+        reduced = _reduced(images, published) if images else []
         others = listed("missing images", layout.missing) + listed("files that are not ImageNet's", layout.foreign)
         if not accepts_subset:
-            problems += others + lacking
+            problems += others + lacking + reduced
         if problems or images is None:
             hint = "" if accepts_subset or unusable else " Accept what is there, as a subset, with `--subset`."
             remedy = f"Repair this, then repeat the command: it reads only what has changed.{hint}"
             raise ImagesError("\n".join([f"{root}:", *problems, remedy]))
-        for note in others:
+        for note in others + reduced:
             print(f"paperbench: {note}", file=stream, flush=True)
         header = Header(
             schema="paperbench.imagenet/1",
@@ -146,7 +149,7 @@ def index_images(
             train=len(images.train),
             test=len(images.test),
             fingerprint=fingerprint(images.train, images.test),
-            is_complete=not lacking,
+            is_complete=not (lacking or reduced),
             proven=partial.proven,
         )
         write_index(path, header, lines)
@@ -285,7 +288,7 @@ def _collect(
         return format_line(image.split, image.label, sha256, place), is_new
 
     try:
-        examined = _in_threads(examine, layout.images(), threads)
+        examined = in_threads(examine, layout.images(), threads)
         for one in watched(examined, stream, f"indexing {layout.title}", "images", total=total):
             if isinstance(one, str):
                 unusable.append(one)
@@ -302,7 +305,7 @@ def _collect(
     return layout, sorted(lines), unusable
 
 
-def _in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
     """Yield the function's results in order. Only a few items at a time are taken and worked on."""
     items, running = iter(items), deque[Future[list[R]]]()
     pool = ThreadPoolExecutor(threads)
@@ -369,9 +372,25 @@ def _lacking(images: Images, published: Published) -> list[str]:
         if number != published.test_per_class
     ]
     lacking += listed(f"classes without {published.test_per_class} test images", untested)
-    if (median := int(np.median(images.files.lengths))) < published.median_bytes:
-        lacking.append(f"half of the images have {median:,} bytes or fewer: these are thumbnails")
     return lacking
+
+
+def _reduced(images: Images, published: Published) -> list[str]:
+    """Return whether images for training or testing are reduced copies of ImageNet's, judged by some of them.
+
+    Raises:
+        DataError: An image has just changed.
+    """
+    reduced = []
+    for name, files in (("training", images.train), ("test", images.test)):
+        chosen = np.unique(np.linspace(0, len(files) - 1, min(len(files), _SAMPLED)).astype(int)).tolist()
+        sides = [min(decode(files.read(number)).size) for number in chosen]
+        if sides and (median := int(np.median(sides))) < published.shorter_side:
+            reduced.append(
+                f"half of the {name} images have a shorter side of {median} pixels or fewer, not 375 as ImageNet's: "
+                "these are reduced copies"
+            )
+    return reduced
 
 
 def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:

@@ -19,6 +19,9 @@ WORDS_PER_IMAGE = 64
 _WORDS_PER_COUNT = 4
 """A count of Philox-4x64 gives four words."""
 
+NO_WORDS: Words = np.empty(0, np.uint64)
+"""Those of a central crop."""
+
 
 def words(seed: int, purpose: str, epoch: int, first: int, last: int) -> Words:
     """Return the words of the positions `first` to `last - 1` of an epoch, (last - first, WORDS_PER_IMAGE)."""

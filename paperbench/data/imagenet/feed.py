@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -12,26 +12,26 @@ from torch import Tensor
 from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops
 from paperbench.data.imagenet.colours import ColourChoices, ColourTransform
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.data.imagenet.mean_image import mean_image
+from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.loader import Batch, Choices
 from paperbench.errors import duration
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 
-_MEAN_BATCH = 64
 _SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
-"""When a pass over the training images is first announced, and then after as much time again, but at most so much."""
+"""When a re-estimation first says how far it is, and then after as much time again, but at most so much."""
 
 
 class PhotoFeed:
     """The feed of photographs; see `data.feed.Feed`.
 
     Args:
-        between_batches: Called regularly while a mean image is computed; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
+        between_batches: Called regularly while images are read, but not by `training`; may raise to abort.
+        announce: Is told how far a long re-estimation is.
 
     Raises:
-        PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
+        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
+            cannot be kept.
     """
 
     def __init__(
@@ -49,8 +49,11 @@ class PhotoFeed:
         self._seed, self._device, self._layout = seed, device, layout
         self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
+        self._means: dict[Evaluation, Tensor] = {}
         scale = self._settings.mean_image_scale
-        values = self._input_values(Evaluation(self._settings.crop, scale) if scale else None)
+        values = self._input_values(
+            Evaluation(self._settings.crop, scale) if scale else None, *recipe.evaluations.values()
+        )
         mean = values.mean((0, 1)) if isinstance(values, Tensor) else torch.tensor(values.mean)
         std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
         self.mean, self.std = mean.view(3, 1, 1), std.view(3, 1, 1)
@@ -70,13 +73,17 @@ class PhotoFeed:
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
         left = len(self._dataset.train) // group * group
-        source = self._training_crops(at_once * group, "batch-norm")
-        for crops in self._long_stream(source, "averaging BN statistics"):
+        began, next_at, total = time.monotonic(), _SECONDS_TO_FIRST, left
+        for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
             pixels, _, *colours = (part[:left] for part in _on_device(crops, self._device))
             yield self._training_transform(pixels, ColourChoices(*colours))
             left -= len(pixels)
             if not left:
                 return
+            if (seconds := time.monotonic() - began) >= next_at:
+                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
+                rest = duration(seconds * left / (total - left))
+                self._announce(f"averaging BN statistics: {total - left:,} of {total:,} images, about {rest} left")
 
     def advice(self) -> str | None:
         return self.training.advice()
@@ -95,31 +102,23 @@ class PhotoFeed:
             purpose=purpose,
         )
 
-    def _input_values(self, evaluation: Evaluation | None) -> ChannelValues | Tensor:
-        """Return the recipe's values per channel, or else the mean image of the training images' central crops."""
+    def _input_values(self, evaluation: Evaluation | None, *others: Evaluation) -> ChannelValues | Tensor:
+        """Return the recipe's values per channel, or else the mean image of the training images' central crops.
+
+        Args:
+            others: Evaluations whose mean images will be needed, too.
+        """
         if isinstance(self._recipe.input, ChannelValues):
             return self._recipe.input
         if evaluation is None:
             raise ValueError("a mean image has a scale")
-        crops = CentralCrops(self._dataset.train, self._settings, evaluation, batch_size=_MEAN_BATCH)
-        what = f"mean of the {crops.crop}x{crops.crop} crops, computed once"
-        stream = partial(self._long_stream, what=what)
-        return mean_image(crops, self._dataset.fingerprint, self._dataset.directory, stream)
+        if evaluation not in self._means:
+            wanted = evaluation, *others
+            self._means |= mean_images(self._dataset, self._settings, wanted, self._between_batches)
+        return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
         return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
-
-    def _long_stream(self, source: CropSource, what: str) -> Iterator[Crops]:
-        """Yield the batches of a pass over the training images, and announce from time to time how far it is."""
-        began, next_at, done, total = time.monotonic(), _SECONDS_TO_FIRST, 0, len(self._dataset.train)
-        for crops in self._stream(source):
-            yield crops
-            done += len(crops.pixels)
-            seconds = time.monotonic() - began
-            if seconds >= next_at:
-                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
-                left = duration(seconds * max(0, total - done) / done)
-                self._announce(f"{what}: {done:,} of {total:,} training images, about {left} left")
 
     def _stream(self, source: CropSource) -> Iterator[Crops]:
         """Yield the batches of a source; each is valid until the next."""
@@ -146,16 +145,19 @@ class PhotoBatches:
         self.device = device
         self._source, self._transform, self._threads = source, transform, threads
         self._stream: CropStream | None = None
-        self._next = 0
+        self._last: int | None = None
+        self._choices: Choices = ()
 
     def choices(self, iteration: int) -> Choices:
-        if self._stream is None or iteration != self._next:
-            self.close()
-            is_on_gpu = self.device.type == "cuda"
-            self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
-        crops = next(self._stream)
-        self._next = iteration + 1
-        return _on_device(crops, self.device)
+        last, self._last = self._last, None  # in case that the batch cannot be made
+        if iteration != last:
+            if self._stream is None or last is None or iteration != last + 1:
+                self.close()
+                is_on_gpu = self.device.type == "cuda"
+                self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
+            self._choices = _on_device(next(self._stream), self.device)
+        self._last = iteration
+        return self._choices
 
     def make(self, choices: Choices) -> Batch:
         pixels, labels, *colours = choices
@@ -170,7 +172,7 @@ class PhotoBatches:
     def close(self) -> None:
         if self._stream:
             self._stream.close()
-            self._stream = None
+        self._stream, self._last, self._choices = None, None, ()
 
 
 def _on_device(crops: Crops, device: torch.device) -> Choices:

@@ -87,7 +87,7 @@ class Layout:
         """Yield all images, container by container. Opens no image file, and reads only the headers of tar files.
 
         Raises:
-            PaperbenchError: A container is damaged or cannot be read, or an image has no label.
+            PaperbenchError: A container is damaged or cannot be read, or an image has no label or another class's.
         """
         self.foreign.clear()
         self.missing.clear()
@@ -98,6 +98,12 @@ class Layout:
             seen: set[str] | None = set() if source.split == "test" and not unseen else None
             read = {"class folders": self._folder, "original archives": self._archive, "tar shards": self._shards}
             for image in read[source.kind](source):
+                if (synset := _SYNSET.match(image.name)) and self._ranks.get(synset[0]) != image.label:
+                    raise PaperbenchError(
+                        f"{self._root / image.path}: {image.name} begins with another synset than that of its label, "
+                        f"{[*self._ranks][image.label]}. Labels are ranks of the synsets in alphabetical order, and "
+                        "directories have the images of the synset in their name. Unpack or write the images again."
+                    )
                 key = image_key(image.name)
                 unseen.discard(key)
                 if seen is not None:
@@ -178,12 +184,6 @@ class Layout:
                     raise PaperbenchError(
                         f"{title}.cls must hold a label from 0 to {len(self._ranks) - 1}, not {text!r}. Write the "
                         "shards again."
-                    )
-                synset = key.partition("_")[0]
-                if (synset in self._ranks or _SYNSET.fullmatch(synset)) and self._ranks.get(synset) != label:
-                    raise PaperbenchError(
-                        f"{title}.cls has the label {label}, and the name begins with another class. Labels must be "
-                        "ranks of the synsets in alphabetical order. Write the shards again."
                     )
                 return label
         raise PaperbenchError(

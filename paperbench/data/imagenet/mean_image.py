@@ -1,60 +1,86 @@
-"""The mean image of the training images' central crops, computed once and kept in a file."""
+"""Mean images of the training images' central crops, computed once and kept in files."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from paperbench.data.imagenet.batches import CentralCrops, Crops
+from paperbench.data.imagenet.batches import CentralCrops
+from paperbench.data.imagenet.build import in_threads, watched
+from paperbench.data.imagenet.draws import NO_WORDS
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.imagenet.stream import processors
 from paperbench.errors import PaperbenchError
-from paperbench.files import UNGUARDED, format_read_error, read_at_most
+from paperbench.files import UNGUARDED, format_read_error, read_at_most, report_write_errors
+from paperbench.specs.recipe import Evaluation, Photographs
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
 
 _MAX_BYTES = 2**28
 """Maximum size of a file; crops of 4,096 pixels have 0.2 GB."""
 _NAME = "mean_image"
+_AT_ONCE = 8
+"""Images that a thread adds up before it shares the sum: up to 257, the sums of bytes have 16 bits."""
 
 
-def mean_image(
-    crops: CentralCrops, fingerprint: str, directory: Path, batches: Callable[[CentralCrops], Iterable[Crops]]
-) -> Tensor:
-    """Return the mean of all crops, (crop, crop, 3) float32 in [0, 1].
+def mean_images(
+    dataset: PhotoDataset, settings: Photographs, evaluations: Sequence[Evaluation], between_images: Callable[[], None]
+) -> dict[Evaluation, Tensor]:
+    """Return the mean of each evaluation's crops of all training images, (crop, crop, 3) float32 in [0, 1].
 
-    The sums are integers, so that the mean does not depend on the order and size of the batches. A file that is damaged
-    is replaced.
+    Those without a file, or with a damaged one, are computed in one pass. Their sums are integers, so that they do not
+    depend on the order of the images.
 
     Args:
-        crops: Those of the training images.
-        fingerprint: Of the data set.
-        directory: Where the mean is kept, in a file named by all that it depends on.
-        batches: Makes the batches, in any order, if there is no file.
+        between_images: Called every few images; may raise to abort.
 
     Raises:
-        PaperbenchError: An image cannot be read, or the file can be neither read nor written.
+        PaperbenchError: An image cannot be read, or a file can be neither read nor written.
     """
-    settings = crops.settings
-    name = f"mean-{fingerprint}-{crops.crop}-of-{crops.scale}-{settings.interpolation}-{settings.decoder}.safetensors"
-    path = directory / name
-    mean = _load(path, crops.crop)
-    if mean is None:
-        mean = _compute(crops, batches(crops))
-        UNGUARDED.write(path, tensor_file_bytes({_NAME: mean}, {"sha256": _sha256(mean)}))
-    return mean
+    means, lacking = {}, dict[Path, CentralCrops]()
+    for one in dict.fromkeys(evaluations):
+        kind = f"{one.crop}-of-{one.scale}-{settings.interpolation}-{settings.decoder}"
+        path = dataset.directory / f"mean-{dataset.fingerprint}-{kind}.safetensors"
+        mean = _load(path, one.crop)
+        if mean is None:
+            lacking[path] = CentralCrops(dataset.train, settings, one, batch_size=1)
+            with report_write_errors(path, "--data DIR"):
+                path.touch()  # if that is impossible, it is better known before all images are read
+        else:
+            means[one] = mean
+    if lacking:
+        for (path, crops), mean in zip(lacking.items(), _compute([*lacking.values()], between_images), strict=True):
+            UNGUARDED.write(path, tensor_file_bytes({_NAME: mean}, {"sha256": _sha256(mean)}), "--data DIR")
+            means[Evaluation(crops.crop, crops.scale)] = mean
+    return means
 
 
-def _compute(crops: CentralCrops, batches: Iterable[Crops]) -> Tensor:
-    sums, done, total = np.zeros((crops.crop, crops.crop, 3), np.int64), 0, len(crops.files)
-    for batch in batches:
-        sums += batch.pixels.numpy().sum(0, dtype=np.int64)
-        done += len(batch.pixels)
-    if done != total:
-        raise ValueError(f"the mean image needs {total:,} images, not {done:,}")
-    return torch.from_numpy((sums / (255 * total)).astype(np.float32))
+def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[], None]) -> list[Tensor]:
+    """Return the mean of each kind of crops of the same images."""
+    number = len(kinds[0].files)
+    sums, lock = [np.zeros((crops.crop, crops.crop, 3), np.int64) for crops in kinds], Lock()
+
+    def add(first: int) -> int:
+        images = range(first, min(first + _AT_ONCE, number))
+        parts = [np.zeros(total.shape, np.uint16) for total in sums]
+        for image in map(kinds[0].decoded, images):
+            for part, crops in zip(parts, kinds, strict=True):
+                part += crops.cropped(image, NO_WORDS)
+        with lock:
+            for total, part in zip(sums, parts, strict=True):
+                total += part
+        return len(images)
+
+    added = in_threads(add, range(0, number, _AT_ONCE), processors())
+    for _ in watched(added, sys.stderr, "computing the mean image", "images", int, total=number):
+        between_images()
+    return [torch.from_numpy((total / (255 * number)).astype(np.float32)) for total in sums]
 
 
 def _load(path: Path, crop: int) -> Tensor | None:

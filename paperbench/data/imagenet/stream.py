@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import math
 import os
 import sys
 import time
+import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Self
 
 import torch
@@ -21,6 +21,8 @@ from paperbench.data.imagenet.batches import BatchPlan, Crops, CropSource
 
 _STARVED = 0.05
 """Share of the time that a training may wait for images before that is reported."""
+_LEAST_SECONDS = 60.0
+"""Shorter times say little."""
 _KEPT_BYTES = 2**25
 """Memory that a thread keeps: more than it needs for a photograph of usual size."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -46,8 +48,8 @@ class StreamReport:
     threads: int
 
     def advice(self) -> str | None:
-        """Return what would feed a consumer that waits; None if it hardly does."""
-        if self.waited <= _STARVED * self.seconds:
+        """Return what would feed a consumer that waits; None if it hardly does, or has just begun."""
+        if self.seconds < _LEAST_SECONDS or self.waited <= _STARVED * self.seconds:
             return None
         cores = math.ceil(self.worked / max(self.seconds - self.waited, 1e-9))
         complaint = f"The images come too slowly: training waits {self.waited / self.seconds:.0%} of the time."
@@ -75,6 +77,52 @@ class _Batch:
     done: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
+class _Crew:
+    """Threads that make the crops that are ordered, until they are dismissed.
+
+    They do not refer to the stream, so that one which nobody uses is closed.
+
+    Attributes:
+        tasks: Batches and rows; None ends a thread.
+        worked: Seconds of processor time so far.
+    """
+
+    def __init__(self, source: CropSource, threads: int) -> None:
+        self._source = source
+        self.tasks: SimpleQueue[tuple[_Batch, int] | None] = SimpleQueue()
+        self.worked, self._is_dismissed = 0.0, False
+        self._lock = Lock()  # taken by threads only: a signal could interrupt the consumer before it is released
+        # Python's exit waits for threads that are no daemons before it closes the stream, and then for ever.
+        self.threads = [Thread(target=self.work, name=f"crops {n + 1}", daemon=True) for n in range(threads)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self) -> None:
+        """Make crops until a task is None."""
+        while (task := self.tasks.get()) and not self._is_dismissed:
+            batch, row = task
+            began = time.thread_time()
+            try:
+                self._source.render(batch.plan, row, batch.pixels[row].numpy())
+            except BaseException as error:  # which the consumer raises, or it would wait for ever
+                batch.errors[row] = error
+            with self._lock:
+                self.worked += time.thread_time() - began
+                batch.missing -= 1
+                is_last = not batch.missing
+            if is_last:
+                batch.done.put(None)
+
+    def dismiss(self) -> None:
+        """End the threads, each after its current image."""
+        self._is_dismissed = True
+        for _ in self.threads:
+            self.tasks.put(None)
+        if current_thread() not in self.threads:  # else one of them collects garbage, and the others may wait for it
+            for thread in self.threads:
+                thread.join()
+
+
 class CropStream:
     """Iterates over the batches of a source: those of `CropSource.crops`, whatever the number of threads.
 
@@ -82,8 +130,8 @@ class CropStream:
     without waiting must wait for the copy before asking.
 
     An error is raised where the batch with the image is due, and ends the stream, as an interruption does. The stream
-    ends its threads after the last batch; when it is closed, each after its current image; or else when Python exits.
-    Use it in a `with` statement. Only the consumer may close it: else it might wait for ever for a batch.
+    ends its threads after the last batch, or when it is closed, each after its current image. When nothing refers to it
+    any more, or Python exits, it is closed. Only the consumer may do so: else it might wait for ever for a batch.
 
     Args:
         source: Where the images are from. Its batches end with the first that has no images.
@@ -102,17 +150,11 @@ class CropStream:
         self._free = [torch.empty(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
         self._held: list[Tensor] = []
         self._pending: deque[_Batch] = deque()
-        self._tasks: SimpleQueue[tuple[_Batch, int] | None] = SimpleQueue()
-        self._is_closed = False
-        self._lock = Lock()  # taken by threads only: a signal could interrupt the consumer before it is released
-        self._batches, self._waited, self._worked = 0, 0.0, 0.0
+        self._batches, self._waited = 0, 0.0
         self._reported = 0, time.perf_counter(), 0.0, 0.0
-        # Python's exit waits for threads that are no daemons before it calls `close`, and then for ever.
-        self._threads = [Thread(target=self._work, name=f"crops {n + 1}", daemon=True) for n in range(threads)]
-        atexit.register(self.close)
         _keep_freed_memory()
-        for thread in self._threads:
-            thread.start()
+        self._crew = _Crew(source, threads)
+        self._dismiss = weakref.finalize(self, self._crew.dismiss)
 
     def __enter__(self) -> Self:
         return self
@@ -133,14 +175,14 @@ class CropStream:
     def _hand_over(self) -> Crops:
         self._free += self._held
         self._held = []
-        if not self._is_closed:
+        if self._dismiss.alive:
             self._plan_batches()
         if not self._pending:
             raise StopIteration
         began = time.perf_counter()
-        if not self._threads:
-            self._tasks.put(None)
-            self._work()
+        if not self._crew.threads:
+            self._crew.tasks.put(None)
+            self._crew.work()
         batch = self._pending.popleft()
         batch.done.get()
         self._held = [batch.buffer]
@@ -152,20 +194,16 @@ class CropStream:
 
     def close(self) -> None:
         """End the threads. Further batches are not made."""
-        self._is_closed = True
-        atexit.unregister(self.close)
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._dismiss()
         self._pending.clear()
         self._free.clear()
 
     def report(self) -> StreamReport:
         """Return how well the stream kept up since the last report, or since it was created."""
-        before, self._reported = self._reported, (self._batches, time.perf_counter(), self._waited, self._worked)
-        batches, seconds, waited, worked = (now - then for now, then in zip(self._reported, before, strict=True))
-        return StreamReport(int(batches), seconds, waited, worked, len(self._threads))
+        now = self._batches, time.perf_counter(), self._waited, self._crew.worked
+        before, self._reported = self._reported, now
+        batches, seconds, waited, worked = (new - old for new, old in zip(now, before, strict=True))
+        return StreamReport(int(batches), seconds, waited, worked, len(self._crew.threads))
 
     def _plan_batches(self) -> None:
         """Order the crops of as many batches as there are free buffers."""
@@ -174,24 +212,8 @@ class CropStream:
             batch = _Batch(plan, buffer, buffer[: len(plan.images)], len(plan.images))
             self._pending.append(batch)
             for row in range(batch.missing):
-                self._tasks.put((batch, row))
+                self._crew.tasks.put((batch, row))
             self._next += 1
-
-    def _work(self) -> None:
-        """Make the crops that are ordered, until the stream is closed."""
-        while (task := self._tasks.get()) and not self._is_closed:
-            batch, row = task
-            began = time.thread_time()
-            try:
-                self._source.render(batch.plan, row, batch.pixels[row].numpy())
-            except BaseException as error:  # which the consumer raises, or it would wait for ever
-                batch.errors[row] = error
-            with self._lock:
-                self._worked += time.thread_time() - began
-                batch.missing -= 1
-                is_last = not batch.missing
-            if is_last:
-                batch.done.put(None)
 
 
 def processors() -> int:

@@ -41,7 +41,7 @@ FORMS = (write_folders, write_kaggle, write_archives, write_shards, pytest.param
 
 
 def indexed(write: Callable[[Path], Path], directory: Path) -> PhotoDataset:
-    published = Published(SYNSETS, train=20, test=10, test_per_class=2, median_bytes=0)
+    published = Published(SYNSETS, train=20, test=10, test_per_class=2, shorter_side=0)
     root = write(directory / "images")
     return index_images(root, directory / "data", io.StringIO(), threads=1, published=published).dataset()
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,90 +12,128 @@ import numpy as np
 import pytest
 import torch
 
-from paperbench.data.imagenet.batches import CentralCrops, Crops
-from paperbench.data.imagenet.index import ImageFiles
-from paperbench.data.imagenet.mean_image import mean_image
-from paperbench.data.imagenet.stream import CropStream
-from paperbench.errors import PaperbenchError
+from paperbench.data.imagenet.batches import CentralCrops, CropSource
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.imagenet.mean_image import mean_images
+from paperbench.errors import DataError, PaperbenchError
+from paperbench.runs.limits import Interrupted
 from paperbench.specs.recipe import Evaluation, Photographs
+from paperbench.training.evaluation import no_interrupt
 from tests.data.imagenet.small_files import image_files, photographs
 
 COUNT = 11
 SETTINGS = Photographs("pillow", "bilinear", 24, shorter_side=(32, 48), mean_image_scale=32)
+SMALL, LARGE = Evaluation(24, 32), Evaluation(40, 40)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ImageFiles:
-    return image_files(tmp_path_factory.mktemp("photographs"), photographs(COUNT))
+@pytest.fixture
+def dataset(tmp_path: Path) -> PhotoDataset:
+    (tmp_path / "data").mkdir()
+    files = image_files(tmp_path, photographs(COUNT))
+    return PhotoDataset("imagenet", "few", "a test", False, ("a", "b", "c"), files, files, tmp_path / "data")
 
 
-def central(
-    files: ImageFiles, settings: Photographs = SETTINGS, *, crop: int = 24, scale: int = 32, batch_size: int = 4
-) -> CentralCrops:
-    return CentralCrops(files, settings, Evaluation(crop, scale), batch_size=batch_size)
+def means(
+    dataset: PhotoDataset,
+    *evaluations: Evaluation,
+    settings: Photographs = SETTINGS,
+    between_images: Callable[[], None] = no_interrupt,
+) -> list[torch.Tensor]:
+    wanted = evaluations or (SMALL,)
+    found = mean_images(dataset, settings, wanted, between_images)
+    return [found[one] for one in wanted]
 
 
-def unused(_: CentralCrops) -> Iterable[Crops]:
-    raise AssertionError("the images are not needed")
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the images that are decoded."""
+    numbers: list[int] = []
+    original = CropSource.decoded
+    monkeypatch.setattr(CropSource, "decoded", lambda source, n: (numbers.append(n), original(source, n))[1])
+    return numbers
 
 
-def forwards(crops: CentralCrops) -> Iterable[Crops]:
-    return map(crops.crops, range(len(crops)))
+def test_mean_images_are_exact(dataset: PhotoDataset) -> None:
+    for evaluation, found in zip((SMALL, LARGE), means(dataset, SMALL, LARGE), strict=True):
+        crops = CentralCrops(dataset.train, SETTINGS, evaluation, batch_size=COUNT).crops(0).pixels.tolist()
+        assert (found.shape, found.dtype) == ((evaluation.crop, evaluation.crop, 3), torch.float32)
+        for y, x, channel in ((0, 0, 0), (23, 23, 2), (7, 11, 1)):
+            exact = math.fsum(crop[y][x][channel] for crop in crops) / (255 * COUNT)
+            assert found[y, x, channel].item() == np.float32(exact)
 
 
-def backwards(crops: CentralCrops) -> Iterable[Crops]:
-    return [crops.crops(number) for number in reversed(range(len(crops)))]
+def test_white_images_have_a_white_mean(dataset: PhotoDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CropSource, "decoded", lambda *_: None)
+    monkeypatch.setattr(CropSource, "cropped", lambda *_: np.full((24, 24, 3), 255, np.uint8))
+    many = replace(dataset, train=replace(dataset.train, labels=np.zeros(2**16 // 255 + 1, np.int64)))
+    assert means(many)[0].eq(1).all()
 
 
-def test_mean_image_is_exact(files: ImageFiles, tmp_path: Path) -> None:
-    crops = central(files, batch_size=COUNT).crops(0).pixels.tolist()
-    found = mean_image(central(files), "f", tmp_path, forwards)
-    assert (found.shape, found.dtype) == ((24, 24, 3), torch.float32)
-    for y, x, channel in ((0, 0, 0), (23, 23, 2), (7, 11, 1)):
-        exact = math.fsum(crop[y][x][channel] for crop in crops) / (255 * COUNT)
-        assert found[y, x, channel].item() == np.float32(exact)
+def test_images_are_read_once_for_all_sizes(dataset: PhotoDataset, decoded: list[int]) -> None:
+    both = means(dataset, SMALL, LARGE, SMALL)
+    assert sorted(decoded) == [*range(COUNT)]
+    assert all(map(torch.equal, means(dataset, SMALL, LARGE, SMALL), both))
+    assert len(decoded) == COUNT, "the second time, they are in files"
+    for path in dataset.directory.iterdir():
+        path.unlink()
+    assert all(map(torch.equal, (*means(dataset, LARGE), *means(dataset, SMALL)), (both[1], both[0])))
 
 
-def test_large_batch_of_white_images_has_a_white_mean(files: ImageFiles, tmp_path: Path) -> None:
-    number = 2**16 // 255 + 1
-    white = Crops(torch.full((number, 24, 24, 3), 255, dtype=torch.uint8), torch.zeros(number), None)
-    crops = central(replace(files, labels=np.zeros(number, np.int64)))
-    assert mean_image(crops, "f", tmp_path, lambda _: [white]).eq(1).all()
-
-
-def test_mean_image_does_not_depend_on_order_and_batches(files: ImageFiles, tmp_path: Path) -> None:
-    found = mean_image(central(files), "f", tmp_path / "one", forwards)
-    again = mean_image(central(files, batch_size=3), "f", tmp_path / "two", backwards)
-    assert torch.equal(found, again)
-    (one,), (two,) = (list((tmp_path / name).iterdir()) for name in ("one", "two"))
-    assert (one.name, one.read_bytes()) == (two.name, two.read_bytes())
-
-
-def test_stream_can_make_the_batches(files: ImageFiles, tmp_path: Path) -> None:
-    before = threading.active_count()
-    found = mean_image(central(files), "f", tmp_path / "one", lambda crops: CropStream(crops, threads=2))
-    assert torch.equal(found, mean_image(central(files), "f", tmp_path / "two", forwards))
-    assert threading.active_count() == before
-
-
-def test_mean_image_is_computed_once(files: ImageFiles, tmp_path: Path) -> None:
-    found = mean_image(central(files), "f", tmp_path, forwards)
-    assert torch.equal(mean_image(central(files), "f", tmp_path, unused), found)
-
-
-def test_other_crops_have_another_mean_image(files: ImageFiles, tmp_path: Path) -> None:
-    torch_like = replace(SETTINGS, interpolation="torch_bicubic")
-    mean_image(central(files), "f", tmp_path, forwards)
-    others: list[tuple[CentralCrops, str]] = [
-        (central(files), "g"),
-        (central(files, crop=20), "f"),
-        (central(files, scale=40), "f"),
-        (central(files, torch_like), "f"),
-        (central(files, replace(SETTINGS, decoder="torchcodec")), "f"),
+def test_other_crops_have_another_mean_image(dataset: PhotoDataset, decoded: list[int]) -> None:
+    means(dataset)
+    others: list[tuple[Photographs, Evaluation]] = [
+        (SETTINGS, Evaluation(20, 32)),
+        (SETTINGS, Evaluation(24, 40)),
+        (replace(SETTINGS, interpolation="torch_bicubic"), SMALL),
     ]
-    for crops, fingerprint in others:
-        with pytest.raises(AssertionError, match="not needed"):
-            mean_image(crops, fingerprint, tmp_path, unused)
+    for number, (settings, evaluation) in enumerate(others, 1):
+        means(dataset, evaluation, settings=settings)
+        assert len(decoded) == (1 + number) * COUNT
+    fewer = replace(dataset, train=dataset.train.select(np.arange(5)))
+    means(fewer)
+    assert len(decoded) == 4 * COUNT + 5
+
+
+@pytest.mark.parametrize("error", [Interrupted, DataError])
+def test_interrupted_pass_ends_its_threads_and_is_repeated(
+    error: type[Exception], dataset: PhotoDataset, decoded: list[int]
+) -> None:
+    def interrupt() -> None:
+        raise error
+
+    before = threading.active_count()
+    with pytest.raises(error):
+        means(dataset, between_images=interrupt)
+    assert threading.active_count() == before
+    decoded.clear()
+    means(dataset)
+    assert len(decoded) == COUNT
+
+
+def test_lost_image_is_named(dataset: PhotoDataset) -> None:
+    (dataset.train.root / "4.jpg").unlink()
+    with pytest.raises(DataError, match=r"4\.jpg cannot be read: No such file"):
+        means(dataset)
+
+
+def test_directory_that_cannot_be_written_is_known_before_images_are_read(
+    dataset: PhotoDataset, decoded: list[int]
+) -> None:
+    shutil.rmtree(dataset.directory)  # which stops root, too
+    with pytest.raises(PaperbenchError, match=r"cannot be written: .* Choose another directory \(`--data DIR`\)"):
+        means(dataset)
+    assert decoded == []
+
+
+def test_two_processes_may_compute_it_at_once(dataset: PhotoDataset) -> None:
+    found: list[torch.Tensor] = []
+    others = [threading.Thread(target=lambda: found.extend(means(dataset))) for _ in range(2)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert torch.equal(*found)
+    assert [path.suffix for path in dataset.directory.iterdir()] == [".safetensors"]
 
 
 def flip_a_bit(path: Path) -> None:
@@ -114,29 +153,25 @@ def flip_a_bit(path: Path) -> None:
         lambda path: path.write_bytes(path.read_bytes().replace(b'"sha256"', b'"sha257"')),
     ],
 )
-def test_damaged_file_is_replaced(damage: Callable[[Path], object], files: ImageFiles, tmp_path: Path) -> None:
-    found = mean_image(central(files), "f", tmp_path, forwards)
-    (path,) = tmp_path.iterdir()
+def test_damaged_file_is_replaced(damage: Callable[[Path], object], dataset: PhotoDataset) -> None:
+    found = means(dataset)[0]
+    (path,) = dataset.directory.iterdir()
     good = path.read_bytes()
     damage(path)
     assert path.read_bytes() != good
-    assert torch.equal(mean_image(central(files), "f", tmp_path, forwards), found)
+    assert torch.equal(means(dataset)[0], found)
     assert path.read_bytes() == good
 
 
 @pytest.mark.parametrize("obstacle", [os.mkfifo, os.mkdir])
 def test_obstacle_is_an_error_before_any_image_is_read(
-    obstacle: Callable[[Path], None], files: ImageFiles, tmp_path: Path
+    obstacle: Callable[[Path], None], dataset: PhotoDataset, decoded: list[int]
 ) -> None:
-    mean_image(central(files), "f", tmp_path, forwards)
-    (path,) = tmp_path.iterdir()
+    means(dataset)
+    (path,) = dataset.directory.iterdir()
     path.unlink()
     obstacle(path)
+    decoded.clear()
     with pytest.raises(PaperbenchError, match=r"cannot be read: .* Remove it, or check its permissions\."):
-        mean_image(central(files), "f", tmp_path, unused)
-
-
-def test_missing_batches_give_no_file(files: ImageFiles, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs 11 images, not 7"):
-        mean_image(central(files), "f", tmp_path, lambda crops: backwards(crops)[:2])  # type: ignore[index]
-    assert not list(tmp_path.iterdir())
+        means(dataset)
+    assert decoded == []

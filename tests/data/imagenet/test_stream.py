@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def test_memory_does_not_grow_with_the_batches(batches: int, files: ImageFiles) 
     with CropStream(training_crops(files, batch_size=8), threads=3, ahead=2) as stream:
         for number, crops in enumerate(islice(stream, batches)):
             addresses.add(crops.pixels.data_ptr())
-            assert stream._tasks.qsize() <= 3 * 8
+            assert stream._crew.tasks.qsize() <= 3 * 8
             if number == batches // 4:
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert len(addresses) == 3
@@ -162,6 +163,25 @@ def test_interrupted_consumer_waits_for_one_image_per_thread(threads: int) -> No
         assert list(islice(stream, 1)) == [], "no batch is left out"
     interrupting.join()
     assert source.rendered == threads
+
+
+def test_thread_that_collects_its_stream_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors, go_on = list[object](), threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+
+    def pace() -> None:
+        if source.rendered > 50:
+            go_on.wait(10)
+            held.clear()
+
+    source = PacedCrops(pace)
+    held = [CropStream(source, threads=2)]
+    next(held[0])
+    threads = stream_threads()
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert held == errors == stream_threads() == []
 
 
 ENDINGS = """
@@ -214,6 +234,12 @@ def test_starved_consumer_is_told_the_cores_that_would_feed_it(
 ) -> None:
     found = report(waited, worked).advice()
     assert found == advice if advice is None else advice in (found or "")
+
+
+def test_first_minute_gives_no_advice() -> None:
+    starved = report(waited=30.0, worked=650.0)
+    assert starved.advice()
+    assert replace(starved, seconds=59.0).advice() is None
 
 
 def test_report_counts_waiting_and_work_since_the_last() -> None:

@@ -1,0 +1,148 @@
+"""paperbench evaluate NET: test a trained net, or one of another library, on a data set."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paperbench.cli.arguments import add_shared, positive_int
+from paperbench.cli.record import enter, make_result, one_cell, one_setting
+from paperbench.errors import PaperbenchError, one_line
+
+if TYPE_CHECKING:
+    from paperbench.runs.evaluate import Candidate
+    from paperbench.runs.external import ExternalResult
+    from paperbench.training.evaluation import EvaluationMetrics
+
+SUMMARY = "test a run, a weights file, or a net of timm or torchvision"
+DESCRIPTION = (
+    "Test a net on every test image of a data set once. A run is tested as after its training; a net of another "
+    "library has its own preprocessing. Labels count the classes as torchvision does: ImageNet's synsets in "
+    "alphabetical order."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} NET [options]"
+    parser.add_argument(
+        "net",
+        metavar="NET",
+        help="a run (its id or directory), a weights file of paperbench, the name of a net (`paperbench models`), "
+        "timm:NAME such as timm:resnet50.a1_in1k, or torchvision:NAME such as torchvision:resnet50.IMAGENET1K_V1",
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="weights of a named net: safetensors, or of torch.save"
+    )
+    parser.add_argument("--pretrained", action="store_true", help="let timm or torchvision download the weights")
+    parser.add_argument(
+        "--mapping",
+        metavar="M",
+        help="what turns a state dict of another implementation into one of ours: akamaster, bearpaw_resnet or "
+        "chenyaofo (CIFAR), or a YAML file of your own like those",
+    )
+    parser.add_argument(
+        "--dataset", metavar="KEY", help="cifar10, cifar100, imagenet, photos or digits (default: the net's own)"
+    )
+    add_shared(parser, "--data", "--device")
+    parser.add_argument(
+        "--precision", metavar="P", help="fp32, tf32, bf16 or bf16-fp32-stream (default: the training's, if known)"
+    )
+    parser.add_argument("--crop", type=positive_int, metavar="C", help="side of the central crop of photographs")
+    parser.add_argument("--scale", type=positive_int, metavar="S", help="length of their shorter side before the crop")
+    parser.add_argument(
+        "--record",
+        nargs=2,
+        metavar=("TABLE", "CELL"),
+        help="record the error as an external result of this cell (see `paperbench record`)",
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="with --record: a number that identifies the net")
+    parser.add_argument("--source", type=str.strip, metavar="TEXT", help="with --record: where the net is from")
+    parser.add_argument("--setting", metavar="LABEL", help="with --record: the net, in cells with several")
+    add_shared(parser, "--results", "--tables")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from paperbench.api import wait_without_spinning
+
+    if (args.crop is None) != (args.scale is None):
+        raise PaperbenchError("Give --crop and --scale together.")
+    if args.record is None and (args.seed is not None or args.source or args.setting):
+        raise PaperbenchError("--seed, --source and --setting need --record TABLE CELL.")
+    wait_without_spinning()
+    from paperbench.runs.evaluate import prepare
+    from paperbench.specs.recipe import Evaluation
+    from paperbench.typed import from_json, to_json
+
+    crop = from_json(Evaluation, to_json({"crop": args.crop, "scale": args.scale})) if args.crop else None
+    candidate = prepare(
+        args.net,
+        weights=args.weights,
+        pretrained=args.pretrained,
+        mapping=args.mapping,
+        dataset=args.dataset,
+        data=args.data,
+        device=args.device,
+        precision=args.precision,
+        crop=crop,
+        results=args.results,
+        warn=lambda text: print(text, file=sys.stderr),
+    )
+    if args.record:
+        _external(args, candidate, None)  # what is wrong with it need not wait for the test
+    for name, text in candidate.describe().items():
+        _print(name, text)
+    began = time.monotonic()
+    tested = candidate.test()
+    seconds = time.monotonic() - began
+    for evaluation, one in zip(candidate.evaluations, tested, strict=True):
+        errors = f"top-1 error {one.error:.3f} %, top-5 error {one.top5_error:.3f} %, loss {one.loss:.6g}"
+        _print("tested", f"{evaluation}: {errors}" if evaluation else errors)
+    _print("on", f"{candidate.device}, {candidate.precision}, in {seconds:,.1f} s")
+    if candidate.is_chance(tested[0]):
+        _print("remark", "this is hardly better than chance. The net may count the classes in another order.")
+    if args.record:
+        enter(_external(args, candidate, tested), args)
+    return 0
+
+
+def _print(name: str, text: str) -> None:
+    print(f"{name:<8}{one_line(text)}", flush=True)
+
+
+def _external(
+    args: argparse.Namespace, candidate: Candidate, tested: Sequence[EvaluationMetrics] | None
+) -> ExternalResult:
+    """Return the external result of a cell; before the test, with an error of 0.
+
+    Raises:
+        PaperbenchError: The test is not that of the cell.
+    """
+    from paperbench.specs.table import find_spec_root, load_table
+
+    args.table, args.cell = args.record
+    table = load_table(args.table, find_spec_root(args.tables))
+    cell = one_cell(table, args.cell)
+    setting, paper = one_setting(cell, args.setting), table.profiles.named("paper")
+    evaluation, net = table.evaluation_in(paper, cell), cell.net_in(paper, setting)
+    if args.seed is None or not args.source:
+        raise PaperbenchError("--record needs --seed and --source.")
+    problem = None
+    if candidate.dataset.key != cell.dataset:
+        problem = f"its data set is {cell.dataset}, not {candidate.dataset.key}. Name another cell, or --dataset."
+    elif not candidate.data.is_comparable:
+        problem = f"{candidate.dataset.name} is not the data of the paper."
+    elif candidate.net not in (None, net):
+        problem = f"its net is another than {candidate.name}. Name another cell."
+    elif evaluation not in candidate.evaluations:
+        problem = f"it is tested on a {evaluation}. Choose that with --crop and --scale."
+    if problem:
+        raise PaperbenchError(f"Nothing can be recorded for {table.id} {cell.id}: {problem}")
+    error = 0.0
+    if tested:
+        metrics = tested[candidate.evaluations.index(evaluation)]
+        error = metrics.error if cell.column.metric == "top1" else metrics.top5_error
+    return make_result(args, table, cell, setting, error)

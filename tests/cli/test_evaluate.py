@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+import torchvision
+import torchvision.transforms.functional as TF
+from PIL import Image
+from torch import Tensor, nn
+
+import paperbench
+from paperbench.catalogue import resolve
+from paperbench.data.dataset import ImageDataset
+from paperbench.data.photos import load_photos
+from paperbench.data.sources import load_dataset
+from paperbench.models import ResidualNet
+from paperbench.runs import evaluate as module
+from paperbench.runs.external import read_externals
+from paperbench.runs.planning import PlannedRun, run_spec
+from paperbench.runs.store import RunDirectory
+from paperbench.specs.experiment import NetReference
+from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring, Recipe
+from paperbench.specs.table import Table
+from paperbench.training.evaluation import evaluate
+from paperbench.training.foreign import State, timm_net, torchvision_net
+from tests.cli.conftest import Run
+from tests.helpers import random_dataset
+from tests.runs.running import plan_run, tiny_recipe, train
+
+ON_PHOTOS = ("--dataset", "photos", "--device", "cpu")
+
+
+@pytest.fixture
+def tested(run: Run) -> Run:
+    """Run `paperbench evaluate`; returns exit status, stdout and stderr."""
+    return partial(run, "evaluate")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with 100 + 40 random images as CIFAR-10."""
+    directory, images = tmp_path_factory.mktemp("data"), random_dataset(32)
+    parts = {part: getattr(images, part) for part in ("x_train", "y_train", "x_test", "y_test")}
+    np.savez(directory / "cifar10.npz", **parts)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def trained(paper_recipe: Recipe, data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    recipe = tiny_recipe(paper_recipe)
+    dataset = load_dataset("cifar10", data)
+    assert isinstance(dataset, ImageDataset)
+    return train(plan_run(recipe, dataset), tmp_path_factory.mktemp("results"))[0]
+
+
+class Spy:
+    """Keeps the logits of the nets that are tested."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.logits = torch.empty(0)
+        monkeypatch.setattr(module, "evaluate", self._evaluate)
+
+    def _evaluate(self, model: nn.Module, batches: Iterable[Any], *others: Any) -> Any:
+        kept = list(batches)
+        with torch.no_grad():
+            self.logits = torch.cat([model.eval()(batch.images) for batch in kept])
+        return evaluate(model, kept, *others)
+
+
+def own_loop(model: nn.Module, transform: Callable[[Image.Image], Tensor]) -> tuple[Tensor, Tensor]:
+    """Logits and labels of the embedded photographs, as a user of the library computes them."""
+    files = load_photos().test
+    images = [Image.open(files.root / path).convert("RGB") for path in files.paths if path.startswith("val")]
+    with torch.no_grad():
+        return model.eval()(torch.stack([transform(image) for image in images])), torch.from_numpy(files.labels)
+
+
+def numbers(out: str) -> list[float]:
+    """The errors and the loss of the first line of results."""
+    line = next(line for line in out.splitlines() if line.startswith("tested"))
+    return [float(word) for word in line.replace(",", "").split() if word.replace(".", "").isdigit() and "." in word]
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_foreign_net_has_its_librarys_own_logits(
+    library: str, tested: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    if library == "torchvision":
+        name, model = "mobilenet_v3_small", torchvision.models.mobilenet_v3_small(num_classes=6)
+        transform = torchvision.models.MobileNet_V3_Small_Weights.DEFAULT.transforms()
+    else:
+        name, model = "resnet10t.c3_in1k", timm.create_model("resnet10t.c3_in1k", num_classes=6)
+        transform = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
+    torch.save(model.state_dict(), tmp_path / "net.pth")
+    spy, (expected, labels) = Spy(monkeypatch), own_loop(model, transform)
+    code, out, err = tested(f"{library}:{name}", "--weights", "net.pth", *ON_PHOTOS)
+    assert (code, err) == (0, "")
+    assert torch.equal(spy.logits, expected)
+    order = expected.argsort(1, descending=True)
+    found = [100 * float((order[:, :k] != labels[:, None]).all(1).double().mean()) for k in (1, 5)]
+    assert numbers(out) == pytest.approx([*found, float(F.cross_entropy(expected.double(), labels))], abs=1e-3)
+    assert "not the data of the paper" in out
+
+
+@pytest.mark.parametrize("name", ["torchvision:mobilenet_v3_small", "timm:mobilenetv3_small_050"])
+@pytest.mark.parametrize("scale", [96, 118])
+def test_crop_and_scale_replace_the_librarys(name: str, scale: int) -> None:
+    """96 / (96 / 118) is rounded to less than 118."""
+    build = torchvision_net if name.startswith("torchvision") else timm_net
+    net = build(name.partition(":")[2], 6, State(Path(), {}, {}, "0"), Evaluation(96, scale))
+    assert net.evaluation == Evaluation(96, scale)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (140, 150, 3), dtype=np.uint8))
+    mode = Image.Resampling.BILINEAR if "torchvision" in name else Image.Resampling.BICUBIC
+    resized = TF.center_crop(image.resize((150 * scale // 140, scale), mode), [96, 96])
+    torch.testing.assert_close(net.prepare(image), net.values(resized))
+
+
+def test_run_is_tested_bit_for_bit_as_recorded(tested: Run, trained: RunDirectory, data: Path) -> None:
+    record = trained.read_record()
+    assert record is not None
+    assert record.result is not None
+    for name, options in ((record.run, {"results": trained.path.parents[1]}), (str(trained.path), {})):
+        (result,) = paperbench.evaluate(name, data=data, device="cpu", **options)
+        assert (result.error, result.loss) == (record.result.test_error, record.result.test_loss)
+    code, out, _ = tested(trained.path, "--data", data, "--device", "cpu")
+    assert code == 0
+    assert numbers(out)[0] == pytest.approx(record.result.test_error)
+
+
+def test_run_is_not_tested_on_other_images(tested: Run, trained: RunDirectory, data: Path, tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    images = dict(np.load(data / "cifar10.npz"))
+    images["x_test"][0, 0, 0, 0] ^= 1
+    np.savez(others / "cifar10.npz", **images)
+    code, _, err = tested(trained.path, "--data", others)
+    assert code == 2
+    assert f"To test the net on other images, name\n  {trained.weights_file}" in err or str(trained.weights_file) in err
+    assert tested(trained.weights_file, "--data", others, "--device", "cpu")[0] == 0
+
+
+def test_weights_file_is_tested_with_its_exact_mean_image(
+    trained: RunDirectory, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = shutil.copy(trained.weights_file, tmp_path / "copy.safetensors")
+    spy, record = Spy(monkeypatch), trained.read_record()
+    (result,) = paperbench.evaluate(str(file), data=data, device="cpu")
+    assert record is not None
+    assert record.result is not None
+    assert result.error == record.result.test_error
+    assert result.loss == pytest.approx(record.result.test_loss, rel=1e-5)
+    dataset = load_dataset("cifar10", data)
+    assert isinstance(dataset, ImageDataset)
+    inputs = (dataset.x_test / 255 - dataset.x_train.mean(0, dtype=np.float64) / 255).transpose(0, 3, 1, 2)
+    model = timm.create_model("preact_resnet20", depth=8, pretrained=True, pretrained_cfg_overlay={"file": str(file)})
+    with torch.no_grad():
+        torch.testing.assert_close(spy.logits, model.eval()(torch.tensor(inputs, dtype=torch.float32)))
+
+
+@pytest.mark.full
+def test_both_evaluations_of_a_run_on_photographs(tables: dict[str, Table], tmp_path: Path) -> None:
+    table = tables["table5"]
+    recipe = dataclasses.replace(
+        table.recipe_in(table.profiles.named("smoke")),
+        iterations=2,
+        drops=Drops((1,), 0.1),
+        batch_norm=BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
+        monitoring=Monitoring(log_every=1, test_every=2, checkpoint_every=2, checkpoint_share=1.0),
+    )
+    photos, net = load_photos(), resolve("preact_resnet18", num_classes=6)
+    spec = run_spec(net, recipe, photos.fingerprint, "smoke", "fp32")
+    run = PlannedRun(spec, 0, net, NetReference("preact_resnet18", {}), recipe, photos, ("a/b",))
+    directory, log = train(run, tmp_path)
+    assert log.record.result is not None
+    recorded = [(one.top1, one.top5, one.loss) for one in log.record.result.evaluations]
+    found = paperbench.evaluate(str(directory.path), device="cpu")
+    assert [(one.error, one.top5_error, one.loss) for one in found] == recorded
+    assert len({one.loss for one in found}) == 2
+    (alone,) = paperbench.evaluate(
+        str(directory.weights_file), device="cpu", dataset="photos", crop=recipe.evaluations["crop320"]
+    )
+    assert alone.loss == pytest.approx(recorded[1][2], rel=0.05)  # with the channels' means
+
+
+MAPPING = """
+schema: 1
+mapping: same
+source: a test
+inputs: {cifar10: {mean: [0.5, 0.4, 0.3], std: [0.2, 0.25, 0.3]}}
+names: [['^all\\.', '']]
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResidualNet, tuple[str, ...]]:
+    """A net of ours of 110 layers, and the arguments that test it by a mapping from other names."""
+    directory = tmp_path_factory.mktemp("theirs")
+    torch.manual_seed(0)
+    model = ResidualNet(resolve("original_resnet110")).eval()
+    torch.save({f"all.{name}": tensor for name, tensor in model.state_dict().items()}, directory / "theirs.pth")
+    (directory / "same.yaml").write_text(MAPPING)
+    files = ("--weights", str(directory / "theirs.pth"), "--mapping", str(directory / "same.yaml"))
+    return model, ("original_resnet110", *files, "--device", "cpu")
+
+
+Theirs = tuple[ResidualNet, tuple[str, ...]]
+
+
+def test_mapped_weights_have_the_mappings_input(
+    theirs: Theirs, tested: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy, dataset = Spy(monkeypatch), load_dataset("cifar10", data)
+    assert isinstance(dataset, ImageDataset)
+    code, out, _ = tested(*theirs[1], "--data", data)
+    assert code == 0
+    assert "mean 0.5, 0.4, 0.3, std 0.2, 0.25, 0.3" in out
+    inputs = (dataset.x_test / 255 - (0.5, 0.4, 0.3)) / (0.2, 0.25, 0.3)
+    with torch.no_grad():
+        logits = theirs[0](torch.tensor(inputs.transpose(0, 3, 1, 2), dtype=torch.float32))
+    torch.testing.assert_close(spy.logits, logits, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture
+def canonical(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the random images count as the original files."""
+    images = dataclasses.replace(load_dataset("cifar10", data), canonical=True)
+    monkeypatch.setattr(module, "load_dataset", lambda *_: images)
+
+
+ENTRY = ("--seed", 3, "--source", "A. Author")
+
+
+def test_measured_error_is_recorded_as_external(theirs: Theirs, tested: Run, canonical: None) -> None:
+    code, out, err = tested(*theirs[1], "--record", "table2", "original/resnet110", *ENTRY)
+    assert (code, err) == (0, "")
+    ((result,), _) = read_externals(Path("results"))
+    assert (result.cell, result.seed, result.source) == ("original/resnet110", 3, "A. Author")
+    assert result.error == numbers(out)[0]
+    assert "Recorded table2 original/resnet110, seed 3" in out
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (("table2", "preact/resnet110", *ENTRY), "its net is another than original_resnet110"),
+        (("table5", "original_resnet152/top1", *ENTRY), "its data set is imagenet, not cifar10"),
+        (("table2", "original/resnet110", "--seed", 3), "--record needs --seed and --source"),
+        (("table2", "original", *ENTRY), "'original' is not the id of a cell"),
+        (("table9", "original/resnet110", *ENTRY), "Unknown table 'table9'"),
+        (("table2", "original/resnet110", "--seed", -1, "--source", "x"), "--seed must be at least 0"),
+    ],
+)
+def test_error_of_another_experiment_is_not_recorded(
+    record: tuple[object, ...], message: str, theirs: Theirs, tested: Run, canonical: None
+) -> None:
+    code, out, err = tested(*theirs[1], "--record", *record)
+    assert (code, out) == (2, ""), "before the test"
+    assert message in " ".join(err.split())
+    assert not Path("results").exists()
+
+
+def test_error_on_other_data_is_not_recorded(theirs: Theirs, tested: Run, data: Path) -> None:
+    code, _, err = tested(*theirs[1], "--data", data, "--record", "table2", "original/resnet110", *ENTRY)
+    assert code == 2
+    assert "is not the data of the paper" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("resnet50",), "Did you mean 'preact_resnet50'?"),
+        (("timm:resnet5",), "timm has no net 'resnet5'. Did you mean 'resnet50'?"),
+        (("timm:resnet50.a1_in1",), "resnet50 of timm has no tag 'a1_in1'. Did you mean 'a1_in1k'?"),
+        (("timm:preact_resnet18",), "timm has no net 'preact_resnet18'"),
+        (("torchvision:resnet5",), "torchvision has no net 'resnet5'. Did you mean 'resnet50'?"),
+        (("torchvision:resnet50.V1",), "resnet50 of torchvision has no weights 'V1'"),
+        (("preact_resnet20",), "preact_resnet20 needs weights: name a file with --weights"),
+        (("torchvision:resnet18", "--crop", "224"), "Give --crop and --scale together."),
+        (
+            ("torchvision:resnet18", "--crop", "224", "--scale", "200"),
+            "the crop (224 pixels) must not exceed the scale",
+        ),
+        (("torchvision:resnet18", "--seed", "1"), "need --record TABLE CELL"),
+        (("torchvision:resnet18", "--mapping", "akamaster"), "--mapping is for a net of paperbench"),
+        (("preact_resnet20", "--pretrained"), "--pretrained is for nets of timm and torchvision"),
+        (("no-net", "--dataset", "cifar"), "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
+    ],
+)
+def test_mistakes_are_named_with_what_to_do(arguments: tuple[str, ...], message: str, tested: Run) -> None:
+    torch.save({"x": torch.ones(1)}, "some.pth")
+    options = ("--weights", "some.pth") if ":" in arguments[0] else ()
+    code, _, err = tested("--dataset", "photos", *options, *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+
+
+def test_image_damaged_after_indexing_is_named(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = load_photos()
+    place = photos.test.root / photos.test.paths[photos.test.container[7]]
+    before = place.read_bytes()
+    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
+    try:
+        place.write_bytes(before[:-1])
+        code, out, err = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS)
+    finally:
+        place.write_bytes(before)
+    assert (code, "tested" in out) == (2, False)
+    assert place.name in err
+
+
+def test_less_memory_gives_the_same_result(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
+    small = ("--crop", 48, "--scale", 48)
+    expected = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
+    forward = torchvision.models.SqueezeNet.forward
+
+    def short_of_memory(model: Any, images: Tensor) -> Tensor:
+        if len(images) > 5:
+            raise torch.OutOfMemoryError
+        return forward(model, images)
+
+    monkeypatch.setattr(torchvision.models.SqueezeNet, "forward", short_of_memory)
+    code, out, _ = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)
+    assert code == 0
+    assert numbers(out) == pytest.approx(numbers(expected), rel=1e-5)
+
+
+def test_pretrained_weights_without_a_network(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*_: Any, **__: Any) -> Any:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(torchvision.models.SqueezeNet, "__init__", no_network)
+    code, _, err = tested("torchvision:squeezenet1_1", "--pretrained", *ON_PHOTOS)
+    assert code == 2
+    assert "Name or service not known. If the network is the reason, download the weights" in " ".join(err.split())
+
+
+def test_images_of_a_size_that_the_net_refuses(tested: Run) -> None:
+    torch.save(timm.create_model("vit_tiny_patch16_224", num_classes=10).state_dict(), "net.pth")
+    code, _, err = tested("timm:vit_tiny_patch16_224", "--weights", "net.pth", "--dataset", "digits", "--device", "cpu")
+    assert code == 2
+    assert "cannot be tested on images of this size" in " ".join(err.split())
+
+
+def test_preset_is_that_of_the_weights(tmp_path: Path) -> None:
+    """Torchvision's two sets of weights for ResNet-50 have different presets, and are known by their sha256."""
+    for name, sha256, scale in (
+        ("resnet50", "0676ba61" + 56 * "0", 256),
+        ("resnet50", "11ad3fa6" + 56 * "0", 232),
+        ("resnet50", 64 * "0", 232),
+        ("resnet50.IMAGENET1K_V1", 64 * "0", 256),
+    ):
+        net = torchvision_net(name, 2, State(tmp_path, {}, {}, sha256), None)
+        assert net.evaluation == Evaluation(224, scale)

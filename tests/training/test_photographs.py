@@ -1,0 +1,155 @@
+"""Training on photographs: short batches, and every engine. On a CPU, a tape replaces the CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+
+from paperbench.data.dataset import Dataset
+from paperbench.specs.recipe import Recipe
+from paperbench.training import compiling
+from paperbench.training import trainer as trainer_module
+from paperbench.training.divergence import Origin, find_in_training
+from paperbench.training.engine import ENGINES, EngineName
+from paperbench.training.graph import GraphEngine
+from paperbench.training.soundness import engine_error
+from paperbench.training.trainer import Trainer
+from tests.training.tape import Tape
+from tests.training.trainings import Runs, advance, differences, state_of, through_a_file
+
+CPU = torch.device("cpu")
+SHORT = (4, 9, 14)
+"""Iterations, counted from 0, with a short batch."""
+
+
+@pytest.fixture(params=["tape", pytest.param("cuda", marks=pytest.mark.gpu)])
+def runs(
+    request: pytest.FixtureRequest, photo_recipe: Recipe, photos: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Runs]:
+    if request.param == "tape":
+        monkeypatch.setattr(trainer_module, "CudaCapture", lambda _: Tape())
+        monkeypatch.setattr(trainer_module, "compile_units", partial(compiling.compile_units, backend="aot_eager"))
+    torch._dynamo.reset()
+    yield Runs(photo_recipe, photos, CPU if request.param == "tape" else torch.device("cuda"))
+    torch._dynamo.reset()
+
+
+def test_graph_trains_on_the_images_of_each_iteration(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager steps train on the short batches."""
+    replayed = []
+    step = GraphEngine.step
+    monkeypatch.setattr(GraphEngine, "step", lambda self, number: replayed.append(number) or step(self, number))
+    expected, trainer = runs.eager_states(), runs.new("graph")
+    for iteration in range(1, runs.recipe.iterations + 1):
+        trainer.step()
+        assert differences(state_of(trainer), expected[iteration]) == [], iteration
+    assert replayed == [number for number in range(runs.recipe.iterations) if number not in SHORT]
+
+
+@pytest.mark.parametrize(("first", "second"), [("eager", "eager"), ("graph", "eager"), ("eager", "graph")])
+def test_training_resumes_bit_for_bit(runs: Runs, first: EngineName, second: EngineName, full: bool) -> None:
+    """Before a short batch, after one, and inside an epoch."""
+    expected = runs.eager_states()
+    for stop in (4, 5, 12) if full else (4,):
+        saved = through_a_file(advance(runs.new(first), stop))
+        torch.manual_seed(99)
+        resumed = runs.new(second)
+        resumed.load_state_dict(saved)
+        assert differences(state_of(advance(resumed, stop + 3)), expected[stop + 3]) == [], stop
+
+
+def test_captured_training_can_go_back_and_forth(runs: Runs) -> None:
+    """As after the comparison of engines, and in the search for a divergence."""
+    expected, trainer = runs.eager_states(), runs.new("graph")
+    saved = {iteration: state_of(advance(trainer, iteration)) for iteration in (0, 3, 10)}
+    for start in (10, 0, 3, 0):
+        trainer.load_state_dict(saved[start])
+        assert differences(state_of(advance(trainer, start + 2)), expected[start + 2]) == [], start
+
+
+@pytest.mark.parametrize("engine", ["graph", pytest.param("compile", marks=pytest.mark.full)])
+def test_first_steps_are_compared_and_leave_no_trace(runs: Runs, engine: EngineName) -> None:
+    trainer = runs.new(engine)
+    before = state_of(trainer)
+    assert engine_error(trainer, engine) is None
+    assert differences(state_of(trainer), before) == []
+    trainer.step()
+    loss = trainer.training_metrics().loss
+    assert loss == pytest.approx(float(runs.eager_states()[1]["window.loss"]) / 10, rel=1e-4)
+
+
+def test_wrong_images_of_a_replay_are_noticed(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, always those of the first iteration."""
+    trainer = runs.new("graph")
+    monkeypatch.setattr("paperbench.training.graph._Copies.prepare", lambda *_: None)
+    assert "step 2: loss" in (engine_error(trainer, "graph") or "")
+
+
+@pytest.mark.full
+def test_compiled_training_resumes_bit_for_bit(runs: Runs) -> None:
+    expected = state_of(advance(runs.new("compile"), 7))
+    saved = through_a_file(advance(runs.new("compile"), 4))
+    resumed = runs.new("compile")
+    resumed.load_state_dict(saved)
+    assert differences(state_of(advance(resumed, 7)), expected) == []
+
+
+def test_origin_of_a_divergence_is_found_by_replay(runs: Runs) -> None:
+    """In the short batch, after captured steps."""
+    trainer = advance(runs.new("graph"), 2)
+    saved = state_of(trainer)
+    unit = "stages.1.0.residual.conv1"
+
+    def break_fifth(_module: object, _inputs: object, output: Any) -> Any:
+        return output * torch.inf if trainer.iteration == SHORT[0] else output
+
+    trainer.model.get_submodule(unit).register_forward_hook(break_fifth)
+    trainer._engine = trainer._make_engine("graph")
+    advance(trainer, 7)
+    trainer.load_state_dict(saved)
+    assert find_in_training(trainer, 7) == Origin(SHORT[0] + 1, "forward", unit)
+
+
+def test_recomputation_changes_no_number(runs: Runs, full: bool) -> None:
+    for engine in ENGINES if full else ("compile",):
+        expected, found = (state_of(advance(replace(runs, recompute=r).new(engine), 6)) for r in (False, True))
+        assert differences(found, expected) == [], engine
+
+
+def test_metrics_count_short_batches(runs: Runs) -> None:
+    """The mean is over 3 x 10, or 2 x 10 + 8, images, each of which counts once."""
+    trainer = runs.new("eager")
+    seen: list[tuple[float, int]] = []
+    watch(trainer, seen)
+    for stop, images in ((3, 30), (6, 28)):
+        seen.clear()
+        metrics = advance(trainer, stop).training_metrics()
+        assert sum(count for _, count in seen) == images
+        assert metrics.loss == pytest.approx(sum(loss for loss, _ in seen) / images, rel=1e-5)
+        assert trainer.state_dict()["window.images"] == images
+        trainer.reset_training_metrics()
+
+
+def watch(trainer: Trainer, seen: list[tuple[float, int]]) -> None:
+    """Note the summed loss and the number of images of each pass through the net."""
+    labels: list[torch.Tensor] = []
+    make = trainer.feed.training.make
+
+    def made(choices: Any) -> Any:
+        batch = make(choices)
+        labels[:] = batch.labels.split(list(trainer.recipe.group_sizes(len(batch.labels))))
+        return batch
+
+    def note(_module: object, _inputs: object, logits: torch.Tensor) -> None:
+        own = labels.pop(0)
+        chances = logits.detach().double().softmax(1)
+        seen.append((-float(chances.gather(1, own[:, None]).log().sum()), len(own)))
+
+    trainer.feed.training.make = made  # type: ignore[method-assign]
+    trainer.model.register_forward_hook(note)

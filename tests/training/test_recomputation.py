@@ -1,0 +1,76 @@
+"""Recomputation of residual units, which saves memory and changes no number, whatever the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch._dynamo
+
+from paperbench.data.dataset import ImageDataset
+from paperbench.specs.recipe import Recipe
+from paperbench.training import compiling
+from paperbench.training import trainer as trainer_module
+from paperbench.training.engine import EngineName
+from tests.training.fake_gpu import CUDA, fake_gpu
+from tests.training.tape import Tape
+from tests.training.trainings import Runs, advance, differences, recipe_of, state_of
+
+CPU = torch.device("cpu")
+NOISY = "resnet110_dropout_shortcut"
+
+
+@pytest.fixture
+def runs(paper_recipe: Recipe, tiny_dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    """CUDA graphs are tapes, and compiled units are traced but run unchanged."""
+    monkeypatch.setattr(trainer_module, "CudaCapture", lambda _: Tape())
+    monkeypatch.setattr(trainer_module, "compile_units", partial(compiling.compile_units, backend="aot_eager"))
+    torch._dynamo.reset()
+    yield Runs(recipe_of(paper_recipe, 10), tiny_dataset, CPU)
+    torch._dynamo.reset()
+
+
+def with_group(runs: Runs, group: int) -> Runs:
+    return replace(runs, recipe=replace(runs.recipe, batch_norm=replace(runs.recipe.batch_norm, group=group)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "net", "precision", "group"),
+    [
+        ("eager", NOISY, "bf16-fp32-stream", 3),
+        ("graph", "preact_resnet20", "fp32", 3),
+        ("graph", "original_resnet20", "bf16", 6),
+        ("compile", "preact_resnet20", "fp32", 3),
+        ("compile", "preact_resnet20", "bf16", 6),
+    ],
+)
+def test_recomputed_units_change_no_number(
+    runs: Runs, engine: EngineName, net: str, precision: str, group: int
+) -> None:
+    runs = with_group(replace(runs, net=net, precision=precision), group)
+    expected = state_of(advance(runs.new(engine), 4))
+    assert differences(state_of(advance(replace(runs, recompute=True).new(engine), 4)), expected) == []
+
+
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+def test_recomputation_stays_on_the_gpu(runs: Runs, engine: EngineName) -> None:
+    with fake_gpu() as gpu:
+        trainer = replace(runs, device=CUDA, precision="bf16", recompute=True).new(engine)
+        trainer.step()
+    assert gpu.reads == 0
+
+
+@pytest.mark.parametrize(("net", "reads"), [("preact_resnet20", False), (NOISY, True)])
+def test_generator_is_read_only_for_nets_with_noise(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, net: str, reads: bool
+) -> None:
+    """A CUDA graph cannot capture that."""
+    trainer = replace(runs, net=net, recompute=True).new("eager")
+    states = []
+    get = torch.get_rng_state
+    monkeypatch.setattr(torch, "get_rng_state", lambda: states.append(get()) or states[-1])
+    trainer.step()
+    assert bool(states) is reads

@@ -1,0 +1,91 @@
+"""A training step on a batch of groups against float64 autograd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from paperbench.catalogue import resolve
+from paperbench.data.dataset import Dataset, ImageDataset
+from paperbench.data.loader import Batch
+from paperbench.models import ResidualNet
+from paperbench.runs.session import history_line
+from paperbench.specs.recipe import Recipe
+from paperbench.training.metrics import TrainingMetrics
+from paperbench.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def gradients_and_averages(
+    trainer: Trainer, images: torch.Tensor, labels: torch.Tensor, groups: list[int]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The float64 gradient of the mean loss over all images, and the BN statistics after one group after another."""
+    twin = ResidualNet(trainer.model.net).double().train()
+    twin.load_state_dict(trainer.model.state_dict())
+    for layer in twin.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.eps, layer.momentum = trainer.recipe.batch_norm.eps, trainer.recipe.batch_norm.moving_average
+    losses = [
+        F.cross_entropy(twin(part), own, reduction="none")
+        for part, own in zip(images.split(groups), labels.split(groups), strict=True)
+    ]
+    torch.cat(losses).mean().backward()
+    return [p.grad for p in twin.parameters() if p.grad is not None], float_buffers(twin)
+
+
+@pytest.mark.parametrize(
+    ("images", "groups"), [(256, [32] * 8), (143, [18] * 7 + [17]), (5, [1] * 5)], ids=["whole", "short", "shortest"]
+)
+def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
+    paper_recipe: Recipe,
+    tiny_dataset: ImageDataset,
+    monkeypatch: pytest.MonkeyPatch,
+    images: int,
+    groups: list[int],
+) -> None:
+    """With the groups of ImageNet's batches, of which the dagger row's epochs end with one of 143.
+
+    The net computes in float64, too: in float32, rounding turns a ReLU on or off here and there.
+    """
+    recipe = replace(paper_recipe, batch_size=256, batch_norm=replace(paper_recipe.batch_norm, group=32))
+    trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, tiny_dataset, 0, "fp32", CPU)
+    trainer.model.double()
+    whole = trainer.feed.training.make(trainer.feed.training.choices(0))
+    batch = Batch(whole.images[:images].double(), whole.labels[:images])
+    found: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(trainer.feed.training, "make", lambda _: batch)
+    monkeypatch.setattr(trainer._optimiser, "step", found.append)
+    expected, averages = gradients_and_averages(trainer, batch.images, batch.labels, groups)
+    trainer.step()
+    for (name, _), ours, gradient in zip(trainer.model.named_parameters(), found[0], expected, strict=True):
+        assert (ours - gradient).norm() < 1e-6 * gradient.norm(), name  # the loss is computed in float32
+    for ours, theirs in zip(float_buffers(trainer.model), averages, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def float_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+
+
+@pytest.mark.parametrize("epoch_end", ["short_batch", None])
+def test_images_before_an_iteration_are_those_trained_on(photo_recipe: Recipe, photos: Dataset, epoch_end: Any) -> None:
+    """Counted in batches; 48 images are four batches of ten and one of eight."""
+    recipe, seen = replace(photo_recipe, epoch_end=epoch_end), 0
+    trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, photos, 0, "fp32", CPU)
+    for iteration in range(12):
+        assert recipe.images_before(iteration, photos.num_train) == seen
+        seen += len(trainer.feed.training.choices(iteration)[1])
+    trainer.close()
+    assert seen == (2 * 48 + 20 if epoch_end else 120)
+
+
+def test_epoch_of_a_history_line_counts_the_short_batches(photo_recipe: Recipe) -> None:
+    def epoch(iteration: int) -> float:
+        return history_line(photo_recipe, 48, iteration, TrainingMetrics(1.0, 50.0), None, 1.0).epoch
+
+    assert [epoch(n) for n in (1, 4, 5, 6, 10, 11)] == [0.2083, 0.8333, 1, 1.2083, 2, 2.2083]
