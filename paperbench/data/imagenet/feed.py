@@ -77,8 +77,9 @@ class PhotoFeed:
         for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
             pixels, _, *colours = (part[:left] for part in _on_device(crops, self._device))
             yield self._training_transform(pixels, ColourChoices(*colours))
-            left -= len(pixels)
-            if not left:
+            done += len(pixels)
+            tell(done)
+            if done == total:
                 return
             if (seconds := time.monotonic() - began) >= next_at:
                 next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
@@ -113,8 +114,8 @@ class PhotoFeed:
         if evaluation is None:
             raise ValueError("a mean image has a scale")
         if evaluation not in self._means:
-            wanted = evaluation, *others
-            self._means |= mean_images(self._dataset, self._settings, wanted, self._between_batches)
+            told = self._progress("mean image, computed once")
+            self._means |= mean_images(self._dataset, self._settings, (evaluation, *others), told)
         return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paperbench.data.imagenet.batches import CentralCrops
-from paperbench.data.imagenet.build import in_threads, watched
+from paperbench.data.imagenet.build import in_threads
 from paperbench.data.imagenet.draws import NO_WORDS
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.stream import processors
@@ -30,7 +30,10 @@ _AT_ONCE = 8
 
 
 def mean_images(
-    dataset: PhotoDataset, settings: Photographs, evaluations: Sequence[Evaluation], between_images: Callable[[], None]
+    dataset: PhotoDataset,
+    settings: Photographs,
+    evaluations: Sequence[Evaluation],
+    between_images: Callable[[int], None],
 ) -> dict[Evaluation, Tensor]:
     """Return the mean of each evaluation's crops of all training images, (crop, crop, 3) float32 in [0, 1].
 
@@ -38,7 +41,7 @@ def mean_images(
     depend on the order of the images.
 
     Args:
-        between_images: Called every few images; may raise to abort.
+        between_images: Called every few images with the number of those done; may raise to abort.
 
     Raises:
         PaperbenchError: An image cannot be read, or a file can be neither read nor written.
@@ -61,7 +64,7 @@ def mean_images(
     return means
 
 
-def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[], None]) -> list[Tensor]:
+def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[int], None]) -> list[Tensor]:
     """Return the mean of each kind of crops of the same images."""
     number = len(kinds[0].files)
     sums, lock = [np.zeros((crops.crop, crops.crop, 3), np.int64) for crops in kinds], Lock()
@@ -77,9 +80,8 @@ def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[], None]) 
                 total += part
         return len(images)
 
-    added = in_threads(add, range(0, number, _AT_ONCE), processors())
-    for _ in watched(added, sys.stderr, "computing the mean image", "images", int, total=number):
-        between_images()
+    for done in accumulate(in_threads(add, range(0, number, _AT_ONCE), processors())):
+        between_images(done)
     return [torch.from_numpy((total / (255 * number)).astype(np.float32)) for total in sums]
 
 
