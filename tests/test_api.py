@@ -245,7 +245,7 @@ def test_waiting_for_images_is_said_once(plan: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.full
-def test_averaging_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paperbench.data.imagenet.feed._SECONDS_TO_FIRST", 0.0)
     monkeypatch.setattr("paperbench.data.imagenet.feed._MOST_SECONDS_BETWEEN", 0.0)
     root = copy_of_photo_specs(tmp_path / "specs", crop=18)
@@ -256,9 +256,12 @@ def test_averaging_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, monkeyp
         return paperbench.run(plan, observer), [re.sub(r"about .* left", "...", text) for text in observer.texts]
 
     what = "averaging BN statistics over 48 training images, testing 12 images twice"
-    far = [f"averaging BN statistics: {done} of 48 images, ..." for done in range(4, 48, 4)]
+    mean = [f"mean image, computed once: {done} of 48 training images, ..." for done in range(8, 49, 8)]
+    far = [f"averaging BN statistics: {done} of 48 training images, ..." for done in range(4, 49, 4)]
+    stopped, texts = trained(stop_at=mean[1].partition(" of")[0])
+    assert texts == mean[:2]
     stopped, texts = trained(stop_at="averaging BN statistics: 8")
-    assert texts == [f"{what}: known", *far[:2]]
+    assert texts == [*mean, f"{what}: known", *far[:2]]
     assert (stopped.signal, len(stopped.remaining), stopped.failed) == (signal.SIGTERM, 1, [])
     finished, texts = trained()
     assert texts == [f"{what}: unknown", *far]

@@ -19,7 +19,7 @@ from paperbench.errors import duration
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 
 _SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
-"""When a re-estimation first says how far it is, and then after as much time again, but at most so much."""
+"""When a pass over the training images is first announced, and then after as much time again, but at most so much."""
 
 
 class PhotoFeed:
@@ -27,7 +27,7 @@ class PhotoFeed:
 
     Args:
         between_batches: Called regularly while images are read, but not by `training`; may raise to abort.
-        announce: Is told how far a long re-estimation is.
+        announce: Is told how far a long pass over the training images is.
 
     Raises:
         PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
@@ -72,19 +72,15 @@ class PhotoFeed:
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
-        left = len(self._dataset.train) // group * group
-        began, next_at, total = time.monotonic(), _SECONDS_TO_FIRST, left
+        done, total = 0, len(self._dataset.train) // group * group
+        tell = self._progress("averaging BN statistics")
         for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
-            pixels, _, *colours = (part[:left] for part in _on_device(crops, self._device))
+            pixels, _, *colours = (part[: total - done] for part in _on_device(crops, self._device))
             yield self._training_transform(pixels, ColourChoices(*colours))
             done += len(pixels)
             tell(done)
             if done == total:
                 return
-            if (seconds := time.monotonic() - began) >= next_at:
-                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
-                rest = duration(seconds * left / (total - left))
-                self._announce(f"averaging BN statistics: {total - left:,} of {total:,} images, about {rest} left")
 
     def advice(self) -> str | None:
         return self.training.advice()
@@ -120,6 +116,21 @@ class PhotoFeed:
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
         return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
+
+    def _progress(self, what: str) -> Callable[[int], None]:
+        """Return a function that is told how many training images a pass has read, and announces it now and then."""
+        began, next_at, total = time.monotonic(), _SECONDS_TO_FIRST, len(self._dataset.train)
+
+        def tell(done: int) -> None:
+            nonlocal next_at
+            self._between_batches()
+            seconds = time.monotonic() - began
+            if seconds >= next_at:
+                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
+                left = duration(seconds * max(0, total - done) / done)
+                self._announce(f"{what}: {done:,} of {total:,} training images, about {left} left")
+
+        return tell
 
     def _stream(self, source: CropSource) -> Iterator[Crops]:
         """Yield the batches of a source; each is valid until the next."""
