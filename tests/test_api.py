@@ -245,12 +245,9 @@ def test_waiting_for_images_is_said_once(plan: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.full
-def test_long_passes_over_photographs_are_announced_and_can_be_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paperbench.data.imagenet.feed._SECONDS_TO_FIRST", 0.0)
     monkeypatch.setattr("paperbench.data.imagenet.feed._MOST_SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr("paperbench.data.imagenet.feed._MEAN_BATCH", 32)
     root = copy_of_photo_specs(tmp_path / "specs", crop=18)
 
     def trained(stop_at: str = "never") -> tuple[paperbench.api.Outcome, list[str]]:
@@ -258,22 +255,16 @@ def test_long_passes_over_photographs_are_announced_and_can_be_stopped(
         plan = paperbench.plan("table5", tmp_path / "r", profile="smoke", cells=cells, device="cpu", root=root)
         return paperbench.run(plan, observer), [re.sub(r"about .* left", "...", text) for text in observer.texts]
 
-    def mean(crop: int) -> list[str]:
-        what = f"mean of the {crop}x{crop} crops, computed once"
-        return [f"{what}: {done} of 48 training images, ..." for done in (32, 48)]
-
-    stopped, texts = trained(stop_at="mean of the 18x18")
-    assert texts == mean(18)[:1]
-    assert (stopped.signal, len(stopped.remaining), stopped.failed) == (signal.SIGTERM, 1, [])
-    stopped, texts = trained(stop_at="mean of the 27x27")
     what = "averaging BN statistics over 48 training images, testing 12 images twice"
-    assert texts[:3] == [*mean(18), f"{what}: known"]
-    assert texts[3] == "averaging BN statistics: 4 of 48 training images, ..."
-    assert texts[-1] == mean(27)[0]
-    assert (stopped.signal, len(stopped.remaining)) == (signal.SIGTERM, 1)
+    mean = [f"mean image, computed once: {done} of 48 training images, ..." for done in range(8, 49, 8)]
+    far = [f"averaging BN statistics: {done} of 48 training images, ..." for done in range(4, 49, 4)]
+    stopped, texts = trained(stop_at=mean[1].partition(" of")[0])
+    assert texts == mean[:2]
+    stopped, texts = trained(stop_at="averaging BN statistics: 8")
+    assert texts == [*mean, f"{what}: known", *far[:2]]
+    assert (stopped.signal, len(stopped.remaining), stopped.failed) == (signal.SIGTERM, 1, [])
     finished, texts = trained()
-    assert texts[0] == f"{what}: unknown"
-    assert texts[-2:] == mean(27)
+    assert texts == [f"{what}: unknown", *far]
     assert (finished.signal, finished.remaining) == (None, [])
 
 

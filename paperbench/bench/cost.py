@@ -84,7 +84,7 @@ def estimate(
     recipes = {run.recipe.recipe: run.recipe for run, _ in chosen}
     rates = {name: _measure_loader(recipe, files) for name, recipe in recipes.items()}
     seconds: dict[str, float] = {}
-    kept: set[tuple[object, ...]] = set()
+    kept: set[str] = set()
     for run, iterations in chosen:
         speed = _Speed(step / images / _macs(cheapest), 1 / rates[run.recipe.recipe], training_threads(device))
         last = limits.last_iteration(run.recipe.iterations)
@@ -122,11 +122,11 @@ class _Speed:
         return max(self.mac * macs * _FORWARD, self.crop)
 
 
-def _seconds(run: PlannedRun, first: int, last: int, speed: _Speed, kept: set[tuple[object, ...]]) -> float:
+def _seconds(run: PlannedRun, first: int, last: int, speed: _Speed, kept: set[str]) -> float:
     """Return the seconds that a run takes from one iteration to another.
 
     Args:
-        kept: The mean images that earlier runs computed; this run's are added.
+        kept: The data sets whose mean images earlier runs computed, in one pass; this run's is added.
     """
     recipe, dataset, photographs = run.recipe, run.dataset, _photographs(run.recipe)
     is_whole, every = last == recipe.iterations, recipe.monitoring.test_every
@@ -140,10 +140,8 @@ def _seconds(run: PlannedRun, first: int, last: int, speed: _Speed, kept: set[tu
     if is_whole and recipe.batch_norm.at_test == "reestimated":
         total += dataset.num_train * speed.test(macs_of_crop)
     if recipe.input == "per_pixel_mean":
-        means = {(photographs.crop, photographs.mean_image_scale), *((one.crop, one.scale) for one in tested)}
-        new = {(dataset.fingerprint, *mean) for mean in means} - kept
-        kept |= new
-        total += bool(new) * dataset.num_train * speed.crop  # one pass for all
+        total += dataset.num_train * speed.crop * (dataset.fingerprint not in kept)
+        kept.add(dataset.fingerprint)
     return total
 
 

@@ -89,7 +89,7 @@ def make_feed(
 
     Args:
         between_batches: Called regularly while a mean image is computed; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
+        announce: Is told how far a long re-estimation of BN statistics is.
 
     Raises:
         PaperbenchError: The data set has no training or no test images, or one of them cannot be read.

@@ -267,8 +267,6 @@ class RunSession:
         self.directory.write_record(record)
         if self.divergence or has_finite_state(self.trainer):  # else an older one is needed to locate it
             self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
-        if advice := self.trainer.feed.advice():
-            self._observer.warned(self.run, advice)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - started
         return record, checkpoint
