@@ -46,7 +46,7 @@ PLACEHOLDERS = {
 QUICK = ("list", "show", "models", "schema", "compare")
 """Subcommands that neither train nor measure."""
 
-_FENCED = re.compile(r"(?P<marker><!-- not run: .+ -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
+_FENCED = re.compile(r"(?P<marker><!-- not run: [^\n]+ -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 _INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _COMMAND_MENTIONED = re.compile(r"`paperbench ([a-z]+)([^`]*)`")
@@ -190,7 +190,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlannedRun, Path]
     profiles = yaml.safe_load(file.read_text())
     smoke = profiles["profiles"]["smoke"]
     smoke["depth"] = {"basic": 8}
-    smoke["recipe"] |= {"iterations": 4, "drops": {"at": [2]}}
+    smoke["datasets"]["digits"]["recipe"] |= {"iterations": 4, "drops": {"at": [2]}}
     file.write_text(yaml.safe_dump(profiles))
     plan = paperbench.plan("mytable", root / "results", profile="smoke", cells="original/*", device="cpu", root=root)
     outcome = paperbench.run(plan, Observer())

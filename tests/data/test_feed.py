@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def feed_of(dataset: ImageDataset, recipe: Recipe) -> ImageFeed:
-    feed = make_feed(dataset, recipe, 3, CPU, torch.channels_last, no_interrupt)
+    feed = make_feed(dataset, recipe, 3, CPU, torch.channels_last, no_interrupt, lambda _: None)
     assert isinstance(feed, ImageFeed)
     return feed
 

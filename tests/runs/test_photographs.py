@@ -101,7 +101,7 @@ def test_lost_images_pause_the_run_which_continues_bit_equal(
             if iteration == at:
                 undo.append(do_harm(images))
 
-        def finishing(self) -> None:
+        def finishing(self, what: str, seconds: float | None) -> None:
             self.stepped(LAST + 1)
 
     log = Harmful()

@@ -18,7 +18,6 @@ from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.errors import DataError, PaperbenchError
 from paperbench.runs.limits import Interrupted
 from paperbench.specs.recipe import Evaluation, Photographs
-from paperbench.training.evaluation import no_interrupt
 from tests.data.imagenet.small_files import image_files, photographs
 
 COUNT = 11
@@ -37,7 +36,7 @@ def means(
     dataset: PhotoDataset,
     *evaluations: Evaluation,
     settings: Photographs = SETTINGS,
-    between_images: Callable[[], None] = no_interrupt,
+    between_images: Callable[[int], None] = lambda _: None,
 ) -> list[torch.Tensor]:
     wanted = evaluations or (SMALL,)
     found = mean_images(dataset, settings, wanted, between_images)
@@ -98,7 +97,7 @@ def test_other_crops_have_another_mean_image(dataset: PhotoDataset, decoded: lis
 def test_interrupted_pass_ends_its_threads_and_is_repeated(
     error: type[Exception], dataset: PhotoDataset, decoded: list[int]
 ) -> None:
-    def interrupt() -> None:
+    def interrupt(_: int) -> None:
         raise error
 
     before = threading.active_count()
