@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,10 +23,21 @@ from paperbench.data.loader import (
 from paperbench.specs.recipe import Evaluation, Recipe
 
 
-class Batches(Protocol):
-    """The training batches of one run."""
+class Feed(Protocol):
+    """The images of one run: its training batches, and passes over the test or training set.
+
+    Attributes:
+        device: Where batches are.
+        mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
+        test_batch, groups_at_once: Number of images in a test, and of BN groups in a re-estimation, that go through the
+            net at once. They affect only memory and speed.
+    """
 
     device: torch.device
+    mean: Tensor
+    std: Tensor
+    test_batch: int
+    groups_at_once: int
 
     def choices(self, iteration: int) -> Choices:
         """Return the choices of an iteration, counted from 0. Those of another iteration may be overwritten.
@@ -35,35 +47,16 @@ class Batches(Protocol):
         """
 
     def make(self, choices: Choices) -> Batch:
-        """Return the batch with these choices. Runs on the device only."""
+        """Return the training batch with these choices. Runs on the device only."""
 
     def schedule(self, iterations: int) -> Choices | None:
         """Return the choices of all iterations, stacked; None if they do not fit on a device."""
-
-
-class Feed(Protocol):
-    """The images of one run.
-
-    Attributes:
-        mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
-        test_batch, groups_at_once: Number of images in a test, and of BN groups in a re-estimation, that go through the
-            net at once. They affect only memory and speed.
-    """
-
-    mean: Tensor
-    std: Tensor
-    test_batch: int
-    groups_at_once: int
-
-    @property
-    def training(self) -> Batches:
-        """The training batches."""
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:
         """Return the test set in order, in batches of at most `batch_size`.
 
         Args:
-            evaluation: One of the recipe's; None if it has none.
+            evaluation: How photographs are tested; None for small images.
         """
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
@@ -101,46 +94,33 @@ def make_feed(
     raise TypeError(f"{dataset.name} has no images")
 
 
-class ImageFeed:
+class ImageFeed(TrainingBatches):
     """The feed of small images, which all stay on the device."""
 
     def __init__(
         self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device, layout: torch.memory_format
     ) -> None:
-        self._dataset, self._recipe, self._seed = dataset, recipe, seed
-        self._device, self._layout = device, layout
-        self._transform = InputTransform(dataset.x_train, recipe.input)
-        self.mean, self.std = self._transform.mean, self._transform.std
-        self.training = self._batches(recipe.batch_size, "training")
+        transform = InputTransform(dataset.x_train, recipe.input)
+        padding, flip = recipe.augmentation.padding, recipe.augmentation.flip
+        options: Any = {"padding": padding, "flip": flip, "seed": seed, "device": device, "layout": layout}
+        super().__init__(dataset, transform, batch_size=recipe.batch_size, **options)
+        self._batches = partial(TrainingBatches, dataset, transform, **options)
+        self._group = recipe.batch_norm.group
+        self.mean, self.std = transform.mean, transform.std
         self.test_batch, self.groups_at_once = (100, 1) if device.type == "cpu" else (2000, 16)
-        self._test = EvaluationBatches(
-            dataset, self._transform, batch_size=self.test_batch, device=device, layout=layout
-        )
+        self._test = EvaluationBatches(dataset, transform, batch_size=self.test_batch, device=device, layout=layout)
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:  # noqa: ARG002  (whole images)
         self._test.batch_size = batch_size
         return self._test
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
-        stream = self._batches(self._recipe.batch_norm.group, "batch-norm")
+        stream = self._batches(batch_size=self._group, purpose="batch-norm")
         groups = stream.num_images // stream.batch_size
         for first in range(0, groups, at_once):
             parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
             order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
             yield stream.make(BatchIndices(order, variant)).images
-
-    def _batches(self, batch_size: int, purpose: str) -> TrainingBatches:
-        return TrainingBatches(
-            self._dataset,
-            self._transform,
-            batch_size=batch_size,
-            padding=self._recipe.augmentation.padding,
-            flip=self._recipe.augmentation.flip,
-            seed=self._seed,
-            device=self._device,
-            layout=self._layout,
-            purpose=purpose,
-        )
 
     def advice(self) -> None:
         return None

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, get_args
 
 import torch
 
-from paperbench.data.feed import Batches
+from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
 
@@ -62,7 +62,7 @@ class EagerEngine:
         batches: Chooses the images of each iteration.
     """
 
-    def __init__(self, step: Callable[[Choices], None], batches: Batches) -> None:
+    def __init__(self, step: Callable[[Choices], None], batches: Feed) -> None:
         self._step, self._batches = step, batches
 
     def step(self, iteration: int) -> None:

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from paperbench.data.feed import Batches
+from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.training.engine import EngineError
@@ -96,7 +96,7 @@ class _Schedule:
 class _Copies:
     """Inputs of a captured step: the choices of one iteration, copied to tensors that stay."""
 
-    def __init__(self, batches: Batches, first: int) -> None:
+    def __init__(self, batches: Feed, first: int) -> None:
         self._batches = batches
         self._choices = tuple(part.clone() for part in batches.choices(first))
         self._iteration = first
@@ -130,7 +130,7 @@ class GraphEngine:
     def __init__(
         self,
         step: Callable[[Choices], None],
-        batches: Batches,
+        batches: Feed,
         iterations: int,
         state: Sequence[Tensor],
         clear_gradients: Callable[[], None],

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paperbench.data.feed import Batches
+from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.specs.recipe import Recipe
 from paperbench.training.metrics import MetricAccumulator
@@ -34,7 +34,7 @@ class TrainingStep:
         optimiser: MomentumSGD,
         metrics: MetricAccumulator,
         recipe: Recipe,
-        batches: Batches,
+        batches: Feed,
         precision: str,
         *,
         at_once: bool = False,

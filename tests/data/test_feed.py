@@ -36,7 +36,7 @@ def test_training_batches_are_those_of_the_loader(small_dataset: ImageDataset, p
     feed = feed_of(small_dataset, paper_recipe)
     loader = batches(small_dataset, paper_recipe, 128, "training")
     for iteration in (0, 5):
-        found, expected = feed.training.make(feed.training.choices(iteration)), loader.batch(iteration)
+        found, expected = feed.make(feed.choices(iteration)), loader.batch(iteration)
         assert torch.equal(found.images, expected.images)
         assert torch.equal(found.labels, expected.labels)
 

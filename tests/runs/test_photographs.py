@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from paperbench.data.imagenet.feed import PhotoBatches
+from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index_file import FILE_NAME
 from paperbench.data.imagenet.stream import StreamReport
 from paperbench.data.loader import Choices
@@ -124,15 +124,15 @@ def test_lost_images_pause_the_run_which_continues_bit_equal(
 def test_lost_image_where_the_rate_drops_does_not_scale_the_momentum_twice(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices = PhotoBatches.choices
+    choices = PhotoFeed.choices
 
-    def failing(batches: PhotoBatches, iteration: int) -> Choices:
+    def failing(batches: PhotoFeed, iteration: int) -> Choices:
         if iteration == DROP:
             raise DataError("it is gone")
         return choices(batches, iteration)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PhotoBatches, "choices", failing)
+        patch.setattr(PhotoFeed, "choices", failing)
         with pytest.raises(DataError, match="it is gone"):
             train(run, tmp_path)
     assert_same(train(run, tmp_path)[0], expected)

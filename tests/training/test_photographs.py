@@ -139,7 +139,7 @@ def test_metrics_count_short_batches(runs: Runs) -> None:
 def watch(trainer: Trainer, seen: list[tuple[float, int]]) -> None:
     """Note the summed loss and the number of images of each pass through the net."""
     labels: list[torch.Tensor] = []
-    make = trainer.feed.training.make
+    make = trainer.feed.make
 
     def made(choices: Any) -> Any:
         batch = make(choices)
@@ -151,5 +151,5 @@ def watch(trainer: Trainer, seen: list[tuple[float, int]]) -> None:
         chances = logits.detach().double().softmax(1)
         seen.append((-float(chances.gather(1, own[:, None]).log().sum()), len(own)))
 
-    trainer.feed.training.make = made  # type: ignore[method-assign]
+    trainer.feed.make = made  # type: ignore[method-assign]
     trainer.model.register_forward_hook(note)
