@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,7 +16,6 @@ from paperbench.data.loader import (
     Batch,
     BatchIndices,
     Choices,
-    EvaluationBatches,
     InputTransform,
     TrainingBatches,
 )
@@ -52,8 +51,8 @@ class Feed(Protocol):
     def schedule(self, iterations: int) -> Choices | None:
         """Return the choices of all iterations, stacked; None if they do not fit on a device."""
 
-    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:
-        """Return the test set in order, in batches of at most `batch_size`.
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
+        """Yield the test set in order, in batches of at most `batch_size`.
 
         Args:
             evaluation: How photographs are tested; None for small images.
@@ -108,11 +107,12 @@ class ImageFeed(TrainingBatches):
         self._group = recipe.batch_norm.group
         self.mean, self.std = transform.mean, transform.std
         self.test_batch, self.groups_at_once = (100, 1) if device.type == "cpu" else (2000, 16)
-        self._test = EvaluationBatches(dataset, transform, batch_size=self.test_batch, device=device, layout=layout)
+        self._test = torch.from_numpy(dataset.x_test).to(device), torch.from_numpy(dataset.y_test).to(device)
 
-    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:  # noqa: ARG002  (whole images)
-        self._test.batch_size = batch_size
-        return self._test
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:  # noqa: ARG002  (whole images)
+        for pixels, labels in zip(*(part.split(batch_size) for part in self._test), strict=True):
+            images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
+            yield Batch(images.contiguous(memory_format=self.layout), labels)
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         stream = self._batches(batch_size=self._group, purpose="batch-norm")

@@ -13,9 +13,7 @@ from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.loader import Batch
 from paperbench.models import ResidualNet
-from paperbench.runs.session import history_line
 from paperbench.specs.recipe import Recipe
-from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -82,10 +80,3 @@ def test_images_before_an_iteration_are_those_trained_on(photo_recipe: Recipe, p
         seen += len(trainer.feed.choices(iteration)[1])
     trainer.close()
     assert seen == (2 * 48 + 20 if epoch_end else 120)
-
-
-def test_epoch_of_a_history_line_counts_the_short_batches(photo_recipe: Recipe) -> None:
-    def epoch(iteration: int) -> float:
-        return history_line(photo_recipe, 48, iteration, TrainingMetrics(1.0, 50.0), None, 1.0).epoch
-
-    assert [epoch(n) for n in (1, 4, 5, 6, 10, 11)] == [0.2083, 0.8333, 1, 1.2083, 2, 2.2083]
