@@ -18,7 +18,7 @@ import pytest
 
 from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index_file import FILE_NAME
-from paperbench.data.imagenet.stream import StreamReport
+from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Choices
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
@@ -142,9 +142,9 @@ def test_training_that_waits_for_images_says_so_once(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the first period between log lines, as training always waits for its first images."""
-    monkeypatch.setattr(StreamReport, "advice", lambda report: f"{report.batches} batches came late")
-    every = run.recipe.monitoring.log_every
-    assert train(run, tmp_path, stop_at=3 * every)[1].warnings == [f"{every} batches came late"]
+    advice = iter(["first", "second", "third"])
+    monkeypatch.setattr(CropStream, "advice", lambda _: next(advice))
+    assert train(run, tmp_path, stop_at=3 * run.recipe.monitoring.log_every)[1].warnings == ["second"]
 
 
 def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ class PhotoFeed:
                 return
 
     def advice(self) -> str | None:
-        return self._stream.report().advice() if self._stream else None
+        return self._stream.advice() if self._stream else None
 
     def close(self) -> None:
         if self._stream:
