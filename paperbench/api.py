@@ -355,11 +355,7 @@ class Plan:
         return self.listing()
 
     def listing(self, cost: Cost | None = None) -> str:
-        """List the runs.
-
-        Args:
-            cost: How long the remaining ones take.
-        """
+        """List the runs, and how long the remaining ones take if `cost` is given."""
         from paperbench.data.dataset import MissingDataset
         from paperbench.runs.disk_space import format_bytes
         from paperbench.training.engine import engine_candidates

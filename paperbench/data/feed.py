@@ -80,11 +80,12 @@ def make_feed(
     """Return the feed of a run.
 
     Args:
-        between_batches: Called regularly while a mean image is computed; may raise to abort.
-        announce: Is told how far a long re-estimation of BN statistics is.
+        between_batches: Called regularly in passes over photographs; may raise to abort.
+        announce: Is told how far a long pass over the training images is.
 
     Raises:
-        PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
+        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
+            cannot be kept.
     """
     if isinstance(dataset, PhotoDataset):
         return PhotoFeed(dataset, recipe, seed, device, layout, between_batches, announce)

@@ -61,10 +61,6 @@ class Executor:
     """Trains the runs of a command; other processes may use the same results directory.
 
     Args:
-        store: The results directory.
-        device: Where to train.
-        limits: When to stop early.
-        observer: Follows the runs.
         incompatible: What to do with runs that this process cannot simply resume.
         engine: Name of the engine to train with; "auto" chooses one for the device and the run.
     """

@@ -50,15 +50,11 @@ class RunSession:
     """Starts a run, or resumes it from its newest readable checkpoint.
 
     Args:
-        run: The run to train.
         directory: The run's directory, guarded by the lease.
         lease: The run's lease, which this process holds.
-        device: Where to train.
         record: The run's record, if it exists.
         engine: Name of the engine to train with, or "auto".
         allow_mixing: Whether to resume from another numerics version or major version of torch.
-        limits: When to stop early.
-        observer: Follows the run.
         recompute: Whether the backward pass recomputes the residual units, to save memory.
 
     Attributes:
@@ -426,9 +422,7 @@ def history_line(
     """Return the history line of an iteration.
 
     Args:
-        recipe: The run's recipe.
         images: Size of the training set.
-        iteration: Number of iterations done.
         window: Training loss and error since the previous line.
         tested: Test loss and error, if a test was due.
         seconds: Time spent on the run so far.

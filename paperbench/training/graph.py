@@ -120,9 +120,6 @@ class GraphEngine:
     """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
     Args:
-        step: The step, called with the indices of its images.
-        batches: Chooses the images of each iteration.
-        iterations: Length of the training.
         state: All tensors that a step changes.
         clear_gradients: Frees the gradients that a step leaves behind.
     """

@@ -120,14 +120,6 @@ class CropSource:
         """Return the crop of an image with these words, (crop, crop, 3)."""
         return render(image, self.view(words, *image.size), self.crop, self.settings.interpolation)
 
-    def crops(self, number: int) -> Crops:
-        """Return a batch, made by this thread alone."""
-        plan = self.plan(number)
-        pixels = np.empty((len(plan.images), self.crop, self.crop, 3), np.uint8)
-        for row in range(len(pixels)):
-            self.render(plan, row, pixels[row])
-        return self.assemble(plan, torch.from_numpy(pixels))
-
     def assemble(self, plan: BatchPlan, pixels: Tensor) -> Crops:
         """Return the batch of a plan whose crops have been rendered."""
         return Crops(pixels, torch.from_numpy(self.files.labels[plan.images]), self.colours(plan.words))
@@ -137,11 +129,8 @@ class TrainingCrops(CropSource):
     """Random crops, in a new order in each epoch.
 
     Args:
-        files: The training images.
-        batch_size: Images per batch.
         flip: Whether to mirror half of the crops.
         has_short_batches: Whether the last batch of an epoch has the images that are left; else batches span epochs.
-        seed: The run's seed.
         purpose: Name of the random stream.
     """
 
@@ -195,10 +184,6 @@ class CentralCrops(CropSource):
         first = number * self.batch_size
         images = np.arange(first, min(first + self.batch_size, len(self.files)))
         return BatchPlan(images, np.broadcast_to(NO_WORDS, (len(images), 0)))
-
-    def __len__(self) -> int:
-        """Number of batches."""
-        return -(-len(self.files) // self.batch_size)
 
     def view(self, words: Words, width: int, height: int) -> View:  # noqa: ARG002  (the same for all)
         return central_view(self.settings.interpolation, self.crop, self.scale, width, height)

@@ -23,16 +23,7 @@ _SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
 
 
 class PhotoFeed:
-    """The feed of photographs; see `data.feed.Feed`.
-
-    Args:
-        between_batches: Called regularly in passes over the images; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
-
-    Raises:
-        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
-            cannot be kept.
-    """
+    """The feed of photographs; see `data.feed`."""
 
     def __init__(
         self,

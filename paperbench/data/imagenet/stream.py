@@ -98,7 +98,7 @@ class _Crew:
 
 
 class CropStream:
-    """Iterates over the batches of a source: those of `CropSource.crops`, whatever the number of threads.
+    """Iterates over the batches of a source: the same, whatever the number of threads.
 
     A batch is valid until the next one is asked for: then its pixels are overwritten. Whoever copies them to a device
     without waiting must wait for the copy before asking.

@@ -18,7 +18,7 @@ from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.errors import DataError, PaperbenchError
 from paperbench.runs.limits import Interrupted
 from paperbench.specs.recipe import Evaluation, Photographs
-from tests.data.imagenet.small_files import image_files, photographs
+from tests.data.imagenet.small_files import crops_of, image_files, photographs
 
 COUNT = 11
 SETTINGS = Photographs("pillow", "bilinear", 24, shorter_side=(32, 48), mean_image_scale=32)
@@ -54,7 +54,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_mean_images_are_exact(dataset: PhotoDataset) -> None:
     for evaluation, found in zip((SMALL, LARGE), means(dataset, SMALL, LARGE), strict=True):
-        crops = CentralCrops(dataset.train, SETTINGS, evaluation, batch_size=COUNT).crops(0).pixels.tolist()
+        crops = crops_of(CentralCrops(dataset.train, SETTINGS, evaluation, batch_size=COUNT), 0).pixels.tolist()
         assert (found.shape, found.dtype) == ((evaluation.crop, evaluation.crop, 3), torch.float32)
         for y, x, channel in ((0, 0, 0), (23, 23, 2), (7, 11, 1)):
             exact = math.fsum(crop[y][x][channel] for crop in crops) / (255 * COUNT)
