@@ -103,10 +103,9 @@ class _Copies:
         self.state: list[Tensor] = []
 
     def prepare(self, iteration: int) -> None:
-        if iteration == self._iteration:
-            return
-        for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
-            ours.copy_(new)
+        if iteration != self._iteration:
+            for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
+                ours.copy_(new)
         self._iteration = iteration
 
     def read(self) -> Choices:

@@ -106,15 +106,8 @@ class CropSource:
         Raises:
             DataError: The file cannot be read, has changed, or is no image.
         """
-        out[:] = self.cropped(self.decoded(int(plan.images[row])), plan.words[row])
-
-    def decoded(self, number: int) -> Image.Image:
-        """Read and decode an image.
-
-        Raises:
-            DataError: As for `render`.
-        """
-        return read_and_decode(self.files, number, self.settings.decoder)
+        image = read_and_decode(self.files, int(plan.images[row]), self.settings.decoder)
+        out[:] = self.cropped(image, plan.words[row])
 
     def cropped(self, image: Image.Image, words: Words) -> Pixels:
         """Return the crop of an image with these words, (crop, crop, 3)."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops
+from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops, require_images
 from paperbench.data.imagenet.colours import ColourChoices, ColourTransform
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
@@ -36,8 +36,9 @@ class PhotoFeed:
         announce: Callable[[str], None],
     ) -> None:
         assert recipe.photographs  # noqa: S101  (tables are checked for it)
+        require_images(dataset.test)  # before hours of training
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
-        self._seed, self.device, self._layout = seed, device, layout
+        self.device, self._layout = device, layout
         self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
         self._means: dict[Evaluation, Tensor] = {}
@@ -48,7 +49,10 @@ class PhotoFeed:
         std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
         self.mean, self.std = mean.view(3, 1, 1), std.view(3, 1, 1)
         self._training_transform = self._transform(values)
-        self._crops = self._training_crops(recipe.batch_size, "training")
+        flip, has_short_batches = recipe.augmentation.flip, recipe.epoch_end == "short_batch"
+        self._training_crops = partial(
+            TrainingCrops, dataset.train, self._settings, flip=flip, has_short_batches=has_short_batches, seed=seed
+        )
         self._stream: CropStream | None = None
         self._last: int | None = None  # iteration of the choices
         self._choices: Choices = ()
@@ -58,7 +62,8 @@ class PhotoFeed:
         if iteration != last:
             if self._stream is None or last is None or iteration != last + 1:
                 self.close()
-                self._stream = self._open(self._crops, iteration, training_threads(self.device))
+                crops = self._training_crops(batch_size=self._recipe.batch_size)
+                self._stream = self._open(crops, iteration, training_threads(self.device))
             self._choices = _on_device(next(self._stream), self.device)
         self._last = iteration
         return self._choices
@@ -83,7 +88,7 @@ class PhotoFeed:
         group = self._recipe.batch_norm.group
         done, total = 0, len(self._dataset.train) // group * group
         tell = self._progress("averaging BN statistics")
-        for crops in self._pass(self._training_crops(at_once * group, "batch-norm")):
+        for crops in self._pass(self._training_crops(batch_size=at_once * group, purpose="batch-norm")):
             pixels, _, *colours = (part[: total - done] for part in _on_device(crops, self.device))
             yield self._training_transform(pixels, ColourChoices(*colours))
             done += len(pixels)
@@ -98,17 +103,6 @@ class PhotoFeed:
         if self._stream:
             self._stream.close()
         self._stream, self._last, self._choices = None, None, ()
-
-    def _training_crops(self, batch_size: int, purpose: str) -> TrainingCrops:
-        return TrainingCrops(
-            self._dataset.train,
-            self._settings,
-            batch_size=batch_size,
-            flip=self._recipe.augmentation.flip,
-            has_short_batches=self._recipe.epoch_end == "short_batch",
-            seed=self._seed,
-            purpose=purpose,
-        )
 
     def _input_values(self, evaluation: Evaluation, *others: Evaluation) -> ChannelValues | Tensor:
         """Return the recipe's values per channel, or else the mean image of the training images' central crops.

@@ -17,7 +17,7 @@ from paperbench.data.feed import make_feed
 from paperbench.data.imagenet.crops import central_view, random_view, render
 from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
-from paperbench.errors import DataError
+from paperbench.errors import DataError, PaperbenchError
 from paperbench.runs.limits import Interrupted
 from paperbench.specs.recipe import BatchNormSettings, ChannelValues, Evaluation, Recipe
 from paperbench.training.evaluation import no_interrupt
@@ -221,6 +221,15 @@ def test_batch_with_a_lost_image_can_be_made_once_it_is_back(dataset: PhotoDatas
     assert all(map(torch.equal, feed.choices(lost), other.choices(lost)))
     feed.close()
     other.close()
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_data_without_training_or_test_images_are_refused_at_once(
+    dataset: PhotoDataset, recipe: Recipe, part: str
+) -> None:
+    none = dataset.train.select(np.arange(0))
+    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
+        feed_of(replace(dataset, **{part: none}), recipe).choices(0)
 
 
 def test_seeds_have_other_batches(dataset: PhotoDataset, recipe: Recipe) -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from paperbench.data.imagenet import mean_image
 from paperbench.data.imagenet.batches import CentralCrops, CropSource
+from paperbench.data.imagenet.batches import read_and_decode as read
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.errors import DataError, PaperbenchError
@@ -47,8 +49,7 @@ def means(
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the images that are decoded."""
     numbers: list[int] = []
-    original = CropSource.decoded
-    monkeypatch.setattr(CropSource, "decoded", lambda source, n: (numbers.append(n), original(source, n))[1])
+    monkeypatch.setattr(mean_image, "read_and_decode", lambda files, n, *_: (numbers.append(n), read(files, n))[1])
     return numbers
 
 
@@ -62,7 +63,7 @@ def test_mean_images_are_exact(dataset: PhotoDataset) -> None:
 
 
 def test_white_images_have_a_white_mean(dataset: PhotoDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CropSource, "decoded", lambda *_: None)
+    monkeypatch.setattr(mean_image, "read_and_decode", lambda *_: None)
     monkeypatch.setattr(CropSource, "cropped", lambda *_: np.full((24, 24, 3), 255, np.uint8))
     many = replace(dataset, train=replace(dataset.train, labels=np.zeros(2**16 // 255 + 1, np.int64)))
     assert means(many)[0].eq(1).all()
