@@ -202,10 +202,11 @@ class CropStream:
         self._free.clear()
 
     def report(self) -> StreamReport:
-        """Return how well the stream kept up since the last report, or since it was created."""
+        """Return how well the stream kept up since it was created, or since the last report on a minute or more."""
         now = self._batches, time.perf_counter(), self._waited, self._crew.worked
-        before, self._reported = self._reported, now
-        batches, seconds, waited, worked = (new - old for new, old in zip(now, before, strict=True))
+        batches, seconds, waited, worked = (new - old for new, old in zip(now, self._reported, strict=True))
+        if seconds >= _LEAST_SECONDS:
+            self._reported = now
         return StreamReport(int(batches), seconds, waited, worked, len(self._crew.threads))
 
     def _plan_batches(self) -> None:

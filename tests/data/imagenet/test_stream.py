@@ -242,7 +242,9 @@ def test_first_minute_gives_no_advice() -> None:
     assert replace(starved, seconds=59.0).advice() is None
 
 
-def test_report_counts_waiting_and_work_since_the_last() -> None:
+def test_report_counts_waiting_and_work_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paperbench.data.imagenet.stream._LEAST_SECONDS", 0.0)
+
     def spin() -> None:
         end = time.thread_time() + 0.001
         while time.thread_time() < end:
@@ -257,6 +259,16 @@ def test_report_counts_waiting_and_work_since_the_last() -> None:
     assert first.worked >= 3 * 50 * 0.001
     assert 0.5 * first.seconds < first.waited <= first.seconds  # this consumer does nothing else
     assert second.worked < first.worked + second.batches * 50 * 0.001
+
+
+def test_reports_on_less_than_a_minute_are_part_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training may ask more often: a fast one has several log lines a minute."""
+    with CropStream(PacedCrops(lambda: None), threads=1) as stream:
+        clock = time.perf_counter
+        for minutes, batches in ((0.4, 1), (0.8, 2), (1.2, 3), (1.6, 1)):
+            next(stream)
+            monkeypatch.setattr(time, "perf_counter", lambda minutes=minutes: clock() + 60 * minutes)
+            assert stream.report().batches == batches
 
 
 @pytest.mark.gpu
