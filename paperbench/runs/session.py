@@ -124,13 +124,14 @@ class RunSession:
 
         Raises:
             Interrupted: A signal arrived during the comparison.
+            DataError: An image cannot be read.
             RunError: The last engine computes other steps. Whatever its building raises is passed on.
         """
         *others, last = candidates
         for choice in others:
             try:
                 return choice, self._sound_trainer(choice.name, is_new=is_new)
-            except Interrupted:
+            except (Interrupted, DataError):
                 raise
             except Exception as error:  # the failures of compilers, captures and drivers have no common type
                 problem = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)

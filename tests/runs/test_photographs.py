@@ -23,10 +23,13 @@ from paperbench.data.loader import Choices
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
 from paperbench.errors import DataError
+from paperbench.runs import session
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.training.engine import EngineChoice
 from tests.helpers import ROOT, change_yaml, copy_of_specs
 from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, train
+from tests.training.tape import Tape
 
 DROP, LAST = 6, 12
 """Iterations of `photographs_recipe`."""
@@ -154,6 +157,23 @@ def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tm
     assert Store(tmp_path).directory(run.id).read_record() is None
     back(images)
     assert train(run, tmp_path, stop_at=1)[1].steps == [1]
+
+
+def test_lost_images_do_not_count_against_an_engine(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run would train on a slower one to its end."""
+
+    def lost(*_: object) -> None:
+        raise DataError("it is gone")
+
+    candidates = [EngineChoice("graph", "best"), EngineChoice("eager", "last")]
+    monkeypatch.setattr(session, "engine_candidates", lambda *_, **__: candidates)
+    monkeypatch.setattr("paperbench.training.trainer.CudaCapture", lambda _: Tape())
+    monkeypatch.setattr(session, "engine_error", lost)
+    with pytest.raises(DataError, match="it is gone"):
+        train(run, tmp_path)
+    assert Store(tmp_path).directory(run.id).read_record() is None
 
 
 ITERATIONS = 200

@@ -172,13 +172,18 @@ class CropStream:
         self._free.clear()
 
     def advice(self) -> str | None:
-        """Return what would feed a consumer that waits; None if it has hardly waited since the last call."""
+        """Return what would feed a consumer that waits; None if it hardly does, or for less than a minute so far."""
         return _advice(*self._since_last(), len(self._crew.threads))
 
     def _since_last(self) -> tuple[float, float, float]:
-        """Return the seconds since the last call, those that the consumer waited, and the threads' processor time."""
-        before, self._reported = self._reported, (time.perf_counter(), self._waited, self._crew.worked)
-        seconds, waited, worked = (new - old for new, old in zip(self._reported, before, strict=True))
+        """Return the seconds, those that the consumer waited, and the threads' processor time since the last call.
+
+        Less than a minute is counted again at the next call: a fast training asks several times a minute.
+        """
+        now = time.perf_counter(), self._waited, self._crew.worked
+        seconds, waited, worked = (new - old for new, old in zip(now, self._reported, strict=True))
+        if seconds >= _LEAST_SECONDS:
+            self._reported = now
         return seconds, waited, worked
 
     def _plan_batches(self) -> None:

@@ -232,7 +232,9 @@ def test_starved_consumer_is_told_the_cores_that_would_feed_it(
     assert _advice(59.0, waited, worked, 4) is None, "the first minute says little"
 
 
-def test_waiting_and_work_are_counted_since_the_last_advice() -> None:
+def test_waiting_and_work_are_counted_since_the_last_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paperbench.data.imagenet.stream._LEAST_SECONDS", 0.0)
+
     def spin() -> None:
         end = time.thread_time() + 0.001
         while time.thread_time() < end:
@@ -246,6 +248,15 @@ def test_waiting_and_work_are_counted_since_the_last_advice() -> None:
     assert worked >= 3 * 50 * 0.001
     assert 0.5 * seconds < waited <= seconds  # this consumer does nothing else
     assert worked_again < worked + 2 * 50 * 0.001
+
+
+def test_less_than_a_minute_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast training has several log lines a minute."""
+    with CropStream(PacedCrops(lambda: None), threads=1) as stream:
+        clock = time.perf_counter
+        for minutes, counted in ((0.4, 24), (0.8, 48), (1.2, 72), (1.6, 24)):
+            monkeypatch.setattr(time, "perf_counter", lambda minutes=minutes: clock() + 60 * minutes)
+            assert stream._since_last()[0] == pytest.approx(counted, abs=5)
 
 
 @pytest.mark.gpu
