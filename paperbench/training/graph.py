@@ -99,15 +99,11 @@ class _Copies:
     def __init__(self, batches: Batches, first: int) -> None:
         self._batches = batches
         self._choices = tuple(part.clone() for part in batches.choices(first))
-        self._iteration = first
         self.state: list[Tensor] = []
 
     def prepare(self, iteration: int) -> None:
-        if iteration == self._iteration:
-            return
         for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
             ours.copy_(new)
-        self._iteration = iteration
 
     def read(self) -> Choices:
         return self._choices

@@ -486,6 +486,17 @@ def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
     assert_same(directory, expected)
 
 
+def test_run_that_recomputes_already_is_not_tried_again(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free_memory(monkeypatch, memory_needed(run.net, run.recipe, "fp32", recompute=True))
+    made = watch_trainers(monkeypatch)
+    monkeypatch.setattr(EagerEngine, "step", lambda *_: torch.empty(2**60, dtype=torch.uint8))
+    _, log = train(run, tmp_path)
+    assert made == [True]
+    assert "cpu ran out of memory" in log.failure
+
+
 @pytest.mark.parametrize(
     ("cause", "message"),
     [
