@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
@@ -30,6 +31,7 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.engine import EngineChoice
+from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.trainer import Trainer
 from tests.helpers import ROOT, change_yaml, copy_of_specs
 from tests.runs.running import Log, assert_same, fill, photographs_recipe, plan_run, train
@@ -221,6 +223,15 @@ def test_ended_session_has_no_threads_while_its_trainer_lives(
     train(run, tmp_path, stop_at=1)
     assert trainers[0].iteration == 1
     assert crop_threads() == []
+
+
+def test_loss_that_is_infinite_in_a_later_evaluation_ends_the_run(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = [EvaluationMetrics(1.0, 50.0, 10.0), EvaluationMetrics(math.inf, 50.0, 10.0)]
+    monkeypatch.setattr(Trainer, "finish", lambda *_: tested)
+    _, log = train(run, tmp_path)
+    assert (log.record.status, log.record.result) == ("diverged", None)
 
 
 def test_lost_images_do_not_count_against_an_engine(
