@@ -99,14 +99,11 @@ class _Copies:
     def __init__(self, batches: Feed, first: int) -> None:
         self._batches = batches
         self._choices = tuple(part.clone() for part in batches.choices(first))
-        self._iteration = first
         self.state: list[Tensor] = []
 
     def prepare(self, iteration: int) -> None:
-        if iteration != self._iteration:
-            for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
-                ours.copy_(new)
-        self._iteration = iteration
+        for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
+            ours.copy_(new)
 
     def read(self) -> Choices:
         return self._choices

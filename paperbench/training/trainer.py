@@ -121,7 +121,7 @@ class Trainer:
     def step(self) -> None:
         """Run one iteration. The first one may compile or capture the step."""
         rate = self.recipe.rate_at(self.iteration)
-        if self.recipe.photographs and self.iteration and rate != self.recipe.rate_at(self.iteration - 1):
+        if self.recipe.photographs and rate != self.recipe.rate_at(self.iteration - 1):
             self.feed.choices(self.iteration)  # if an image is missing, before the momentum is scaled
         self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)

@@ -176,8 +176,11 @@ def test_next_engine_is_taken_and_the_reason_recorded(
     fault: Callable[..., None],
     reason: str,
 ) -> None:
+    released: list[torch.device] = []
+    monkeypatch.setattr(session_module, "release_memory", released.append)
     monkeypatch.setattr(trainer_module, "compile_units", fault)
     directory, log = train(run, tmp_path, stop_at=8)
+    assert released == [CPU]
     assert log.engine[0] == "graph"
     assert log.engine[1].startswith(f"engine compile was not used: {reason}")
     assert log.record.sessions[0].fallback == log.engine[1]

@@ -467,7 +467,8 @@ def watch_trainers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = watch_trainers(monkeypatch)
+    made, released = watch_trainers(monkeypatch), list[torch.device]()
+    monkeypatch.setattr("paperbench.runs.executor.release_memory", released.append)
     step = EagerEngine.step
 
     def exhausting(self: EagerEngine, number: int) -> None:
@@ -477,13 +478,24 @@ def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
 
     monkeypatch.setattr(EagerEngine, "step", exhausting)
     directory, log = train(run, tmp_path)
-    assert made == [False, True]
+    assert (made, released) == ([False, True], [CPU])
     assert log.steps == [*range(1, 10), *range(9, 21)], "resumed from the checkpoint of iteration 8"
     (warning,) = log.warnings
     assert warning.startswith("cpu ran out of memory with preact_resnet20(depth=8) in fp32; it goes on from the last")
     assert "recomputes the residual units" in warning
     assert log.failures == []
     assert_same(directory, expected)
+
+
+def test_run_that_recomputes_already_is_not_tried_again(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free_memory(monkeypatch, memory_needed(run.net, run.recipe, "fp32", recompute=True))
+    made = watch_trainers(monkeypatch)
+    monkeypatch.setattr(EagerEngine, "step", lambda *_: torch.empty(2**60, dtype=torch.uint8))
+    _, log = train(run, tmp_path)
+    assert made == [True]
+    assert "cpu ran out of memory" in log.failure
 
 
 @pytest.mark.parametrize(

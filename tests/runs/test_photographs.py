@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
@@ -13,10 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paperbench.data.imagenet.feed import PhotoFeed
+from paperbench.data.imagenet.index import ImageFiles
 from paperbench.data.imagenet.index_file import FILE_NAME
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Choices
@@ -24,9 +27,12 @@ from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
 from paperbench.errors import DataError
 from paperbench.runs import session
+from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.engine import EngineChoice
+from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.trainer import Trainer
 from tests.helpers import ROOT, change_yaml, copy_of_specs
 from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, train
 from tests.training.tape import Tape
@@ -61,7 +67,11 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 @pytest.fixture(autouse=True)
 def _no_thread_survives() -> Iterator[None]:
     yield
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("crops ")]
+    assert crop_threads() == []
+
+
+def crop_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("crops ")]
 
 
 def move(images: Path) -> Callable[[], object]:
@@ -159,6 +169,45 @@ def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tm
     assert train(run, tmp_path, stop_at=1)[1].steps == [1]
 
 
+def test_signal_while_the_mean_image_is_computed_leaves_no_run(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, read = Limits(), ImageFiles.read
+
+    def signalled(files: ImageFiles, number: int) -> bytes:
+        limits.signal = signal.SIGTERM
+        return read(files, number)
+
+    monkeypatch.setattr(ImageFiles, "read", signalled)
+    directory, log = train(run, tmp_path, limits)
+    assert (log.records, log.failures) == ([], [])
+    assert not directory.path.exists()
+
+
+def test_ended_session_has_no_threads_while_its_trainer_lives(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers, make = [], session.Trainer
+
+    def kept(*args: Any, **values: Any) -> Trainer:
+        trainers.append(make(*args, **values))
+        return trainers[0]
+
+    monkeypatch.setattr(session, "Trainer", kept)
+    train(run, tmp_path, stop_at=1)
+    assert trainers[0].iteration == 1
+    assert crop_threads() == []
+
+
+def test_loss_that_is_infinite_in_a_later_evaluation_ends_the_run(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = [EvaluationMetrics(1.0, 50.0, 10.0), EvaluationMetrics(math.inf, 50.0, 10.0)]
+    monkeypatch.setattr(Trainer, "finish", lambda *_: tested)
+    _, log = train(run, tmp_path)
+    assert (log.record.status, log.record.result) == ("diverged", None)
+
+
 def test_lost_images_do_not_count_against_an_engine(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +223,27 @@ def test_lost_images_do_not_count_against_an_engine(
     with pytest.raises(DataError, match="it is gone"):
         train(run, tmp_path)
     assert Store(tmp_path).directory(run.id).read_record() is None
+
+
+def test_divergence_is_located_once_lost_images_are_back(run: PlannedRun, images: Path, tmp_path: Path) -> None:
+    """They are lost at the start of the search, which trains on the first images again."""
+    undo = list[Callable[[Path], object]]()
+
+    class Harmful(Log):
+        def warned(self, run: PlannedRun, text: str) -> None:
+            super().warned(run, text)
+            undo.append(move(images))
+
+    hot = replace(run, recipe=replace(run.recipe, learning_rate=1e30))
+    log = Harmful()
+    with pytest.raises(DataError):
+        train(hot, tmp_path, log=log)
+    assert "replaying to find the first such value" in log.warnings[0]
+    undo[0](images)
+    _, log = train(hot, tmp_path)
+    found = log.record.divergence
+    assert found
+    assert (log.record.status, log.steps, found.iteration, found.phase) == ("diverged", [], 2, "forward")
 
 
 ITERATIONS = 200

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.feed import make_feed
+from paperbench.data.loader import Batch
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.training.evaluation import as_memory_allows, evaluate, no_interrupt, reestimate_batch_norm
@@ -35,6 +36,20 @@ def test_evaluate_equals_numpy_and_changes_nothing(small_dataset: ImageDataset, 
     assert metrics.error == pytest.approx(100 * np.mean(logits.argmax(axis=1) != right))
     assert metrics.loss == pytest.approx(np.mean(log_sum - logits[np.arange(len(right)), right]), rel=1e-6)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_top5_error_counts_classes_ahead_and_gives_ties_to_the_lower_label() -> None:
+    scores = [
+        ([6, 5, 4, 3, 2, 1, 0], 4),  # the fifth
+        ([6, 5, 4, 3, 2, 1, 0], 5),  # the sixth: wrong
+        ([6, 5, 4, 3, 1, 1, 0], 4),  # ties for the fifth place, and has the lower label
+        ([6, 5, 4, 3, 1, 1, 0], 5),  # has the higher one: wrong
+        ([0, 0, 0, 0, 0, 0, 9], 3),  # as torch's topk of equal scores need not say
+        ([9, 9, 9, 9, 9, 9, 9], 5),  # wrong
+    ]
+    logits, labels = (torch.tensor(part) for part in zip(*scores, strict=True))
+    found = evaluate(nn.Identity(), [Batch(logits.float(), labels)], "fp32", CPU)
+    assert found.top5_error == pytest.approx(100 * 3 / 6)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,11 +13,12 @@ import torch
 import torch._dynamo
 
 from paperbench.data.dataset import Dataset
-from paperbench.specs.recipe import Recipe
+from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.training import compiling
 from paperbench.training import trainer as trainer_module
 from paperbench.training.divergence import Origin, find_in_training
 from paperbench.training.engine import EngineName
+from paperbench.training.evaluation import evaluate
 from paperbench.training.graph import GraphEngine
 from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
@@ -113,6 +116,23 @@ def test_origin_of_a_divergence_is_found_by_replay(runs: Runs) -> None:
     advance(trainer, 7)
     trainer.load_state_dict(saved)
     assert find_in_training(trainer, 7) == Origin(SHORT[0] + 1, "forward", unit)
+
+
+def test_finished_net_is_tested_in_each_way(photo_recipe: Recipe, photos: Dataset) -> None:
+    evaluations = {"first": Evaluation(16, 20), "second": Evaluation(24, 24)}
+    trainer = Runs(replace(photo_recipe, evaluations=evaluations), photos, CPU).new("eager")
+    found = trainer.finish()
+    tests = [evaluate(trainer.model, trainer.feed.test(one, 20), "fp32", CPU) for one in evaluations.values()]
+    assert found == tests
+    assert found[0] != found[1]
+
+
+def test_closed_trainer_has_no_threads(photo_recipe: Recipe, photos: Dataset) -> None:
+    before = set(threading.enumerate())
+    trainer = advance(Runs(photo_recipe, photos, CPU).new("eager"), 1)
+    assert set(threading.enumerate()) - before
+    trainer.close()
+    assert not set(threading.enumerate()) - before
 
 
 def test_metrics_count_short_batches(runs: Runs) -> None:
