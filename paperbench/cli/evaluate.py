@@ -103,7 +103,8 @@ def execute(args: argparse.Namespace) -> int:
         _print("tested", f"{evaluation}: {errors}" if evaluation else errors)
     _print("on", f"{candidate.device}, {candidate.precision}, in {seconds:,.1f} s")
     if candidate.is_chance(tested[0]):
-        _print("remark", "this is hardly better than chance. The net may count the classes in another order.")
+        order = "" if candidate.net else " The net may count the classes in another order."
+        _print("remark", f"this is hardly better than chance.{order}")
     if args.record:
         enter(_external(args, candidate, tested), args)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -332,7 +333,7 @@ def _test(
 
     Raises:
         DataError: An image cannot be read.
-        PaperbenchError: The net refuses images of this size, or has not as many classes as the data set.
+        PaperbenchError: The net refuses images of this size, has not as many classes as the data set, or gives NaN.
     """
     set_arithmetic(precision)
     model.to(device).eval()
@@ -356,7 +357,12 @@ def _test(
     def test_with(batch_size: int) -> EvaluationMetrics:
         return evaluate(model, _batches(images, prepare, batch_size, device), precision, device)
 
-    return [as_memory_allows(test_with, at_once, device)]
+    result = as_memory_allows(test_with, at_once, device)
+    if not math.isfinite(result.loss):  # NaN is no larger than any other output, so it may even count as correct
+        raise PaperbenchError(
+            f"{name} gives outputs that are not finite numbers. Its weights are damaged, or need another --precision."
+        )
+    return [result]
 
 
 def _batches(images: Images, prepare: Prepare, batch_size: int, device: torch.device) -> Iterator[Batch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import pickle
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -110,19 +111,24 @@ def read_state(file: Path) -> State:
     except OSError as error:
         raise PaperbenchError(format_read_error(file, error, "Name a file of weights.")) from error
     except Exception as error:  # what a damaged file raises is not documented
+        # torch's own words on a pickle recommend to run what is in it
+        why = "not only tensors" if isinstance(error, pickle.UnpicklingError) else summarize_error(error)
         raise PaperbenchError(
-            f"{file} cannot be read as weights ({summarize_error(error)}). Save only the tensors: "
-            "`torch.save(model.state_dict(), FILE)`."
+            f"{file} cannot be read as weights ({why}). Save only the tensors: `torch.save(model.state_dict(), FILE)`."
         ) from error
     for key in _NESTING:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
             loaded = loaded[key]
-    if not (isinstance(loaded, Mapping) and loaded and all(isinstance(value, Tensor) for value in loaded.values())):
-        raise PaperbenchError(f"{file} holds no state dict: a mapping of names to tensors. Name another file.")
+    if not (isinstance(loaded, Mapping) and loaded and all(map(_is_dense, loaded.values()))):
+        raise PaperbenchError(f"{file} holds no state dict: a mapping of names to dense tensors. Name another file.")
     tensors = {str(name): tensor for name, tensor in loaded.items()}
     if all(name.startswith(_PREFIX) for name in tensors):
         tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     return State(file, tensors, metadata, hashlib.sha256(data).hexdigest())
+
+
+def _is_dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
 
 
 def load_state(model: nn.Module, state: State, classes: int) -> None:

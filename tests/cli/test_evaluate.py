@@ -319,6 +319,14 @@ def test_image_damaged_after_indexing_is_named(tested: Run, monkeypatch: pytest.
     assert place.name in err
 
 
+def test_weights_that_are_not_numbers_have_no_error(tested: Run) -> None:
+    state = torchvision.models.squeezenet1_1(num_classes=6).state_dict()
+    torch.save({name: tensor * torch.nan for name, tensor in state.items()}, "net.pth")
+    code, out, err = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS)
+    assert (code, "tested" in out) == (2, False)
+    assert "outputs that are not finite numbers" in " ".join(err.split())
+
+
 def test_less_memory_gives_the_same_result(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
     small = ("--crop", 48, "--scale", 48)

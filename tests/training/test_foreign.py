@@ -231,9 +231,13 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (Path.touch, "cannot be read as weights"),
     "text": (lambda file: file.write_text("weights"), "cannot be read as weights"),
     "pickle": (lambda file: file.write_bytes(pickle.dumps(Malicious())), "cannot be read as weights"),
-    "code": (lambda file: torch.save({"x": Malicious()}, file), r"Save only the tensors: `torch.save"),
+    "code": (
+        lambda file: torch.save({"x": Malicious()}, file),
+        r"\(not only tensors\)\. Save only the tensors: `torch.save",
+    ),
     "module": (lambda file: torch.save(torch.nn.Linear(1, 1), file), r"Save only the tensors: `torch.save"),
     "number": (lambda file: torch.save(3, file), "holds no state dict"),
+    "sparse": (lambda file: torch.save({"x": torch.ones(3).to_sparse()}, file), "holds no state dict"),
     "nothing": (lambda file: torch.save({}, file), "holds no state dict"),
     "inflating": (inflating, "its parts are too large"),
 }
