@@ -132,7 +132,7 @@ def _load(key: str, where: Path, crop: Evaluation | None, *, has_crop: bool = Tr
         PaperbenchError: They are missing, or are photographs without a crop, or small images with one.
     """
     images = load_dataset(key, where)
-    if (not (crop or has_crop)) if isinstance(images, PhotoDataset) else crop:
+    if bool(crop) if isinstance(images, ImageDataset) else not (crop or has_crop):
         needed = "whole. Omit" if crop else "on a crop. Add"
         raise PaperbenchError(f"The images of {images.name} are tested {needed} --crop and --scale.")
     return images
@@ -187,9 +187,7 @@ def _ours(
         key = dataset or net.partition(".")[2] or next(iter(declared.inputs), "")
         if key not in declared.inputs:
             known = listing([*declared.inputs])
-            raise PaperbenchError(
-                f"Mapping {declared.mapping} has no input for {key!r}. Choose with --dataset: {known}."
-            )
+            raise PaperbenchError(f"Mapping {mapping} has no input for {key!r}. Choose with --dataset: {known}.")
         values = declared.inputs[key]
         how = Preprocessing.of_channels(values.mean, values.std, "", side, None, crop)
     else:
@@ -202,7 +200,7 @@ def _ours(
                 "the net, the file with --weights, and a mapping that says it with --mapping."
             ) from error
         reference = NetReference(metadata["architecture"], arguments)
-        how = Preprocessing(mean, std, "minus the mean of the training images", side, None, crop)
+        how = Preprocessing(mean, std, "mean and std of its training", side, None, crop)
         if not (key := dataset or metadata.get("tag", "")):
             raise PaperbenchError(f"{file} was trained on {metadata.get('data')!r}. Name a data set with --dataset.")
     images = _load(key, where, crop, has_crop=False)
@@ -223,13 +221,11 @@ def _test(
     set_arithmetic(precision)
     model.to(device)
 
-    most = 20 if device.type == "cpu" else 250
+    def test_with(batch_size: int) -> EvaluationMetrics:
+        return evaluate(model, _batches(images, how, batch_size, device), precision, device)
+
     try:
-        return [
-            as_memory_allows(
-                lambda n: evaluate(model, _batches(images, how, n, device), precision, device), most, device
-            )
-        ]
+        return [as_memory_allows(test_with, 20 if device.type == "cpu" else 250, device)]
     except Exception as error:  # of a net of another library
         if is_out_of_memory(error) or isinstance(error, PaperbenchError):
             raise
