@@ -337,11 +337,7 @@ class Plan:
     def cost(self, *, only_if_long: bool = False) -> Cost | None:
         """Measure a step and the loader for some seconds, and estimate how long the remaining runs take.
 
-        Args:
-            only_if_long: Whether to measure nothing if training takes minutes.
-
-        Returns:
-            None if no remaining run trains on photographs, or nothing was measured.
+        Return None if no remaining run trains on photographs, or, with `only_if_long`, if training takes minutes.
 
         Raises:
             PaperbenchError: An image cannot be read, or the memory is not sufficient.
@@ -350,15 +346,8 @@ class Plan:
 
         return estimate(self.remaining, self.device, only_if_long=only_if_long)
 
-    def __str__(self) -> str:
-        return self.listing()
-
     def listing(self, cost: Cost | None = None) -> str:
-        """List the runs.
-
-        Args:
-            cost: How long the remaining ones take.
-        """
+        """List the runs, and how long the remaining ones take if `cost` is given."""
         from paperbench.data.dataset import MissingDataset
         from paperbench.runs.disk_space import format_bytes
         from paperbench.training.engine import engine_candidates
@@ -395,6 +384,8 @@ class Plan:
         how = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
         sentences = [f"{n_runs}, {work}.", how, *([f"Time: {cost}"] if cost else [])]
         return "\n".join([as_text(grid), "", *map(paragraph, sentences)])
+
+    __str__ = listing
 
 
 @dataclass(frozen=True)

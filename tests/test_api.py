@@ -235,15 +235,6 @@ class Listening(Observer):
         self.texts.append(f"{what}: {'unknown' if seconds is None else 'known'}")
 
 
-def test_waiting_for_images_is_said_once(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first period does not count, as training always waits for its first images."""
-    advice = iter(["slow start", None, "slow again"])
-    monkeypatch.setattr("paperbench.data.feed.ImageFeed.advice", lambda _: next(advice))
-    observer = Listening()
-    paperbench.run(plan(), observer)
-    assert observer.texts == ["slow again", "testing 360 images: known"]
-
-
 @pytest.mark.full
 def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paperbench.data.imagenet.feed._SECONDS_TO_FIRST", 0.0)

@@ -15,7 +15,7 @@ import torch
 
 from paperbench.bench.figures import LoaderReport, LoaderRow
 from paperbench.bench.setup import machine_facts
-from paperbench.data.imagenet.batches import CropSource, TrainingCrops
+from paperbench.data.imagenet.batches import CropSource, TrainingCrops, require_images
 from paperbench.data.imagenet.crops import render
 from paperbench.data.imagenet.decode import decode
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
@@ -50,7 +50,7 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     Raises:
         PaperbenchError: There is no index, or an image is missing or damaged.
     """
-    files, title = sample_photographs() if data is None else _imagenet(data)
+    files, title = sample_photographs() if data is None else sample_images(load_index(data).dataset())
     table = load_table("table5", find_spec_root())
     recipes = {name: recipe for (profile, name), recipe in table.recipes.items() if profile == "paper"}
     encoded = [files.read(number) for number in range(len(files))]
@@ -105,15 +105,9 @@ def sample_photographs() -> tuple[ImageFiles, str]:
     return files, "scikit-learn's two photographs"
 
 
-def _imagenet(directory: Path) -> tuple[ImageFiles, str]:
-    dataset = load_index(directory).dataset()
-    if not len(dataset.train):
-        raise PaperbenchError(f"ImageNet's index in {directory} has no training images. Index a directory that has.")
-    return sample_images(dataset)
-
-
 def sample_images(dataset: PhotoDataset) -> tuple[ImageFiles, str]:
     """Return some training images from all parts of a data set, and their name."""
+    require_images(dataset.train)
     numbers = np.linspace(0, len(dataset.train) - 1, IMAGES).astype(np.int64)
     return dataset.train.select(numbers), f"{IMAGES} training images of {dataset.name}"
 

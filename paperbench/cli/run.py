@@ -78,10 +78,8 @@ def _print_plan(plan: Plan, cost: Cost | None) -> None:
     for error in plan.missing_data:
         print(f"\n{error}")
     after = "get the data, then " if plan.missing_data else ""
-    if plan.remaining:
-        print(f"\n{paragraph(f'Next: {after}give the same command without --dry-run.')}")
-    else:
-        print(f"\nNext, print the report:\n{plan.compare_command}")
+    advice = paragraph(f"Next: {after}give the same command without --dry-run.")
+    print("", advice if plan.remaining else f"Next, print the report:\n{plan.compare_command}", sep="\n")
 
 
 def execute(args: argparse.Namespace) -> int:

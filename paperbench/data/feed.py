@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,17 +16,27 @@ from paperbench.data.loader import (
     Batch,
     BatchIndices,
     Choices,
-    EvaluationBatches,
     InputTransform,
     TrainingBatches,
 )
 from paperbench.specs.recipe import Evaluation, Recipe
 
 
-class Batches(Protocol):
-    """The training batches of one run."""
+class Feed(Protocol):
+    """The images of one run: its training batches, and passes over the test or training set.
+
+    Attributes:
+        device: Where batches are.
+        mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
+        test_batch, groups_at_once: Number of images in a test, and of BN groups in a re-estimation, that go through the
+            net at once. They affect only memory and speed.
+    """
 
     device: torch.device
+    mean: Tensor
+    std: Tensor
+    test_batch: int
+    groups_at_once: int
 
     def choices(self, iteration: int) -> Choices:
         """Return the choices of an iteration, counted from 0. Those of another iteration may be overwritten.
@@ -35,35 +46,16 @@ class Batches(Protocol):
         """
 
     def make(self, choices: Choices) -> Batch:
-        """Return the batch with these choices. Runs on the device only."""
+        """Return the training batch with these choices. Runs on the device only."""
 
     def schedule(self, iterations: int) -> Choices | None:
         """Return the choices of all iterations, stacked; None if they do not fit on a device."""
 
-
-class Feed(Protocol):
-    """The images of one run.
-
-    Attributes:
-        mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
-        test_batch, groups_at_once: Number of images in a test, and of BN groups in a re-estimation, that go through the
-            net at once. They affect only memory and speed.
-    """
-
-    mean: Tensor
-    std: Tensor
-    test_batch: int
-    groups_at_once: int
-
-    @property
-    def training(self) -> Batches:
-        """The training batches."""
-
-    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:
-        """Return the test set in order, in batches of at most `batch_size`.
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
+        """Yield the test set in order, in batches of at most `batch_size`.
 
         Args:
-            evaluation: One of the recipe's; None if it has none.
+            evaluation: How photographs are tested; None for small images.
         """
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
@@ -88,59 +80,47 @@ def make_feed(
     """Return the feed of a run.
 
     Args:
-        between_batches: Called regularly while a mean image is computed; may raise to abort.
-        announce: Is told how far a long re-estimation of BN statistics is.
+        between_batches: Called regularly in passes over photographs; may raise to abort.
+        announce: Is told how far a long pass over the training images is.
 
     Raises:
-        PaperbenchError: The data set has no training or no test images, or one of them cannot be read.
+        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
+            cannot be kept.
     """
     if isinstance(dataset, PhotoDataset):
         return PhotoFeed(dataset, recipe, seed, device, layout, between_batches, announce)
-    if isinstance(dataset, ImageDataset):
-        return ImageFeed(dataset, recipe, seed, device, layout)
-    raise TypeError(f"{dataset.name} has no images")
+    assert isinstance(dataset, ImageDataset)  # noqa: S101  (missing data are not trained on)
+    return ImageFeed(dataset, recipe, seed, device, layout)
 
 
-class ImageFeed:
+class ImageFeed(TrainingBatches):
     """The feed of small images, which all stay on the device."""
 
     def __init__(
         self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device, layout: torch.memory_format
     ) -> None:
-        self._dataset, self._recipe, self._seed = dataset, recipe, seed
-        self._device, self._layout = device, layout
-        self._transform = InputTransform(dataset.x_train, recipe.input)
-        self.mean, self.std = self._transform.mean, self._transform.std
-        self.training = self._batches(recipe.batch_size, "training")
+        transform = InputTransform(dataset.x_train, recipe.input)
+        padding, flip = recipe.augmentation.padding, recipe.augmentation.flip
+        options: Any = {"padding": padding, "flip": flip, "seed": seed, "device": device, "layout": layout}
+        super().__init__(dataset, transform, batch_size=recipe.batch_size, **options)
+        self._batches = partial(TrainingBatches, dataset, transform, **options)
+        self._group = recipe.batch_norm.group
+        self.mean, self.std = transform.mean, transform.std
         self.test_batch, self.groups_at_once = (100, 1) if device.type == "cpu" else (2000, 16)
-        self._test = EvaluationBatches(
-            dataset, self._transform, batch_size=self.test_batch, device=device, layout=layout
-        )
+        self._test = torch.from_numpy(dataset.x_test).to(device), torch.from_numpy(dataset.y_test).to(device)
 
-    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterable[Batch]:  # noqa: ARG002  (whole images)
-        self._test.batch_size = batch_size
-        return self._test
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:  # noqa: ARG002  (whole images)
+        for pixels, labels in zip(*(part.split(batch_size) for part in self._test), strict=True):
+            images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
+            yield Batch(images.contiguous(memory_format=self.layout), labels)
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
-        stream = self._batches(self._recipe.batch_norm.group, "batch-norm")
+        stream = self._batches(batch_size=self._group, purpose="batch-norm")
         groups = stream.num_images // stream.batch_size
         for first in range(0, groups, at_once):
             parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
             order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
             yield stream.make(BatchIndices(order, variant)).images
-
-    def _batches(self, batch_size: int, purpose: str) -> TrainingBatches:
-        return TrainingBatches(
-            self._dataset,
-            self._transform,
-            batch_size=batch_size,
-            padding=self._recipe.augmentation.padding,
-            flip=self._recipe.augmentation.flip,
-            seed=self._seed,
-            device=self._device,
-            layout=self._layout,
-            purpose=purpose,
-        )
 
     def advice(self) -> None:
         return None

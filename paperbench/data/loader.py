@@ -198,32 +198,3 @@ class TrainingBatches:
         values = self._transform(self._pixels[positions], self._shifts[variant])
         images = values.view(len(chosen), self.height, self.width, 3).permute(0, 3, 1, 2)
         return Batch(images.contiguous(memory_format=self.layout), self.labels[chosen])
-
-
-class EvaluationBatches:
-    """The test set in order, without augmentation, in batches of at most `batch_size` images."""
-
-    def __init__(
-        self,
-        dataset: ImageDataset,
-        transform: InputTransform,
-        *,
-        batch_size: int,
-        device: torch.device,
-        layout: torch.memory_format = torch.channels_last,
-    ) -> None:
-        self.batch_size, self.layout = batch_size, layout
-        self._pixels = torch.from_numpy(dataset.x_test).to(device)
-        self._labels = torch.from_numpy(dataset.y_test).to(device)
-        self._transform = transform.to(device)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for pixels, labels in zip(
-            self._pixels.split(self.batch_size), self._labels.split(self.batch_size), strict=True
-        ):
-            images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
-            yield Batch(images.contiguous(memory_format=self.layout), labels)
-
-    def __len__(self) -> int:
-        """Number of images."""
-        return len(self._labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import Literal
 
 import torch
@@ -60,10 +61,6 @@ class Executor:
     """Trains the runs of a command; other processes may use the same results directory.
 
     Args:
-        store: The results directory.
-        device: Where to train.
-        limits: When to stop early.
-        observer: Follows the runs.
         incompatible: What to do with runs that this process cannot simply resume.
         engine: Name of the engine to train with; "auto" chooses one for the device and the run.
     """
@@ -237,7 +234,8 @@ class Executor:
         advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
         if run.spec.precision != "bf16":
             advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
-        if engine == "compile" and group < run.recipe.batch_size:  # the other engines process a batch group by group
+        if engine == "compile" and group < run.recipe.batch_size and not run.recipe.photographs:
+            # The other engines take a batch group by group, as `compile` does with photographs.
             other = "graph" if self._device.type == "cuda" else "eager"
             advice.append(
                 f"choose `--engine {other}`, which keeps activations of {group} images, not {run.recipe.batch_size}"
@@ -250,32 +248,28 @@ class Executor:
     def _start_or_resume(self, run: PlannedRun, lease: Lease, *, recompute: bool) -> RunSession:
         """Start or resume a run. With `--incompatible restart`, restart it if it cannot be resumed."""
         directory = self._store.directory(run.id, lease.check)
-        try:
-            record = self._read_record(run, directory)
-            if record is None or not _is_to_restart(record, self._incompatible):
-                return self._session(run, directory, lease, record, recompute=recompute)
-        except (RecordError, ResumeError):
-            if self._incompatible != "restart":
-                raise
-        # After the handler, so that the session that failed to resume is freed before another is made.
-        self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
-        return self._session(run, directory, lease, None, recompute=recompute)
-
-    def _session(
-        self, run: PlannedRun, directory: RunDirectory, lease: Lease, record: Record | None, *, recompute: bool
-    ) -> RunSession:
-        return RunSession(
+        new_session = partial(
+            RunSession,
             run,
             directory,
             lease,
             self._device,
-            record,
             engine=self._engine,
             allow_mixing=self._incompatible == "continue",
             limits=self._limits,
             observer=self._observer,
             recompute=recompute,
         )
+        try:
+            record = self._read_record(run, directory)
+            if record is None or not _is_to_restart(record, self._incompatible):
+                return new_session(record)
+        except (RecordError, ResumeError):
+            if self._incompatible != "restart":
+                raise
+        # After the handler, so that the session that failed to resume is freed before another is made.
+        self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
+        return new_session(None)
 
     def _read_record(self, run: PlannedRun, directory: RunDirectory) -> Record | None:
         """Return the record; None if it does not exist, or is damaged but can be rewritten from a checkpoint.

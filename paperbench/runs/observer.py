@@ -33,12 +33,7 @@ class Observer:
         """A history line was written."""
 
     def finishing(self, what: str, seconds: float | None) -> None:
-        """The final averaging of BN statistics and the final tests start.
-
-        Args:
-            what: What is averaged and tested.
-            seconds: How long it takes, if that is known.
-        """
+        """The final averaging of BN statistics and the final tests start; they take `seconds`, if that is known."""
 
     def ended(self, record: Record) -> None:
         """A run has ended or paused."""

@@ -128,10 +128,6 @@ def rerun_prefix(
     """Retrain a run up to a random one of its first history lines, and compare.
 
     Args:
-        record: The run's record.
-        history: The run's history.
-        dataset: The data set that the run was trained on.
-        device: Where to train.
         random_state: Chooses the line.
         announce: Called with a sentence about the work before it starts, if it is on photographs.
 
@@ -178,12 +174,6 @@ def rerun_prefix(
 
 def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.device) -> list[Retest]:
     """Test the saved net of a finished run in all its ways, with the BN statistics that it was tested with.
-
-    Args:
-        record: The run's record.
-        weights_file: The run's model.safetensors.
-        dataset: The data set that the run was trained on.
-        device: Where to test.
 
     Raises:
         NotRepeatableError: The file cannot be read, or the memory is not sufficient.

@@ -50,15 +50,11 @@ class RunSession:
     """Starts a run, or resumes it from its newest readable checkpoint.
 
     Args:
-        run: The run to train.
         directory: The run's directory, guarded by the lease.
         lease: The run's lease, which this process holds.
-        device: Where to train.
         record: The run's record, if it exists.
         engine: Name of the engine to train with, or "auto".
         allow_mixing: Whether to resume from another numerics version or major version of torch.
-        limits: When to stop early.
-        observer: Follows the run.
         recompute: Whether the backward pass recomputes the residual units, to save memory.
 
     Attributes:
@@ -128,13 +124,14 @@ class RunSession:
 
         Raises:
             Interrupted: A signal arrived during the comparison.
+            DataError: An image cannot be read.
             RunError: The last engine computes other steps. Whatever its building raises is passed on.
         """
         *others, last = candidates
         for choice in others:
             try:
                 return choice, self._sound_trainer(choice.name, is_new=is_new)
-            except Interrupted:
+            except (Interrupted, DataError):
                 raise
             except Exception as error:  # the failures of compilers, captures and drivers have no common type
                 problem = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
@@ -426,9 +423,7 @@ def history_line(
     """Return the history line of an iteration.
 
     Args:
-        recipe: The run's recipe.
         images: Size of the training set.
-        iteration: Number of iterations done.
         window: Training loss and error since the previous line.
         tested: Test loss and error, if a test was due.
         seconds: Time spent on the run so far.

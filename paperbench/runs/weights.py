@@ -29,9 +29,7 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
     """Return the bytes of the file.
 
     Args:
-        run: The trained run.
         trainer: Holds the net in the state that `result` was measured with.
-        result: The run's result.
     """
     architecture, dataset = run.reference.name, run.dataset.key
     metadata = {

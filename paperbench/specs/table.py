@@ -181,7 +181,10 @@ def load_table(table: str, root: Path) -> Table:
         raise PaperbenchError(f"Unknown table {table!r}. {nearest(meant, known)} `paperbench list` lists all tables.")
     files = TableFiles(table, root)
     cells, others = resolve_cells(files, root)
-    originals = {name: _read_recipe(name, root) for name in {cell.recipe for cell in cells}}
+    originals = {
+        name: read_named(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")
+        for name in {cell.recipe for cell in cells}
+    }
     if problems := dict.fromkeys(_recipe_problems(cells, files.experiment, originals)):
         raise files.experiment_file.error(problems)
     profiles, recipes = _load_recipes(cells, originals, root)
@@ -197,10 +200,6 @@ def load_profiles(root: Path) -> Profiles:
 def load_experiment(table: str, root: Path) -> Experiment:
     """Load experiments/<table>.yaml under `root` alone."""
     return read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")[1]
-
-
-def _read_recipe(name: str, root: Path) -> tuple[Document, Recipe]:
-    return read_named(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")
 
 
 def _load_recipes(

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, get_args
 
 import torch
 
-from paperbench.data.feed import Batches
+from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
 
@@ -55,14 +55,9 @@ class Engine(Protocol):
 
 
 class EagerEngine:
-    """Runs a step one operation after another.
+    """Runs a step one operation after another."""
 
-    Args:
-        step: The step, called with the indices of its images.
-        batches: Chooses the images of each iteration.
-    """
-
-    def __init__(self, step: Callable[[Choices], None], batches: Batches) -> None:
+    def __init__(self, step: Callable[[Choices], None], batches: Feed) -> None:
         self._step, self._batches = step, batches
 
     def step(self, iteration: int) -> None:
@@ -70,11 +65,7 @@ class EagerEngine:
 
 
 class ShortBatchEngine:
-    """Leaves whole batches to one engine, and shorter ones, for which that was not made, to eager.
-
-    Args:
-        is_whole: Whether the batch of an iteration is whole.
-    """
+    """Leaves whole batches to one engine, and shorter ones, for which that was not made, to eager."""
 
     def __init__(self, engine: Engine, eager: Engine, is_whole: Callable[[int], bool]) -> None:
         self._engine, self._eager, self._is_whole = engine, eager, is_whole

@@ -64,7 +64,6 @@ def evaluate(
     """Test a net with its current BN statistics. Leaves it in evaluation mode.
 
     Args:
-        batches: The test set.
         between_batches: Called before each batch; may raise to abort.
     """
     model.eval()
@@ -104,7 +103,6 @@ def reestimate_batch_norm(
     groups, with equal weights. The parameters do not change.
 
     Args:
-        model: The trained net.
         batches: Images of shape (N, 3, H, W), where N is a multiple of `group`.
         group: Images per batch-norm group.
         between_batches: Called before each batch; may raise to abort, which leaves the BN statistics incomplete.

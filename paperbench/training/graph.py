@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from paperbench.data.feed import Batches
+from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.training.engine import EngineError
@@ -96,17 +96,16 @@ class _Schedule:
 class _Copies:
     """Inputs of a captured step: the choices of one iteration, copied to tensors that stay."""
 
-    def __init__(self, batches: Batches, first: int) -> None:
+    def __init__(self, batches: Feed, first: int) -> None:
         self._batches = batches
         self._choices = tuple(part.clone() for part in batches.choices(first))
         self._iteration = first
         self.state: list[Tensor] = []
 
     def prepare(self, iteration: int) -> None:
-        if iteration == self._iteration:
-            return
-        for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
-            ours.copy_(new)
+        if iteration != self._iteration:
+            for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
+                ours.copy_(new)
         self._iteration = iteration
 
     def read(self) -> Choices:
@@ -120,9 +119,6 @@ class GraphEngine:
     """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
     Args:
-        step: The step, called with the indices of its images.
-        batches: Chooses the images of each iteration.
-        iterations: Length of the training.
         state: All tensors that a step changes.
         clear_gradients: Frees the gradients that a step leaves behind.
     """
@@ -130,7 +126,7 @@ class GraphEngine:
     def __init__(
         self,
         step: Callable[[Choices], None],
-        batches: Batches,
+        batches: Feed,
         iterations: int,
         state: Sequence[Tensor],
         clear_gradients: Callable[[], None],

@@ -61,7 +61,6 @@ def step_memory(
     Includes parameters, gradients, momentum, images and the activations kept for the backward pass.
 
     Args:
-        batch_size: Images in the batch.
         device: On "cuda", runs a step and reads the peak from the allocator. On "cpu", computes nothing: adds up the
             tensors that a step would allocate, without the workspace of its kernels.
         side: Of the images, in pixels; by default that of the net's family.

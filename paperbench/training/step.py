@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paperbench.data.feed import Batches
+from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.specs.recipe import Recipe
 from paperbench.training.metrics import MetricAccumulator
@@ -24,7 +24,6 @@ class TrainingStep:
 
     Args:
         working: The net or a working copy of it.
-        metrics: Accumulates loss and errors.
         at_once: Whether the net takes the whole batch at once, and tells the groups apart.
     """
 
@@ -34,7 +33,7 @@ class TrainingStep:
         optimiser: MomentumSGD,
         metrics: MetricAccumulator,
         recipe: Recipe,
-        batches: Batches,
+        batches: Feed,
         precision: str,
         *,
         at_once: bool = False,
@@ -66,11 +65,7 @@ class TrainingStep:
         self._optimiser.step(sums.total())
 
     def _backward(self, images: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Compute the gradients of the chunk's share of the batch's mean loss.
-
-        Args:
-            weight: Of one image.
-        """
+        """Compute the gradients of the chunk's share of the batch's mean loss, given the weight of one image in it."""
         with autocast(self._precision, self._device):
             logits = self._working.module(images).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")

@@ -53,7 +53,7 @@ class Trainer:
         compile_options: Further arguments of `compile_units`.
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         between_batches: Called regularly while the data are prepared; may raise to abort.
-        announce: Is told how far a long re-estimation of BN statistics is.
+        announce: Is told how far a long pass over the training images is.
 
     Attributes:
         model: The net as a module.
@@ -122,7 +122,7 @@ class Trainer:
         """Run one iteration. The first one may compile or capture the step."""
         rate = self.recipe.rate_at(self.iteration)
         if self.recipe.photographs and self.iteration and rate != self.recipe.rate_at(self.iteration - 1):
-            self.feed.training.choices(self.iteration)  # if an image is missing, before the momentum is scaled
+            self.feed.choices(self.iteration)  # if an image is missing, before the momentum is scaled
         self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
         self._metrics.count(self._batch_size(self.iteration))
@@ -144,7 +144,7 @@ class Trainer:
 
     def _make_engine(self, engine: EngineName) -> Engine:
         """Return an engine for this training. All engines change the same tensors in place."""
-        eager = EagerEngine(self._make_step(DirectModel(self.model)), self.feed.training)
+        eager = EagerEngine(self._make_step(DirectModel(self.model)), self.feed)
         if engine == "eager":
             return eager
         bf16 = has_bf16(self.precision)
@@ -166,11 +166,11 @@ class Trainer:
         compile_units(working.module, **self._compile_options)
         step = with_clear_compile_errors(self._make_step(working, at_once=not self.recipe.photographs))
         if self.device.type == "cpu":
-            return EagerEngine(step, self.feed.training)
+            return EagerEngine(step, self.feed)
         return self._make_graph_engine(step, working)
 
     def _make_step(self, working: DirectModel, *, at_once: bool = False) -> TrainingStep:
-        batches = self.feed.training
+        batches = self.feed
         return TrainingStep(
             working, self._optimiser, self._metrics, self.recipe, batches, self.precision, at_once=at_once
         )
@@ -179,7 +179,7 @@ class Trainer:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
         capture = CudaCapture(self.device)
-        return GraphEngine(step, self.feed.training, self.recipe.iterations, state, working.clear_gradients, capture)
+        return GraphEngine(step, self.feed, self.recipe.iterations, state, working.clear_gradients, capture)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""

@@ -11,7 +11,8 @@ class TreeSum:
 
     Pairs of neighbours are added, then pairs of these sums, and so on; of a number that is no power of two, the largest
     power of two is summed first. Two processes with half of the groups each have the halves of the same tree. At most
-    log2(n) + 1 lists of n are kept.
+    log2(n) + 1 lists of n are kept. The tensors of the last list become the total: those of a net's last backward pass
+    stay its gradients.
     """
 
     def __init__(self) -> None:
@@ -33,5 +34,5 @@ class TreeSum:
     @torch.no_grad()
     def _add_last_two(self) -> None:
         (n, left), (m, right) = self._parts[-2:]
-        torch._foreach_add_(left, right)
-        self._parts[-2:] = [(n + m, left)]
+        torch._foreach_add_(right, left)
+        self._parts[-2:] = [(n + m, right)]

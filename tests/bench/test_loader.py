@@ -13,6 +13,7 @@ from paperbench.bench.setup import machine_facts
 from paperbench.bench.text import format_loader
 from paperbench.cli.main import main
 from paperbench.data.imagenet.build import index_images
+from paperbench.data.sources import load_index
 from paperbench.errors import PaperbenchError
 from paperbench.typed import from_json
 from tests.data.imagenet.miniature import SYNSETS, examples, write_folders
@@ -95,15 +96,15 @@ def test_cores_for_a_step_are_rounded_up() -> None:
 
 def test_images_are_spread_over_the_index_of_the_data_directory(tmp_path: Path) -> None:
     index_images(write_folders(tmp_path / "images"), tmp_path, io.StringIO(), threads=1, accepts_subset=True)
-    files, title = loader._imagenet(tmp_path)
+    files, title = loader.sample_images(load_index(tmp_path).dataset())
     assert title == "2 training images of ImageNet (subset: 20 + 10 images)"
     for number, synset in enumerate((SYNSETS[0], SYNSETS[-1])):
         assert files.read(number) in {example.data for example in examples() if example.synset == synset}
     for file in (tmp_path / "images" / "train").glob("*/*"):
         file.unlink()
     index_images(tmp_path / "images", tmp_path, io.StringIO(), threads=1, accepts_subset=True)
-    with pytest.raises(PaperbenchError, match="has no training images"):
-        loader._imagenet(tmp_path)
+    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
+        loader.sample_images(load_index(tmp_path).dataset())
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_accumulated_step_of_resnet50(benchmark: BenchmarkFixture, tables: dict[
     trainer = Trainer(
         resolve("preact_resnet50"), recipe, load_dataset("photos", Path()), 0, "fp32", torch.device("cpu")
     )
-    batches = trainer.feed.training
+    batches = trainer.feed
     batch = batches.make(batches.choices(0))
     batches.choices = lambda _: ()  # type: ignore[method-assign,assignment,return-value]
     batches.make = lambda _: batch  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from tests.cli.conftest import ONE_CELL, Run
-from tests.helpers import ROOT, a_record, change_yaml, copy_of_specs, write_record
+from tests.helpers import ROOT, a_record, copy_of_photo_specs, write_record
 
 
 def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Path) -> None:
@@ -164,32 +164,10 @@ def test_verify_refuses_what_is_not_a_results_directory(run: Run, tmp_path: Path
         assert message in err
 
 
-@pytest.fixture
-def specs_of_small_photographs(tmp_path: Path) -> Path:
-    """The shipped specs, whose smoke profile trains on photographs for three iterations of eight images."""
-    specs, photos = copy_of_specs(tmp_path / "specs"), ("profiles", "smoke", "datasets", "photos")
-    change_yaml(
-        specs / "experiments" / "profiles.yaml",
-        ((*photos, "recipe", "batch_size"), 8),
-        ((*photos, "recipe", "iterations"), 3),
-        ((*photos, "recipe", "drops", "at"), [2]),
-        ((*photos, "recipe", "photographs", "crop"), 32),
-        (
-            (*photos, "recipe", "evaluations"),
-            {"crop224": {"crop": 32, "scale": 36}, "crop320": {"crop": 46, "scale": 46}},
-        ),
-        ((*photos, "recipe", "monitoring"), {"log_every": 1, "test_every": 2, "checkpoint_every": 2}),
-        ((*photos, "recipes", "imagenet", "photographs"), {"shorter_side": [36, 68], "mean_image_scale": 36}),
-    )
-    return specs
-
-
 @pytest.mark.full
-def test_table_on_photographs_is_compared_and_verified(
-    run: Run, specs_of_small_photographs: Path, tmp_path: Path
-) -> None:
-    results = tmp_path / "results"
-    where = ("--tables", specs_of_small_photographs, "--profile", "smoke", "--results", results)
+def test_table_on_photographs_is_compared_and_verified(run: Run, tmp_path: Path) -> None:
+    results, specs = tmp_path / "results", copy_of_photo_specs(tmp_path / "specs", crop=32)
+    where = ("--tables", specs, "--profile", "smoke", "--results", results)
     assert run("run", "table5", *where, "--device", "cpu", "--cells", "original_resnet152")[0] == 0
     found = json.loads(run("compare", "table5", *where, "--format", "json")[1])
     medians = {c["id"]: c["nets"][0]["shown"]["median"] for c in found["cells"] if c["verdict"] == "not comparable"}
@@ -199,7 +177,7 @@ def test_table_on_photographs_is_compared_and_verified(
     code, out, _ = run(*again)
     assert (code, out.count("every loss and error equals the recorded one, bit for bit.")) == (0, 1)
     equal = "top-1 error, top-5 error and test loss equal the recorded ones, bit for bit."
-    for way in ("32x32 crop of a shorter side of 36", "46x46 crop of a shorter side of 46"):
+    for way in ("32x32 crop of a shorter side of 73", "48x48 crop of a shorter side of 48"):
         assert f"its saved net on cpu, {way}: {equal}\n" in out
 
     (record,) = Store(results).records()[0]
@@ -214,5 +192,5 @@ def test_table_on_photographs_is_compared_and_verified(
     changed = (
         f"differs from the record by 3 images of 12, the top-5 error by {count(wrong5, 'image')}, the test loss by"
     )
-    assert f"{record.run}, its saved net on cpu, 46x46 crop of a shorter side of 46: the top-1 error {changed}" in out
+    assert f"{record.run}, its saved net on cpu, 48x48 crop of a shorter side of 48: the top-1 error {changed}" in out
     assert out.count(equal) == 1

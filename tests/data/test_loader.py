@@ -7,8 +7,10 @@ import torchvision.transforms.functional as tv
 from PIL import Image
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import EvaluationBatches, InputTransform, TrainingBatches
-from paperbench.specs.recipe import ChannelValues
+from paperbench.data.feed import make_feed
+from paperbench.data.loader import InputTransform, TrainingBatches
+from paperbench.specs.recipe import ChannelValues, Recipe
+from paperbench.training.evaluation import no_interrupt
 
 CPU = torch.device("cpu")
 
@@ -114,13 +116,25 @@ def test_given_values_normalise_each_channel(small_dataset: ImageDataset) -> Non
 
 
 @pytest.mark.parametrize("batch_size", [7, 40, 100])
-def test_evaluation_covers_the_test_set_once_in_order(small_dataset: ImageDataset, batch_size: int) -> None:
-    transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
-    made = list(EvaluationBatches(small_dataset, transform, batch_size=batch_size, device=CPU))
+def test_evaluation_covers_the_test_set_once_in_order(
+    small_dataset: ImageDataset, paper_recipe: Recipe, batch_size: int
+) -> None:
+    feed = make_feed(small_dataset, paper_recipe, 3, CPU, torch.channels_last, no_interrupt, lambda _: None)
+    made = list(feed.test(None, batch_size))
+    assert [len(batch.labels) for batch in made[:-1]] == [batch_size] * (len(made) - 1)
     images = torch.cat([batch.images for batch in made]).permute(0, 2, 3, 1).numpy()
     expected = small_dataset.x_test / 255 - (small_dataset.x_train / 255).mean(axis=0)
     np.testing.assert_allclose(images, expected, atol=1e-6)
     assert torch.cat([batch.labels for batch in made]).tolist() == small_dataset.y_test.tolist()
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_reestimation_shows_whole_groups_of_one_pass_of_its_own(
+    small_dataset: ImageDataset, paper_recipe: Recipe, at_once: int
+) -> None:
+    feed = make_feed(small_dataset, paper_recipe, 3, CPU, torch.channels_last, no_interrupt, lambda _: None)
+    (images,) = feed.reestimation(at_once)  # 64 of 100
+    assert torch.equal(images, batches(small_dataset, batch_size=64, purpose="batch-norm").batch(0).images)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from paperbench.catalogue import resolve
+from paperbench.catalogue import DATASETS, resolve
 from paperbench.data.dataset import Dataset
 from paperbench.runs.executor import Executor, Incompatible
 from paperbench.runs.history import HistoryLine
@@ -65,7 +65,7 @@ def plan_run(
     recipe: Recipe, dataset: Dataset, net_name: str = "preact_resnet20", precision: Precision = "fp32"
 ) -> PlannedRun:
     reference = NetReference(net_name, {"depth": 11 if "164" in net_name else 8})
-    net = resolve(reference.model, **reference.kwargs)
+    net = replace(resolve(reference.model, **reference.kwargs), num_classes=DATASETS[dataset.key].num_classes)
     spec = run_spec(net, recipe, dataset.fingerprint, "paper", precision)
     return PlannedRun(spec, 0, net, reference, recipe, dataset, ("preact/resnet110",))
 

@@ -26,6 +26,7 @@ from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
+from paperbench.training.tree_sum import TreeSum
 from tests.runs.running import assert_same, plan_run, train
 
 AFTER_THE_DROP = 0.1 * 0.1
@@ -49,9 +50,17 @@ def break_parameter(optimiser: MomentumSGD, _: None) -> None:
     optimiser._parameters[-1].data.fill_(math.inf)  # the classifier's bias
 
 
+def break_first_group(sums: TreeSum, _: None) -> None:
+    """Break a gradient of the first batch-norm group only."""
+    groups, gradients = sums._parts[-1]
+    if groups == 1:
+        gradients[-1][0] = math.nan
+
+
 BREAKS: dict[str, tuple[Any, str, Callable[..., None]]] = {
     "forward": (ResidualUnit, "forward", break_output),
     "backward": (TrainingStep, "_backward", break_gradients),
+    "backward of the first group": (TreeSum, "add", break_first_group),
     "update": (MomentumSGD, "step", break_parameter),
 }
 
@@ -87,6 +96,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> Breaking:
         ("forward", "stages.2.0", 4, 0.01, 5),  # the last of the warm-up
         ("forward", "stages.2.0", 10, 0.1, 10),
         ("backward", "stages.1.0.residual.conv1", 14, AFTER_THE_DROP, 15),
+        ("backward of the first group", "fc", 10, 0.1, 15),
         ("update", "fc", 10, 0.1, 15),  # the loss is measured before the update
     ],
 )
@@ -102,7 +112,7 @@ def test_divergence_is_located(
 ) -> None:
     breaking(phase, iteration)
     directory, log = train(run, tmp_path)
-    assert log.record.divergence == Divergence(iteration, rate, phase, module)
+    assert log.record.divergence == Divergence(iteration, rate, phase.split()[0], module)  # type: ignore[arg-type]
     assert (log.record.status, log.record.iteration, log.record.result) == ("diverged", seen_at, None)
     assert directory.history()[-1].train_loss is None
     assert "NaN" not in directory.history_file.read_text()

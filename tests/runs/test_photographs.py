@@ -16,17 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from paperbench.data.imagenet.feed import PhotoBatches
+from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index_file import FILE_NAME
-from paperbench.data.imagenet.stream import StreamReport
+from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Choices
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
-from paperbench.errors import DataError, PaperbenchError
+from paperbench.errors import DataError
+from paperbench.runs import session
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.training.engine import EngineChoice
 from tests.helpers import ROOT, change_yaml, copy_of_specs
-from tests.runs.running import Log, assert_same, fill, photographs_recipe, plan_run, train
+from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, train
+from tests.training.tape import Tape
 
 DROP, LAST = 6, 12
 """Iterations of `photographs_recipe`."""
@@ -124,42 +127,17 @@ def test_lost_images_pause_the_run_which_continues_bit_equal(
 def test_lost_image_where_the_rate_drops_does_not_scale_the_momentum_twice(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices = PhotoBatches.choices
+    choices = PhotoFeed.choices
 
-    def failing(batches: PhotoBatches, iteration: int) -> Choices:
+    def failing(batches: PhotoFeed, iteration: int) -> Choices:
         if iteration == DROP:
             raise DataError("it is gone")
         return choices(batches, iteration)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PhotoBatches, "choices", failing)
+        patch.setattr(PhotoFeed, "choices", failing)
         with pytest.raises(DataError, match="it is gone"):
             train(run, tmp_path)
-    assert_same(train(run, tmp_path)[0], expected)
-
-
-@pytest.mark.parametrize("at", [1, DROP, LAST - 1])
-def test_paused_run_continues_bit_equal(at: int, run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
-    train(run, tmp_path, stop_at=at)
-    assert_same(train(run, tmp_path)[0], expected)
-
-
-def test_full_disk_loses_nothing(run: PlannedRun, expected: RunDirectory, small_disk: Path) -> None:
-    log = Log(lambda iteration: iteration == 4 and fill(small_disk, leave=4096))
-    with pytest.raises(PaperbenchError, match=r"No space left on device\. Free some space"):
-        train(run, small_disk, log=log)
-    (small_disk / "ballast").unlink()
-    assert_same(train(run, small_disk)[0], expected)
-
-
-def test_damaged_mean_image_is_computed_again(
-    run: PlannedRun, expected: RunDirectory, images: Path, tmp_path: Path
-) -> None:
-    train(run, tmp_path, stop_at=3)
-    means = list(images.with_name("data").iterdir())
-    assert len(means) == 2, "of both evaluations, one of which is that of the training's crops"
-    for path in means:
-        path.write_bytes(path.read_bytes()[:-1])
     assert_same(train(run, tmp_path)[0], expected)
 
 
@@ -167,9 +145,9 @@ def test_training_that_waits_for_images_says_so_once(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not in the first period between log lines, as training always waits for its first images."""
-    monkeypatch.setattr(StreamReport, "advice", lambda report: f"{report.batches} batches came late")
-    every = run.recipe.monitoring.log_every
-    assert train(run, tmp_path, stop_at=3 * every)[1].warnings == [f"{every} batches came late"]
+    advice = iter(["first", "second", "third"])
+    monkeypatch.setattr(CropStream, "advice", lambda _: next(advice))
+    assert train(run, tmp_path, stop_at=3 * run.recipe.monitoring.log_every)[1].warnings == ["second"]
 
 
 def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tmp_path: Path) -> None:
@@ -179,6 +157,23 @@ def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tm
     assert Store(tmp_path).directory(run.id).read_record() is None
     back(images)
     assert train(run, tmp_path, stop_at=1)[1].steps == [1]
+
+
+def test_lost_images_do_not_count_against_an_engine(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run would train on a slower one to its end."""
+
+    def lost(*_: object) -> None:
+        raise DataError("it is gone")
+
+    candidates = [EngineChoice("graph", "best"), EngineChoice("eager", "last")]
+    monkeypatch.setattr(session, "engine_candidates", lambda *_, **__: candidates)
+    monkeypatch.setattr("paperbench.training.trainer.CudaCapture", lambda _: Tape())
+    monkeypatch.setattr(session, "engine_error", lost)
+    with pytest.raises(DataError, match="it is gone"):
+        train(run, tmp_path)
+    assert Store(tmp_path).directory(run.id).read_record() is None
 
 
 ITERATIONS = 200

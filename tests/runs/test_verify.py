@@ -14,24 +14,21 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench.catalogue import resolve
 from paperbench.data.photos import load_photos
 from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.history import HistoryLine, history_bytes
-from paperbench.runs.planning import PlannedRun, run_spec
+from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Measured, Record
 from paperbench.runs.rerun import DisprovedError, NotRepeatableError, Rerun, Retest, rerun_prefix, retest
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import _SIZES, VerifiedRun, verify
 from paperbench.runs.weights import recorded_metadata
-from paperbench.specs.experiment import NetReference
-from paperbench.specs.recipe import Drops, Evaluation, Monitoring
-from paperbench.specs.table import Table
+from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import Trainer
 from tests.helpers import json_with_hash
 from tests.limits import limit_memory
-from tests.runs.running import CPU, plan_run, train
+from tests.runs.running import CPU, photographs_recipe, plan_run, train
 
 
 def slow(*values: Any) -> Any:
@@ -647,25 +644,17 @@ def test_rerun_uses_recorded_engine_if_available(
 
 
 @pytest.fixture(scope="session")
-def photographs(tables: dict[str, Table]) -> PlannedRun:
+def photographs() -> PlannedRun:
     """Six iterations of 20, 20 and 8 of the 48 photographs, tested in two ways."""
-    original = tables["table5"].recipes["paper", "imagenet_torch"]
-    assert original.photographs
-    recipe = replace(
-        original,
+    recipe = photographs_recipe(
         batch_size=20,
         iterations=6,
-        learning_rate=0.01,
         drops=Drops((4,), 0.1),
-        batch_norm=replace(original.batch_norm, group=10),
-        photographs=replace(original.photographs, crop=32),
-        evaluations={"small": Evaluation(32, 36), "large": Evaluation(46, 46)},
+        epoch_end="short_batch",
+        batch_norm=BatchNormSettings(10, 1e-5, 0.1, "reestimated"),
         monitoring=Monitoring(log_every=1, test_every=3, checkpoint_every=3, checkpoint_share=1.0),
     )
-    dataset = load_photos()
-    net = resolve("original_resnet18", num_classes=len(dataset.classes))
-    spec = run_spec(net, recipe, dataset.fingerprint, "smoke", "fp32")
-    return PlannedRun(spec, 0, net, NetReference("original_resnet18"), recipe, dataset, ("a/top1", "a/top5"))
+    return plan_run(recipe, load_photos())
 
 
 @pytest.fixture(scope="session")
@@ -691,7 +680,7 @@ def test_run_on_photographs_verifies_and_repeats(photographs: PlannedRun, tested
         assert f": training on {images[rerun.iterations]} photographs again" in said[-1]
         assert said[-1].endswith(", then testing its saved net on 12 photographs in each of 2 ways.")
     retests = retest(record, tested_twice.weights_file, photographs.dataset, CPU)
-    assert [one.evaluation for one in retests] == [Evaluation(32, 36), Evaluation(46, 46)]
+    assert [one.evaluation for one in retests] == [Evaluation(32, 36), Evaluation(40, 40)]
     assert [(one.is_identical, one.changed) for one in retests] == [(True, {"top-1 error": 0, "top-5 error": 0})] * 2
 
 
@@ -703,16 +692,11 @@ def changed_result(record: Record, number: int, **changes: float) -> tuple[Measu
     return tuple(found)
 
 
-def swap_results(values: dict[str, Any]) -> None:
+def swap(values: dict[str, Any]) -> None:
+    """Exchange the results of the two evaluations."""
     one, other = values["result"]["evaluations"]
     one["evaluation"], other["evaluation"] = other["evaluation"], one["evaluation"]
-    values["result"]["evaluations"] = [other, one]
-
-
-def swap_everything(values: dict[str, Any]) -> None:
-    swap_results(values)
-    first = values["result"]["evaluations"][0]
-    values["result"].update(test_error=first["top1"], test_loss=first["loss"])
+    values["result"].update(evaluations=[other, one], test_error=other["top1"], test_loss=other["loss"])
 
 
 def remove_one(values: dict[str, Any]) -> None:
@@ -726,14 +710,9 @@ def remove_all(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda v: v["result"]["evaluations"][1].update(top5=0.0), "contradict each other (result)"),
+        (lambda v: v["result"]["evaluations"][1].update(loss=0.5), "contradict each other (result)"),
         (lambda v: v["result"]["evaluations"][1].update(top1=50.0, top5=0.0), "contradict each other (result)"),
-        (lambda v: v["result"]["evaluations"][0].update(loss=1.0), "are not those of its first evaluation"),
-        (lambda v: v["result"]["evaluations"][1].update(top1=25.0, top5=50.0), "its top-5 error (50.0 %) exceeds its"),
-        (swap_results, "its test error and test loss are not those of its first evaluation."),
-        (swap_everything, "contradict each other (result)"),
-        (lambda v: v["result"]["evaluations"].pop(), "its result does not have its evaluations."),
-        (lambda v: v["evaluations"].reverse(), "its result does not have its evaluations."),
+        (swap, "contradict each other (result)"),
         (remove_one, "contradict each other (result)"),
         (remove_all, "has an invalid spec: evaluations: are required with photographs, and only then."),
     ],

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from paperbench.data.imagenet import feed as feed_module
 from paperbench.data.imagenet.batches import Crops, CropSource
+from paperbench.data.imagenet.stream import CropStream
 from paperbench.training import trainer as trainer_module
 from tests.training.tape import CaptureError, refuse_uncapturable
 
@@ -114,32 +115,19 @@ class FakeGpu(TorchDispatchMode):
         self.unrecorded.pop(id(tensor))
 
 
-class HostCrops:
-    """What `CropStream` yields, without threads and outside the fake mode."""
+class HostCrops(CropStream):
+    """Works outside the fake mode."""
 
     def __init__(self, gpu: FakeGpu, source: CropSource, *, start: int = 0, **_: object) -> None:
-        self._gpu, self._source, self._next = gpu, source, start
-
-    def __enter__(self) -> HostCrops:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> HostCrops:
-        return self
+        self._gpu = gpu
+        with unset_fake_temporarily():
+            super().__init__(source, start=start, threads=0)
 
     def __next__(self) -> Crops:
         if self._gpu.arriving:
             raise DeviceError("crops are overwritten before they are copied")
-        if not len(self._source.plan(self._next).images):
-            raise StopIteration
-        self._next += 1
         with unset_fake_temporarily():
-            return self._source.crops(self._next - 1)
-
-    def close(self) -> None:
-        pass
+            return super().__next__()
 
 
 def _check_fused_sgd(parameters: Any, gradients: Any, buffers: Any, **_: Any) -> None:

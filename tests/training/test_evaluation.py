@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import EvaluationBatches, InputTransform
+from paperbench.data.feed import make_feed
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
-from paperbench.training.evaluation import as_memory_allows, evaluate, reestimate_batch_norm
+from paperbench.training.evaluation import as_memory_allows, evaluate, no_interrupt, reestimate_batch_norm
 from paperbench.training.memory import release_memory
 from paperbench.training.trainer import Trainer
 from tests.training.trainings import advance, differences, state_of
@@ -22,10 +22,10 @@ from tests.training.trainings import advance, differences, state_of
 CPU = torch.device("cpu")
 
 
-def test_evaluate_equals_numpy_and_changes_nothing(small_dataset: ImageDataset) -> None:
+def test_evaluate_equals_numpy_and_changes_nothing(small_dataset: ImageDataset, paper_recipe: Recipe) -> None:
     model = ResidualNet(resolve("preact_resnet20", depth=8)).to(memory_format=torch.channels_last)
-    transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
-    batches = EvaluationBatches(small_dataset, transform, batch_size=13, device=CPU)
+    feed = make_feed(small_dataset, paper_recipe, 0, CPU, torch.channels_last, no_interrupt, lambda _: None)
+    batches = list(feed.test(None, 13))
     with torch.no_grad():
         logits = torch.cat([model.eval()(b.images) for b in batches]).double().numpy()
     right = small_dataset.y_test

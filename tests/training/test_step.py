@@ -13,9 +13,7 @@ from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.loader import Batch
 from paperbench.models import ResidualNet
-from paperbench.runs.session import history_line
 from paperbench.specs.recipe import Recipe
-from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -55,10 +53,10 @@ def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
     recipe = replace(paper_recipe, batch_size=256, batch_norm=replace(paper_recipe.batch_norm, group=32))
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, tiny_dataset, 0, "fp32", CPU)
     trainer.model.double()
-    whole = trainer.feed.training.make(trainer.feed.training.choices(0))
+    whole = trainer.feed.make(trainer.feed.choices(0))
     batch = Batch(whole.images[:images].double(), whole.labels[:images])
     found: list[list[torch.Tensor]] = []
-    monkeypatch.setattr(trainer.feed.training, "make", lambda _: batch)
+    monkeypatch.setattr(trainer.feed, "make", lambda _: batch)
     monkeypatch.setattr(trainer._optimiser, "step", found.append)
     expected, averages = gradients_and_averages(trainer, batch.images, batch.labels, groups)
     trainer.step()
@@ -79,13 +77,6 @@ def test_images_before_an_iteration_are_those_trained_on(photo_recipe: Recipe, p
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, photos, 0, "fp32", CPU)
     for iteration in range(12):
         assert recipe.images_before(iteration, photos.num_train) == seen
-        seen += len(trainer.feed.training.choices(iteration)[1])
+        seen += len(trainer.feed.choices(iteration)[1])
     trainer.close()
     assert seen == (2 * 48 + 20 if epoch_end else 120)
-
-
-def test_epoch_of_a_history_line_counts_the_short_batches(photo_recipe: Recipe) -> None:
-    def epoch(iteration: int) -> float:
-        return history_line(photo_recipe, 48, iteration, TrainingMetrics(1.0, 50.0), None, 1.0).epoch
-
-    assert [epoch(n) for n in (1, 4, 5, 6, 10, 11)] == [0.2083, 0.8333, 1, 1.2083, 2, 2.2083]

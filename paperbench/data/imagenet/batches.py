@@ -106,27 +106,12 @@ class CropSource:
         Raises:
             DataError: The file cannot be read, has changed, or is no image.
         """
-        out[:] = self.cropped(self.decoded(int(plan.images[row])), plan.words[row])
-
-    def decoded(self, number: int) -> Image.Image:
-        """Read and decode an image.
-
-        Raises:
-            DataError: As for `render`.
-        """
-        return read_and_decode(self.files, number, self.settings.decoder)
+        image = read_and_decode(self.files, int(plan.images[row]), self.settings.decoder)
+        out[:] = self.cropped(image, plan.words[row])
 
     def cropped(self, image: Image.Image, words: Words) -> Pixels:
         """Return the crop of an image with these words, (crop, crop, 3)."""
         return render(image, self.view(words, *image.size), self.crop, self.settings.interpolation)
-
-    def crops(self, number: int) -> Crops:
-        """Return a batch, made by this thread alone."""
-        plan = self.plan(number)
-        pixels = np.empty((len(plan.images), self.crop, self.crop, 3), np.uint8)
-        for row in range(len(pixels)):
-            self.render(plan, row, pixels[row])
-        return self.assemble(plan, torch.from_numpy(pixels))
 
     def assemble(self, plan: BatchPlan, pixels: Tensor) -> Crops:
         """Return the batch of a plan whose crops have been rendered."""
@@ -137,11 +122,8 @@ class TrainingCrops(CropSource):
     """Random crops, in a new order in each epoch.
 
     Args:
-        files: The training images.
-        batch_size: Images per batch.
         flip: Whether to mirror half of the crops.
         has_short_batches: Whether the last batch of an epoch has the images that are left; else batches span epochs.
-        seed: The run's seed.
         purpose: Name of the random stream.
     """
 
@@ -195,10 +177,6 @@ class CentralCrops(CropSource):
         first = number * self.batch_size
         images = np.arange(first, min(first + self.batch_size, len(self.files)))
         return BatchPlan(images, np.broadcast_to(NO_WORDS, (len(images), 0)))
-
-    def __len__(self) -> int:
-        """Number of batches."""
-        return -(-len(self.files) // self.batch_size)
 
     def view(self, words: Words, width: int, height: int) -> View:  # noqa: ARG002  (the same for all)
         return central_view(self.settings.interpolation, self.crop, self.scale, width, height)

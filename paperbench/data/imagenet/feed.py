@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops
+from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, TrainingCrops, require_images
 from paperbench.data.imagenet.colours import ColourChoices, ColourTransform
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
@@ -23,16 +23,7 @@ _SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
 
 
 class PhotoFeed:
-    """The feed of photographs; see `data.feed.Feed`.
-
-    Args:
-        between_batches: Called regularly while images are read, but not by `training`; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
-
-    Raises:
-        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
-            cannot be kept.
-    """
+    """The feed of photographs; see `data.feed`."""
 
     def __init__(
         self,
@@ -45,37 +36,60 @@ class PhotoFeed:
         announce: Callable[[str], None],
     ) -> None:
         assert recipe.photographs  # noqa: S101  (tables are checked for it)
+        require_images(dataset.test)  # before hours of training
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
-        self._seed, self._device, self._layout = seed, device, layout
+        self.device, self._layout = device, layout
         self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
         self._means: dict[Evaluation, Tensor] = {}
-        scale = self._settings.mean_image_scale
-        values = self._input_values(
-            Evaluation(self._settings.crop, scale) if scale else None, *recipe.evaluations.values()
-        )
+        crop = self._settings.crop
+        training = Evaluation(crop, self._settings.mean_image_scale or crop)
+        values = self._input_values(training, *recipe.evaluations.values())
         mean = values.mean((0, 1)) if isinstance(values, Tensor) else torch.tensor(values.mean)
         std = torch.ones(3) if isinstance(values, Tensor) else torch.tensor(values.std)
         self.mean, self.std = mean.view(3, 1, 1), std.view(3, 1, 1)
         self._training_transform = self._transform(values)
-        crops = self._training_crops(recipe.batch_size, "training")
-        self.training = PhotoBatches(crops, self._training_transform, device, training_threads(device))
+        flip, has_short_batches = recipe.augmentation.flip, recipe.epoch_end == "short_batch"
+        self._training_crops = partial(
+            TrainingCrops, dataset.train, self._settings, flip=flip, has_short_batches=has_short_batches, seed=seed
+        )
+        self._stream: CropStream | None = None
+        self._last: int | None = None  # iteration of the choices
+        self._choices: Choices = ()
+
+    def choices(self, iteration: int) -> Choices:
+        last, self._last = self._last, None  # in case that the batch cannot be made
+        if iteration != last:
+            if self._stream is None or last is None or iteration != last + 1:
+                self.close()
+                crops = self._training_crops(batch_size=self._recipe.batch_size)
+                self._stream = self._open(crops, iteration, training_threads(self.device))
+            self._choices = _on_device(next(self._stream), self.device)
+        self._last = iteration
+        return self._choices
+
+    def make(self, choices: Choices) -> Batch:
+        pixels, labels, *colours = choices
+        return Batch(self._training_transform(pixels, ColourChoices(*colours)), labels)
+
+    def schedule(self, iterations: int) -> None:  # noqa: ARG002
+        return None
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
         if evaluation is None:
             raise ValueError("photographs are tested on crops")
         transform = self._transform(self._input_values(evaluation))
         source = CentralCrops(self._dataset.test, self._settings, evaluation, batch_size=batch_size)
-        for crops in self._stream(source):
-            pixels, labels, *_ = _on_device(crops, self._device)
+        for crops in self._pass(source):
+            pixels, labels, *_ = _on_device(crops, self.device)
             yield Batch(transform(pixels), labels)
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
         done, total = 0, len(self._dataset.train) // group * group
         tell = self._progress("averaging BN statistics")
-        for crops in self._stream(self._training_crops(at_once * group, "batch-norm")):
-            pixels, _, *colours = (part[: total - done] for part in _on_device(crops, self._device))
+        for crops in self._pass(self._training_crops(batch_size=at_once * group, purpose="batch-norm")):
+            pixels, _, *colours = (part[: total - done] for part in _on_device(crops, self.device))
             yield self._training_transform(pixels, ColourChoices(*colours))
             done += len(pixels)
             tell(done)
@@ -83,23 +97,14 @@ class PhotoFeed:
                 return
 
     def advice(self) -> str | None:
-        return self.training.advice()
+        return self._stream.advice() if self._stream else None
 
     def close(self) -> None:
-        self.training.close()
+        if self._stream:
+            self._stream.close()
+        self._stream, self._last, self._choices = None, None, ()
 
-    def _training_crops(self, batch_size: int, purpose: str) -> TrainingCrops:
-        return TrainingCrops(
-            self._dataset.train,
-            self._settings,
-            batch_size=batch_size,
-            flip=self._recipe.augmentation.flip,
-            has_short_batches=self._recipe.epoch_end == "short_batch",
-            seed=self._seed,
-            purpose=purpose,
-        )
-
-    def _input_values(self, evaluation: Evaluation | None, *others: Evaluation) -> ChannelValues | Tensor:
+    def _input_values(self, evaluation: Evaluation, *others: Evaluation) -> ChannelValues | Tensor:
         """Return the recipe's values per channel, or else the mean image of the training images' central crops.
 
         Args:
@@ -107,15 +112,13 @@ class PhotoFeed:
         """
         if isinstance(self._recipe.input, ChannelValues):
             return self._recipe.input
-        if evaluation is None:
-            raise ValueError("a mean image has a scale")
         if evaluation not in self._means:
             told = self._progress("mean image, computed once")
             self._means |= mean_images(self._dataset, self._settings, (evaluation, *others), told)
         return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
-        return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self._device, layout=self._layout)
+        return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self.device, layout=self._layout)
 
     def _progress(self, what: str) -> Callable[[int], None]:
         """Return a function that is told how many training images a pass has read, and announces it now and then."""
@@ -132,9 +135,12 @@ class PhotoFeed:
 
         return tell
 
-    def _stream(self, source: CropSource) -> Iterator[Crops]:
+    def _open(self, source: CropSource, start: int, threads: int) -> CropStream:
+        return CropStream(source, start=start, threads=threads, pinned=self.device.type == "cuda")
+
+    def _pass(self, source: CropSource) -> Iterator[Crops]:
         """Yield the batches of a source; each is valid until the next."""
-        with CropStream(source, threads=processors(), pinned=self._device.type == "cuda") as stream:
+        with self._open(source, 0, processors()) as stream:
             for crops in stream:
                 self._between_batches()
                 yield crops
@@ -143,48 +149,6 @@ class PhotoFeed:
 def training_threads(device: torch.device) -> int:
     """Return the number of threads that make crops beside training."""
     return 1 if device.type == "cpu" else processors()  # a CPU has enough to do, and one thread is fast enough for it
-
-
-class PhotoBatches:
-    """The training batches of one run; see `data.feed.Batches`.
-
-    Args:
-        transform: Makes the net's input from crops.
-        threads: Number of threads that make crops.
-    """
-
-    def __init__(self, source: TrainingCrops, transform: ColourTransform, device: torch.device, threads: int) -> None:
-        self.device = device
-        self._source, self._transform, self._threads = source, transform, threads
-        self._stream: CropStream | None = None
-        self._last: int | None = None
-        self._choices: Choices = ()
-
-    def choices(self, iteration: int) -> Choices:
-        last, self._last = self._last, None  # in case that the batch cannot be made
-        if iteration != last:
-            if self._stream is None or last is None or iteration != last + 1:
-                self.close()
-                is_on_gpu = self.device.type == "cuda"
-                self._stream = CropStream(self._source, start=iteration, threads=self._threads, pinned=is_on_gpu)
-            self._choices = _on_device(next(self._stream), self.device)
-        self._last = iteration
-        return self._choices
-
-    def make(self, choices: Choices) -> Batch:
-        pixels, labels, *colours = choices
-        return Batch(self._transform(pixels, ColourChoices(*colours)), labels)
-
-    def schedule(self, iterations: int) -> None:  # noqa: ARG002
-        return None
-
-    def advice(self) -> str | None:
-        return self._stream.report().advice() if self._stream else None
-
-    def close(self) -> None:
-        if self._stream:
-            self._stream.close()
-        self._stream, self._last, self._choices = None, None, ()
 
 
 def _on_device(crops: Crops, device: torch.device) -> Choices:

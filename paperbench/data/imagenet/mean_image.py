@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paperbench.data.imagenet.batches import CentralCrops
+from paperbench.data.imagenet.batches import CentralCrops, read_and_decode
 from paperbench.data.imagenet.build import in_threads
 from paperbench.data.imagenet.draws import NO_WORDS
 from paperbench.data.imagenet.index import PhotoDataset
@@ -66,13 +66,14 @@ def mean_images(
 
 def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[int], None]) -> list[Tensor]:
     """Return the mean of each kind of crops of the same images."""
-    number = len(kinds[0].files)
+    total_images = len(kinds[0].files)
     sums, lock = [np.zeros((crops.crop, crops.crop, 3), np.int64) for crops in kinds], Lock()
 
     def add(first: int) -> int:
-        images = range(first, min(first + _AT_ONCE, number))
+        images = range(first, min(first + _AT_ONCE, total_images))
         parts = [np.zeros(total.shape, np.uint16) for total in sums]
-        for image in map(kinds[0].decoded, images):
+        for number in images:
+            image = read_and_decode(kinds[0].files, number, kinds[0].settings.decoder)
             for part, crops in zip(parts, kinds, strict=True):
                 part += crops.cropped(image, NO_WORDS)
         with lock:
@@ -80,9 +81,9 @@ def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[int], None
                 total += part
         return len(images)
 
-    for done in accumulate(in_threads(add, range(0, number, _AT_ONCE), processors())):
+    for done in accumulate(in_threads(add, range(0, total_images, _AT_ONCE), processors())):
         between_images(done)
-    return [torch.from_numpy((total / (255 * number)).astype(np.float32)) for total in sums]
+    return [torch.from_numpy((total / (255 * total_images)).astype(np.float32)) for total in sums]
 
 
 def _load(path: Path, crop: int) -> Tensor | None:

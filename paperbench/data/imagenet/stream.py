@@ -32,35 +32,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Names of glibc's malloc.h."""
 
 
-@dataclass(frozen=True)
-class StreamReport:
-    """How well a stream kept up with its consumer.
-
-    Attributes:
-        batches: Batches handed over.
-        seconds: Time that passed.
-        waited: Seconds of it in which the consumer waited for a batch.
-        worked: Seconds of processor time that the threads spent on crops.
-        threads: Number of threads.
-    """
-
-    batches: int
-    seconds: float
-    waited: float
-    worked: float
-    threads: int
-
-    def advice(self) -> str | None:
-        """Return what would feed a consumer that waits; None if it hardly does, or has just begun."""
-        if self.seconds < _LEAST_SECONDS or self.waited <= _STARVED * self.seconds:
-            return None
-        cores = math.ceil(self.worked / max(self.seconds - self.waited, 1e-9))
-        complaint = f"The images come too slowly: training waits {self.waited / self.seconds:.0%} of the time."
-        if cores > self.threads:
-            return f"{complaint} It would take {cores:,} cores instead of {self.threads}."
-        return f"{complaint} Their {self.threads} threads wait themselves: for the disk, or for other programs."
-
-
 @dataclass
 class _Batch:
     """A batch in the making.
@@ -127,7 +98,7 @@ class _Crew:
 
 
 class CropStream:
-    """Iterates over the batches of a source: those of `CropSource.crops`, whatever the number of threads.
+    """Iterates over the batches of a source: the same, whatever the number of threads.
 
     A batch is valid until the next one is asked for: then its pixels are overwritten. Whoever copies them to a device
     without waiting must wait for the copy before asking.
@@ -153,8 +124,8 @@ class CropStream:
         self._free = [torch.empty(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
         self._held: list[Tensor] = []
         self._pending: deque[_Batch] = deque()
-        self._batches, self._waited = 0, 0.0
-        self._reported = 0, time.perf_counter(), 0.0, 0.0
+        self._waited = 0.0
+        self._reported = time.perf_counter(), 0.0, 0.0
         _keep_freed_memory()
         self._crew = _Crew(source, threads)
         self._dismiss = weakref.finalize(self, self._crew.dismiss)
@@ -191,7 +162,6 @@ class CropStream:
         self._held = [batch.buffer]
         if batch.errors:
             raise batch.errors[min(batch.errors)]
-        self._batches += 1
         self._waited += time.perf_counter() - began
         return self._source.assemble(batch.plan, batch.pixels)
 
@@ -201,12 +171,20 @@ class CropStream:
         self._pending.clear()
         self._free.clear()
 
-    def report(self) -> StreamReport:
-        """Return how well the stream kept up since the last report, or since it was created."""
-        now = self._batches, time.perf_counter(), self._waited, self._crew.worked
-        before, self._reported = self._reported, now
-        batches, seconds, waited, worked = (new - old for new, old in zip(now, before, strict=True))
-        return StreamReport(int(batches), seconds, waited, worked, len(self._crew.threads))
+    def advice(self) -> str | None:
+        """Return what would feed a consumer that waits; None if it hardly does, or for less than a minute so far."""
+        return _advice(*self._since_last(), len(self._crew.threads))
+
+    def _since_last(self) -> tuple[float, float, float]:
+        """Return the seconds, those that the consumer waited, and the threads' processor time since the last call.
+
+        Less than a minute is counted again at the next call: a fast training asks several times a minute.
+        """
+        now = time.perf_counter(), self._waited, self._crew.worked
+        seconds, waited, worked = (new - old for new, old in zip(now, self._reported, strict=True))
+        if seconds >= _LEAST_SECONDS:
+            self._reported = now
+        return seconds, waited, worked
 
     def _plan_batches(self) -> None:
         """Order the crops of as many batches as there are free buffers."""
@@ -217,6 +195,16 @@ class CropStream:
             for row in range(batch.missing):
                 self._crew.tasks.put((batch, row))
             self._next += 1
+
+
+def _advice(seconds: float, waited: float, worked: float, threads: int) -> str | None:
+    if seconds < _LEAST_SECONDS or waited <= _STARVED * seconds:
+        return None
+    cores = math.ceil(worked / max(seconds - waited, 1e-9))
+    complaint = f"The images come too slowly: training waits {waited / seconds:.0%} of the time."
+    if cores > threads:
+        return f"{complaint} It would take {cores:,} cores instead of {threads}."
+    return f"{complaint} Their {threads} threads wait themselves: for the disk, or for other programs."
 
 
 def processors() -> int:

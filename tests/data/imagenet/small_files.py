@@ -7,9 +7,11 @@ import io
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from paperbench.data.imagenet.batches import Crops, CropSource
 from paperbench.data.imagenet.index import ImageFiles
 from paperbench.specs.recipe import Photographs, Recipe
 from paperbench.specs.yaml_file import read_yaml
@@ -53,3 +55,12 @@ def image_files(directory: Path, data: list[bytes]) -> ImageFiles:
         offsets=np.zeros(len(data), np.int64),
         lengths=np.array([len(one) for one in data]),
     )
+
+
+def crops_of(source: CropSource, number: int) -> Crops:
+    """A batch, made crop by crop."""
+    plan = source.plan(number)
+    pixels = np.empty((len(plan.images), source.crop, source.crop, 3), np.uint8)
+    for row in range(len(pixels)):
+        source.render(plan, row, pixels[row])
+    return source.assemble(plan, torch.from_numpy(pixels))

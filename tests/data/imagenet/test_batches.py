@@ -16,7 +16,7 @@ from paperbench.data.imagenet.index import ImageFiles
 from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 from tests.data.imagenet import reference
-from tests.data.imagenet.small_files import DAGGER, SCALE, image_files, photographs, settings_of
+from tests.data.imagenet.small_files import DAGGER, SCALE, crops_of, image_files, photographs, settings_of
 
 COUNT = 23
 
@@ -94,7 +94,7 @@ def test_imagenet_epoch_of_the_dagger_ends_with_143_images(files: ImageFiles) ->
 def test_input_is_that_of_the_reference(files: ImageFiles, data: list[bytes], recipe: Recipe) -> None:
     """From the file's bytes to the net's input; grey levels are rounded once (dagger) or twice (scale)."""
     source, number = crops(files, recipe), 2
-    batch = source.crops(number)
+    batch = crops_of(source, number)
     mean: ChannelValues | torch.Tensor = (
         recipe.input if isinstance(recipe.input, ChannelValues) else torch.rand(224, 224, 3)
     )
@@ -116,9 +116,9 @@ def test_input_is_that_of_the_reference(files: ImageFiles, data: list[bytes], re
 @pytest.mark.parametrize("recipe", [SCALE, DAGGER], ids=["scale", "dagger"])
 def test_batch_is_a_function_of_seed_and_number(files: ImageFiles, recipe: Recipe) -> None:
     forwards, backwards = crops(files, recipe), crops(files, recipe)
-    in_order = {number: forwards.crops(number) for number in range(4)}
+    in_order = {number: crops_of(forwards, number) for number in range(4)}
     for number in (3, 0, 2):
-        again = backwards.crops(number)
+        again = crops_of(backwards, number)
         assert torch.equal(again.pixels, in_order[number].pixels)
         assert torch.equal(again.labels, in_order[number].labels)
         assert again.colours is not None
@@ -131,7 +131,7 @@ def test_batch_is_a_function_of_seed_and_number(files: ImageFiles, recipe: Recip
 
 def test_central_crops_are_all_images_in_order(files: ImageFiles, data: list[bytes]) -> None:
     source = CentralCrops(files, settings_of(DAGGER), Evaluation(64, 80), batch_size=10)
-    batches = [source.crops(number) for number in range(len(source))]
+    batches = [crops_of(source, number) for number in range(3)]
     assert [len(batch.pixels) for batch in batches] == [10, 10, 3]
     assert all(batch.colours is None for batch in batches)
     assert torch.cat([batch.labels for batch in batches]).tolist() == files.labels.tolist()
@@ -153,4 +153,4 @@ def test_damaged_image_is_named(tmp_path: Path, data: list[bytes]) -> None:
     files = image_files(tmp_path, [data[0], data[1][:-100]])
     source = CentralCrops(files, settings_of(SCALE), Evaluation(64, 80), batch_size=10)
     with pytest.raises(PaperbenchError, match=r"1.jpg: the image at byte 0 is not a complete JPEG or PNG"):
-        source.crops(0)
+        crops_of(source, 0)

@@ -17,7 +17,7 @@ from paperbench.data.feed import make_feed
 from paperbench.data.imagenet.crops import central_view, random_view, render
 from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
-from paperbench.errors import DataError
+from paperbench.errors import DataError, PaperbenchError
 from paperbench.runs.limits import Interrupted
 from paperbench.specs.recipe import BatchNormSettings, ChannelValues, Evaluation, Recipe
 from paperbench.training.evaluation import no_interrupt
@@ -110,7 +110,7 @@ def assert_input(found: torch.Tensor, expected: list[np.ndarray]) -> None:
 def test_training_batches_are_those_of_the_loop_after_any_jump(dataset: PhotoDataset, recipe: Recipe) -> None:
     feed = feed_of(dataset, recipe)
     for iteration in (0, 1, 2, 2, 3, 8, 0, 5):  # the third batch ends an epoch, or is the first of two
-        batch = feed.training.make(feed.training.choices(iteration))
+        batch = feed.make(feed.choices(iteration))
         images, labels = zip(
             *(training_image(dataset, recipe, "training", *place) for place in places(recipe, iteration)), strict=True
         )
@@ -123,9 +123,9 @@ def test_asking_twice_for_a_batch_reads_its_images_once(
     dataset: PhotoDataset, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = feed_of(dataset, recipe)
-    first = feed.training.choices(0)
+    first = feed.choices(0)
     monkeypatch.setattr(ImageFiles, "read", None)
-    assert all(map(torch.equal, feed.training.choices(0), first))
+    assert all(map(torch.equal, feed.choices(0), first))
     feed.close()
 
 
@@ -169,18 +169,18 @@ def crop_threads() -> int:
 
 def test_closed_feed_has_no_threads_and_can_go_on(dataset: PhotoDataset, recipe: Recipe) -> None:
     feed = feed_of(dataset, recipe)
-    feed.training.choices(0)
-    expected = [part.clone() for part in feed.training.choices(1)]
+    feed.choices(0)
+    expected = [part.clone() for part in feed.choices(1)]
     assert crop_threads() == 1
     feed.close()
     assert crop_threads() == 0
-    assert all(map(torch.equal, feed.training.choices(1), expected))
+    assert all(map(torch.equal, feed.choices(1), expected))
     feed.close()
 
 
 def test_feed_that_nobody_uses_has_no_threads(dataset: PhotoDataset, recipe: Recipe) -> None:
     feed = feed_of(dataset, recipe)
-    feed.training.choices(0)
+    feed.choices(0)
     del feed
     gc.collect()
     assert crop_threads() == 0
@@ -204,7 +204,7 @@ def test_interrupted_pass_leaves_no_threads(dataset: PhotoDataset, recipe: Recip
 def lost_from(feed: PhotoFeed, iteration: int) -> int:
     """Return the first iteration from this one on whose images cannot be read."""
     try:
-        feed.training.choices(iteration)
+        feed.choices(iteration)
     except DataError:
         return iteration
     return lost_from(feed, iteration + 1)
@@ -212,17 +212,26 @@ def lost_from(feed: PhotoFeed, iteration: int) -> int:
 
 def test_batch_with_a_lost_image_can_be_made_once_it_is_back(dataset: PhotoDataset, recipe: Recipe) -> None:
     other, feed = feed_of(dataset, recipe), feed_of(dataset, recipe)
-    feed.training.choices(0)
+    feed.choices(0)
     root, away = dataset.train.root, dataset.train.root.with_name("away")
     root.rename(away)
     lost = lost_from(feed, 1)  # the next ones may have been made
     assert lost_from(feed, lost) == lost
     away.rename(root)
-    assert all(map(torch.equal, feed.training.choices(lost), other.training.choices(lost)))
+    assert all(map(torch.equal, feed.choices(lost), other.choices(lost)))
     feed.close()
     other.close()
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_data_without_training_or_test_images_are_refused_at_once(
+    dataset: PhotoDataset, recipe: Recipe, part: str
+) -> None:
+    none = dataset.train.select(np.arange(0))
+    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
+        feed_of(replace(dataset, **{part: none}), recipe).choices(0)
+
+
 def test_seeds_have_other_batches(dataset: PhotoDataset, recipe: Recipe) -> None:
-    batches = [feed_of(dataset, recipe, seed=seed).training.choices(0) for seed in range(3)]
+    batches = [feed_of(dataset, recipe, seed=seed).choices(0) for seed in range(3)]
     assert not any(torch.equal(one[0], other[0]) for one, other in pairwise(batches))

@@ -24,6 +24,7 @@ from tests.data.imagenet.miniature import (
     write_parquet,
     write_shards,
 )
+from tests.data.imagenet.small_files import crops_of
 
 SCALE = Photographs(decoder="pillow", interpolation="bilinear", crop=48, shorter_side=(53, 100), mean_image_scale=53)
 AREA = Photographs(
@@ -64,8 +65,8 @@ def batches(dataset: PhotoDataset) -> Iterator[tuple[bytes, list[int], bytes]]:
     ]
     sources += [CentralCrops(part, SCALE, Evaluation(48, 53), batch_size=8) for part in (dataset.train, dataset.test)]
     for source in sources:
-        for number in range(len(source) if isinstance(source, CentralCrops) else 6):
-            pixels, labels, colours = source.crops(number)
+        for number in range(-(-len(source.files) // 8) if isinstance(source, CentralCrops) else 6):
+            pixels, labels, colours = crops_of(source, number)
             chosen = b"".join(choice.numpy().tobytes() for choice in colours or ())
             yield pixels.numpy().tobytes(), labels.tolist(), chosen
 

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from paperbench.data.imagenet import mean_image
 from paperbench.data.imagenet.batches import CentralCrops, CropSource
+from paperbench.data.imagenet.batches import read_and_decode as read
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.errors import DataError, PaperbenchError
 from paperbench.runs.limits import Interrupted
 from paperbench.specs.recipe import Evaluation, Photographs
-from tests.data.imagenet.small_files import image_files, photographs
+from tests.data.imagenet.small_files import crops_of, image_files, photographs
 
 COUNT = 11
 SETTINGS = Photographs("pillow", "bilinear", 24, shorter_side=(32, 48), mean_image_scale=32)
@@ -47,14 +49,13 @@ def means(
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the images that are decoded."""
     numbers: list[int] = []
-    original = CropSource.decoded
-    monkeypatch.setattr(CropSource, "decoded", lambda source, n: (numbers.append(n), original(source, n))[1])
+    monkeypatch.setattr(mean_image, "read_and_decode", lambda files, n, *_: (numbers.append(n), read(files, n))[1])
     return numbers
 
 
 def test_mean_images_are_exact(dataset: PhotoDataset) -> None:
     for evaluation, found in zip((SMALL, LARGE), means(dataset, SMALL, LARGE), strict=True):
-        crops = CentralCrops(dataset.train, SETTINGS, evaluation, batch_size=COUNT).crops(0).pixels.tolist()
+        crops = crops_of(CentralCrops(dataset.train, SETTINGS, evaluation, batch_size=COUNT), 0).pixels.tolist()
         assert (found.shape, found.dtype) == ((evaluation.crop, evaluation.crop, 3), torch.float32)
         for y, x, channel in ((0, 0, 0), (23, 23, 2), (7, 11, 1)):
             exact = math.fsum(crop[y][x][channel] for crop in crops) / (255 * COUNT)
@@ -62,7 +63,7 @@ def test_mean_images_are_exact(dataset: PhotoDataset) -> None:
 
 
 def test_white_images_have_a_white_mean(dataset: PhotoDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CropSource, "decoded", lambda *_: None)
+    monkeypatch.setattr(mean_image, "read_and_decode", lambda *_: None)
     monkeypatch.setattr(CropSource, "cropped", lambda *_: np.full((24, 24, 3), 255, np.uint8))
     many = replace(dataset, train=replace(dataset.train, labels=np.zeros(2**16 // 255 + 1, np.int64)))
     assert means(many)[0].eq(1).all()

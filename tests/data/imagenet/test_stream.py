@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -19,10 +18,10 @@ import torch
 
 from paperbench.data.imagenet.batches import BatchPlan, CentralCrops, Crops, CropSource, TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles
-from paperbench.data.imagenet.stream import CropStream, StreamReport
+from paperbench.data.imagenet.stream import CropStream, _advice
 from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Evaluation, Photographs
-from tests.data.imagenet.small_files import image_files, photographs
+from tests.data.imagenet.small_files import crops_of, image_files, photographs
 
 SETTINGS = Photographs(decoder="pillow", interpolation="bilinear", crop=16, shorter_side=(20, 30))
 IMAGES = 11
@@ -77,7 +76,7 @@ def test_batches_depend_only_on_their_number(
     threads: int, ahead: int, start: int, has_short_batches: bool, files: ImageFiles
 ) -> None:
     source = training_crops(files, has_short_batches=has_short_batches)
-    expected = [values_of(source.crops(number)) for number in range(start, start + 6)]
+    expected = [values_of(crops_of(source, number)) for number in range(start, start + 6)]
     with CropStream(source, start=start, threads=threads, ahead=ahead) as stream:
         assert [values_of(crops) for crops in islice(stream, 6)] == expected
 
@@ -86,7 +85,7 @@ def test_batches_depend_only_on_their_number(
 @pytest.mark.parametrize("start", [0, 2, 3])
 def test_central_crops_end_after_the_last_image(threads: int, start: int, files: ImageFiles) -> None:
     source = CentralCrops(files, SETTINGS, Evaluation(crop=16, scale=20), batch_size=4)
-    expected = [values_of(source.crops(number)) for number in range(start, 3)]
+    expected = [values_of(crops_of(source, number)) for number in range(start, 3)]
     with CropStream(source, start=start, threads=threads) as stream:
         assert [values_of(crops) for crops in stream] == expected
 
@@ -97,7 +96,7 @@ def test_batch_stays_as_it_is_until_the_next_is_asked_for(files: ImageFiles) -> 
         for number in range(4):
             crops = next(stream)
             time.sleep(0.02)  # in which the threads make what they can
-            assert values_of(crops) == values_of(source.crops(number))
+            assert values_of(crops) == values_of(crops_of(source, number))
 
 
 def change_image(path: Path) -> None:
@@ -216,10 +215,6 @@ def test_python_exits_at_once_though_a_stream_was_not_closed(sent: signal.Signal
     assert "Fatal" not in errors
 
 
-def report(waited: float, worked: float) -> StreamReport:
-    return StreamReport(batches=10, seconds=100.0, waited=waited, worked=worked, threads=4)
-
-
 @pytest.mark.parametrize(
     ("waited", "worked", "advice"),
     [
@@ -232,17 +227,14 @@ def report(waited: float, worked: float) -> StreamReport:
 def test_starved_consumer_is_told_the_cores_that_would_feed_it(
     waited: float, worked: float, advice: str | None
 ) -> None:
-    found = report(waited, worked).advice()
+    found = _advice(100.0, waited, worked, 4)
     assert found == advice if advice is None else advice in (found or "")
+    assert _advice(59.0, waited, worked, 4) is None, "the first minute says little"
 
 
-def test_first_minute_gives_no_advice() -> None:
-    starved = report(waited=30.0, worked=650.0)
-    assert starved.advice()
-    assert replace(starved, seconds=59.0).advice() is None
+def test_waiting_and_work_are_counted_since_the_last_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paperbench.data.imagenet.stream._LEAST_SECONDS", 0.0)
 
-
-def test_report_counts_waiting_and_work_since_the_last() -> None:
     def spin() -> None:
         end = time.thread_time() + 0.001
         while time.thread_time() < end:
@@ -250,13 +242,21 @@ def test_report_counts_waiting_and_work_since_the_last() -> None:
 
     with CropStream(PacedCrops(spin), threads=2, ahead=1) as stream:
         list(islice(stream, 3))
-        first = stream.report()
+        seconds, waited, worked = stream._since_last()
         list(islice(stream, 2))
-        second = stream.report()
-    assert (first.batches, second.batches, first.threads) == (3, 2, 2)
-    assert first.worked >= 3 * 50 * 0.001
-    assert 0.5 * first.seconds < first.waited <= first.seconds  # this consumer does nothing else
-    assert second.worked < first.worked + second.batches * 50 * 0.001
+        *_, worked_again = stream._since_last()
+    assert worked >= 3 * 50 * 0.001
+    assert 0.5 * seconds < waited <= seconds  # this consumer does nothing else
+    assert worked_again < worked + 2 * 50 * 0.001
+
+
+def test_less_than_a_minute_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast training has several log lines a minute."""
+    with CropStream(PacedCrops(lambda: None), threads=1) as stream:
+        clock = time.perf_counter
+        for minutes, counted in ((0.4, 24), (0.8, 48), (1.2, 72), (1.6, 24)):
+            monkeypatch.setattr(time, "perf_counter", lambda minutes=minutes: clock() + 60 * minutes)
+            assert stream._since_last()[0] == pytest.approx(counted, abs=5)
 
 
 @pytest.mark.gpu
@@ -265,4 +265,4 @@ def test_pinned_batches_are_the_same(files: ImageFiles) -> None:
     with CropStream(source, threads=2, pinned=True) as stream:
         crops = next(stream)
         assert crops.pixels.is_pinned()
-        assert values_of(crops) == values_of(source.crops(0))
+        assert values_of(crops) == values_of(crops_of(source, 0))
