@@ -343,9 +343,8 @@ class Plan:
             PaperbenchError: An image cannot be read, or the memory is not sufficient.
         """
         from paperbench.bench.cost import estimate
-        from paperbench.runs.limits import Limits
 
-        return estimate(self.remaining, self.device, Limits(self.stop_at), only_if_long=only_if_long)
+        return estimate(self.remaining, self.device, only_if_long=only_if_long)
 
     def listing(self, cost: Cost | None = None) -> str:
         """List the runs, and how long the remaining ones take if `cost` is given."""

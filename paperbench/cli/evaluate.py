@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paperbench.catalogue import DATASETS
 from paperbench.cli.arguments import add_shared, positive_int
 from paperbench.cli.record import enter, make_result, one_cell, one_setting
-from paperbench.errors import PaperbenchError, one_line
+from paperbench.errors import PaperbenchError, count, one_line
 
 if TYPE_CHECKING:
     from paperbench.runs.evaluate import Candidate
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shared(parser, "--data", "--device")
     parser.add_argument(
-        "--precision", metavar="P", help="fp32, tf32, bf16 or bf16-fp32-stream (default: the training's, if known)"
+        "--precision", metavar="P", help="fp32, tf32, bf16 or bf16-fp32-stream (default: the run's, else tf32 or fp32)"
     )
     parser.add_argument("--crop", type=positive_int, metavar="C", help="side of the central crop of photographs")
     parser.add_argument("--scale", type=positive_int, metavar="S", help="length of their shorter side before the crop")
@@ -72,6 +72,7 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError("Give --crop and --scale together.")
     if args.record is None and (args.seed is not None or args.source or args.setting):
         raise PaperbenchError("--seed, --source and --setting need --record TABLE CELL.")
+    args.table, args.cell = args.record or (None, None)
     wait_without_spinning()
     from paperbench.runs.evaluate import prepare
     from paperbench.specs.recipe import Evaluation
@@ -93,16 +94,17 @@ def execute(args: argparse.Namespace) -> int:
     )
     if args.record:
         _external(args, candidate, None)  # what is wrong with it need not wait for the test
-    for name, text in candidate.describe().items():
-        _print(name, text)
-    began = time.monotonic()
+    _print("net", candidate.name)
+    _print("input", candidate.inputs)
+    data = candidate.dataset
+    status = "" if data.canonical or data.unverified else "; not the data of the paper"
+    _print("data", f"{data.name}: {count(data.num_test, 'test image')}{status}")
     tested = candidate.test()
-    seconds = time.monotonic() - began
     for evaluation, one in zip(candidate.evaluations, tested, strict=True):
         errors = f"top-1 error {one.error:.3f} %, top-5 error {one.top5_error:.3f} %, loss {one.loss:.6g}"
         _print("tested", f"{evaluation}: {errors}" if evaluation else errors)
-    _print("on", f"{candidate.device}, {candidate.precision}, in {seconds:,.1f} s")
-    if candidate.is_chance(tested[0]):
+    _print("on", f"{candidate.device}, {candidate.precision}")
+    if tested[0].error > 100 - 200 / DATASETS[data.key].num_classes:
         order = "" if candidate.net else " The net may count the classes in another order."
         _print("remark", f"this is hardly better than chance.{order}")
     if args.record:
@@ -124,26 +126,20 @@ def _external(
     """
     from paperbench.specs.table import find_spec_root, load_table
 
-    args.table, args.cell = args.record
     table = load_table(args.table, find_spec_root(args.tables))
     cell = one_cell(table, args.cell)
     setting, paper = one_setting(cell, args.setting), table.profiles.named("paper")
     evaluation, net = table.evaluation_in(paper, cell), cell.net_in(paper, setting)
     if args.seed is None or not args.source:
         raise PaperbenchError("--record needs --seed and --source.")
-    problem = None
-    if candidate.dataset.key != cell.dataset:
-        problem = f"its data set is {cell.dataset}, not {candidate.dataset.key}. Name another cell, or --dataset."
-    elif not candidate.data.is_comparable:
-        problem = f"{candidate.dataset.name} is not the data of the paper."
-    elif candidate.net not in (None, net):
-        problem = f"its net is another than {candidate.name}. Name another cell."
-    elif evaluation not in candidate.evaluations:
-        problem = f"it is tested on a {evaluation}. Choose that with --crop and --scale."
-    if problem:
-        raise PaperbenchError(f"Nothing can be recorded for {table.id} {cell.id}: {problem}")
-    error = 0.0
+    data, is_test = candidate.dataset, candidate.net in (None, net) and evaluation in candidate.evaluations
+    if not (is_test and data.key == cell.dataset and (data.canonical or data.unverified)):
+        raise PaperbenchError(
+            f"Nothing can be recorded for {table.id} {cell.id}: this is another net, data set or test. The cell is for "
+            f"{setting.reference} on the original {cell.dataset}, tested on {evaluation or 'whole images'}."
+        )
+    metric = 0.0
     if tested:
-        metrics = tested[candidate.evaluations.index(evaluation)]
-        error = metrics.error if cell.column.metric == "top1" else metrics.top5_error
-    return make_result(args, table, cell, setting, error)
+        one = tested[candidate.evaluations.index(evaluation)]
+        metric = one.error if cell.column.metric == "top1" else one.top5_error
+    return make_result(args, table, cell, setting, metric)

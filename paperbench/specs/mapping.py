@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from paperbench.specs.experiment import DatasetName
 from paperbench.specs.recipe import ChannelValues
 from paperbench.specs.table import find_spec_root
 from paperbench.specs.table_files import read_named
-from paperbench.typed import Line, Problem, Text, raise_problems, typed
+from paperbench.typed import Line, Text, typed
 
 
 @typed
@@ -38,14 +38,11 @@ class StateMapping:
     shortcut_padding: Literal["end", "both"] = "end"
 
     def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
-        for number, (pattern, replacement) in enumerate(self.names):
+        for pattern, replacement in self.names:
             try:
                 re.sub(f"{pattern}|", replacement, "")
             except re.error as error:
-                yield Problem(("names", number), f"is no regular expression with its replacement: {error}.")
+                raise ValueError(f"{pattern!r} is no regular expression with its replacement: {error}.") from error
 
     def renamed(self, name: str) -> str:
         """Return the name of a tensor in our net."""
