@@ -284,6 +284,16 @@ def test_error_on_other_data_is_not_recorded(theirs: Theirs, tested: Run, data: 
     assert "Nothing can be recorded for table2 original/resnet110" in " ".join(err.split())
 
 
+def test_error_on_another_crop_is_not_recorded(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = dataclasses.replace(load_photos(), key="imagenet", canonical=True)
+    monkeypatch.setattr(module, "load_dataset", lambda *_: images)
+    torch.save(torchvision.models.squeezenet1_1().state_dict(), "net.pth")
+    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu")
+    code, out, err = tested(*net, "--record", "table5", "original_resnet152/top1", *ENTRY)
+    assert (code, out) == (2, "")
+    assert "tested on 320x320 crop" in " ".join(err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
