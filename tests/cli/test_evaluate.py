@@ -294,6 +294,14 @@ def test_error_on_another_crop_is_not_recorded(tested: Run, monkeypatch: pytest.
     assert "tested on 320x320 crop" in " ".join(err.split())
 
 
+def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None) -> None:
+    torch.save(torchvision.models.squeezenet1_1(num_classes=10).state_dict(), "net.pth")
+    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu", "--dataset", "cifar10")
+    code, out, err = tested(*net, "--record", "table4", "resnet164/cifar100", *ENTRY)
+    assert (code, out) == (2, "")
+    assert "on the original cifar100" in " ".join(err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
