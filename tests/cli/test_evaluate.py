@@ -284,6 +284,30 @@ def test_error_on_other_data_is_not_recorded(theirs: Theirs, tested: Run, data: 
     assert "Nothing can be recorded for table2 original/resnet110" in " ".join(err.split())
 
 
+def test_cells_error_is_recorded_if_the_crop_is_the_cells(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = dataclasses.replace(load_photos(), key="imagenet", canonical=True)
+    monkeypatch.setattr(module, "load_dataset", lambda *_: images)
+    model: Any = torchvision.models.squeezenet1_1()
+    model.classifier[1].bias.data[:5] = torch.tensor([900.0, 800.0, 700.0, 600.0, 500.0])
+    torch.save(model.state_dict(), "net.pth")
+    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu")
+    code, out, err = tested(*net, "--record", "table5", "original_resnet152/top1", *ENTRY)
+    assert (code, out) == (2, "")
+    assert "tested on 320x320 crop" in " ".join(err.split())
+    code, out, _ = tested(*net, "--record", "table5", "original_resnet152_224/top5", *ENTRY)
+    ((result,), _) = read_externals(Path("results"))
+    assert code == 0
+    assert result.error == pytest.approx(numbers(out)[1], abs=1e-3) != pytest.approx(numbers(out)[0], abs=1e-3)
+
+
+def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None) -> None:
+    torch.save(torchvision.models.squeezenet1_1(num_classes=10).state_dict(), "net.pth")
+    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu", "--dataset", "cifar10")
+    code, out, err = tested(*net, "--record", "table4", "resnet164/cifar100", *ENTRY)
+    assert (code, out) == (2, "")
+    assert "on the original cifar100" in " ".join(err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
