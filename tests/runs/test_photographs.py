@@ -160,6 +160,19 @@ def test_training_that_waits_for_images_says_so_once(
     assert train(run, tmp_path, stop_at=3 * run.recipe.monitoring.log_every)[1].warnings == ["second"]
 
 
+def test_run_paused_after_a_short_batch_continues(run: PlannedRun, tmp_path: Path) -> None:
+    """Before the next history line; 48 images are four batches of ten and one of eight."""
+    changes: dict[str, Any] = {
+        "batch_size": 10,
+        "epoch_end": "short_batch",
+        "batch_norm": replace(run.recipe.batch_norm, group=2),
+        "monitoring": replace(run.recipe.monitoring, log_every=6),
+    }
+    short = replace(run, recipe=replace(run.recipe, **changes))
+    train(short, tmp_path, stop_at=5)
+    assert train(short, tmp_path, stop_at=6)[1].steps == [6]
+
+
 def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tmp_path: Path) -> None:
     back = move(images)
     with pytest.raises(DataError, match=f"{images}.* cannot be read: No such file or directory"):
