@@ -89,8 +89,7 @@ class FakeGpu(TorchDispatchMode):
             self.arriving.update((id(tensor), tensor) for tensor in results)
             self.unrecorded.update(self.arriving)
         # an empty tensor is no work: torch 2.11 makes one on the host for each recomputed unit
-        devices |= {tensor.device for tensor in results if tensor.numel()}
-        if self._capturing and not devices <= {CUDA}:
+        if self._capturing and any(tensor.device != CUDA and tensor.numel() for tensor in [*tensors, *results]):
             raise CaptureError(f"{function} works on the host during the capture")
         return output
 
