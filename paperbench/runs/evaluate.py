@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from paperbench.catalogue import DATASETS, Net, resolve
 from paperbench.data.dataset import ImageDataset, Pixels
 from paperbench.data.imagenet.batches import CentralCrops
+from paperbench.data.imagenet.build import watched
 from paperbench.data.imagenet.draws import Words
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.stream import CropStream, processors
@@ -267,5 +269,8 @@ def _batches(images: Images, how: Preprocessing, batch_size: int, device: torch.
         yield from map(batch, *parts)
     else:
         with CropStream(_Crops(images, how, batch_size), threads=processors()) as stream:
-            for crops in stream:
+            shown = watched(
+                stream, sys.stderr, "testing", "images", lambda crops: len(crops.labels), total=images.num_test
+            )
+            for crops in shown:
                 yield batch(crops.pixels, crops.labels)

@@ -103,8 +103,11 @@ def load_state(
     Raises:
         PaperbenchError: They do not fit, or the net has no option A whose channels could be in another order.
     """
+    renamed = {mapping.renamed(name) if mapping else name: value for name, value in tensors.items()}
+    if mapping and len(renamed) < len(tensors):
+        raise PaperbenchError(f"Mapping {mapping.mapping} gives several tensors of {file} one name. Correct its names.")
     try:
-        model.load_state_dict({mapping.renamed(name) if mapping else name: value for name, value in tensors.items()})
+        model.load_state_dict(renamed)
     except Exception as error:  # of a net of another library
         text = " ".join(str(error).split())[:400]
         raise PaperbenchError(

@@ -163,6 +163,9 @@ def test_mapping_that_does_not_fit_names_the_tensors() -> None:
     net = ResidualNet(resolve("original_resnet20", depth=14))
     with pytest.raises(PaperbenchError, match=r"theirs.th does not fit the net .*stages.1.0.residual.downsample.0"):
         load_state(net, weights, file, load_mapping("akamaster"))
+    several = replace(load_mapping("akamaster"), names=((".*", "fc.weight"),))
+    with pytest.raises(PaperbenchError, match=r"gives several tensors of theirs.th one name"):
+        load_state(net, weights, file, several)
     projected = ResidualNet(resolve("original_resnet20", depth=14, shortcut_option="B"))
     both = replace(load_mapping("chenyaofo"), shortcut_padding="both")
     with pytest.raises(PaperbenchError, match="is for nets whose shortcuts are padded"):
