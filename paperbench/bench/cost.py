@@ -42,13 +42,15 @@ class Cost:
     measured: str
 
     def __str__(self) -> str:
-        return f"about {duration(sum(self.seconds.values()))}, going by {self.measured}."
+        return f"about {duration(sum(self.seconds.values()))} for the training steps, going by {self.measured}."
 
 
 def estimate(
     to_do: Sequence[tuple[PlannedRun, int]], device: torch.device, *, only_if_long: bool = False
 ) -> Cost | None:
-    """Estimate how long runs on photographs train. Tests and passes over the images add some percent in the paper's.
+    """Estimate how long the training steps of runs on photographs take.
+
+    Tests, mean images and the averaging of BN statistics are left out: a few percent of a run of the paper.
 
     One step of the net with the fewest multiply-adds is measured, with the eager engine; those of other nets are in
     proportion. Every image of a step takes the time of the net or of the loader, whichever is longer.

@@ -81,7 +81,7 @@ def make_feed(
 
     Args:
         between_batches: Called regularly in passes over photographs; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
+        announce: Called with the progress of long passes over the training images, in words.
 
     Raises:
         PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image

@@ -53,7 +53,7 @@ class Trainer:
         compile_options: Further arguments of `compile_units`.
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         between_batches: Called regularly while the data are prepared; may raise to abort.
-        announce: Is told how far a long pass over the training images is.
+        announce: Called with the progress of long passes over the training images, in words.
 
     Attributes:
         model: The net as a module.

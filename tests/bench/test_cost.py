@@ -42,7 +42,7 @@ def test_slow_loader_takes_its_crops(plan: api.Plan, monkeypatch: pytest.MonkeyP
 
 def test_years_are_said_and_short_runs_can_be_left_out(plan: api.Plan) -> None:
     text = str(estimate(plan.remaining, CPU))
-    assert " years, going by one step of original_resnet101 on cpu (" in text
+    assert " years for the training steps, going by one step of original_resnet101 on cpu (" in text
     short = [(run, 1) for run, _ in plan.remaining]
     assert estimate(short, CPU, only_if_long=True) is None
 

@@ -121,7 +121,7 @@ class PhotoFeed:
         return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self.device, layout=self._layout)
 
     def _progress(self, what: str) -> Callable[[int], None]:
-        """Return a function that is told how many training images a pass has read, and announces it now and then."""
+        """Return a function that takes the number of training images read so far, and announces it now and then."""
         began, next_at, total = time.monotonic(), _SECONDS_TO_FIRST, len(self._dataset.train)
 
         def tell(done: int) -> None:
