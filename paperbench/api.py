@@ -34,6 +34,7 @@ from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError, count, duration, nearest, one_line, shorten
 from paperbench.report import FORMATS, Format
+from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
@@ -88,6 +89,21 @@ class JudgedTable:
             if compared.cell.id == cell_id:
                 return compared
         raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [c.cell.id for c in self.cells])}")
+
+    def curves(self) -> tuple[Curve, ...]:
+        """Return the training curves of every net with runs."""
+        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history()))
+
+    def panels(self, figure: str | None = None) -> list[CurvePanel]:
+        """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".
+
+        Raises:
+            PaperbenchError: The table has no such figure.
+        """
+        figures = {one.id: one for one in self.comparison.table.experiment.figures}
+        if figure is not None and figure not in figures:
+            raise PaperbenchError(f"{self.comparison.table.id} has no figure {figure!r}. {nearest(figure, figures)}")
+        return panels_of(self.curves(), self.comparison, figures[figure] if figure else None)
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
         """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""

@@ -154,6 +154,46 @@ class Row:
 
 
 @typed
+class DrawnUnit:
+    """A drawing of residual units in a figure.
+
+    Attributes:
+        net: The net whose inner unit is drawn.
+        form: "unit": one unit. "chain": several in a row. "asymmetric": a chain of pre-activation units with the
+            borders after each activation of the residual path, as in Fig. 5(b), and not after each addition.
+    """
+
+    title: Line
+    net: Line
+    form: Literal["unit", "chain", "asymmetric"] = "unit"
+
+    def __post_init__(self) -> None:
+        resolve(self.net)
+
+
+@typed
+class Panel:
+    """A panel with the training curves of some cells.
+
+    Attributes:
+        cells: Ids "row/column".
+    """
+
+    title: Line
+    cells: Annotated[tuple[Line, ...], Field(min_length=1)]
+
+
+@typed
+class Figure:
+    """A figure of the paper: units, then panels with curves."""
+
+    id: Id
+    title: Line
+    units: tuple[DrawnUnit, ...] = ()
+    panels: tuple[Panel, ...] = ()
+
+
+@typed
 class Experiment:
     """The file experiments/<table>.yaml.
 
@@ -163,6 +203,8 @@ class Experiment:
         case: Heading of the row titles.
         labels: Headings of the paper's further columns, with their position relative to the results.
         precision: Default precision of the runs; None means the device's default.
+        figures: The paper's figures of these nets.
+        panels: Whether the curves of a column or those of a row are compared in one panel.
     """
 
     schema: Literal[1]
@@ -175,6 +217,8 @@ class Experiment:
     case: Line = "case"
     labels: Mapping[Line, Literal["before", "after"]] = field(default_factory=dict)
     precision: Precision | None = None
+    figures: tuple[Figure, ...] = ()
+    panels: Literal["columns", "rows"] = "columns"
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())
@@ -182,6 +226,12 @@ class Experiment:
     def _problems(self) -> Iterator[Problem]:
         yield from duplicate_ids("columns", self.columns)
         yield from duplicate_ids("rows", self.rows)
+        yield from duplicate_ids("figures", self.figures)
+        cells = [f"{row.id}/{column}" for row in self.rows for column in row.cells]
+        for i, figure in enumerate(self.figures):
+            for j, panel in enumerate(figure.panels):
+                found = ((("figures", i, "panels", j, "cells", k), cell) for k, cell in enumerate(panel.cells))
+                yield from unknown_words("cell", found, cells)
         for label in self.labels:
             if not any(label in row.labels for row in self.rows):
                 yield Problem(("labels", label), "no row has this label.")

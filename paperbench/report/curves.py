@@ -1,0 +1,181 @@
+"""The training curves of the nets of a comparison, from the histories of the runs that their verdicts are about."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paperbench.compare.comparison import Comparison
+from paperbench.compare.evidence import Conditions, Group
+from paperbench.errors import PaperbenchError, count
+from paperbench.runs.history import HistoryLine
+from paperbench.runs.record import Record
+from paperbench.specs.cell import Cell
+from paperbench.specs.experiment import Figure
+
+CurveMeasure = Literal["train_loss", "train_error", "test_loss", "test_error"]
+XAxis = Literal["iterations", "epochs"]
+
+
+@dataclass(frozen=True, repr=False)
+class RunCurve:
+    """The history of one run.
+
+    Attributes:
+        problem: Why its history cannot be shown; empty if it can.
+    """
+
+    record: Record
+    lines: tuple[HistoryLine, ...]
+    problem: str = ""
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether the run has not ended."""
+        return self.record.status == "partial"
+
+    def points(self, measure: CurveMeasure) -> list[tuple[int, float]]:
+        """Return (iteration, value) where the run measured a value; NaN where a training value is not finite."""
+        always = measure.startswith("train")
+        values = ((line.iteration, getattr(line, measure)) for line in self.lines)
+        return [(i, math.nan if value is None else value) for i, value in values if always or value is not None]
+
+    def __repr__(self) -> str:
+        return f"<{self.record.run}: {self.record.status} at {self.record.iteration:,}, {len(self.lines)} lines>"
+
+
+@dataclass(frozen=True, repr=False)
+class Curve:
+    """The training curves of one net of a table, in the order of the seeds.
+
+    Attributes:
+        setting: The net's setting in a sweep; empty otherwise.
+        iterations: Length of a complete run.
+        drops: Iterations at which the learning rate drops.
+    """
+
+    cell: Cell
+    setting: str
+    conditions: Conditions
+    runs: tuple[RunCurve, ...]
+    iterations: int
+    drops: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The cell's id, followed in a sweep by the net's setting."""
+        return f"{self.cell.id} ({self.setting})" if self.setting else self.cell.id
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether no run has ended."""
+        return all(run.is_prefix for run in self.runs)
+
+    def median(self, measure: CurveMeasure) -> list[tuple[int, float]]:
+        """Return the (iteration, median) of the runs that have ended.
+
+        A diverged run counts as infinitely bad from its end on; where it makes the median infinite, that is NaN. Before
+        any run has ended, it is the median of all, as far as all have come.
+        """
+        ended = [run for run in self.runs if not run.is_prefix]
+        found = [dict(run.points(measure)) for run in ended or self.runs]
+        common = set.union(*map(set, found)) if found else set()
+        for run, values in zip(ended or self.runs, found, strict=True):
+            if run.record.status == "diverged":
+                end = max(values, default=0)
+                values |= dict.fromkeys((i for i in common if i > end), math.inf)
+        common = set.intersection(*map(set, found)) if found else set()
+        medians = {i: statistics.median(math.inf if math.isnan(v[i]) else v[i] for v in found) for i in sorted(common)}
+        return [(i, value if math.isfinite(value) else math.nan) for i, value in medians.items()]
+
+    def epochs(self, iteration: int) -> float:
+        """Return how many passes over the training set some iterations are."""
+        line = next(line for run in self.runs for line in reversed(run.lines) if line.epoch > 0)
+        return iteration * line.epoch / line.iteration
+
+    def __repr__(self) -> str:
+        return f"<curves of {self.name}: {count(len(self.runs), 'run')}>"
+
+
+@dataclass(frozen=True, repr=False)
+class CurvePanel:
+    """Curves to draw into one pair of axes. No two are of the same training."""
+
+    title: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """A short label for each curve: its row's or column's title if that is unique here, else its name."""
+        cells = [curve.cell for curve in self.curves]
+        by_column = len({cell.row.id for cell in cells}) == 1 and len(cells) > 1
+        titles = [cell.column.title if by_column else cell.row.title for cell in cells]
+        counts = Counter(titles)
+        return [
+            title if counts[title] == 1 else curve.name.replace(f"/{curve.cell.column.id}", "")
+            for title, curve in zip(titles, self.curves, strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<panel {self.title!r}: {', '.join(self.labels)}>"
+
+
+def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryLine]]) -> Iterator[Curve]:
+    """Yield the curves of every net with runs of ours.
+
+    Args:
+        read: Reads the history of a run.
+    """
+    profile = comparison.table.profiles.named(comparison.profile)
+    for compared in comparison.cells:
+        recipe = comparison.table.recipe_in(profile, compared.cell.recipe)
+        for net in compared.nets:
+            runs = tuple(_run_curves(net.shown, read)) if net.shown else ()
+            if net.shown and runs:
+                conditions = net.shown.conditions
+                yield Curve(
+                    compared.cell, net.setting.label, conditions, runs, recipe.iterations, tuple(recipe.drops.at)
+                )
+
+
+def _run_curves(group: Group, read: Callable[[Record], Sequence[HistoryLine]]) -> Iterator[RunCurve]:
+    for record in group.records:
+        try:
+            yield RunCurve(record, tuple(read(record)))
+        except PaperbenchError as error:
+            yield RunCurve(record, (), str(error))
+
+
+def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | None = None) -> list[CurvePanel]:
+    """Return the panels of a figure of the paper, or of the whole table; those without curves are left out."""
+    experiment = comparison.table.experiment
+    if figure:
+        by_cell = {curve.cell.id: curve for curve in curves if not curve.setting}
+        wanted = [(p.title, [by_cell[cell] for cell in p.cells if cell in by_cell]) for p in figure.panels]
+    elif experiment.panels == "rows":
+        wanted = [(row.title, [c for c in curves if c.cell.row.id == row.id]) for row in experiment.rows]
+    else:
+        wanted = [(column.title, [c for c in curves if c.cell.column.id == column.id]) for column in experiment.columns]
+    panels = [CurvePanel(title, tuple(_distinct(found))) for title, found in wanted if found]
+    shown: list[set[str]] = []
+    kept = []
+    for panel in panels:  # Table 5 has columns for two errors of the same runs
+        runs = {run.record.run for curve in panel.curves for run in curve.runs}
+        if runs not in shown:
+            kept.append(panel)
+        shown.append(runs)
+    return kept
+
+
+def _distinct(curves: Sequence[Curve]) -> Iterator[Curve]:
+    """Yield the first curve of each training."""
+    seen = set()
+    for curve in curves:
+        runs = frozenset(run.record.run for run in curve.runs)
+        if runs not in seen:
+            yield curve
+        seen.add(runs)
