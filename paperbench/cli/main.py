@@ -21,6 +21,7 @@ from paperbench.cli import (
     list_tables,
     models,
     plan,
+    plot,
     record,
     run,
     schema,
@@ -34,6 +35,7 @@ SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
     "Train": {"plan": plan, "run": run},
     "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate},
+    "See": {"plot": plot},
     "Utilities": {"doctor": doctor, "bench": bench, "data": data, "schema": schema},
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""
