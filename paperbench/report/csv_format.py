@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from paperbench.report.json_format import ComparisonDocument
@@ -68,11 +68,16 @@ _FORMULA_BEGINS = re.compile(r'(?:^|;)(?=[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20])'
 
 def render(document: ComparisonDocument) -> str:
     """Return the comparison as CSV with a header line."""
+    return as_csv(COLUMNS, ([_value(line, path) for path in COLUMNS.values()] for line in _lines(document)))
+
+
+def as_csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return values as CSV with a header line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for line in _lines(document):
-        writer.writerow(_text(_value(line, path)) for path in COLUMNS.values())
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(map(_text, row))
     return text.getvalue()
 
 
