@@ -106,8 +106,9 @@ def test_histories_have_the_values_of_the_files(judged: paperbench.JudgedTable) 
         rows = of(frame, run=run).to_dict("records")
         assert len(rows) == len(lines)
         assert all(same(row[name], line[name]) for row, line in zip(rows, lines, strict=True) for name in line)
-        (expected,) = of(shown, run=run)[["cell", "setting", "net", "seed", "status"]].values.tolist()
-        assert list(rows[-1].values())[:6] == [*expected[:3], run, *expected[3:]]
+        (facts,) = of(shown, run=run).to_dict("records")
+        for column in ("profile", "cell", "setting", "net", "data", "precision", "seed", "status"):
+            assert rows[-1][column] == facts[column], column
 
 
 def test_numbers_are_no_objects_even_without_runs(judged: paperbench.JudgedTable, tmp_path: Path) -> None:
