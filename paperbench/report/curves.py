@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.evidence import Conditions, Group
@@ -221,26 +221,6 @@ def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str |
     if any(run.is_prefix for curve in curves for run in curve.runs):
         notes.append("Prefix: a run that has not ended.")
     return notes
-
-
-HISTORY_COLUMNS = (
-    *("table", "profile", "cell", "row", "column", "setting", "net", "data", "fingerprint", "precision"),
-    *("seed", "run", "status", *(field.name for field in fields(HistoryLine))),
-)
-"""The columns of `history_rows`, named as in the CSV of a comparison and in the histories."""
-
-
-def history_rows(comparison: Comparison, curves: Iterable[Curve]) -> Iterator[tuple[Any, ...]]:
-    """Yield the lines of all histories, with the values of `HISTORY_COLUMNS`."""
-    for curve in curves:
-        cell = curve.cell
-        of_curve = (comparison.table.id, comparison.profile, cell.id, cell.row.id, cell.column.id, curve.setting)
-        for run in curve.runs:
-            record = run.record
-            of_data = (record.data.name, record.data.fingerprint, record.spec.precision)
-            of_run = (record.net, *of_data, record.seed, record.run, record.status)
-            for line in run.lines:
-                yield (*of_curve, *of_run, *(getattr(line, field.name) for field in fields(HistoryLine)))
 
 
 def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | None = None) -> list[CurvePanel]:
