@@ -70,8 +70,8 @@ def _plot_table(args: argparse.Namespace, table: Table, figure: str | None) -> i
     """Draw the curves of a table, or one of its figures."""
     from paperbench.api import load_table
     from paperbench.report import curve_text
-    from paperbench.report.csv_format import as_csv
-    from paperbench.report.curves import HISTORY_COLUMNS, history_rows, notes_on
+    from paperbench.report.csv_format import render_curves
+    from paperbench.report.curves import notes_on
 
     if args.settings:
         raise PaperbenchError(f"--set changes a net, and {args.what} is none. Leave it out, or name a net.")
@@ -91,13 +91,13 @@ def _plot_table(args: argparse.Namespace, table: Table, figure: str | None) -> i
         encoding = "utf-8" if args.out else sys.stdout.encoding or "ascii"
         content = curve_text.render(panels, notes, x, encoding).encode()
     elif form == "csv":
-        content = as_csv(HISTORY_COLUMNS, history_rows(judged.comparison, shown)).encode()
+        content = render_curves(shown).encode()
     else:
         figures = _pictures()
         content = figures.to_bytes(figures.draw_curves(panels, notes, x), form)
     _write(args, form, content)
     unreadable = dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem)
-    for complaint in (*judged.complaints, *unreadable):
+    for complaint in (*judged.left_out, *unreadable):
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
     if judged.other_profiles:
         print(f"paperbench: {_other_profiles(args, judged)}", file=sys.stderr)
