@@ -78,12 +78,12 @@
       return {x: Array.isArray(from) ? from.slice(0, y.length) : y.map((_, i) => from.first + i * from.step), y};
     };
     const curves = data.curves.map((curve, index) => ({
-      ...curve, index, shown: true, loss: expand(curve.loss), error: expand(curve.error),
+      ...curve, index, shown: true, groups: [], loss: expand(curve.loss), error: expand(curve.error),
       runs: curve.runs.map((run) => ({...run, loss: expand(run.loss), error: expand(run.error)})),
     }));
     const drawn = curves.filter((curve) => curve.runs.some((run) => run.loss.y.length));
-    for (const {run, problem} of curves.flatMap((curve) => curve.runs)) {
-      if (problem) figure.append(make("p", {class: "problem"}, `Run ${run} is not drawn: ${problem}`));
+    for (const {run, seed, problem} of curves.flatMap((curve) => curve.runs)) {
+      if (problem) figure.append(make("p", {class: "problem"}, `Run ${run} (seed ${seed}) is not drawn: ${problem}`));
     }
     if (!drawn.length) return figure.append(make("p", {class: "problem"}, "No run has a history."));
 
@@ -91,7 +91,6 @@
     const state = {unit: "iterations", seeds: true, view: null, cursor: Infinity, allErrors: false, width: 0};
     const scaleOf = (curve) => (state.unit === "epochs" ? curve.epochs : 1);
     const shown = () => drawn.filter((curve) => curve.shown);
-    const endOf = () => Math.max(...drawn.map((curve) => scaleOf(curve) * Math.max(curve.iterations, ...curve.runs.map((run) => run.iteration))));
     let grid = [], full = [0, 1], place = null, xOf = null, atX = null;
 
     // What there is to operate
@@ -124,13 +123,15 @@
       ...(drawn.some((curve) => curve.runs.some((run) => run.status === "partial")) ? [make("span", {}, symbol(make("path", {class: "end", d: OPEN})), "run in progress")] : []),
       ...(drawn.some((curve) => curve.runs.some((run) => run.status === "diverged")) ? [make("span", {}, symbol(make("path", {class: "end", d: CROSS})), "diverged")] : []));
 
+    const isMixed = new Set(drawn.map((curve) => curve.conditions)).size > 1;
+    if (!isMixed) key.append(make("span", {}, drawn[0].conditions));
     function note(curve) {
       const count = (status) => curve.runs.filter((run) => run.status === status).length;
       const parts = [curve.runs.length === 1 ? "1 run" : `${curve.runs.length} runs`];
       if (count("diverged")) parts.push(`${count("diverged")} diverged`);
       if (curve.prefix) parts.push(`to ${whole(Math.max(...curve.runs.map((run) => run.iteration)))} of ${whole(curve.iterations)} iterations`);
       else if (count("partial")) parts.push(`${count("partial")} in progress`);
-      return parts.join(", ");
+      return [...parts, ...(isMixed ? [curve.conditions] : [])].join(", ");
     }
     const rows = drawn.map((curve) => {
       const box = make("input", {type: "checkbox"}), cells = [make("td", {}), make("td", {})];
@@ -138,11 +139,11 @@
       box.addEventListener("change", () => { curve.shown = box.checked; render(); });
       const name = make("span", {}, curve.label, " ", make("span", {class: "note"}, note(curve)));
       const row = make("tr", {class: `k${curve.index % 8}`},
-        make("th", {scope: "row"}, make("label", {}, box, symbol(make("path", {class: "shape", d: SHAPES[curve.index % 7]})), name)), ...cells);
+        make("th", {scope: "row", title: curve.cell}, make("label", {}, box, symbol(make("path", {class: "shape", d: SHAPES[curve.index % 7]})), name)), ...cells);
       for (const [event, lit] of [["mouseenter", true], ["focusin", true], ["mouseleave", false], ["focusout", false]]) {
         row.addEventListener(event, () => {
-          curve.group?.classList.toggle("lit", lit);
-          plot.firstChild?.classList.toggle("dim", lit && curve.shown);
+          curve.groups.forEach((group) => group.classList.toggle("lit", lit));
+          plot.firstChild.classList.toggle("dim", lit && curve.shown);
         });
       }
       return {curve, row, cells};
@@ -188,7 +189,7 @@
       let low = Infinity, high = -Infinity;
       for (const curve of drawn) {
         if (state.view && !curve.shown) continue;
-        for (const series of [curve[measure], ...curve.runs.map((run) => run[measure])]) {
+        for (const series of [curve[measure], ...(state.seeds ? curve.runs.map((run) => run[measure]) : [])]) {
           const scale = scaleOf(curve);
           for (let i = Math.max(0, indexAt(series.x, from / scale)); i < series.x.length && series.x[i] * scale <= to; i++) {
             const value = series.y[i];
@@ -221,7 +222,7 @@
     function render() {
       const width = Math.max(280, Math.round(plot.clientWidth)), height = Math.round(Math.min(440, Math.max(260, width * 0.5)));
       const left = 50, right = width - 44, top = 8, bottom = height - 40;
-      full = [0, endOf()];
+      full = [0, Math.max(...drawn.map((curve) => scaleOf(curve) * Math.max(curve.iterations, ...curve.runs.map((run) => run.iteration))))];
       const view = state.view ?? full;
       grid = [...new Set(shown().flatMap((curve) => [...curve.loss.x, ...curve.error.x].map((x) => x * scaleOf(curve))))].sort((a, b) => a - b);
       const [lossLow, lossHigh] = lossAxis(view), [errorLow, errorHigh] = errorAxis(view);
@@ -267,7 +268,7 @@
     function drawCurve(curve, view, yOf, seeds, medians, {left, right, top}) {
       const scale = scaleOf(curve), colour = `k${curve.index % 8}`;
       const faint = make("g", {class: `curve ${colour}`}), bold = make("g", {class: `curve ${colour}`});
-      curve.group = {classList: {toggle: (...how) => [faint, bold].forEach((one) => one.classList.toggle(...how))}};
+      curve.groups = [faint, bold];
       const path = (measure, series) => pathOf(series, scale, Math.max(0, indexAt(series.x, view[0] / scale)), Math.min(series.x.length - 1, indexAt(series.x, view[1] / scale) + 1), xOf, yOf[measure]);
       const mark = (group, d, measure, series, kind) => {
         const last = series.y.findLastIndex((value) => value !== null);
@@ -299,7 +300,7 @@
       if (!grid.length) { place.cursor.replaceChildren(); return; }
       state.cursor = position === Infinity ? Infinity : grid[nearest];
       slider.value = nearest;
-      const at = grid[nearest], words = describe(at), spoken = [words];
+      const at = grid[nearest], words = describe(at), spoken = [words], isShort = shown().length <= 6;
       output.textContent = `At ${words}`;
       const dots = [make("line", {x1: xOf(at), x2: xOf(at), y1: place.top, y2: place.bottom})];
       for (const {curve, cells, row} of rows) {
@@ -309,7 +310,7 @@
           const series = curve[measure], y = place.yOf[measure](series.y[indexAt(series.x, at / scaleOf(curve) + 0.01)] ?? NaN);
           if (/\d/.test(value) && y >= place.top && y <= place.bottom) dots.push(make("circle", {class: row.className, r: 3.5, cx: xOf(at), cy: y}));
         });
-        if (curve.shown) spoken.push(`${curve.label}: loss ${cells[0].textContent}, error ${cells[1].textContent}`);
+        if (curve.shown && isShort) spoken.push(`${curve.label}: loss ${cells[0].textContent}, error ${cells[1].textContent}`);
       }
       slider.setAttribute("aria-valuetext", spoken.join("; "));
       place.cursor.replaceChildren(...(state.cursor !== Infinity && at >= atX(place.left) - 1e-9 && at <= atX(place.right) + 1e-9 ? dots : []));
@@ -352,7 +353,9 @@
     };
     plot.addEventListener("pointerdown", (event) => {
       fingers.set(event.pointerId, pixel(event));
-      if (event.pointerType === "mouse" && event.button === 0) { start = pixel(event); plot.setPointerCapture(event.pointerId); }
+      plot.setPointerCapture(event.pointerId);
+      if (event.pointerType !== "mouse") setCursor(atX(pixel(event)));
+      else if (event.button === 0) start = pixel(event);
       if (fingers.size === 2) pinch = [...fingers.values()].sort((a, b) => a - b).map(atX);
     });
     plot.addEventListener("pointermove", (event) => {
