@@ -18,10 +18,10 @@ import os
 import re
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -31,8 +31,7 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
-from paperbench.compare.verdicts import CellComparison
-from paperbench.errors import PaperbenchError, count, duration, nearest, one_line, shorten
+from paperbench.errors import PaperbenchError, count, duration, nearest
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     import torch
 
     from paperbench.bench.cost import Cost
+    from paperbench.report.json_format import CellFacts, ComparisonDocument
     from paperbench.runs.executor import Incompatible
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
@@ -59,36 +59,46 @@ class JudgedTable:
     """A table of the paper with a verdict for each cell and claim. `str` is the short report for a terminal.
 
     Attributes:
-        comparison: All verdicts and their evidence.
-        complaints: Files, records and results that could not be used, one sentence each.
+        comparison: The objects behind the verdicts.
         other_profiles: Other profiles with runs of these nets.
     """
 
     def __init__(
         self, comparison: Comparison, store: Store, complaints: Sequence[str], other_profiles: Sequence[str]
     ) -> None:
-        self.comparison, self._store = comparison, store
-        self.complaints = tuple(one_line(shorten(text)) for text in (*complaints, *comparison.left_out))
+        self.comparison, self._store, self._complaints = comparison, store, complaints
         self.other_profiles = tuple(other_profiles)
 
+    @cached_property
+    def document(self) -> ComparisonDocument:
+        """What `--format json` writes, under the same names."""
+        from paperbench.report.json_format import document
+
+        return document(self.comparison, self._complaints)
+
     @property
-    def cells(self) -> tuple[CellComparison, ...]:
-        return self.comparison.cells
+    def cells(self) -> tuple[CellFacts, ...]:
+        return self.document.cells
 
     @property
     def claims(self) -> tuple[ClaimVerdict, ...]:
-        return self.comparison.claims
+        return self.document.claims
 
-    def cell(self, cell_id: str) -> CellComparison:
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Files, records and results that could not be used, one sentence each."""
+        return self.document.left_out
+
+    def cell(self, cell_id: str) -> CellFacts:
         """Return the cell `row/column`.
 
         Raises:
             PaperbenchError: The cell was not compared.
         """
-        for compared in self.cells:
-            if compared.cell.id == cell_id:
-                return compared
-        raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [c.cell.id for c in self.cells])}")
+        for cell in self.cells:
+            if cell.id == cell_id:
+                return cell
+        raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [cell.id for cell in self.cells])}")
 
     def curves(self) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs."""
@@ -112,10 +122,10 @@ class JudgedTable:
     @property
     def report(self) -> Report:
         """The contents of the report, before it is formatted."""
-        shown = [net.shown for cell in self.cells for net in cell.nets if net.shown]
+        shown = [net.shown for cell in self.comparison.cells for net in cell.nets if net.shown]
         ended = {record.run: record for group in shown for record in group.records if record.status != "partial"}
         rest = [r for r in ended.values() if not self._store.directory(r.run).has_weights_or_checkpoint(r)]
-        return Report(self.comparison, len(self.complaints), len(rest))
+        return Report(self.comparison, len(self.left_out), len(rest))
 
     def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
         """Format the report.
@@ -137,19 +147,16 @@ class JudgedTable:
             return latex.render(self.report)
         if form == "junit":
             return junit.render(self.report, requirement)
-        facts = json_format.document(self.comparison, self.complaints)
-        return json_format.render(facts) if form == "json" else csv_format.render(facts)
+        return json_format.render(self.document) if form == "json" else csv_format.render(self.document)
 
     def __str__(self) -> str:
         return self.render("table")
 
     def __repr__(self) -> str:
-        cells = ", ".join(f"{n} {verdict}" for verdict, n in Counter(c.verdict for c in self.cells).items())
-        claims = ", ".join(f"{n} {standing}" for standing, n in Counter(c.standing for c in self.claims).items())
-        return f"<{self.comparison.table.id} compared: {cells}{f'; claims: {claims}' if claims else ''}>"
+        return repr(self.comparison)
 
     def _repr_markdown_(self) -> str:
-        left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.complaints]
+        left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.left_out]
         return "\n\n".join([self.render("markdown"), *left_out])
 
 
@@ -241,7 +248,7 @@ class PublishedTable:
             comparison = compare(self.table, self.cells, "paper", (), seeds=seeds, noise=noise)
             return assess_outlook(comparison, std, cells=chosen)
         judged = self.compare(results, seeds=seeds, noise=noise)
-        return replace(assess_outlook(judged.comparison, std, cells=chosen), complaints=judged.complaints)
+        return replace(assess_outlook(judged.comparison, std, cells=chosen), complaints=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):
@@ -321,6 +328,10 @@ class Plan:
     stop_at: int | None
     max_seconds: float | None
     warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        of, to_do = f"{self.table.id}, profile {self.profile}", f"{len(self.remaining):,} to do"
+        return f"<plan of {of}: {count(len(self.runs), 'run')}, {to_do}>"
 
     @property
     def compare_command(self) -> str:
@@ -421,6 +432,9 @@ class Outcome:
     remaining: list[PlannedRun]
     is_cut_short: bool
     signal: int | None
+
+    def __repr__(self) -> str:
+        return f"<outcome of {self.plan.table.id}: {len(self.failed):,} failed, {len(self.remaining):,} to do>"
 
     def summary(self) -> str:
         """Return the results, which runs count, and the command to give next."""
