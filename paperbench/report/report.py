@@ -237,7 +237,8 @@ class Report:
             if counts
         ]
         where = f"; trained on {' and '.join(data)}" if data else ""
-        return f"Profile {self.comparison.profile}: {'; '.join(parts)}{where}."
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}{where}."
 
     @property
     def records(self) -> list[Record]:

@@ -56,8 +56,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        profile = self.report.comparison.profile
-        return f"{self.report.comparison.table.source.table}{'' if profile == 'paper' else f', profile {profile}'}"
+        return f"{self.report.comparison.table.source.table}, profile {self.report.comparison.profile}"
 
     @property
     def meanings(self) -> Iterator[tuple[str, str]]:
