@@ -78,12 +78,12 @@
       return {x: Array.isArray(from) ? from.slice(0, y.length) : y.map((_, i) => from.first + i * from.step), y};
     };
     const curves = data.curves.map((curve, index) => ({
-      ...curve, index, shown: true, loss: expand(curve.loss), error: expand(curve.error),
+      ...curve, index, shown: true, groups: [], loss: expand(curve.loss), error: expand(curve.error),
       runs: curve.runs.map((run) => ({...run, loss: expand(run.loss), error: expand(run.error)})),
     }));
     const drawn = curves.filter((curve) => curve.runs.some((run) => run.loss.y.length));
-    for (const {run, problem} of curves.flatMap((curve) => curve.runs)) {
-      if (problem) figure.append(make("p", {class: "problem"}, `Run ${run} is not drawn: ${problem}`));
+    for (const {run, seed, problem} of curves.flatMap((curve) => curve.runs)) {
+      if (problem) figure.append(make("p", {class: "problem"}, `Run ${run} (seed ${seed}) is not drawn: ${problem}`));
     }
     if (!drawn.length) return figure.append(make("p", {class: "problem"}, "No run has a history."));
 
@@ -91,7 +91,6 @@
     const state = {unit: "iterations", seeds: true, view: null, cursor: Infinity, allErrors: false, width: 0};
     const scaleOf = (curve) => (state.unit === "epochs" ? curve.epochs : 1);
     const shown = () => drawn.filter((curve) => curve.shown);
-    const endOf = () => Math.max(...drawn.map((curve) => scaleOf(curve) * Math.max(curve.iterations, ...curve.runs.map((run) => run.iteration))));
     let grid = [], full = [0, 1], place = null, xOf = null, atX = null;
 
     // What there is to operate
@@ -121,28 +120,23 @@
     const key = make("div", {class: "key"},
       make("span", {}, sample("loss"), "training loss (left axis)"), make("span", {}, sample("error"), "test error with moving averages of BN (right axis)"),
       make("span", {}, "bold: median, faint: each seed"),
-      ...(drawn.some((curve) => curve.runs.some((run) => run.status === "partial")) ? [make("span", {}, symbol(make("path", {class: "end", d: OPEN})), "run in progress")] : []),
+      ...(drawn.some((curve) => curve.runs.some((run) => run.status === "partial")) ? [make("span", {}, symbol(make("path", {class: "end", d: OPEN})), "prefix")] : []),
       ...(drawn.some((curve) => curve.runs.some((run) => run.status === "diverged")) ? [make("span", {}, symbol(make("path", {class: "end", d: CROSS})), "diverged")] : []));
 
-    function note(curve) {
-      const count = (status) => curve.runs.filter((run) => run.status === status).length;
-      const parts = [curve.runs.length === 1 ? "1 run" : `${curve.runs.length} runs`];
-      if (count("diverged")) parts.push(`${count("diverged")} diverged`);
-      if (curve.prefix) parts.push(`to ${whole(Math.max(...curve.runs.map((run) => run.iteration)))} of ${whole(curve.iterations)} iterations`);
-      else if (count("partial")) parts.push(`${count("partial")} in progress`);
-      return parts.join(", ");
-    }
+    const isMixed = new Set(drawn.map((curve) => curve.conditions)).size > 1;
+    if (!isMixed) key.append(make("span", {}, drawn[0].conditions));
+    const note = (curve) => curve.state + (isMixed ? `, ${curve.conditions}` : "");
     const rows = drawn.map((curve) => {
       const box = make("input", {type: "checkbox"}), cells = [make("td", {}), make("td", {})];
       box.checked = true;
       box.addEventListener("change", () => { curve.shown = box.checked; render(); });
       const name = make("span", {}, curve.label, " ", make("span", {class: "note"}, note(curve)));
       const row = make("tr", {class: `k${curve.index % 8}`},
-        make("th", {scope: "row"}, make("label", {}, box, symbol(make("path", {class: "shape", d: SHAPES[curve.index % 7]})), name)), ...cells);
+        make("th", {scope: "row", title: curve.cell}, make("label", {}, box, symbol(make("path", {class: "shape", d: SHAPES[curve.index % 7]})), name)), ...cells);
       for (const [event, lit] of [["mouseenter", true], ["focusin", true], ["mouseleave", false], ["focusout", false]]) {
         row.addEventListener(event, () => {
-          curve.group?.classList.toggle("lit", lit);
-          plot.firstChild?.classList.toggle("dim", lit && curve.shown);
+          curve.groups.forEach((group) => group.classList.toggle("lit", lit));
+          plot.firstChild.classList.toggle("dim", lit && curve.shown);
         });
       }
       return {curve, row, cells};
@@ -184,47 +178,38 @@
     }
 
     // Axes
+    /** The lowest and the highest value of the shown curves in view. */
     function rangeOf(measure, [from, to]) {
       let low = Infinity, high = -Infinity;
-      for (const curve of drawn) {
-        if (state.view && !curve.shown) continue;
-        for (const series of [curve[measure], ...curve.runs.map((run) => run[measure])]) {
-          const scale = scaleOf(curve);
-          for (let i = Math.max(0, indexAt(series.x, from / scale)); i < series.x.length && series.x[i] * scale <= to; i++) {
-            const value = series.y[i];
-            if (value === null || (measure === "loss" && value <= 0)) continue;
-            low = Math.min(low, value);
-            high = Math.max(high, value);
+      for (const curve of shown()) {
+        const scale = scaleOf(curve);
+        for (const {x, y} of [curve[measure], ...(state.seeds ? curve.runs.map((run) => run[measure]) : [])]) {
+          for (let i = Math.max(0, indexAt(x, from / scale)); i < x.length && x[i] * scale <= to; i++) {
+            if (y[i] === null || (measure === "loss" && y[i] <= 0)) continue;
+            low = Math.min(low, y[i]);
+            high = Math.max(high, y[i]);
           }
         }
       }
-      return {low, high};
+      return [low, high];
     }
-    function lossAxis(view) {
-      const {low, high} = rangeOf("loss", view);
-      if (low > high) return [0.02, 2];
-      const top = Math.min(Math.max(high, low * 1.2), Math.max(10, low * 10));
-      return [Math.max(low, top / 1e6) / 1.1, top * 1.1];
+    function lossAxis() {
+      const [low, high] = state.view ? rangeOf("loss", state.view) : data.limits.loss;
+      return low <= high ? [low / 1.1, Math.min(Math.max(high, low * 1.2), Math.max(10, low * 10)) * 1.1] : [0.02, 2];
     }
-    const lastError = (curve) => curve.error.y.at(-1) ?? 100;
-    /** All errors; or those in view; or as in the paper, whose axes end at 20 %, what most points need. */
-    function errorAxis(view) {
-      const {low, high} = rangeOf("error", view);
-      if (state.allErrors || low > high) return [0, 100];
-      if (state.view) return [Math.max(0, low - 0.05 * (high - low) - 0.1), Math.min(100, high + 0.05 * (high - low) + 0.1)];
-      const ended = drawn.some((curve) => !curve.prefix) ? drawn.filter((curve) => !curve.prefix) : drawn;
-      const best = Math.min(...ended.map(lastError)), good = ended.filter((curve) => lastError(curve) <= 2 * best);
-      const values = good.flatMap((curve) => curve.error.y).filter((value) => value !== null);
-      return [0, [20, 40, 60, 80].find((top) => values.filter((value) => value <= top).length >= 0.75 * values.length) ?? 100];
+    function errorAxis() {
+      const [low, high] = rangeOf("error", state.view ?? [0, 0]);
+      if (state.allErrors) return [0, 100];
+      return low <= high ? [Math.max(0, low - 0.05 * (high - low) - 0.1), Math.min(100, high + 0.05 * (high - low) + 0.1)] : data.limits.error;
     }
 
     function render() {
       const width = Math.max(280, Math.round(plot.clientWidth)), height = Math.round(Math.min(440, Math.max(260, width * 0.5)));
       const left = 50, right = width - 44, top = 8, bottom = height - 40;
-      full = [0, endOf()];
+      full = [0, data.limits.iterations[1] * Math.max(...drawn.map(scaleOf))];
       const view = state.view ?? full;
       grid = [...new Set(shown().flatMap((curve) => [...curve.loss.x, ...curve.error.x].map((x) => x * scaleOf(curve))))].sort((a, b) => a - b);
-      const [lossLow, lossHigh] = lossAxis(view), [errorLow, errorHigh] = errorAxis(view);
+      const [lossLow, lossHigh] = lossAxis(), [errorLow, errorHigh] = errorAxis();
       xOf = (x) => left + ((x - view[0]) / (view[1] - view[0])) * (right - left);
       atX = (pixel) => view[0] + ((pixel - left) / (right - left)) * (view[1] - view[0]);
       const yOf = {
@@ -267,7 +252,7 @@
     function drawCurve(curve, view, yOf, seeds, medians, {left, right, top}) {
       const scale = scaleOf(curve), colour = `k${curve.index % 8}`;
       const faint = make("g", {class: `curve ${colour}`}), bold = make("g", {class: `curve ${colour}`});
-      curve.group = {classList: {toggle: (...how) => [faint, bold].forEach((one) => one.classList.toggle(...how))}};
+      curve.groups = [faint, bold];
       const path = (measure, series) => pathOf(series, scale, Math.max(0, indexAt(series.x, view[0] / scale)), Math.min(series.x.length - 1, indexAt(series.x, view[1] / scale) + 1), xOf, yOf[measure]);
       const mark = (group, d, measure, series, kind) => {
         const last = series.y.findLastIndex((value) => value !== null);
@@ -285,7 +270,7 @@
       for (let i = 0; i < 5; i++) {  // shapes on the error, at other places for each curve
         const at = indexAt(curve.error.x, (view[0] + ((i + 0.15 + (0.7 * curve.index) / drawn.length) / 5) * (view[1] - view[0])) / scale);
         if (at < 0 || curve.error.y[at] === null) continue;
-        const y = yOf.error(curve.error.y[at]), x = xOf(curve.error.x[at] * scale), isAbove = yOf.error(lastError(curve)) < top;
+        const y = yOf.error(curve.error.y[at]), x = xOf(curve.error.x[at] * scale), isAbove = yOf.error(curve.error.y.at(-1) ?? 100) < top;
         if (x >= left && x <= right && (y > top || isAbove)) bold.append(make("path", {class: "shape", d: SHAPES[curve.index % 7], transform: `translate(${x.toFixed(1)},${Math.max(y, top + 5).toFixed(1)})`}));
       }
       seeds.append(faint);
@@ -299,7 +284,7 @@
       if (!grid.length) { place.cursor.replaceChildren(); return; }
       state.cursor = position === Infinity ? Infinity : grid[nearest];
       slider.value = nearest;
-      const at = grid[nearest], words = describe(at), spoken = [words];
+      const at = grid[nearest], words = describe(at), spoken = [words], isShort = shown().length <= 6;
       output.textContent = `At ${words}`;
       const dots = [make("line", {x1: xOf(at), x2: xOf(at), y1: place.top, y2: place.bottom})];
       for (const {curve, cells, row} of rows) {
@@ -309,7 +294,7 @@
           const series = curve[measure], y = place.yOf[measure](series.y[indexAt(series.x, at / scaleOf(curve) + 0.01)] ?? NaN);
           if (/\d/.test(value) && y >= place.top && y <= place.bottom) dots.push(make("circle", {class: row.className, r: 3.5, cx: xOf(at), cy: y}));
         });
-        if (curve.shown) spoken.push(`${curve.label}: loss ${cells[0].textContent}, error ${cells[1].textContent}`);
+        if (curve.shown && isShort) spoken.push(`${curve.label}: loss ${cells[0].textContent}, error ${cells[1].textContent}`);
       }
       slider.setAttribute("aria-valuetext", spoken.join("; "));
       place.cursor.replaceChildren(...(state.cursor !== Infinity && at >= atX(place.left) - 1e-9 && at <= atX(place.right) + 1e-9 ? dots : []));
@@ -352,7 +337,9 @@
     };
     plot.addEventListener("pointerdown", (event) => {
       fingers.set(event.pointerId, pixel(event));
-      if (event.pointerType === "mouse" && event.button === 0) { start = pixel(event); plot.setPointerCapture(event.pointerId); }
+      plot.setPointerCapture(event.pointerId);
+      if (event.pointerType !== "mouse") setCursor(atX(pixel(event)));
+      else if (event.button === 0) start = pixel(event);
       if (fingers.size === 2) pinch = [...fingers.values()].sort((a, b) => a - b).map(atX);
     });
     plot.addEventListener("pointermove", (event) => {

@@ -22,7 +22,8 @@ def chart_data(panel: CurvePanel) -> dict[str, Any]:
     """
     xs: list[Any] = []
     curves = [_curve(*one, xs) for one in zip(panel.labels, panel.curves, strict=True)]
-    return {"title": printable(panel.title), "curves": curves, "xs": xs}
+    limits = {"loss": [*panel.loss_limits], "error": [0, panel.max_error], "iterations": [0, panel.farthest]}
+    return {"title": printable(panel.title), "limits": limits, "curves": curves, "xs": xs}
 
 
 def _curve(label: str, curve: Curve, xs: list[Any]) -> dict[str, Any]:
@@ -30,12 +31,13 @@ def _curve(label: str, curve: Curve, xs: list[Any]) -> dict[str, Any]:
     changes = [line for line, following in pairwise(longest) if following.lr != line.lr]
     return {
         "label": printable(label),
+        "state": curve.state,
         "cell": printable(curve.name),
         "conditions": printable(str(curve.conditions)),
         "prefix": curve.is_prefix,
         "iterations": curve.iterations,
         "drops": list(curve.drops),
-        "epochs": curve.epochs(1) if any(line.epoch > 0 for line in longest) else None,  # in one iteration
+        "epochs": epochs if math.isfinite(epochs := curve.epochs(1)) else None,  # in one iteration
         "rates": [[line.iteration, line.lr] for line in (*changes, *longest[-1:])],  # [last iteration with it, rate]
         "runs": [_run(run, xs) for run in curve.runs],
         **{name: _series(curve.median(measure), xs) for name, measure in _SERIES.items()},
@@ -59,4 +61,9 @@ def _series(points: Sequence[tuple[int, float]], xs: list[Any]) -> dict[str, Any
     x = {"first": iterations[0], "step": steps.pop()} if len(steps) == 1 else iterations
     if x not in xs:
         xs.append(x)
-    return {"x": xs.index(x), "y": [float(f"{y:.4g}") if math.isfinite(y) else None for _, y in points]}
+    return {"x": xs.index(x), "y": [_number(y) for _, y in points]}
+
+
+def _number(value: float) -> float | None:
+    """Four significant digits, enough for any screen, since the page has thousands of values."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
