@@ -254,6 +254,9 @@ def test_site_builds_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     pages = list(tmp_path.glob("*.html"))
     assert {page.stem for page in pages} > {path.stem for path in PAGES} | {"architecture", "contributing", "security"}
+    for document in PAGES:
+        shown = re.findall(r'<img[^>]* src="([^"]+)"', text_of(tmp_path / f"{document.stem}.html"))
+        assert shown == re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text_of(document)), document.name
     for page in pages:
         loaded = re.findall(r"<(?:script|img|link)[^>]* (?:src|href)=[\"']?([^\"'\s>]+)", text_of(page))
         assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page.name
