@@ -321,7 +321,7 @@ class PublishedTable:
             comparison = compare(self.table, self.cells, "paper", (), seeds=seeds, noise=noise)
             return assess_outlook(comparison, std, cells=chosen)
         judged = self.compare(results, seeds=seeds, noise=noise)
-        return replace(assess_outlook(judged.comparison, std, cells=chosen), complaints=judged.left_out)
+        return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):
