@@ -154,6 +154,8 @@ class JudgedTable:
     def histories(self) -> pandas.DataFrame:
         """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
 
+        Histories that cannot be read have no rows; `RunCurve.problem` says why.
+
         Raises:
             PaperbenchError: pandas is not installed.
         """
