@@ -33,7 +33,7 @@
         for (const factor of factors) found.push(Number(`${factor}e${power}`));
       }
       const inside = found.filter((tick) => tick >= low && tick <= high);
-      if (inside.length > 2) return inside;
+      if (inside.length > 2) return inside.filter((_, i) => i % Math.ceil(inside.length / 9) === 0);
     }
     return ticks(low, high, 4).filter((tick) => tick > 0);
   }
@@ -119,10 +119,10 @@
     const sample = (kind) => symbol(make("path", {class: kind, d: "M-15,0H15", "stroke-width": "2"}));
     const key = make("div", {class: "key"},
       make("span", {}, sample("loss"), "training loss (left axis)"), make("span", {}, sample("error"), "test error with moving averages of BN (right axis)"),
-      make("span", {}, "bold: median, faint: each seed"),
-      ...(drawn.some((curve) => curve.runs.some((run) => run.status === "partial")) ? [make("span", {}, symbol(make("path", {class: "end", d: OPEN})), "prefix")] : []),
-      ...(drawn.some((curve) => curve.runs.some((run) => run.status === "diverged")) ? [make("span", {}, symbol(make("path", {class: "end", d: CROSS})), "diverged")] : []));
-
+      make("span", {}, "bold: median, faint: each seed"));
+    for (const [status, word, d] of [["partial", "prefix", OPEN], ["diverged", "diverged", CROSS]]) {
+      if (drawn.some((curve) => curve.runs.some((run) => run.status === status))) key.append(make("span", {}, symbol(make("path", {class: "end", d})), word));
+    }
     const isMixed = new Set(drawn.map((curve) => curve.conditions)).size > 1;
     if (!isMixed) key.append(make("span", {}, drawn[0].conditions));
     const note = (curve) => curve.state + (isMixed ? `, ${curve.conditions}` : "");
@@ -169,8 +169,8 @@
     function fillNumbers() {
       while (numbers.children.length > 1) numbers.lastChild.remove();
       if (!numbers.open) return;
-      const all = [...new Set([...Array.from({length: 8}, (_, i) => (full[1] * (i + 1)) / 8), ...drawn.flatMap((curve) => curve.drops.map((drop) => drop * scaleOf(curve)))])];
-      const positions = all.filter((one) => one <= full[1]).sort((a, b) => a - b);
+      const wanted = [...Array.from({length: 8}, (_, i) => (full[1] * (i + 1)) / 8), ...drawn.flatMap((curve) => [...curve.drops, curve.loss.x.at(-1)].map((one) => one * scaleOf(curve)))];
+      const positions = [...new Set(wanted.map((one) => Number(one.toPrecision(8))))].filter((one) => one <= full[1]).sort((a, b) => a - b);
       const row = (curve, measure, title) => make("tr", {}, make("th", {scope: "row"}, `${curve.label}: ${title}`), ...positions.map((one) => make("td", {}, valueAt(curve, measure, one))));
       numbers.append(make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": `Medians of ${data.title}`}, make("table", {},
         make("thead", {}, make("tr", {}, make("th", {scope: "col"}, `median after ${state.unit}`), ...positions.map((one) => make("th", {scope: "col"}, state.unit === "epochs" ? one.toFixed(1) : whole(one))))),
@@ -184,7 +184,7 @@
       for (const curve of shown()) {
         const scale = scaleOf(curve);
         for (const {x, y} of [curve[measure], ...(state.seeds ? curve.runs.map((run) => run[measure]) : [])]) {
-          for (let i = Math.max(0, indexAt(x, from / scale)); i < x.length && x[i] * scale <= to; i++) {
+          for (let i = Math.max(0, indexAt(x, from / scale)); i < x.length && (!i || x[i - 1] * scale < to); i++) {
             if (y[i] === null || (measure === "loss" && y[i] <= 0)) continue;
             low = Math.min(low, y[i]);
             high = Math.max(high, y[i]);
