@@ -88,20 +88,33 @@ def to_value(chart: Any, name: str, position: int) -> None:
     slider.evaluate(f"(s, at) => {{ s.value = at; s.dispatchEvent(new Event('{name}')) }}", position)
 
 
-def test_drawn_medians_are_those_of_the_curves(chart: Any, judged: paperbench.JudgedTable) -> None:
-    median = dict(judged.panels()[0].curves[0].median("train_loss"))
-    path = chart.locator(".medians .curve").first.locator("path.loss").get_attribute("d")
-    drawn = [tuple(map(float, point)) for point in re.findall(r"([\d.]+),([\d.]+)", path)]
-    ticks = {
-        float(text.text_content()): float(text.get_attribute("y")) - 4
-        for text in chart.locator('.plot text[text-anchor="end"]').all()
-    }
-    (high, y_high), (low, y_low) = max(ticks.items()), min(ticks.items())
+def drawn_values(chart: Any, measure: str) -> list[tuple[float, float]]:
+    """Read (iteration, position between the axis's first and last tick) off the first bold curve, with the ticks."""
+    path = chart.locator(".medians .curve").first.locator(f"path.{measure}").get_attribute("d")
     frame = chart.locator(".plot rect.frame").evaluate("r => [r.x.baseVal.value, r.width.baseVal.value]")
-    assert len(drawn) == len(median) == 640
-    for (x, y), (iteration, loss) in zip(drawn, median.items(), strict=True):
-        assert x == pytest.approx(frame[0] + frame[1] * iteration / 64_000, abs=0.06)
-        assert low * (high / low) ** ((y - y_low) / (y_high - y_low)) == pytest.approx(loss, rel=0.002)
+    anchor = {"loss": "end", "error": "start"}[measure]
+    texts = chart.locator(f'.plot text[text-anchor="{anchor}"]').evaluate_all(
+        "all => all.map(one => [Number(one.textContent), Number(one.getAttribute('y')) - 4])"
+    )
+    (low, y_low), (high, y_high) = min(texts), max(texts)
+    points = [tuple(map(float, point)) for point in re.findall(r"([\d.]+),(-?[\d.]+)", path)]
+    shares = [((x - frame[0]) / frame[1] * 64_000, (y - y_low) / (y_high - y_low)) for x, y in points]
+    scale = (
+        (lambda share: low * (high / low) ** share) if measure == "loss" else lambda share: low + share * (high - low)
+    )
+    return [(x, scale(share)) for x, share in shares]
+
+
+@pytest.mark.parametrize(("measure", "count"), [("loss", 640), ("error", 64)])
+def test_drawn_medians_are_those_of_the_curves(
+    chart: Any, judged: paperbench.JudgedTable, measure: str, count: int
+) -> None:
+    median = judged.panels()[0].curves[0].median({"loss": "train_loss", "error": "test_error"}[measure])
+    drawn = drawn_values(chart, measure)
+    assert len(drawn) == len(median) == count
+    for (x, y), (iteration, value) in zip(drawn, median, strict=True):
+        assert x == pytest.approx(iteration, abs=4)
+        assert y == pytest.approx(value, rel=0.003)
 
 
 def test_the_slider_tells_the_medians_at_its_position(chart: Any, judged: paperbench.JudgedTable) -> None:
@@ -151,7 +164,13 @@ def test_zooming_by_buttons_keys_and_dragging(chart: Any) -> None:
     to_value(chart, "input", 319)
     chart.get_by_label("zoom in").click()
     assert view(chart) == (16_000, 48_000)
+    chart.get_by_label("zoom out").click()
+    assert view(chart) == (0, 64_000)
+    chart.get_by_role("slider").press("+")
+    chart.get_by_role("slider").press("+")
     chart.get_by_role("slider").press("-")
+    assert view(chart) == (16_000, 48_000)
+    chart.get_by_role("slider").press("0")
     assert view(chart) == (0, 64_000)
     frame, mouse = chart.locator(".plot rect.frame").bounding_box(), chart.page.mouse
     mouse.move(frame["x"] + frame["width"] / 4, frame["y"] + 50)
