@@ -40,6 +40,7 @@ from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
 from paperbench.runs.external import ExternalResult, read_externals
+from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
@@ -48,6 +49,7 @@ from paperbench.specs.table import Table, find_spec_root, table_ids
 from paperbench.specs.table import load_table as read_table
 
 if TYPE_CHECKING:
+    import pandas
     import torch
 
     from paperbench.bench.cost import Cost
@@ -105,7 +107,12 @@ class JudgedTable:
 
     def curves(self) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs."""
-        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history()))
+        return tuple(curves_of(self.comparison, self._history))
+
+    def _history(self, record: Record) -> list[HistoryLine]:
+        history = History.read(self._store.directory(record.run).history_file)
+        history.check(record)
+        return history.lines()
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".
@@ -117,6 +124,42 @@ class JudgedTable:
         if figure is not None and figure not in figures:
             raise PaperbenchError(f"{self.comparison.table.id} has no figure {figure!r}. {nearest(figure, figures)}")
         return panels_of(self.curves(), self.comparison, figures[figure] if figure else None)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a row for each net of each cell: published and our numbers, verdict, interval, as the CSV names them.
+
+        `published` is missing where the paper prints no number; `published_fails` says whether it prints "fail". Data,
+        precision and `median` are of the runs that the verdict is about.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_nets
+
+        return of_nets(self.document)
+
+    def runs(self) -> pandas.DataFrame:
+        """Return a row for each run of each net: its line in the CSV, and its time, software and hardware.
+
+        `group` is 1 for runs that the verdict is about, and more for others.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_runs
+
+        groups = [group for c in self.comparison.cells for net in c.nets for group in (net.shown, *net.others) if group]
+        return of_runs(self.document, (record for group in groups for record in group.records))
+
+    def histories(self) -> pandas.DataFrame:
+        """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_curves
+
+        return of_curves(self.curves())
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
         """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""

@@ -82,7 +82,7 @@ class Curve:
 
     @property
     def state(self) -> str:
-        """The number of runs that have ended, and of others: "4 runs, 1 diverged", "prefix, to 8,000"."""
+        """The number of runs that have ended, and of others: "4 runs; 1 diverged", "prefix, to 8,000"."""
         counts = Counter(run.record.status for run in self.runs)
         ended = len(self.runs) - counts["partial"]
         parts = [count(ended, "run")] if ended else []
@@ -93,7 +93,7 @@ class Curve:
             parts.append(f"{several}, to {self._farthest('partial')}")
         if unreadable := sum(bool(run.problem) for run in self.runs):
             parts.append(f"{unreadable} unreadable")
-        return ", ".join(parts)
+        return "; ".join(parts)
 
     def _farthest(self, status: Status) -> str:
         return f"{max(run.record.iteration for run in self.runs if run.record.status == status):,}"
@@ -126,27 +126,20 @@ class Curve:
 
 @dataclass(frozen=True, repr=False)
 class CurvePanel:
-    """Curves to draw into one pair of axes. No two are of the same training."""
+    """Curves to draw into one pair of axes. No two are of the same training.
+
+    Attributes:
+        labels: A short label for each curve: its row's or column's title if that is unique here, else its name.
+    """
 
     title: str
     curves: tuple[Curve, ...]
-
-    @property
-    def labels(self) -> list[str]:
-        """A short label for each curve: its row's or column's title if that is unique here, else its name."""
-        cells = [curve.cell for curve in self.curves]
-        by_column = len({cell.row.id for cell in cells}) == 1 and len(cells) > 1
-        titles = [cell.column.title if by_column else cell.row.title for cell in cells]
-        counts = Counter(titles)
-        return [
-            title if counts[title] == 1 else curve.name.replace(f"/{curve.cell.column.id}", "")
-            for title, curve in zip(titles, self.curves, strict=True)
-        ]
+    labels: list[str]
 
     @property
     def legend(self) -> list[str]:
         """The labels with the state of each curve's runs."""
-        return [f"{label} ({curve.state})" for label, curve in zip(self.labels, self.curves, strict=True)]
+        return [f"{label}: {curve.state}" for label, curve in zip(self.labels, self.curves, strict=True)]
 
     @property
     def farthest(self) -> int:
@@ -162,19 +155,26 @@ class CurvePanel:
 
     @property
     def max_error(self) -> float:
-        """The highest test error to show: 20 % as in the paper, unless a net ends above it."""
+        """The highest test error to show: 20 % as in the paper, unless a net ends, or is half of the time, above it."""
         medians = [[v for _, v in curve.median("test_error") if math.isfinite(v)] for curve in self.curves]
-        last = max((values[-1] for values in medians if values), default=0.0)
-        return next((limit for limit in ERROR_LIMITS if last < limit), 100.0)
+        highest = max((max(values[-1], statistics.median_high(values)) for values in medians if values), default=0.0)
+        return next((limit for limit in ERROR_LIMITS if highest < limit), 100.0)
 
     def split(self, most: int) -> list[CurvePanel]:
         """Return panels of at most that many curves, of about the same size. Each begins with the first curve."""
-        first, others = self.curves[0], self.curves[1:]
-        n = max(1, math.ceil(len(others) / (most - 1)))
-        bounds = [round(i * len(others) / n) for i in range(n + 1)]
-        titles = [f"{self.title} ({i}/{n})" if n > 1 else self.title for i in range(1, n + 1)]
-        parts = zip(titles, pairwise(bounds), strict=True)
-        return [CurvePanel(title, (first, *others[start:end])) for title, (start, end) in parts]
+        if len(self.curves) <= most:
+            return [self]
+        others = len(self.curves) - 1
+        n = math.ceil(others / (most - 1))
+        bounds = pairwise(1 + round(i * others / n) for i in range(n + 1))
+        return [
+            CurvePanel(
+                f"{self.title} ({i}/{n})",
+                (self.curves[0], *self.curves[start:end]),
+                [self.labels[0], *self.labels[start:end]],
+            )
+            for i, (start, end) in enumerate(bounds, 1)
+        ]
 
     def __repr__(self) -> str:
         return f"<panel {self.title!r}: {', '.join(self.labels)}>"
@@ -206,10 +206,12 @@ def _run_curves(group: Group, read: Callable[[Record], Sequence[HistoryLine]]) -
             yield RunCurve(record, (), str(error))
 
 
-def notes_on(panels: Sequence[CurvePanel], comparison: Comparison) -> list[str]:
-    """Return what a reader of these curves must know: that they are not of the paper's nets or data."""
+def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str | None = None) -> list[str]:
+    """Return what a reader of these curves must know, such as that they are not of the paper's nets or data."""
     curves = [curve for panel in panels for curve in panel.curves]
-    notes = []
+    source = comparison.table.source
+    what = f"Fig. {figure.removeprefix('fig')}" if figure else source.table
+    notes = [f"Our runs for {what} of arXiv:{source.arxiv}."]
     if comparison.profile != "paper":
         title = comparison.table.profiles.named(comparison.profile).title
         notes.append(f"Profile {comparison.profile}, not the paper's experiment: {title}.")
@@ -230,12 +232,12 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     elif experiment.panels == "rows":
         wanted = [(_title(row), [c for c in curves if c.cell.row.id == row.id]) for row in experiment.rows]
     else:
-        wanted = [(column.title, [c for c in curves if c.cell.column.id == column.id]) for column in experiment.columns]
-    panels = [
-        CurvePanel(f"{title}{_trained_depth(comparison, found)}", tuple(_distinct(found)))
-        for title, found in wanted
-        if found
-    ]
+        alone = comparison.table.source.table if len(experiment.columns) == 1 else ""
+        wanted = [
+            (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
+            for column in experiment.columns
+        ]
+    panels = [_panel(f"{title}{_trained_depth(comparison, found)}", found) for title, found in wanted if found]
     shown: list[set[str]] = []
     kept = []
     for panel in panels:  # Table 5 has columns for two errors of the same runs
@@ -244,6 +246,19 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             kept.append(panel)
         shown.append(runs)
     return kept
+
+
+def _panel(title: str, curves: Sequence[Curve]) -> CurvePanel:
+    curves = tuple(_distinct(curves))
+    cells = [curve.cell for curve in curves]
+    by_column = len({cell.row.id for cell in cells}) == 1 and len(cells) > 1
+    titles = [cell.column.title if by_column else cell.row.title for cell in cells]
+    counts = Counter(titles)
+    labels = [
+        title if counts[title] == 1 else curve.name.replace(f"/{curve.cell.column.id}", "")
+        for title, curve in zip(titles, curves, strict=True)
+    ]
+    return CurvePanel(title, curves, labels)
 
 
 def _title(row: Row) -> str:
