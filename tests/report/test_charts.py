@@ -99,6 +99,14 @@ def test_iterations_are_shared_between_runs(chart: dict[str, Any]) -> None:
     assert len({run["loss"]["x"] for run in runs if not run["problem"]}) == 1
 
 
+def test_nets_that_learn_nothing_do_not_stretch_the_error_axis(table2: Table, tmp_path: Path) -> None:
+    failing = [*records(table2, "bn_after_addition/resnet110", (90.0,)), *records(table2, "preact/resnet164", (90.0,))]
+    make_store(tmp_path, [*failing, *records(table2, "original/resnet110", (6.6,))])
+    mixed, only_failing = paperbench.load_table("table2").compare(tmp_path).panels()
+    assert chart_data(mixed)["limits"]["error"] == [0, 20]
+    assert chart_data(only_failing)["limits"]["error"] == [0, 100]
+
+
 def test_fifty_runs_fit_into_350_kilobytes(table2: Table, tmp_path: Path) -> None:
     cells = [f"{row.id}/{column}" for row in table2.experiment.rows for column in row.cells]
     make_store(tmp_path, [run for cell in cells for run in records(table2, cell, (6.1, 6.2, 6.3, 6.4, 6.5))])

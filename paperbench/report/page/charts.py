@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,9 @@ def chart_data(panel: CurvePanel) -> dict[str, Any]:
     """
     xs: list[Any] = []
     curves = [_curve(*one, xs) for one in zip(panel.labels, panel.curves, strict=True)]
-    limits = {"loss": [*panel.loss_limits], "error": [0, panel.max_error], "iterations": [0, panel.farthest]}
+    learning = [curve for curve in panel.curves if all(error < 50 for _, error in curve.median("test_error")[-1:])]
+    max_error = replace(panel, curves=tuple(learning) or panel.curves).max_error  # the others get marks at the top
+    limits = {"loss": [*panel.loss_limits], "error": [0, max_error], "iterations": [0, panel.farthest]}
     return {"title": printable(panel.title), "limits": limits, "curves": curves, "xs": xs}
 
 
