@@ -172,7 +172,7 @@
       const wanted = [...Array.from({length: 8}, (_, i) => (full[1] * (i + 1)) / 8), ...drawn.flatMap((curve) => [...curve.drops, curve.loss.x.at(-1)].map((one) => one * scaleOf(curve)))];
       const positions = [...new Set(wanted.map((one) => Number(one.toPrecision(8))))].filter((one) => one <= full[1]).sort((a, b) => a - b);
       const row = (curve, measure, title) => make("tr", {}, make("th", {scope: "row"}, `${curve.label}: ${title}`), ...positions.map((one) => make("td", {}, valueAt(curve, measure, one))));
-      numbers.append(make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": `Medians of ${data.title}`}, make("table", {},
+      numbers.append(make("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": `Medians of ${data.title}`}, make("table", {},
         make("thead", {}, make("tr", {}, make("th", {scope: "col"}, `median after ${state.unit}`), ...positions.map((one) => make("th", {scope: "col"}, state.unit === "epochs" ? one.toFixed(1) : whole(one))))),
         make("tbody", {}, ...drawn.flatMap((curve) => [row(curve, "loss", "training loss"), row(curve, "error", "test error")])))));
     }
@@ -198,14 +198,14 @@
       return low <= high ? [low / 1.1, Math.min(Math.max(high, low * 1.2), Math.max(10, low * 10)) * 1.1] : [0.02, 2];
     }
     function errorAxis() {
-      const [low, high] = rangeOf("error", state.view ?? [0, 0]);
       if (state.allErrors) return [0, 100];
-      return low <= high ? [Math.max(0, low - 0.05 * (high - low) - 0.1), Math.min(100, high + 0.05 * (high - low) + 0.1)] : data.limits.error;
+      const [low, high] = state.view ? rangeOf("error", state.view) : [Infinity, 0], margin = 0.05 * (high - low) + 0.1;
+      return low <= high ? [Math.max(0, low - margin), Math.min(100, high + margin)] : data.limits.error;
     }
 
     function render() {
       const width = Math.max(280, Math.round(plot.clientWidth)), height = Math.round(Math.min(440, Math.max(260, width * 0.5)));
-      const left = 50, right = width - 44, top = 8, bottom = height - 40;
+      const left = 54, right = width - 50, top = 8, bottom = height - 40;
       full = [0, data.limits.iterations[1] * Math.max(...drawn.map(scaleOf))];
       const view = state.view ?? full;
       grid = [...new Set(shown().flatMap((curve) => [...curve.loss.x, ...curve.error.x].map((x) => x * scaleOf(curve))))].sort((a, b) => a - b);

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from paperbench.errors import printable
+from paperbench.errors import printable, without_paths
 from paperbench.report.curves import Curve, CurveMeasure, CurvePanel, RunCurve
 
 _SERIES: dict[str, CurveMeasure] = {"loss": "train_loss", "error": "test_error"}
@@ -22,18 +23,20 @@ def chart_data(panel: CurvePanel) -> dict[str, Any]:
     """
     xs: list[Any] = []
     curves = [_curve(*one, xs) for one in zip(panel.labels, panel.curves, strict=True)]
-    limits = {"loss": [*panel.loss_limits], "error": [0, panel.max_error], "iterations": [0, panel.farthest]}
-    return {"title": printable(panel.title), "limits": limits, "curves": curves, "xs": xs}
+    learning = [curve for curve in panel.curves if all(error < 50 for _, error in curve.median("test_error")[-1:])]
+    max_error = replace(panel, curves=tuple(learning) or panel.curves).max_error  # the others get marks at the top
+    limits = {"loss": [*panel.loss_limits], "error": [0, max_error], "iterations": [0, panel.farthest]}
+    return {"title": panel.title, "limits": limits, "curves": curves, "xs": xs}
 
 
 def _curve(label: str, curve: Curve, xs: list[Any]) -> dict[str, Any]:
     longest = max((run.lines for run in curve.runs), key=lambda lines: lines[-1].iteration if lines else -1)
     changes = [line for line, following in pairwise(longest) if following.lr != line.lr]
     return {
-        "label": printable(label),
+        "label": label,
         "state": curve.state,
-        "cell": printable(curve.name),
-        "conditions": printable(str(curve.conditions)),
+        "cell": curve.name,
+        "conditions": str(curve.conditions),
         "prefix": curve.is_prefix,
         "iterations": curve.iterations,
         "drops": list(curve.drops),
@@ -50,7 +53,7 @@ def _run(run: RunCurve, xs: list[Any]) -> dict[str, Any]:
         "seed": run.record.seed,
         "status": run.record.status,
         "iteration": run.record.iteration,
-        "problem": printable(run.problem),
+        "problem": printable(without_paths(run.problem)),
         **{name: _series(run.points(measure), xs) for name, measure in _SERIES.items()},
     }
 
