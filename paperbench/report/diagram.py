@@ -32,6 +32,22 @@ class Paths:
     weighing: tuple[str, str]
     after: tuple[str, ...]
 
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        shortcut, residual = (
+            texts + (last,) * bool(last)
+            for texts, last in zip((self.shortcut, self.residual), self.weighing, strict=True)
+        )
+        parts = {
+            "On both paths": self.shared,
+            "Gate g": self.gate,
+            "Shortcut": shortcut or ("identity",),
+            "Residual path": residual,
+            "After the addition": self.after,
+        }
+        return " ".join(f"{name}: {', '.join(texts)}." for name, texts in parts.items() if texts)
+
 
 def paths(net: Net, unit: Unit, *, plain: bool = False) -> Paths:
     """Return what a unit of a net computes.
