@@ -18,10 +18,11 @@ import os
 import re
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape as html_escape
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -31,14 +32,16 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
-from paperbench.compare.verdicts import CellComparison
-from paperbench.errors import PaperbenchError, count, duration, nearest, one_line, shorten
+from paperbench.errors import PaperbenchError, count, duration, nearest, without_paths
+from paperbench.files import UNGUARDED
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
-from paperbench.runs.external import read_externals
+from paperbench.runs.external import ExternalResult, read_externals
+from paperbench.runs.history import History, HistoryLine
+from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.cell import Cell
@@ -46,9 +49,11 @@ from paperbench.specs.table import Table, find_spec_root, table_ids
 from paperbench.specs.table import load_table as read_table
 
 if TYPE_CHECKING:
+    import pandas
     import torch
 
     from paperbench.bench.cost import Cost
+    from paperbench.report.json_format import CellFacts, ComparisonDocument
     from paperbench.runs.executor import Incompatible
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
@@ -59,40 +64,55 @@ class JudgedTable:
     """A table of the paper with a verdict for each cell and claim. `str` is the short report for a terminal.
 
     Attributes:
-        comparison: All verdicts and their evidence.
-        complaints: Files, records and results that could not be used, one sentence each.
+        comparison: The objects behind the verdicts.
         other_profiles: Other profiles with runs of these nets.
     """
 
     def __init__(
         self, comparison: Comparison, store: Store, complaints: Sequence[str], other_profiles: Sequence[str]
     ) -> None:
-        self.comparison, self._store = comparison, store
-        self.complaints = tuple(one_line(shorten(text)) for text in (*complaints, *comparison.left_out))
+        self.comparison, self._store, self._complaints = comparison, store, complaints
         self.other_profiles = tuple(other_profiles)
 
+    @cached_property
+    def document(self) -> ComparisonDocument:
+        """What `--format json` writes, under the same names."""
+        from paperbench.report.json_format import document
+
+        return document(self.comparison, self._complaints)
+
     @property
-    def cells(self) -> tuple[CellComparison, ...]:
-        return self.comparison.cells
+    def cells(self) -> tuple[CellFacts, ...]:
+        return self.document.cells
 
     @property
     def claims(self) -> tuple[ClaimVerdict, ...]:
-        return self.comparison.claims
+        return self.document.claims
 
-    def cell(self, cell_id: str) -> CellComparison:
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Files, records and results that could not be used, one sentence each."""
+        return self.document.left_out
+
+    def cell(self, cell_id: str) -> CellFacts:
         """Return the cell `row/column`.
 
         Raises:
             PaperbenchError: The cell was not compared.
         """
-        for compared in self.cells:
-            if compared.cell.id == cell_id:
-                return compared
-        raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [c.cell.id for c in self.cells])}")
+        for cell in self.cells:
+            if cell.id == cell_id:
+                return cell
+        raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [cell.id for cell in self.cells])}")
 
     def curves(self) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs."""
-        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history()))
+        return tuple(curves_of(self.comparison, self._history))
+
+    def _history(self, record: Record) -> list[HistoryLine]:
+        history = History.read(self._store.directory(record.run).history_file)
+        history.check(record)
+        return history.lines()
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".
@@ -105,6 +125,44 @@ class JudgedTable:
             raise PaperbenchError(f"{self.comparison.table.id} has no figure {figure!r}. {nearest(figure, figures)}")
         return panels_of(self.curves(), self.comparison, figures[figure] if figure else None)
 
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a row for each net of each cell: published and our numbers, verdict, interval, as the CSV names them.
+
+        `published` is missing where the paper prints no number; `published_fails` says whether it prints "fail". Data,
+        precision and `median` are of the runs that the verdict is about.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_nets
+
+        return of_nets(self.document)
+
+    def runs(self) -> pandas.DataFrame:
+        """Return a row for each run of each net: its line in the CSV, and its time, software and hardware.
+
+        `group` is 1 for runs that the verdict is about, and more for others.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_runs
+
+        groups = [group for c in self.comparison.cells for net in c.nets for group in (net.shown, *net.others) if group]
+        return of_runs(self.document, (record for group in groups for record in group.records))
+
+    def histories(self) -> pandas.DataFrame:
+        """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
+
+        Histories that cannot be read have no rows; `RunCurve.problem` says why.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_curves
+
+        return of_curves(self.curves())
+
     def holds(self, requirement: Requirement = "no difference") -> bool:
         """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""
         return self.comparison.holds(requirement)
@@ -112,10 +170,10 @@ class JudgedTable:
     @property
     def report(self) -> Report:
         """The contents of the report, before it is formatted."""
-        shown = [net.shown for cell in self.cells for net in cell.nets if net.shown]
+        shown = [net.shown for cell in self.comparison.cells for net in cell.nets if net.shown]
         ended = {record.run: record for group in shown for record in group.records if record.status != "partial"}
         rest = [r for r in ended.values() if not self._store.directory(r.run).has_weights_or_checkpoint(r)]
-        return Report(self.comparison, len(self.complaints), len(rest))
+        return Report(self.comparison, len(self.left_out), len(rest))
 
     def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
         """Format the report.
@@ -137,20 +195,46 @@ class JudgedTable:
             return latex.render(self.report)
         if form == "junit":
             return junit.render(self.report, requirement)
-        facts = json_format.document(self.comparison, self.complaints)
-        return json_format.render(facts) if form == "json" else csv_format.render(facts)
+        return json_format.render(self.document) if form == "json" else csv_format.render(self.document)
 
     def __str__(self) -> str:
         return self.render("table")
 
     def __repr__(self) -> str:
-        cells = ", ".join(f"{n} {verdict}" for verdict, n in Counter(c.verdict for c in self.cells).items())
-        claims = ", ".join(f"{n} {standing}" for standing, n in Counter(c.standing for c in self.claims).items())
-        return f"<{self.comparison.table.id} compared: {cells}{f'; claims: {claims}' if claims else ''}>"
+        return repr(self.comparison)
 
     def _repr_markdown_(self) -> str:
-        left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.complaints]
+        left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.left_out]
         return "\n\n".join([self.render("markdown"), *left_out])
+
+
+@dataclass(frozen=True)
+class _Results:
+    """What a results directory holds, with a complaint about each file that could not be read."""
+
+    store: Store
+    records: Sequence[Record]
+    externals: Sequence[ExternalResult]
+    complaints: Sequence[str]
+
+    @classmethod
+    def read(cls, directory: Path, example: str) -> _Results:
+        """Read a results directory.
+
+        Args:
+            example: A command that makes one.
+
+        Raises:
+            PaperbenchError: It is not a directory.
+        """
+        if not directory.is_dir():
+            what = "is not a directory" if directory.exists() else "does not exist"
+            make = f"`{example} --results {directory}`"
+            raise PaperbenchError(f"{directory} {what}. Name a results directory (`--results`), or make one: {make}.")
+        store = Store(directory)
+        records, damaged = store.records()
+        externals, complaints = read_externals(directory)
+        return cls(store, records, externals, [*damaged, *complaints])
 
 
 class PublishedTable:
@@ -196,25 +280,23 @@ class PublishedTable:
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
-        directory = Path(results)
-        if not directory.is_dir():
-            what = "is not a directory" if directory.exists() else "does not exist"
-            make = f"`paperbench run {self.id} --profile {profile} --results {directory}`"
-            raise PaperbenchError(f"{directory} {what}. Name a results directory (`--results`), or make one: {make}.")
-        store = Store(directory)
-        records, damaged = store.records()
-        externals, complaints = read_externals(directory)
+        read = _Results.read(Path(results), f"paperbench run {self.id} --profile {profile}")
+        return self._judge(read, chosen, profile, seeds, noise)
+
+    def _judge(
+        self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None, noise: Rule
+    ) -> JudgedTable:
         comparison = compare(
-            *(self.table, chosen, profile, records, externals),
-            training_mean=store.training_mean,
+            *(self.table, chosen, profile, results.records, results.externals),
+            training_mean=results.store.training_mean,
             seeds=seeds,
             other_tables=self._others,
             noise=noise,
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
-        of_these_nets = {r.spec.profile for r in records if re.split(r"[.(]", r.net)[0] in models}
+        of_these_nets = {r.spec.profile for r in results.records if re.split(r"[.(]", r.net)[0] in models}
         others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
-        return JudgedTable(comparison, store, [*damaged, *complaints], others)
+        return JudgedTable(comparison, results.store, results.complaints, others)
 
     def outlook(
         self,
@@ -241,7 +323,7 @@ class PublishedTable:
             comparison = compare(self.table, self.cells, "paper", (), seeds=seeds, noise=noise)
             return assess_outlook(comparison, std, cells=chosen)
         judged = self.compare(results, seeds=seeds, noise=noise)
-        return replace(assess_outlook(judged.comparison, std, cells=chosen), complaints=judged.complaints)
+        return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):
@@ -277,6 +359,21 @@ def _format_seeds(seeds: Collection[int]) -> str:
     return f"seed {first}" if first == last else f"seeds {numbers}"
 
 
+def _command(name: str, table: PublishedTable, cells: Sequence[str], profile: str, seeds: int, **further: str) -> str:
+    """Return a command for a table, without the options that have their default."""
+    read = table.table
+    options = {
+        "profile": (profile, "paper"),
+        "seeds": (str(seeds), str(read.seeds_in(read.profiles.named(profile)))),
+        "noise": (further.get("noise", "table"), "table"),
+        "results": (further.get("results", "results"), "results"),
+        "tables": (str(table.root), str(find_spec_root(None))),
+    }
+    chosen = ["--cells", *cells] if tuple(cells) != ("*",) else []
+    given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
+    return shlex.join(["paperbench", name, table.id, *chosen, *given])
+
+
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
     """Load a table of the paper.
 
@@ -289,6 +386,116 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
     """
     directory = find_spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, directory), directory)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of published tables beside our runs, in HTML.
+
+    Attributes:
+        tables: Ids of the tables on it with their profiles, such as ("table2", "paper").
+        left_out: Files, records and results that could not be used, one sentence each.
+    """
+
+    html: str
+    tables: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...]
+
+    def write(self, directory: str | PathLike[str]) -> Path:
+        """Write the page as index.html into a directory, which is made if needed; return the file.
+
+        Raises:
+            PaperbenchError: It cannot be written.
+        """
+        path = Path(directory) / "index.html"
+        UNGUARDED.write(path, self.html.encode(), "--out DIR")
+        return path
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html_escape(self.html)}" width="100%" height="800"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<page of {', '.join(map(' '.join, self.tables))}: {len(self.html):,} characters>"
+
+
+def _judged(
+    table: PublishedTable,
+    read: _Results,
+    profiles: Sequence[str],
+    cells: str | Sequence[str],
+    seeds: int | None,
+    noise: Rule,
+    is_named: bool,
+) -> Iterator[tuple[PublishedTable, JudgedTable]]:
+    """Judge a table in each profile that is on the page."""
+    known = table.table.profiles
+    for profile in profiles:
+        known.named(profile)
+    try:
+        chosen = table.table.cells(cells, on_request=True)
+    except PaperbenchError:
+        if is_named:
+            raise
+        return
+    present = {record.spec.profile for record in read.records} | ({"paper"} if read.externals else set())
+    wanted = [one for one in known.profiles if one in (profiles or present)]
+    judged = [table._judge(read, chosen, one, seeds, noise) for one in wanted]
+    shown = [one for one in judged if one.report.has_runs or (is_named and profiles)]
+    if not shown and is_named:
+        shown = [table._judge(read, chosen, "paper", seeds, noise)]
+    yield from ((table, one) for one in shown)
+
+
+def make_page(
+    *tables: str,
+    results: str | PathLike[str] = "results",
+    profiles: Sequence[str] = (),
+    cells: str | Sequence[str] = "*",
+    seeds: int | None = None,
+    noise: Rule = "table",
+    root: str | PathLike[str] | None = None,
+) -> Page:
+    """Make a page of tables beside the runs in a results directory.
+
+    Args:
+        tables: Ids of tables, which appear even without runs; by default all that have runs.
+        profiles: By default all that a table has runs of; without any, the paper's.
+        cells, seeds, noise: See `PublishedTable.compare`.
+        root: See `load_table`.
+
+    Raises:
+        PaperbenchError: The directory, a table, profile or cell does not exist, or no table has runs.
+    """
+    from paperbench.report.page import Part, render
+
+    directory = find_spec_root(Path(root) if root is not None else None)
+    published = [load_table(one, directory) for one in dict.fromkeys(tables) or table_ids(directory)]
+    read = _Results.read(Path(results), "paperbench run table2")
+    judged = [one for table in published for one in _judged(table, read, profiles, cells, seeds, noise, bool(tables))]
+    if not judged:
+        what = f"profile {' or '.join(profiles)}" if profiles else "any table"
+        unread = f" ({count(len(read.complaints), 'file')} cannot be used: see `verify`)" if read.complaints else ""
+        raise PaperbenchError(
+            f"{results} has no runs of {what}{unread}. Name a table to see it without runs, or train some: `paperbench "
+            "run table2 --profile smoke`."
+        )
+    patterns = [cells] if isinstance(cells, str) else cells
+
+    def local(text: str) -> str:
+        return without_paths(text.replace(str(results), "results"))
+
+    def commands(one: JudgedTable, table: PublishedTable) -> Iterator[tuple[str, str]]:
+        what = (table, patterns, one.comparison.profile, one.comparison.planned)
+        yield local(_command("run", *what)), "trains what is missing"
+        yield local(_command("compare", *what, noise=noise)), "judges it"
+        yield "paperbench verify --rerun 1", "checks all files, and retrains the start of a run"
+
+    parts = [
+        Part(one.report, one.panels(), [local(text) for text in one.left_out], list(commands(one, table)))
+        for table, one in judged
+    ]
+    left_out = dict.fromkeys(text for _, one in judged for text in one.left_out)
+    return Page(render(parts), tuple((table.id, one.comparison.profile) for table, one in judged), tuple(left_out))
 
 
 @dataclass(frozen=True)
@@ -322,19 +529,14 @@ class Plan:
     max_seconds: float | None
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        of, to_do = f"{self.table.id}, profile {self.profile}", f"{len(self.remaining):,} to do"
+        return f"<plan of {of}: {count(len(self.runs), 'run')}, {to_do}>"
+
     @property
     def compare_command(self) -> str:
         """The command that prints the report on the results of this plan."""
-        read = self.table.table
-        options = {
-            "profile": (self.profile, "paper"),
-            "seeds": (str(self.seeds), str(read.seeds_in(read.profiles.named(self.profile)))),
-            "results": (str(self.results), "results"),
-            "tables": (str(self.table.root), str(find_spec_root(None))),
-        }
-        cells = ["--cells", *self.cells] if self.cells != ("*",) else []
-        given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
-        return shlex.join(["paperbench", "compare", self.table.id, *cells, *given])
+        return _command("compare", self.table, self.cells, self.profile, self.seeds, results=str(self.results))
 
     @property
     def counted(self) -> str:
@@ -421,6 +623,9 @@ class Outcome:
     remaining: list[PlannedRun]
     is_cut_short: bool
     signal: int | None
+
+    def __repr__(self) -> str:
+        return f"<outcome of {self.plan.table.id}: {len(self.failed):,} failed, {len(self.remaining):,} to do>"
 
     def summary(self) -> str:
         """Return the results, which runs count, and the command to give next."""

@@ -14,11 +14,13 @@ import paperbench
 from paperbench.api import Plan
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
+from paperbench.report.json_format import ComparisonDocument
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from paperbench.training.engine import available_engines
+from paperbench.typed import from_json
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
 from tests.helpers import change_yaml, copy_of_photo_specs, copy_of_tiny_specs, python
@@ -38,14 +40,16 @@ def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Tabl
     judged = paperbench.load_table("table2").compare(tmp_path)
     cell = judged.cell("preact/resnet110")
     assert cell.verdict == "reproduced"
-    assert cell.shown is not None
-    assert cell.shown.errors == list(MATCHING)
+    (net,) = cell.nets
+    assert net.shown
+    assert [run.error for run in net.shown.runs] == list(MATCHING)
     assert {other.verdict for other in judged.cells} == {"reproduced", "not run"}
     assert {claim.standing for claim in judged.claims} == {"not run"}
     assert judged.holds()
     assert not judged.holds("reproduced")
+    assert from_json(ComparisonDocument, judged.render("json")) == judged.document
     assert "6.38 (+0.01) | reproduced" in judged._repr_markdown_()
-    assert repr(judged) == "<table2 compared: 9 not run, 1 reproduced; claims: 14 not run>"
+    assert repr(judged) == "<table2 compared: 1 reproduced, 9 not run; claims: 14 not run>"
     with pytest.raises(PaperbenchError, match="Did you mean 'preact/resnet110'"):
         judged.cell("preact/resnet11")
 
@@ -89,10 +93,13 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert first.unnamed_rows == ()
     assert {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ), "OpenMP threads sleep in notebooks too"
     assert "not started" in str(first)
+    assert repr(first) == "<plan of table2, profile smoke: 1 run, 1 to do>"
+    assert repr(first.runs) == f"[<{first.runs[0].id}: preact_resnet110(depth=8)>]"
     assert "1 run, 4 iterations to do, about 2.2 MB of disk" in str(first)
     assert not (tmp_path / "results").exists()
     outcome = paperbench.run(first)
     assert (outcome.failed, outcome.remaining, outcome.is_cut_short, outcome.signal) == ([], [], False, None)
+    assert repr(outcome) == "<outcome of table2: 0 failed, 0 to do>"
     out, err = capsys.readouterr()
     assert out == ""
     assert "paused at iteration 4 of 6 as requested" in err
@@ -111,8 +118,8 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert record
     assert record.result
     (cell,) = outcome.judged.cells
-    assert cell.shown
-    assert cell.shown.errors == [record.result.test_error]
+    assert cell.nets[0].shown
+    assert cell.nets[0].shown.median == record.result.test_error
     options = f"--cells preact/resnet110 --profile smoke --results {tmp_path / 'results'} --tables {tmp_path}"
     assert outcome.advice == f"Next, print the report:\npaperbench compare table2 {options}"
     assert plan().remaining == []
@@ -145,8 +152,9 @@ def test_command_without_time_for_a_run_is_no_error(plan: Any) -> None:
 def test_runs_that_were_asked_for_count(plan: Any) -> None:
     both = plan(seeds=2)
     outcome = paperbench.run(both, Observer())
-    assert outcome.judged.cells[0].shown is not None
-    assert len(outcome.judged.cells[0].shown.errors) == 2
+    (net,) = outcome.judged.cells[0].nets
+    assert net.shown
+    assert [run.counted for run in net.shown.runs] == [True, True]
     assert outcome.judged.comparison.planned == 2
     assert "Runs that count: 2 per cell (seeds 0-1)." in outcome.summary()
     assert "--seeds 2" in both.compare_command, "it prints the same table"

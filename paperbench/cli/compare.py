@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     print(report, end="" if report.endswith("\n") else "\n")
     if args.format == "table" and not judged.report.has_runs:
         print("\n" + paragraph(f"Next: `{command_for('run', args)}`"))
-    for complaint in judged.complaints:
+    for complaint in judged.left_out:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
     if judged.other_profiles:
         options = " or ".join(f"--profile {profile}" for profile in judged.other_profiles)

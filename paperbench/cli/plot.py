@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import add_shared, number_of_runs
+from paperbench.cli.arguments import add_shared, command_for, number_of_runs
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.files import UNGUARDED
 
 if TYPE_CHECKING:
+    from paperbench.api import JudgedTable
     from paperbench.catalogue import Net
+    from paperbench.report.curves import XAxis
     from paperbench.specs.table import Table
 
 SUMMARY = "draw training curves, a figure of the paper, or a net"
@@ -29,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the file to write (default: WHAT.FORMAT; text and csv are printed)"
     )
-    parser.add_argument("--x", choices=("iterations", "epochs"), default="iterations", help="default: iterations")
+    parser.add_argument("--x", choices=("iterations", "epochs"), help="of curves (default: iterations)")
     add_shared(parser, "--cells", "--profile")
     parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
     parser.add_argument(
@@ -48,6 +53,8 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.specs.table import find_spec_root, load_table, table_ids
 
     if args.what.partition(".")[0] in NETS:
+        if args.x:
+            raise PaperbenchError(f"--x is for curves, and {args.what} is a net. Leave it out.")
         return _plot_net(args)
     root = find_spec_root(args.tables)
     tables = {one: load_table(one, root) for one in table_ids(root)}
@@ -61,7 +68,82 @@ def execute(args: argparse.Namespace) -> int:
 
 def _plot_table(args: argparse.Namespace, table: Table, figure: str | None) -> int:
     """Draw the curves of a table, or one of its figures."""
-    raise NotImplementedError
+    from paperbench.api import load_table
+    from paperbench.report import curve_text
+    from paperbench.report.csv_format import render_curves
+    from paperbench.report.curves import notes_on
+
+    if args.settings:
+        raise PaperbenchError(f"--set changes a net, and {args.what} is none. Leave it out, or name a net.")
+    x: XAxis = args.x or "iterations"
+    form, args.table = _format(args), table.id
+    if figure and not args.cells:
+        drawn = next(one for one in table.experiment.figures if one.id == figure)
+        args.cells = list(dict.fromkeys(cell for panel in drawn.panels for cell in panel.cells))
+    judged = load_table(table.id, args.tables).compare(
+        args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds
+    )
+    panels = judged.panels(figure)
+    if not panels:
+        raise PaperbenchError(_nothing_to_draw(args, judged))
+    notes, shown = notes_on(panels, judged.comparison, figure), [curve for panel in panels for curve in panel.curves]
+    if form == "text":
+        encoding = "utf-8" if args.out else sys.stdout.encoding or "ascii"
+        content = curve_text.render(panels, notes, x, encoding).encode()
+    elif form == "csv":
+        content = render_curves(shown).encode()
+    else:
+        figures = _pictures()
+        content = figures.to_bytes(figures.draw_curves(panels, notes, x), form)
+    _write(args, form, content)
+    unreadable = dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem)
+    for complaint in (*judged.left_out, *unreadable):
+        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+    if judged.other_profiles:
+        print(f"paperbench: {_other_profiles(args, judged)}", file=sys.stderr)
+    return 0
+
+
+def _format(args: argparse.Namespace) -> str:
+    """Return the format that --format or the name of --out asks for."""
+    suffixes = {"txt": "text"} | {form: form for form in FORMATS}
+    named = args.out.suffix[1:].lower() if args.out else ""
+    if named and named not in suffixes:
+        raise PaperbenchError(f"Unknown format {named!r} of {args.out}. {nearest(named, suffixes)}")
+    if named and args.format not in (None, suffixes[named]):
+        raise PaperbenchError(f"--format {args.format} and the name {args.out} contradict each other. Leave one out.")
+    return args.format or suffixes.get(named, "text")
+
+
+def _write(args: argparse.Namespace, form: str, content: bytes) -> None:
+    """Write a file and say where, or print text and csv for which no file is named."""
+    if not args.out and form not in PICTURES:
+        print(content.decode(), end="")
+        return
+    path = args.out or Path(f"{args.what}.{form}")
+    if not path.parent.is_dir():
+        raise PaperbenchError(f"{path.parent} is no directory. Make it, or choose another file (`--out FILE`).")
+    UNGUARDED.write(path, content, "--out FILE")
+    print(f"Wrote {path}.")
+
+
+def _pictures() -> ModuleType:
+    try:
+        from paperbench.report import figures
+    except ImportError as error:
+        raise PaperbenchError("Pictures need matplotlib: `pip install 'paperbench-resnets[plots]'`.") from error
+    return figures
+
+
+def _nothing_to_draw(args: argparse.Namespace, judged: JudgedTable) -> str:
+    if judged.other_profiles:
+        return f"No run of {args.what} in profile {args.profile}. {_other_profiles(args, judged)}"
+    return f"No run of {args.what} in {args.results} yet. Next: `{command_for('run', args)}`"
+
+
+def _other_profiles(args: argparse.Namespace, judged: JudgedTable) -> str:
+    options = " or ".join(f"--profile {profile}" for profile in judged.other_profiles)
+    return f"{args.results} has runs of other profiles: {options} shows them."
 
 
 def _plot_net(args: argparse.Namespace) -> int:

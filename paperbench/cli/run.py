@@ -119,7 +119,7 @@ def execute(args: argparse.Namespace) -> int:
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     outcome = api.run(plan, progress)
     left, failed = len(outcome.remaining), len(outcome.failed)
-    for complaint in outcome.judged.complaints:
+    for complaint in outcome.judged.left_out:
         progress.say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short and not outcome.signal:  # the handler of a signal prints its own message
         progress.say(f"paperbench: stopped after {args.max_seconds:g} seconds; {count(left, 'run')} left.")

@@ -61,6 +61,9 @@ class ClaimVerdict:
     basis: str = ""
     reason: str = ""
 
+    def __repr__(self) -> str:
+        return f"<{self.claim.id}: {self.standing}>"
+
 
 @dataclass(frozen=True)
 class Part:

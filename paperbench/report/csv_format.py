@@ -1,7 +1,9 @@
-"""A comparison as CSV (RFC 4180, but with plain newlines): one line per run, and one for each net without runs.
+"""Comparisons and training curves as rows, and as CSV (RFC 4180, but with plain newlines).
 
-Values of a cell, net or group of runs are repeated in the lines of all its runs. An empty field means no value. Numbers
-are in full precision, flags are `true` or `false`, and the versions in `numerics` are separated by spaces.
+A comparison has a row for each run, and one for each net without runs; values of a cell, net or group of runs are
+repeated in the rows of all its runs. Training curves have a row for each line of a history. An empty field means no
+value. Numbers are in full precision, flags are `true` or `false`, and the versions in `numerics` are separated by
+spaces.
 
 Spreadsheets treat text that begins with =, +, - or @ as a formula, so it gets an apostrophe in front. So does such text
 after a semicolon, which many spreadsheets take for a separator even inside quotes. Numbers are left alone.
@@ -12,10 +14,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
+from paperbench.report.curves import Curve
 from paperbench.report.json_format import ComparisonDocument
+from paperbench.runs.history import HistoryLine
 
 COLUMNS = {
     "table": "document.table",
@@ -44,6 +49,8 @@ COLUMNS = {
     "setting": "net.setting",
     "net": "net.net",
     "net_verdict": "net.verdict",
+    "n": "net.failures.runs",  # those that count
+    "failed": "net.failures.failed",
     "group": "number",  # 1: `shown`, the runs that the verdict is about; 2 and so on: `others`
     "data": "group.conditions.data.name",
     "fingerprint": "group.conditions.data.fingerprint",
@@ -63,17 +70,49 @@ COLUMNS = {
 }
 """The columns, each with its path in the JSON document; see the types in `report.json_format`."""
 
+_OF_LINES = tuple(field.name for field in fields(HistoryLine))
+
+CURVE_COLUMNS = ("profile", "cell", "setting", "net", "data", "precision", "seed", "run", "status", *_OF_LINES)
+"""The columns of training curves: the run's, then those of `HistoryLine`."""
+
 _FORMULA_BEGINS = re.compile(r'(?:^|;)(?=[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20])')  # the last four: full-width forms
 
 
 def render(document: ComparisonDocument) -> str:
-    """Return the comparison as CSV with a header line."""
+    """Return a comparison as CSV with a header line."""
+    return as_csv(COLUMNS, comparison_rows(document))
+
+
+def render_curves(curves: Iterable[Curve]) -> str:
+    """Return training curves as CSV with a header line."""
+    return as_csv(CURVE_COLUMNS, curve_rows(curves))
+
+
+def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV with a header line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for line in _lines(document):
-        writer.writerow(_text(_value(line, path)) for path in COLUMNS.values())
+    writer.writerow(columns)
+    writer.writerows([_text(value) for value in row.values()] for row in rows)
     return text.getvalue()
+
+
+def comparison_rows(document: ComparisonDocument) -> Iterator[dict[str, Any]]:
+    """Yield a row, with a value for each of `COLUMNS`, for each run and each net without runs."""
+    for line in _lines(document):
+        yield {column: _value(line, path) for column, path in COLUMNS.items()}
+
+
+def curve_rows(curves: Iterable[Curve]) -> Iterator[dict[str, Any]]:
+    """Yield a row, with a value for each of `CURVE_COLUMNS`, for each line of the history of each run."""
+    for curve in curves:
+        for run in curve.runs:
+            record = run.record
+            of_data = (record.data.name, record.spec.precision)
+            of_run = (record.spec.profile, curve.cell.id, curve.setting, record.net, *of_data)
+            for line in run.lines:
+                values = (*of_run, record.seed, record.run, record.status, *(getattr(line, name) for name in _OF_LINES))
+                yield dict(zip(CURVE_COLUMNS, values, strict=True))
 
 
 def _lines(document: ComparisonDocument) -> Iterator[dict[str, object]]:

@@ -7,18 +7,23 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.evidence import Conditions, Group
-from paperbench.errors import PaperbenchError, count
+from paperbench.errors import PaperbenchError, count, listing
 from paperbench.runs.history import HistoryLine
-from paperbench.runs.record import Record
+from paperbench.runs.record import Record, Status
 from paperbench.specs.cell import Cell
-from paperbench.specs.experiment import Figure
+from paperbench.specs.experiment import Figure, Row
 
 CurveMeasure = Literal["train_loss", "train_error", "test_loss", "test_error"]
 XAxis = Literal["iterations", "epochs"]
+
+MAX_LOSS = 10.0
+"""The training loss above which nothing is shown: diverging nets reach 1e30."""
+ERROR_LIMITS = (20.0, 40.0, 60.0, 80.0, 100.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +80,24 @@ class Curve:
         """Whether no run has ended."""
         return all(run.is_prefix for run in self.runs)
 
+    @property
+    def state(self) -> str:
+        """The number of runs that have ended, and of others: "4 runs; 1 diverged", "prefix, to 8,000"."""
+        counts = Counter(run.record.status for run in self.runs)
+        ended = len(self.runs) - counts["partial"]
+        parts = [count(ended, "run")] if ended else []
+        if counts["diverged"]:
+            parts.append(f"{counts['diverged']} diverged" if ended > 1 else f"diverged at {self._farthest('diverged')}")
+        if counts["partial"]:
+            several = f"{counts['partial']} prefixes" if counts["partial"] > 1 else "prefix"
+            parts.append(f"{several}, to {self._farthest('partial')}")
+        if unreadable := sum(bool(run.problem) for run in self.runs):
+            parts.append(f"{unreadable} unreadable")
+        return "; ".join(parts)
+
+    def _farthest(self, status: Status) -> str:
+        return f"{max(run.record.iteration for run in self.runs if run.record.status == status):,}"
+
     def median(self, measure: CurveMeasure) -> list[tuple[int, float]]:
         """Return the (iteration, median) of the runs that have ended.
 
@@ -93,9 +116,9 @@ class Curve:
         return [(i, value if math.isfinite(value) else math.nan) for i, value in medians.items()]
 
     def epochs(self, iteration: int) -> float:
-        """Return how many passes over the training set some iterations are."""
-        line = next(line for run in self.runs for line in reversed(run.lines) if line.epoch > 0)
-        return iteration * line.epoch / line.iteration
+        """Return how many passes over the training set some iterations are; NaN if no history says it."""
+        lines = (line for run in self.runs for line in reversed(run.lines) if line.epoch > 0)
+        return next((iteration * line.epoch / line.iteration for line in lines), math.nan)
 
     def __repr__(self) -> str:
         return f"<curves of {self.name}: {count(len(self.runs), 'run')}>"
@@ -103,21 +126,54 @@ class Curve:
 
 @dataclass(frozen=True, repr=False)
 class CurvePanel:
-    """Curves to draw into one pair of axes. No two are of the same training."""
+    """Curves to draw into one pair of axes. No two are of the same training.
+
+    Attributes:
+        labels: A short label for each curve: its row's or column's title if that is unique here, else its name.
+    """
 
     title: str
     curves: tuple[Curve, ...]
+    labels: list[str]
 
     @property
-    def labels(self) -> list[str]:
-        """A short label for each curve: its row's or column's title if that is unique here, else its name."""
-        cells = [curve.cell for curve in self.curves]
-        by_column = len({cell.row.id for cell in cells}) == 1 and len(cells) > 1
-        titles = [cell.column.title if by_column else cell.row.title for cell in cells]
-        counts = Counter(titles)
+    def legend(self) -> list[str]:
+        """The labels with the state of each curve's runs."""
+        return [f"{label}: {curve.state}" for label, curve in zip(self.labels, self.curves, strict=True)]
+
+    @property
+    def farthest(self) -> int:
+        """The last iteration of any history."""
+        return max((run.lines[-1].iteration for curve in self.curves for run in curve.runs if run.lines), default=1)
+
+    @property
+    def loss_limits(self) -> tuple[float, float]:
+        """The lowest and the highest training loss to show: at least one decade, and no explosion."""
+        values = [v for c in self.curves for run in c.runs for _, v in run.points("train_loss") if v > 0]
+        low, high = min(values, default=0.01), min(max(values, default=1.0), MAX_LOSS)
+        return min(low, high / 10), high
+
+    @property
+    def max_error(self) -> float:
+        """The highest test error to show: 20 % as in the paper, unless a net ends, or is half of the time, above it."""
+        medians = [[v for _, v in curve.median("test_error") if math.isfinite(v)] for curve in self.curves]
+        highest = max((max(values[-1], statistics.median_high(values)) for values in medians if values), default=0.0)
+        return next((limit for limit in ERROR_LIMITS if highest < limit), 100.0)
+
+    def split(self, most: int) -> list[CurvePanel]:
+        """Return panels of at most that many curves, of about the same size. Each begins with the first curve."""
+        if len(self.curves) <= most:
+            return [self]
+        others = len(self.curves) - 1
+        n = math.ceil(others / (most - 1))
+        bounds = pairwise(1 + round(i * others / n) for i in range(n + 1))
         return [
-            title if counts[title] == 1 else curve.name.replace(f"/{curve.cell.column.id}", "")
-            for title, curve in zip(titles, self.curves, strict=True)
+            CurvePanel(
+                f"{self.title} ({i}/{n})",
+                (self.curves[0], *self.curves[start:end]),
+                [self.labels[0], *self.labels[start:end]],
+            )
+            for i, (start, end) in enumerate(bounds, 1)
         ]
 
     def __repr__(self) -> str:
@@ -150,6 +206,23 @@ def _run_curves(group: Group, read: Callable[[Record], Sequence[HistoryLine]]) -
             yield RunCurve(record, (), str(error))
 
 
+def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str | None = None) -> list[str]:
+    """Return what a reader of these curves must know, such as that they are not of the paper's nets or data."""
+    curves = [curve for panel in panels for curve in panel.curves]
+    source = comparison.table.source
+    what = f"Fig. {figure.removeprefix('fig')}" if figure else source.table
+    notes = [f"Our runs for {what} of arXiv:{source.arxiv}."]
+    if comparison.profile != "paper":
+        title = comparison.table.profiles.named(comparison.profile).title
+        notes.append(f"Profile {comparison.profile}, not the paper's experiment: {title}.")
+    data = [curve.conditions.data for curve in curves]
+    if names := dict.fromkeys(one.name for one in data if one and not one.is_comparable):
+        notes.append(f"Data: {', '.join(names)}, not the paper's images.")
+    if any(run.is_prefix for curve in curves for run in curve.runs):
+        notes.append("Prefix: a run that has not ended.")
+    return notes
+
+
 def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | None = None) -> list[CurvePanel]:
     """Return the panels of a figure of the paper, or of the whole table; those without curves are left out."""
     experiment = comparison.table.experiment
@@ -157,10 +230,14 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
         by_cell = {curve.cell.id: curve for curve in curves if not curve.setting}
         wanted = [(p.title, [by_cell[cell] for cell in p.cells if cell in by_cell]) for p in figure.panels]
     elif experiment.panels == "rows":
-        wanted = [(row.title, [c for c in curves if c.cell.row.id == row.id]) for row in experiment.rows]
+        wanted = [(_title(row), [c for c in curves if c.cell.row.id == row.id]) for row in experiment.rows]
     else:
-        wanted = [(column.title, [c for c in curves if c.cell.column.id == column.id]) for column in experiment.columns]
-    panels = [CurvePanel(title, tuple(_distinct(found))) for title, found in wanted if found]
+        alone = comparison.table.source.table if len(experiment.columns) == 1 else ""
+        wanted = [
+            (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
+            for column in experiment.columns
+        ]
+    panels = [_panel(f"{title}{_trained_depth(comparison, found)}", found) for title, found in wanted if found]
     shown: list[set[str]] = []
     kept = []
     for panel in panels:  # Table 5 has columns for two errors of the same runs
@@ -169,6 +246,31 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             kept.append(panel)
         shown.append(runs)
     return kept
+
+
+def _panel(title: str, curves: Sequence[Curve]) -> CurvePanel:
+    curves = tuple(_distinct(curves))
+    cells = [curve.cell for curve in curves]
+    by_column = len({cell.row.id for cell in cells}) == 1 and len(cells) > 1
+    titles = [cell.column.title if by_column else cell.row.title for cell in cells]
+    counts = Counter(titles)
+    labels = [
+        title if counts[title] == 1 else curve.name.replace(f"/{curve.cell.column.id}", "")
+        for title, curve in zip(titles, curves, strict=True)
+    ]
+    return CurvePanel(title, curves, labels)
+
+
+def _title(row: Row) -> str:
+    """The row's title with its labels, which tell apart rows on CIFAR-10 and CIFAR-100."""
+    return ", ".join([row.title, *row.labels.values()])
+
+
+def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
+    """Return " at depth N" where these nets have another depth than the paper's."""
+    profile = comparison.table.profiles.named(comparison.profile)
+    depths = {curve.cell.net_in(profile).depth for curve in curves}
+    return f" at depth {listing([str(depth) for depth in sorted(depths)])}" if profile.depth else ""
 
 
 def _distinct(curves: Sequence[Curve]) -> Iterator[Curve]:

@@ -1,28 +1,28 @@
-"""A comparison as typed facts, the content of `--format json` and `--format csv`.
+"""A comparison as typed facts: `JudgedTable.document`, and the content of `--format json` and `--format csv`.
 
-Errors are in percent; differences, deviations and tolerances in percentage points. No number is infinite: a diverged
-run has no error, and an infinite median or number of degrees of freedom is null.
+Errors are in percent; differences, standard deviations and tolerances in percentage points. No number is infinite: a
+diverged run has no error, and an infinite median or number of degrees of freedom is null.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BeforeValidator, Field
 
 from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict, Standing
-from paperbench.compare.comparison import Comparison
+from paperbench.compare.comparison import Comparison, brief_comparison
 from paperbench.compare.deviations import Deviation
-from paperbench.compare.evidence import Conditions, Group, Run
+from paperbench.compare.evidence import Conditions, Group, Run, brief_group, brief_run
 from paperbench.compare.failures import FailureCount, count_failures
 from paperbench.compare.noise import Rule
-from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
+from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict, brief_cell, brief_net
+from paperbench.errors import one_line, shorten
 from paperbench.runs.record import Status
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import ExpectedCell, Source
@@ -30,7 +30,7 @@ from paperbench.specs.recipe import Evaluation
 from paperbench.typed import Percent, to_json, typed
 
 T = TypeVar("T")
-Look = Annotated[int, Field(ge=1, le=2)]
+AnalysisNumber = Annotated[int, Field(ge=1, le=2)]
 
 
 def _finite(number: float | None) -> float | None:
@@ -60,6 +60,9 @@ class RunFacts:
     iteration: int | None
     counted: bool
 
+    def __repr__(self) -> str:
+        return brief_run(self.seed, self.error, self.status)
+
 
 @typed
 class GroupFacts:
@@ -77,6 +80,9 @@ class GroupFacts:
     median_diverged: bool
     runs: tuple[RunFacts, ...]
 
+    def __repr__(self) -> str:
+        return brief_group(self.runs, self.conditions)
+
 
 @typed
 class NetFacts:
@@ -84,10 +90,10 @@ class NetFacts:
 
     Attributes:
         setting: The net's setting in a sweep, such as gate_bias=-3; empty in a cell with one net.
-        net: The paper's net, as timm's `create_model` takes it; a reduced profile changes its depth.
+        net: The net that is trained, as timm's `create_model` takes it; a reduced profile changes its depth.
         reason: The reason for the verdict; empty where the interval is reason enough.
-        look: 1 if the verdict follows from the planned runs, 2 if from twice as many, null if from fewer.
-        failing: Failures among the counted runs; null without counted runs.
+        analysis: 1 if the verdict follows from the planned runs, 2 if from twice as many, null if from fewer.
+        failures: Failed runs among those counted; null without counted runs.
         shown: The runs that the verdict is about.
         others: The other groups, the nearest to the paper first.
     """
@@ -96,10 +102,13 @@ class NetFacts:
     net: str
     verdict: Verdict
     reason: str
-    look: Look | None
-    failing: FailureCount | None
+    analysis: AnalysisNumber | None
+    failures: FailureCount | None
     shown: GroupFacts | None
     others: tuple[GroupFacts, ...]
+
+    def __repr__(self) -> str:
+        return brief_net(self.net, self.verdict, self.shown.runs if self.shown else ())
 
 
 @typed
@@ -174,14 +183,19 @@ class CellFacts:
     verdict: Verdict
     reason: str
     differs: bool
-    look: Look | None
-    failing: FailureCount | None
+    analysis: AnalysisNumber | None
+    failures: FailureCount | None
     shift: float | None
     difference: Annotated[float | None, _INFINITE_IS_NULL]
     interval: IntervalFacts | None
     p_value: Annotated[float, Field(ge=0, le=1)] | None
     noise: NoiseFacts | None
     nets: tuple[NetFacts, ...]
+
+    def __repr__(self) -> str:
+        shown = self.nets[0].shown
+        median = (math.inf if shown.median_diverged else shown.median) if shown else None
+        return brief_cell(self.id, self.verdict, median if len(self.nets) == 1 else self.failures, self.published)
 
 
 @typed
@@ -216,11 +230,10 @@ class ComparisonDocument:
         footnotes: The paper's footnotes, by mark.
         claims: The paper's claims about several cells, judged by our runs alone.
         deviations: Deviations of our runs from the paper; `paper` is empty where the paper is silent.
-        left_out: Records and results for this table that were not used, a sentence each.
-        complaints: Files that could not be read, a sentence each.
+        left_out: Files, records and results that could not be used, a sentence each.
     """
 
-    schema: Literal[1]
+    schema: Literal[2]
     paperbench: str
     table: str
     title: str
@@ -234,7 +247,9 @@ class ComparisonDocument:
     claims: tuple[ClaimVerdict, ...]
     deviations: tuple[Deviation, ...]
     left_out: tuple[str, ...]
-    complaints: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return brief_comparison(self.table, self.summary.verdicts, self.summary.standings)
 
 
 def render(document: ComparisonDocument) -> str:
@@ -246,31 +261,29 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
     """Collect the facts of a comparison.
 
     Args:
-        complaints: Files that could not be read, one sentence each; may repeat `comparison.left_out`.
+        complaints: Files that could not be read, one sentence each.
     """
     table = comparison.table
-    verdicts = Counter(cell.verdict for cell in comparison.cells)
-    standings = Counter(claim.standing for claim in comparison.claims)
     ours = tuple(c.cell.id for c in comparison.cells if any(net.shown and net.shown.records for net in c.nets))
     return _take(
         ComparisonDocument,
         comparison,
-        schema=1,
+        schema=2,
         paperbench=__version__,
         table=table.id,
         title=table.experiment.title,
         source=table.source,
         footnotes=table.expected.footnotes,
         summary=Summary(
-            verdicts={verdict: verdicts[verdict] for verdict in get_args(Verdict)},
-            standings={standing: standings[standing] for standing in get_args(Standing)},
+            verdicts=comparison.verdicts,
+            standings=comparison.standings,
             holds=comparison.holds(),
             all_reproduced=comparison.holds("reproduced"),
             expected_false_alarms=comparison.expected_false_alarms,
         ),
         cells=tuple(_cell(comparison, cell) for cell in comparison.cells),
         deviations=tuple(replace(d, cells=d.cells or ours) for d in comparison.deviations),
-        complaints=tuple(complaint for complaint in complaints if complaint not in comparison.left_out),
+        left_out=tuple(one_line(shorten(text)) for text in (*complaints, *comparison.left_out)),
     )
 
 
@@ -293,12 +306,12 @@ def _cell(comparison: Comparison, compared: CellComparison) -> CellFacts:
         published=_published(cell),
         evaluation=table.evaluation_in(table.profiles.named(comparison.profile), cell),
         differs=compared in comparison.differing,
-        look=assessment.analysis.number if assessment.analysis else None,
-        failing=compared.failures if compared.failures.runs else None,
+        analysis=assessment.analysis.number if assessment.analysis else None,
+        failures=compared.failures if compared.failures.runs else None,
         difference=compared.difference,
         interval=_take(IntervalFacts, assessment.interval) if assessment.interval else None,
         noise=_take(NoiseFacts, assessment.noise) if assessment.noise else None,
-        nets=tuple(_net(net, cell) for net in compared.nets),
+        nets=tuple(_net(net, compared, comparison) for net in compared.nets),
     )
 
 
@@ -313,14 +326,15 @@ def _published(cell: Cell) -> ExpectedCell:
     )
 
 
-def _net(net: NetComparison, cell: Cell) -> NetFacts:
+def _net(net: NetComparison, compared: CellComparison, comparison: Comparison) -> NetFacts:
+    profile = comparison.table.profiles.named(comparison.profile)
     return _take(
         NetFacts,
         net.assessment,
         setting=net.setting.label,
-        net=str(net.setting.reference),
-        look=net.assessment.analysis.number if net.assessment.analysis else None,
-        failing=count_failures(net.errors, cell.dataset) if net.errors else None,
+        net=str(compared.cell.reference_in(profile, net.setting)),
+        analysis=net.assessment.analysis.number if net.assessment.analysis else None,
+        failures=count_failures(net.errors, compared.dataset) if net.errors else None,
         shown=_group(net.shown, net.median, net.counted) if net.shown else None,
         others=tuple(_group(group, group.median, ()) for group in net.others),
     )

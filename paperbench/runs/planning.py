@@ -34,6 +34,9 @@ class PlannedRun:
     dataset: Dataset
     cells: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<{self.id}: {self.net_name[:80]}>"
+
     @property
     def id(self) -> str:
         return self.spec.run_id(self.seed)

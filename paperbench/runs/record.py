@@ -231,6 +231,9 @@ class Record(HashedJson):
             return self.result.test_error
         return next((getattr(one, metric) for one in self.result.evaluations if one.evaluation == evaluation), None)
 
+    def __repr__(self) -> str:
+        return f"<{self.run}: {self.net[:80]}, {self.status} at {self.iteration:,}>"
+
     @property
     def seconds(self) -> float:
         """Time spent on the run, over all sessions."""

@@ -30,6 +30,9 @@ class Cell:
     dataset: str
     recipe: str
 
+    def __repr__(self) -> str:
+        return f"<{self.id}: published {self.expected.value}>"
+
     @property
     def published_runs(self) -> int:
         """Number of runs behind the published number."""

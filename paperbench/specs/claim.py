@@ -65,6 +65,9 @@ class Claim:
     def __post_init__(self) -> None:
         raise_problems(self._problems())
 
+    def __repr__(self) -> str:
+        return f"<claim {self.id}: {self.kind}>"
+
     def _problems(self) -> Iterator[Problem]:
         required = _REQUIRED[self.kind]
         for name in ("cells", "pairs", "measure", "within", "by", "iteration"):

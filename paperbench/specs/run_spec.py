@@ -35,6 +35,9 @@ class RunSpec:
         """sha256 of the canonical JSON, in hex."""
         return hashlib.sha256(canonical_json(vars(self)).encode()).hexdigest()
 
+    def __repr__(self) -> str:
+        return f"<spec {self.digest[:12]}: profile {self.profile[:40]}, {self.precision}>"
+
     def run_id(self, seed: int) -> str:
         """Return the name of the run with a seed, which is also its directory's name."""
         return f"{self.digest[:12]}-s{seed}"

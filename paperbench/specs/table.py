@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.errors import PaperbenchError, closest, nearest
+from paperbench.errors import PaperbenchError, closest, count, nearest
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import Disputed, Expected, Peer, Source
 from paperbench.specs.experiment import Experiment, Setting
@@ -42,6 +42,9 @@ class Table:
     all_cells: tuple[Cell, ...]
     peers: tuple[Peer, ...]
     disputed: tuple[Disputed, ...]
+
+    def __repr__(self) -> str:
+        return f"<{self.id}: {count(len(self.all_cells), 'cell')}>"
 
     @property
     def source(self) -> Source:

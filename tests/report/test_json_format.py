@@ -104,7 +104,7 @@ def test_every_verdict_follows_from_the_numbers(numbers: Comparison) -> None:
         (net,) = cell["nets"]
         interval, noise, published = cell["interval"], cell["noise"], cell["published"]
         counted = [run["error"] for run in net["shown"]["runs"] if run["counted"]]
-        assert len(counted) == 5 * cell["look"]
+        assert len(counted) == 5 * cell["analysis"]
         assert interval["difference"] == pytest.approx(statistics.median(counted) - published["value"])
         assert cell["difference"] == pytest.approx(interval["difference"])
         reach = stats.t.ppf(1 - interval["level"], interval["degrees"]) * interval["standard_error"]
@@ -118,7 +118,7 @@ def test_every_verdict_follows_from_the_numbers(numbers: Comparison) -> None:
         if cell["verdict"] in ("worse", "better"):
             near = interval["low"] if cell["verdict"] == "worse" else -interval["high"]
             assert near > published["tolerance"]
-    assert {cell["look"] for cell in judged} == {1, 2}
+    assert {cell["analysis"] for cell in judged} == {1, 2}
     assert {cell["noise"]["rests_on"] for cell in judged} == {"ours", "both"}
 
 
@@ -149,10 +149,10 @@ def test_runs_beyond_the_planned_do_not_count(more_numbers: Comparison, more_fai
     (net,) = cell["nets"]
     assert counted(net) == [[True] * 5 + [False] * 15]
     assert (net["shown"]["median"], cell["difference"]) == (6.6, pytest.approx(6.6 - 6.61))
-    assert cell["failing"] == net["failing"] == {"failed": 0, "runs": 5}
+    assert cell["failures"] == net["failures"] == {"failed": 0, "runs": 5}
     gating = cells(read(more_failing))[SWEEP]
-    assert gating["failing"] == {"failed": 30, "runs": 30}
-    assert [(net["failing"]["runs"], net["shown"]["median"]) for net in gating["nets"]] == [(5, 92.0)] * 6
+    assert gating["failures"] == {"failed": 30, "runs": 30}
+    assert [(net["failures"]["runs"], net["shown"]["median"]) for net in gating["nets"]] == [(5, 92.0)] * 6
 
 
 def test_failures_of_a_sweep_are_over_all_nets(table1: Table) -> None:
@@ -162,9 +162,9 @@ def test_failures_of_a_sweep_are_over_all_nets(table1: Table) -> None:
         *records(table1, SWEEP, [90.0] * 4, setting=second.label),
     ]
     judged = cells(read(compared(table1, *runs)))[SWEEP]
-    assert (judged["verdict"], judged["failing"]) == ("better", {"failed": 4, "runs": 9})
+    assert (judged["verdict"], judged["failures"]) == ("better", {"failed": 4, "runs": 9})
     counts = [{"failed": 0, "runs": 5}, {"failed": 4, "runs": 4}, None]
-    assert [net["failing"] for net in judged["nets"][:3]] == counts
+    assert [net["failures"] for net in judged["nets"][:3]] == counts
 
 
 def test_other_groups_and_unfinished_runs_do_not_count(numbers: Comparison, table2: Table) -> None:
@@ -190,7 +190,7 @@ def test_diverged_or_unfinished_run_has_no_error(numbers: Comparison, failing: C
     net = net_of(numbers, "relu_only_preact/resnet164")
     (run,) = net["shown"]["runs"]
     assert (run["status"], run["error"], run["iteration"]) == ("partial", None, 1000)
-    assert (net["shown"]["median"], net["shown"]["median_diverged"], net["failing"]) == (None, False, None)
+    assert (net["shown"]["median"], net["shown"]["median_diverged"], net["failures"]) == (None, False, None)
 
 
 def test_nets_of_a_sweep_are_separate(failing: Comparison) -> None:
@@ -200,6 +200,12 @@ def test_nets_of_a_sweep_are_separate(failing: Comparison) -> None:
     assert all(net["net"] == f"resnet110_exclusive_gating({net['setting']})" for net in cell["nets"])
     assert len({run["run"] for net in cell["nets"] for run in net["shown"]["runs"]}) == 30
     assert (cell["published"]["value"], cell["published"]["tolerance"]) == ("fail", None)
+
+
+def test_net_of_a_reduced_profile_is_that_of_its_records(table2: Table) -> None:
+    run = record(table2, "preact/resnet164", 20.0, profile="smoke")
+    comparison = compared(table2, run, profile="smoke")
+    assert net_of(comparison, "preact/resnet164")["net"] == run.net == "preact_resnet164(depth=20)"
 
 
 def test_external_result_has_only_a_source(numbers: Comparison, table2: Table) -> None:
@@ -260,14 +266,14 @@ def test_deviations_name_their_cells_even_if_all(numbers: Comparison) -> None:
 def test_unused_and_damaged_files_are_named(table2: Table) -> None:
     one, other = (record(table2, "preact/resnet110", error) for error in (6.4, 6.5))
     comparison = compared(table2, one, other)
-    value = read(comparison, "runs/x/record.json is not JSON", *comparison.left_out)
-    assert value["complaints"] == ["runs/x/record.json is not JSON"]
-    (left_out,) = value["left_out"]
+    value = read(comparison, "runs/x/record.json is\nnot JSON")
+    damaged, left_out = value["left_out"]
+    assert damaged == r"runs/x/record.json is\nnot JSON"
     assert one.run in left_out
 
 
 def test_document_names_version_and_schema(numbers: Comparison) -> None:
     value = read(numbers)
     found = [value[key] for key in ("schema", "paperbench", "table", "profile", "noise")]
-    assert found == [1, __version__, "table2", "paper", "per-cell"]
+    assert found == [2, __version__, "table2", "paper", "per-cell"]
     assert value["source"]["arxiv"] == "1603.05027"

@@ -1,0 +1,155 @@
+"""Training curves as pictures by matplotlib, as the paper prints them, in sizes that fit a paper's column."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
+
+from paperbench.errors import one_line
+from paperbench.report.curves import Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
+
+PictureFormat = Literal["svg", "pdf", "png"]
+
+COLUMN, PAGE = 3.3, 6.9
+"""Widths in inches of a column and of a page of a paper."""
+COLOURS = ("#000000", "#bb5566", "#004488", "#ddaa33", "#44aa99")
+"""Paul Tol's high-contrast colours, which the colour-blind and grey prints tell apart, and one more."""
+MARKERS = ("", "o", "s", "^", "D")
+N_MARKERS = 8
+DASHES = (0, (3, 1.5))
+STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.linewidth": 0.6,
+    "legend.fontsize": 7,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "text.parse_math": False,  # texts of strangers
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "paperbench",
+    "savefig.dpi": 150,
+}
+
+
+def draw_curves(panels: Sequence[CurvePanel], notes: Sequence[str] = (), x: XAxis = "iterations") -> Figure:
+    """Draw training losses, dashed, and test errors, solid. Panels with many curves are split.
+
+    Args:
+        notes: Texts below the panels.
+    """
+    panels = [part for panel in panels for part in panel.split(len(COLOURS))]
+    columns = min(2, len(panels))
+    rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
+    width = PAGE if columns == 2 else COLUMN
+    texts = [*notes, _key(panels)]
+    notes = [line for text in texts for line in textwrap.wrap(one_line(text)[:500], round(21 * width))]
+    heights = [2.3 + 0.15 * max(len(panel.curves) for panel in row) for row in rows]
+    with style.context([STYLE], after_reset=True):
+        figure = Figure((width, sum(heights) + 0.13 * len(notes)), layout="constrained")
+        grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
+        for i, row in enumerate(rows):
+            for j, panel in enumerate(row):
+                _draw_panel(figure.add_subplot(grid[i, j]), panel, x)
+        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
+    return figure
+
+
+def to_bytes(figure: Figure, form: PictureFormat) -> bytes:
+    """Return a picture as a file's contents, which are the same each time."""
+    stream = io.BytesIO()
+    dates: dict[PictureFormat, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with style.context([STYLE], after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in names of data sets
+        figure.savefig(stream, format=form, metadata=dates[form])
+    return stream.getvalue()
+
+
+def _key(panels: Sequence[CurvePanel]) -> str:
+    """Explain what the lines are."""
+    curves = [curve for panel in panels for curve in panel.curves]
+    records = [run.record for curve in curves for run in curve.runs]
+    key = "Dashed: training loss. Solid: test error."
+    if any(len(curve.runs) > 1 for curve in curves):
+        key += " Bold: median of the runs; faint: each run."
+    if any(record.status == "diverged" for record in records):
+        key += " Cross: end of a diverged run."
+    if any(record.status == "partial" for record in records):
+        key += " Circle: end of a prefix."
+    return key + " Vertical lines: the learning rate drops."
+
+
+def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
+    errors = axes.twinx()
+    low, high = panel.loss_limits
+    last = max(panel.farthest * _unit(curve, x) for curve in panel.curves)
+    axes.set(title=one_line(panel.title), xlim=(0, last), yscale="log", ylim=(low / 1.2, high * 1.2))
+    is_long = x == "iterations" and last >= 20_000
+    axes.set(ylabel="training loss (dashed)", xlabel=f"{x} (\N{MULTIPLICATION SIGN}10⁴)" if is_long else x)
+    axes.xaxis.set_major_locator(MaxNLocator(7 if is_long else 5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 10_000 if is_long else value:,g}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(0.2, 0.5, 1.0) if high / low < 100 else (1.0,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    errors.set(ylabel="test error in % (solid)", ylim=(0, panel.max_error))
+    errors.yaxis.set_major_locator(MultipleLocator(panel.max_error / 4))
+    for drop in {drop * _unit(curve, x) for curve in panel.curves for drop in curve.drops if drop < panel.farthest}:
+        axes.axvline(drop, color="0.75", linewidth=0.6, zorder=0, gid="drop")
+    for number, curve in enumerate(panel.curves):
+        _draw_curve(axes, curve, "train_loss", number, x)
+        _draw_curve(errors, curve, "test_error", number, x)
+    handles = [Line2D([], [], color=COLOURS[number], marker=MARKERS[number]) for number, _ in enumerate(panel.curves)]
+    legend = axes.legend(handles, map(one_line, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
+    legend.set(frame_on=False)
+
+
+def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x: XAxis) -> None:
+    colour, dashes = COLOURS[number], DASHES if measure == "train_loss" else "solid"
+    unit = _unit(curve, x)
+    for run in curve.runs if len(curve.runs) > 1 else ():
+        its_x, its_y = _line(run.points(measure), unit)
+        axes.plot(its_x, its_y, color=colour, linestyle=dashes, linewidth=0.5, alpha=0.35, gid=f"{run.record.run}")
+    for run in curve.runs:
+        if run.record.status != "finished":
+            _mark_end(axes, run, measure, unit, colour)
+    its_x, its_y = _line(curve.median(measure), unit)
+    markers: dict[str, Any] = {}
+    if measure == "test_error" and its_x:
+        step = max(1, len(its_x) // N_MARKERS)
+        markers = {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
+    axes.plot(its_x, its_y, color=colour, linestyle=dashes, gid=f"median of {curve.name}", **markers)
+
+
+def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:
+    """Mark where a run diverged, or where a prefix ends."""
+    points = [(i, value) for i, value in run.points(measure) if math.isfinite(value)]
+    if points:
+        low, high = axes.get_ylim()
+        y = min(max(points[-1][1], low), high)
+        marker: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": colour}
+        if run.record.status == "diverged":
+            marker = {"marker": "X", "mfc": colour, "mec": "white", "markersize": 6, "mew": 0.5}
+        axes.plot([points[-1][0] * unit], [y], linestyle="none", clip_on=False, zorder=5, **marker)
+
+
+def _line(points: Sequence[tuple[int, float]], unit: float) -> tuple[list[float], list[float]]:
+    return [iteration * unit for iteration, _ in points], [value for _, value in points]
+
+
+def _unit(curve: Curve, x: XAxis) -> float:
+    """Return how many of the axis's units an iteration is."""
+    return 1.0 if x == "iterations" else curve.epochs(1)
