@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FONT, _SMALL = 8.0, 7.0
 _BOX_HEIGHT, _ARROW, _RADIUS, _GAP, _THICK = 14.0, 9.0, 5.5, 14.0, 1.6
-_TEXT_WIDTH, _PAGE_WIDTH, _STRIP_HEIGHT, _MAX_CELL = 500.0, 720.0, 64.0, 18.0
+_TEXT_WIDTH, _PAGE_WIDTH, _STRIP_HEIGHT, _MAX_CELL = 560.0, 720.0, 64.0, 18.0
 _COLOURS = {"BN": "#e69f00", "ReLU": "#009e73"}  # of Okabe and Ito, for the colour-blind
 _WEIGHTS = "#0072b2"
 _BASELINE = 0.35  # of the font size, below the middle of a line
@@ -139,7 +139,7 @@ def unit_drawing(net: Net, unit: Unit) -> Drawing:
 
 def units_drawing(drawn: Sequence[DrawnUnit]) -> Drawing:
     """Return the units of a figure of the paper side by side under their titles, at most as wide as its text."""
-    titles = [wrap(one.title, 16) for one in drawn]
+    titles = [wrap(one.title, 18, break_on_hyphens=False) or [""] for one in drawn]
     drawings = []
     for one, title in zip(drawn, titles, strict=True):
         net = resolve(one.net)
