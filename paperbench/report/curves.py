@@ -99,15 +99,16 @@ class Curve:
         return f"{max(run.record.iteration for run in self.runs if run.record.status == status):,}"
 
     def median(self, measure: CurveMeasure) -> list[tuple[int, float]]:
-        """Return the (iteration, median) of the runs that have ended.
+        """Return the (iteration, median) of the runs that have ended and whose histories can be read.
 
         A diverged run counts as infinitely bad from its end on; where it makes the median infinite, that is NaN. Before
         any run has ended, it is the median of all, as far as all have come.
         """
-        ended = [run for run in self.runs if not run.is_prefix]
-        found = [dict(run.points(measure)) for run in ended or self.runs]
+        readable = [run for run in self.runs if run.lines]
+        counted = [run for run in readable if not run.is_prefix] or readable
+        found = [dict(run.points(measure)) for run in counted]
         common = set.union(*map(set, found)) if found else set()
-        for run, values in zip(ended or self.runs, found, strict=True):
+        for run, values in zip(counted, found, strict=True):
             if run.record.status == "diverged":
                 end = max(values, default=0)
                 values |= dict.fromkeys((i for i in common if i > end), math.inf)
