@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape as html_escape
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -31,13 +32,15 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
-from paperbench.errors import PaperbenchError, count, duration, nearest
+from paperbench.errors import PaperbenchError, count, duration, nearest, without_paths
+from paperbench.files import UNGUARDED
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
-from paperbench.runs.external import read_externals
+from paperbench.runs.external import ExternalResult, read_externals
+from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.cell import Cell
@@ -45,6 +48,7 @@ from paperbench.specs.table import Table, find_spec_root, table_ids
 from paperbench.specs.table import load_table as read_table
 
 if TYPE_CHECKING:
+    import pandas
     import torch
 
     from paperbench.bench.cost import Cost
@@ -115,6 +119,42 @@ class JudgedTable:
             raise PaperbenchError(f"{self.comparison.table.id} has no figure {figure!r}. {nearest(figure, figures)}")
         return panels_of(self.curves(), self.comparison, figures[figure] if figure else None)
 
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a row for each net of each cell: published and our numbers, verdict, interval, as the CSV names them.
+
+        `published` is missing where the paper prints no number; `published_fails` says whether it prints "fail". Data,
+        precision and `median` are of the runs that the verdict is about.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_nets
+
+        return of_nets(self.document)
+
+    def runs(self) -> pandas.DataFrame:
+        """Return a row for each run of each net: its line in the CSV, and its time, software and hardware.
+
+        `group` is 1 for runs that the verdict is about, and more for others.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_runs
+
+        groups = [group for c in self.comparison.cells for net in c.nets for group in (net.shown, *net.others) if group]
+        return of_runs(self.document, (record for group in groups for record in group.records))
+
+    def histories(self) -> pandas.DataFrame:
+        """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_curves
+
+        return of_curves(self.curves())
+
     def holds(self, requirement: Requirement = "no difference") -> bool:
         """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""
         return self.comparison.holds(requirement)
@@ -160,6 +200,35 @@ class JudgedTable:
         return "\n\n".join([self.render("markdown"), *left_out])
 
 
+@dataclass(frozen=True)
+class _Results:
+    """What a results directory holds, with a complaint about each file that could not be read."""
+
+    store: Store
+    records: Sequence[Record]
+    externals: Sequence[ExternalResult]
+    complaints: Sequence[str]
+
+    @classmethod
+    def read(cls, directory: Path, example: str) -> _Results:
+        """Read a results directory.
+
+        Args:
+            example: A command that makes one.
+
+        Raises:
+            PaperbenchError: It is not a directory.
+        """
+        if not directory.is_dir():
+            what = "is not a directory" if directory.exists() else "does not exist"
+            make = f"`{example} --results {directory}`"
+            raise PaperbenchError(f"{directory} {what}. Name a results directory (`--results`), or make one: {make}.")
+        store = Store(directory)
+        records, damaged = store.records()
+        externals, complaints = read_externals(directory)
+        return cls(store, records, externals, [*damaged, *complaints])
+
+
 class PublishedTable:
     """A table as the paper prints it, which is also its `str`.
 
@@ -203,25 +272,23 @@ class PublishedTable:
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
-        directory = Path(results)
-        if not directory.is_dir():
-            what = "is not a directory" if directory.exists() else "does not exist"
-            make = f"`paperbench run {self.id} --profile {profile} --results {directory}`"
-            raise PaperbenchError(f"{directory} {what}. Name a results directory (`--results`), or make one: {make}.")
-        store = Store(directory)
-        records, damaged = store.records()
-        externals, complaints = read_externals(directory)
+        read = _Results.read(Path(results), f"paperbench run {self.id} --profile {profile}")
+        return self._judge(read, chosen, profile, seeds, noise)
+
+    def _judge(
+        self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None, noise: Rule
+    ) -> JudgedTable:
         comparison = compare(
-            *(self.table, chosen, profile, records, externals),
-            training_mean=store.training_mean,
+            *(self.table, chosen, profile, results.records, results.externals),
+            training_mean=results.store.training_mean,
             seeds=seeds,
             other_tables=self._others,
             noise=noise,
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
-        of_these_nets = {r.spec.profile for r in records if re.split(r"[.(]", r.net)[0] in models}
+        of_these_nets = {r.spec.profile for r in results.records if re.split(r"[.(]", r.net)[0] in models}
         others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
-        return JudgedTable(comparison, store, [*damaged, *complaints], others)
+        return JudgedTable(comparison, results.store, results.complaints, others)
 
     def outlook(
         self,
@@ -284,6 +351,21 @@ def _format_seeds(seeds: Collection[int]) -> str:
     return f"seed {first}" if first == last else f"seeds {numbers}"
 
 
+def _command(name: str, table: PublishedTable, cells: Sequence[str], profile: str, seeds: int, **further: str) -> str:
+    """Return a command for a table, without the options that have their default."""
+    read = table.table
+    options = {
+        "profile": (profile, "paper"),
+        "seeds": (str(seeds), str(read.seeds_in(read.profiles.named(profile)))),
+        "noise": (further.get("noise", "table"), "table"),
+        "results": (further.get("results", "results"), "results"),
+        "tables": (str(table.root), str(find_spec_root(None))),
+    }
+    chosen = ["--cells", *cells] if tuple(cells) != ("*",) else []
+    given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
+    return shlex.join(["paperbench", name, table.id, *chosen, *given])
+
+
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
     """Load a table of the paper.
 
@@ -296,6 +378,116 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
     """
     directory = find_spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, directory), directory)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of published tables beside our runs, in HTML.
+
+    Attributes:
+        tables: Ids of the tables on it with their profiles, such as ("table2", "paper").
+        left_out: Files, records and results that could not be used, one sentence each.
+    """
+
+    html: str
+    tables: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...]
+
+    def write(self, directory: str | PathLike[str]) -> Path:
+        """Write the page as index.html into a directory, which is made if needed; return the file.
+
+        Raises:
+            PaperbenchError: It cannot be written.
+        """
+        path = Path(directory) / "index.html"
+        UNGUARDED.write(path, self.html.encode(), "--out DIR")
+        return path
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html_escape(self.html)}" width="100%" height="800"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<page of {', '.join(map(' '.join, self.tables))}: {len(self.html):,} characters>"
+
+
+def _judged(
+    table: PublishedTable,
+    read: _Results,
+    profiles: Sequence[str],
+    cells: str | Sequence[str],
+    seeds: int | None,
+    noise: Rule,
+    is_named: bool,
+) -> Iterator[tuple[PublishedTable, JudgedTable]]:
+    """Judge a table in each profile that is on the page."""
+    known = table.table.profiles
+    for profile in profiles:
+        known.named(profile)
+    try:
+        chosen = table.table.cells(cells, on_request=True)
+    except PaperbenchError:
+        if is_named:
+            raise
+        return
+    present = {record.spec.profile for record in read.records} | ({"paper"} if read.externals else set())
+    wanted = [one for one in known.profiles if one in (profiles or present)]
+    judged = [table._judge(read, chosen, one, seeds, noise) for one in wanted]
+    shown = [one for one in judged if one.report.has_runs or (is_named and profiles)]
+    if not shown and is_named:
+        shown = [table._judge(read, chosen, "paper", seeds, noise)]
+    yield from ((table, one) for one in shown)
+
+
+def make_page(
+    *tables: str,
+    results: str | PathLike[str] = "results",
+    profiles: Sequence[str] = (),
+    cells: str | Sequence[str] = "*",
+    seeds: int | None = None,
+    noise: Rule = "table",
+    root: str | PathLike[str] | None = None,
+) -> Page:
+    """Make a page of tables beside the runs in a results directory.
+
+    Args:
+        tables: Ids of tables, which appear even without runs; by default all that have runs.
+        profiles: By default all that a table has runs of; without any, the paper's.
+        cells, seeds, noise: See `PublishedTable.compare`.
+        root: See `load_table`.
+
+    Raises:
+        PaperbenchError: The directory, a table, profile or cell does not exist, or no table has runs.
+    """
+    from paperbench.report.page import Part, render
+
+    directory = find_spec_root(Path(root) if root is not None else None)
+    published = [load_table(one, directory) for one in dict.fromkeys(tables) or table_ids(directory)]
+    read = _Results.read(Path(results), "paperbench run table2")
+    judged = [one for table in published for one in _judged(table, read, profiles, cells, seeds, noise, bool(tables))]
+    if not judged:
+        what = f"profile {' or '.join(profiles)}" if profiles else "any table"
+        unread = f" ({count(len(read.complaints), 'file')} cannot be used: see `verify`)" if read.complaints else ""
+        raise PaperbenchError(
+            f"{results} has no runs of {what}{unread}. Name a table to see it without runs, or train some: `paperbench "
+            "run table2 --profile smoke`."
+        )
+    patterns = [cells] if isinstance(cells, str) else cells
+
+    def local(text: str) -> str:
+        return without_paths(text.replace(str(results), "results"))
+
+    def commands(one: JudgedTable, table: PublishedTable) -> Iterator[tuple[str, str]]:
+        what = (table, patterns, one.comparison.profile, one.comparison.planned)
+        yield local(_command("run", *what)), "trains what is missing"
+        yield local(_command("compare", *what, noise=noise)), "judges it"
+        yield "paperbench verify --rerun 1", "checks all files, and retrains the start of a run"
+
+    parts = [
+        Part(one.report, one.panels(), [local(text) for text in one.left_out], list(commands(one, table)))
+        for table, one in judged
+    ]
+    left_out = dict.fromkeys(text for _, one in judged for text in one.left_out)
+    return Page(render(parts), tuple((table.id, one.comparison.profile) for table, one in judged), tuple(left_out))
 
 
 @dataclass(frozen=True)
@@ -336,16 +528,7 @@ class Plan:
     @property
     def compare_command(self) -> str:
         """The command that prints the report on the results of this plan."""
-        read = self.table.table
-        options = {
-            "profile": (self.profile, "paper"),
-            "seeds": (str(self.seeds), str(read.seeds_in(read.profiles.named(self.profile)))),
-            "results": (str(self.results), "results"),
-            "tables": (str(self.table.root), str(find_spec_root(None))),
-        }
-        cells = ["--cells", *self.cells] if self.cells != ("*",) else []
-        given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
-        return shlex.join(["paperbench", "compare", self.table.id, *cells, *given])
+        return _command("compare", self.table, self.cells, self.profile, self.seeds, results=str(self.results))
 
     @property
     def counted(self) -> str:

@@ -49,6 +49,8 @@ COLUMNS = {
     "setting": "net.setting",
     "net": "net.net",
     "net_verdict": "net.verdict",
+    "n": "net.failures.runs",  # those that count
+    "failed": "net.failures.failed",
     "group": "number",  # 1: `shown`, the runs that the verdict is about; 2 and so on: `others`
     "data": "group.conditions.data.name",
     "fingerprint": "group.conditions.data.fingerprint",

@@ -11,21 +11,38 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
+from paperbench.catalogue import DATASETS
 from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Group, Run, errors_of
 from paperbench.compare.failures import count_failures
-from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
-from paperbench.compare.verdicts import CellComparison, NetComparison
+from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval, binomial_standard_error
+from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.errors import count
 from paperbench.report.grid import AddedColumn, Grid, Marked, paper_grid
+from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
 
 NOTHING = "-"
 MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
+
+
+MEANINGS: dict[Verdict | Standing, str] = {
+    "reproduced": "the interval of our error minus the published one lies within the tolerance, or the net fails as "
+    "the paper's does",
+    "worse": "the interval lies above the tolerance, or the net fails where the paper's does not",
+    "better": "the interval lies below the tolerance, or the net does not fail where the paper's does",
+    "underpowered": "the runs do not decide: neither that the number holds nor that it does not",
+    "not comparable": "the runs are not the paper's experiment: other images, another profile, or mixed versions",
+    "not run": "no run has ended",
+    "supported": "the claim holds among our own runs, at the error level given",
+    "contradicted": "the opposite holds among our own runs, at the error level given",
+    "undecided": "our runs do not decide",
+}
+"""What verdicts and standings mean, in short."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +212,40 @@ class Report:
         source = self.comparison.table.source
         return f"{source.table} of arXiv:{source.arxiv}"
 
+    @property
+    def design(self) -> str:
+        """The profile, and how many runs were planned."""
+        comparison = self.comparison
+        table, planned = comparison.table, comparison.planned
+        usual = table.seeds_in(table.profiles.named(comparison.profile))
+        by_option = f" by --seeds; the table says {usual}" if usual != planned else ""
+        return f"Profile {comparison.profile}; {count(planned, 'run')} per cell, fixed beforehand{by_option}"
+
+    @property
+    def result(self) -> str:
+        """How many cells have each verdict and how many claims each standing, and on which data, in one sentence."""
+        verdicts = Counter(cell.compared.verdict for cell in self._shown)
+        standings = Counter(claim.standing for claim in self.comparison.claims)
+        data = sorted({net.ours.conditions.data.name for net in self.nets if net.ours and net.ours.conditions.data})
+        parts = [
+            f"of {count(counts.total(), noun)}, "
+            + ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
+            for noun, counts, words in (
+                ("cell", verdicts, get_args(Verdict)),
+                ("claim", standings, get_args(Standing)),
+            )
+            if counts
+        ]
+        where = f"; trained on {' and '.join(data)}" if data else ""
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}{where}."
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all runs, each once."""
+        groups = [group for net in self.nets for group in (net.net.shown, *net.net.others) if group]
+        return list({record.run: record for group in groups for record in group.records}.values())
+
     @cached_property
     def _shown(self) -> list[CellReport]:
         """Cells in the grid, row by row."""
@@ -301,6 +352,56 @@ class Report:
             )
 
     @cached_property
+    def cell_grid(self) -> Grid:
+        """Errors, interval and noise of each net with results of ours; no rows without any."""
+        headers = ("cell", "errors by seed from 0", "median", "interval", "std", "tol.")
+        rows = [_cell_row(net)[: self._cell_width] for net in self.tried]
+        alignment = ("left", "left", "right", "right", "right", "right")
+        return Grid(headers[: self._cell_width], tuple(rows), alignment[: self._cell_width])
+
+    @property
+    def tried(self) -> list[NetReport]:
+        """The nets of the rows of `cell_grid`."""
+        return [net for net in self.nets if net.ours and net.errors]
+
+    @property
+    def _cell_width(self) -> int:
+        return 6 if self.has_verdicts else 3
+
+    @property
+    def cell_notes(self) -> Iterator[str]:
+        """Notes on `cell_grid`."""
+        if self.has_verdicts and any(cell.compared.assessment.interval for cell in self.cells):
+            yield (
+                f"interval: confidence interval of our {self.estimates} minus the published median, in points "
+                f"({1 - 2 * FIRST_ALPHA:.0%}; {1 - 2 * SECOND_ALPHA:.0%} after the extension). std: standard deviation "
+                f"of a single run, in points{self._weights}. tol.: tolerance, in points."
+            )
+        yield from _test_set_noise(self.comparison)
+
+    @property
+    def not_pooled(self) -> list[str]:
+        """Our runs under other conditions than the runs of a verdict."""
+        return [f"{net.name}: {text}" for net in self.nets for text in net.others]
+
+    @property
+    def diverged(self) -> list[str]:
+        """Where runs diverged."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for record in self.records:
+            if record.divergence:
+                found[str(record.divergence)].append(record.run)
+        return [f"{', '.join(runs)}: {how}" for how, runs in found.items()]
+
+    @property
+    def _weights(self) -> str:
+        """Explain the parentheses of the column "std"."""
+        noises = [cell.compared.assessment.noise for cell in self.cells if cell.compared.assessment.noise]
+        parts = ["of the other cells' variance (table)"] if any(noise.table_weight for noise in noises) else []
+        parts += ["of the published variance (paper)"] if any(noise.published_weight for noise in noises) else []
+        return f"; in parentheses the weight {' or '.join(parts)} in it" if parts else ""
+
+    @cached_property
     def _tested_alone(self) -> list[str]:
         """Tested cells that use their own noise."""
         assessments = [(c.cell.id, c.assessment.noise) for c in self.comparison.tested]
@@ -339,6 +440,19 @@ class Report:
         return f"{', '.join(parts)}.{f' Contradicted: {contradicted}.' if contradicted else ''}" if parts else ""
 
     @property
+    def claim_notes(self) -> Iterator[str]:
+        """How many claims have each standing, and how they were judged."""
+        yield (
+            f"{self.claims} Judged on our runs alone, each at its own level, with no correction across claims. In "
+            f"brackets: {1 - 2 * FIRST_ALPHA:.0%} confidence intervals."
+        )
+        if not self.has_verdicts:
+            yield (
+                f"Profile {self.comparison.profile} trains other nets or data: a claim that holds here need not hold "
+                "for the paper's nets."
+            )
+
+    @property
     def deviations(self) -> list[str]:
         """Deviations of our runs from the paper."""
         return [f"{d.topic}: {d.paper} -> {d.ours}{self._whose(d)}" for d in self.comparison.deviations if d.paper]
@@ -356,6 +470,33 @@ class Report:
             return ""
         is_most = len(others) < len(deviation.cells)
         return f" ({'all but ' * is_most}{_rows(others if is_most else deviation.cells, ours)})"
+
+
+def _cell_row(report: NetReport) -> tuple[str, ...]:
+    cell, net, noise, interval = report.cell, report.net, report.net.assessment.noise, report.net.assessment.interval
+    weights = {"table": noise.table_weight, "paper": noise.published_weight} if noise else {}
+    share = "".join(f" ({whose} {weight:.0%})" for whose, weight in weights.items() if weight)
+    return (
+        report.name,
+        report.errors,
+        percent(net.median) if net.median is not None else NOTHING,
+        format_interval(interval) if interval else NOTHING,
+        f"{noise.std:.2f}{share}" if noise else NOTHING,
+        f"{cell.tolerance:g}" if cell.number is not None else NOTHING,
+    )
+
+
+def _test_set_noise(comparison: Comparison) -> Iterator[str]:
+    """Report how much errors would vary over other test images, which no verdict includes."""
+    by_size: dict[int, list[float]] = {}
+    for compared in comparison.tested:
+        by_size.setdefault(DATASETS[compared.cell.dataset].test_images, []).append(compared.cell.number or 0.0)
+    for images, errors in by_size.items():
+        of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
+        yield (
+            f"Other test images: the binomial standard error on {images:,} is {', '.join(dict.fromkeys(of_each))}. No "
+            "verdict includes it, as our errors and the published ones are over the same images."
+        )
 
 
 def _rows(cells: Collection[str], among: Iterable[str]) -> str:

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paperbench.catalogue import DATASETS
 from paperbench.compare.claims import ClaimVerdict
-from paperbench.compare.comparison import Comparison
-from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, binomial_standard_error
-from paperbench.errors import PaperbenchError, count
+from paperbench.errors import PaperbenchError
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph, published
-from paperbench.report.report import NOTHING, NetReport, Report, format_interval, method, percent
+from paperbench.report.report import NOTHING, Report, method
 from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
@@ -55,13 +52,9 @@ _STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("#
 
 def render(report: Report, store: Store, form: Literal["table", "markdown"], long: bool = True) -> str:
     """Format a report; if `long`, with errors, intervals, evidence for claims, deviations and runs."""
-    style, comparison = _STYLES[form], report.comparison
-    table, planned = comparison.table, comparison.planned
-    usual = table.seeds_in(table.profiles.named(comparison.profile))
-    by_option = f" by --seeds; the table says {usual}" if usual != planned else ""
-    design = f"Profile {comparison.profile}; {count(planned, 'run')} per cell, fixed beforehand{by_option}"
-    title = f"{style.heading}{report.title}: {table.experiment.title}"
-    parts = [style.paragraph(title), style.paragraph(design), style.table(report.grid, long)]
+    style = _STYLES[form]
+    title = f"{style.heading}{report.title}: {report.comparison.table.experiment.title}"
+    parts = [style.paragraph(title), style.paragraph(report.design), style.table(report.grid, long)]
     parts += [style.paragraph(f"{mark}: {text}") for mark, text in report.footnotes.items()]
     if report.letters:
         letters = [style.paragraph(f"[{letter}] {text}") for text, letter in report.letters.items()]
@@ -126,80 +119,18 @@ def _standing(claim: ClaimVerdict) -> str:
 
 
 def _cells(report: Report, style: _Style) -> Iterator[str]:
-    rows = [_cell_row(net) for net in report.nets if net.ours and net.errors]
-    if rows:
-        headers = ("cell", "errors by seed from 0", "median", "interval", "std", "tol.")
-        width = len(headers) if report.has_verdicts else headers.index("interval")
-        alignment = ("left", "left", "right", "right", "right", "right")
-        yield style.table(Grid(headers[:width], tuple(row[:width] for row in rows), alignment[:width]))
-        if any(c.compared.assessment.interval for c in report.cells):
-            yield style.paragraph(
-                f"interval: confidence interval of our {report.estimates} minus the published median, in points "
-                f"({1 - 2 * FIRST_ALPHA:.0%}; {1 - 2 * SECOND_ALPHA:.0%} after the extension). std: standard deviation "
-                f"of a single run, in points{_weights(report)}. tol.: tolerance, in points."
-            )
-        yield from map(style.paragraph, _test_set_noise(report.comparison))
-    yield from style.titled("Not pooled with these", [f"{n.name}: {text}" for n in report.nets for text in n.others])
-    diverged: dict[str, list[str]] = {}
-    for record in _records(report):
-        if record.divergence:
-            diverged.setdefault(str(record.divergence), []).append(record.run)
-    yield from style.titled("Diverged", [f"{', '.join(runs)}: {how}" for how, runs in diverged.items()])
-
-
-def _test_set_noise(comparison: Comparison) -> Iterator[str]:
-    """Report how much errors would vary over other test images, which no verdict includes."""
-    by_size: dict[int, list[float]] = {}
-    for compared in comparison.tested:
-        by_size.setdefault(DATASETS[compared.cell.dataset].test_images, []).append(compared.cell.number or 0.0)
-    for images, errors in by_size.items():
-        of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
-        yield (
-            f"Other test images: the binomial standard error on {images:,} is {', '.join(dict.fromkeys(of_each))}. No "
-            "verdict includes it, as our errors and the published ones are over the same images."
-        )
-
-
-def _weights(report: Report) -> str:
-    """Explain the parentheses of the column "std"."""
-    noises = [c.compared.assessment.noise for c in report.cells if c.compared.assessment.noise]
-    parts = ["of the other cells' variance (table)"] if any(noise.table_weight for noise in noises) else []
-    parts += ["of the published variance (paper)"] if any(noise.published_weight for noise in noises) else []
-    return f"; in parentheses the weight {' or '.join(parts)} in it" if parts else ""
-
-
-def _cell_row(report: NetReport) -> tuple[str, ...]:
-    cell, net, noise, interval = report.cell, report.net, report.net.assessment.noise, report.net.assessment.interval
-    weights = {"table": noise.table_weight, "paper": noise.published_weight} if noise else {}
-    share = "".join(f" ({whose} {weight:.0%})" for whose, weight in weights.items() if weight)
-    return (
-        report.name,
-        report.errors,
-        percent(net.median) if net.median is not None else NOTHING,
-        format_interval(interval) if interval else NOTHING,
-        f"{noise.std:.2f}{share}" if noise else NOTHING,
-        f"{cell.tolerance:g}" if cell.number is not None else NOTHING,
-    )
-
-
-def _records(report: Report) -> Iterable[Record]:
-    """Return the records of all runs, each once."""
-    groups = [group for net in report.nets for group in (net.net.shown, *net.net.others) if group]
-    return {record.run: record for group in groups for record in group.records}.values()
+    if report.cell_grid.rows:
+        yield style.table(report.cell_grid)
+        yield from map(style.paragraph, report.cell_notes)
+    yield from style.titled("Not pooled with these", report.not_pooled)
+    yield from style.titled("Diverged", report.diverged)
 
 
 def _claims(report: Report, style: _Style) -> Iterator[str]:
     if not report.claims:
         return
-    yield style.paragraph(
-        f"{report.claims} Judged on our runs alone, each at its own level, with no correction across claims. In "
-        f"brackets: {1 - 2 * FIRST_ALPHA:.0%} confidence intervals."
-    )
-    profile, claims = report.comparison.profile, report.comparison.claims
-    if not report.has_verdicts:
-        yield style.paragraph(
-            f"Profile {profile} trains other nets or data: a claim that holds here need not hold for the paper's nets."
-        )
+    yield from map(style.paragraph, report.claim_notes)
+    claims = report.comparison.claims
     for standing in ("supported", "contradicted", "undecided"):
         found = [
             (f"{_standing(c)}: {c.claim.says} ({c.claim.section}; {c.claim.id}). {method(c)}", c.findings)
@@ -224,7 +155,7 @@ def _claims(report: Report, style: _Style) -> Iterator[str]:
 def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:
     headers = ("run", "net", "prec.", "status", "iteration", "train loss", "train err", "moving avg err", "test err")
     rows, complaints = [], []
-    for record in _records(report):
+    for record in report.records:
         try:
             rows.append(_run_row(record, History.read(store.directory(record.run).history_file)))
         except PaperbenchError as error:

@@ -194,3 +194,13 @@ def test_table_on_photographs_is_compared_and_verified(run: Run, tmp_path: Path)
     )
     assert f"{record.run}, its saved net on cpu, 48x48 crop of a shorter side of 48: the top-1 error {changed}" in out
     assert out.count(equal) == 1
+
+
+def test_published_runs_are_whole(run: Run) -> None:
+    for name, found in (
+        ("jpeg-copy", "1 run checked: 1 finished"),
+        ("smoke", "21 runs checked: 20 finished, 1 partial"),
+    ):
+        code, out, _ = run("verify", ROOT / "results" / name)
+        assert code == 0, out
+        assert f"{found}.\n" in out

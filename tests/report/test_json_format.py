@@ -202,6 +202,12 @@ def test_nets_of_a_sweep_are_separate(failing: Comparison) -> None:
     assert (cell["published"]["value"], cell["published"]["tolerance"]) == ("fail", None)
 
 
+def test_net_of_a_reduced_profile_is_that_of_its_records(table2: Table) -> None:
+    run = record(table2, "preact/resnet164", 20.0, profile="smoke")
+    comparison = compared(table2, run, profile="smoke")
+    assert net_of(comparison, "preact/resnet164")["net"] == run.net == "preact_resnet164(depth=20)"
+
+
 def test_external_result_has_only_a_source(numbers: Comparison, table2: Table) -> None:
     shown = net_of(numbers, "preact/resnet164")["shown"]
     unknown = {"data": None, "precision": None, "numerics": [], "is_mixed": False}

@@ -1,0 +1,51 @@
+"""paperbench report [TABLES ...] --out DIR: published tables beside our runs, as one page of HTML."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from paperbench.cli.arguments import add_shared, number_of_runs
+
+SUMMARY = "write a page with tables, verdicts, curves and runs"
+DESCRIPTION = (
+    "Write DIR/index.html, one file that needs neither a network nor other files: the paper's tables beside our runs, "
+    "verdicts, intervals, claims, training curves, deviations, every run with its record, and how to repeat it."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names", nargs="*", metavar="TABLES", help="ids of tables, shown even without runs (default: all with runs)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="where to write index.html")
+    parser.add_argument(
+        "--profile",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="P",
+        help="only runs of these profiles (default: all)",
+    )
+    add_shared(parser, "--cells")
+    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
+    add_shared(parser, "--noise", "--results", "--tables")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from paperbench.api import make_page
+
+    page = make_page(
+        *args.names,
+        results=args.results,
+        profiles=args.profile,
+        cells=args.cells or "*",
+        seeds=args.seeds,
+        noise=args.noise,
+        root=args.tables,
+    )
+    print(f"Wrote {page.write(args.out)}: {', '.join(' '.join(one) for one in page.tables)}.")
+    for text in page.left_out:
+        print(f"paperbench: left out: {text}", file=sys.stderr)
+    return 0

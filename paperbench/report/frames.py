@@ -1,0 +1,99 @@
+"""A judged table as pandas data frames, with the names and values of the CSV.
+
+Missing text and flags are NA, missing numbers NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paperbench.errors import PaperbenchError
+from paperbench.report.csv_format import COLUMNS, CURVE_COLUMNS, comparison_rows, curve_rows
+from paperbench.report.curves import Curve
+from paperbench.report.json_format import ComparisonDocument
+from paperbench.runs.record import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+_RESULT = ("test_loss", "moving_average_test_error", "moving_average_test_loss", "best_test_error")
+_CODE = ("version", "commit")
+_ENVIRONMENT = ("device", "system", "python", "torch", "torchvision", "timm", "numpy", "cuda", "cudnn")
+
+_OF_NETS = (*(name for name, path in COLUMNS.items() if not path.startswith(("number", "run."))), "published_fails")
+_OF_RUNS = (
+    *("table", "profile", "cell", "setting", "net"),
+    *list(COLUMNS)[list(COLUMNS).index("group") :],
+    *(*_RESULT, "seconds", "sessions", "engine", *_CODE, *_ENVIRONMENT),
+)
+
+_TEXTS = {
+    *("table", "profile", "noise", "cell", "row", "column", "metric", "dataset", "verdict", "reason", "noise_rests_on"),
+    *("setting", "net", "net_verdict", "data", "fingerprint", "precision", "numerics", "source", "run", "status"),
+    *("engine", *_CODE, *_ENVIRONMENT),
+}
+_FLAGS = {"differs", "canonical", "unverified", "is_mixed", "counted", "published_fails"}
+_WHOLE_NUMBERS = {"published_n", "n", "failed", "group", "seed", "iteration", "sessions"}
+
+
+def of_nets(document: ComparisonDocument) -> pandas.DataFrame:
+    """Return a row for each net of each cell; see `JudgedTable.to_frame`."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in comparison_rows(document):
+        number = row["published"] if isinstance(row["published"], float) else None
+        changed = {"published": number, "published_fails": row["published"] == "fail"}
+        rows.setdefault((row["cell"], row["setting"]), {**row, **changed})
+    return _frame(_OF_NETS, rows.values())
+
+
+def of_runs(document: ComparisonDocument, records: Iterable[Record]) -> pandas.DataFrame:
+    """Return a row for each run of each net; see `JudgedTable.runs`.
+
+    Args:
+        records: The records of the runs.
+    """
+    facts = {record.run: dict(_facts(record)) for record in records}
+    rows = (row for row in comparison_rows(document) if row["seed"] is not None)
+    return _frame(_OF_RUNS, ({**row, **facts.get(row["run"], {})} for row in rows))
+
+
+def of_curves(curves: Iterable[Curve]) -> pandas.DataFrame:
+    """Return a row for each line of each history; see `JudgedTable.histories`."""
+    return _frame(CURVE_COLUMNS, curve_rows(curves))
+
+
+def _facts(record: Record) -> Iterator[tuple[str, Any]]:
+    """Yield the facts of a record that the comparison lacks. Texts that differ between sessions are all given."""
+    if record.result:
+        yield from ((name, getattr(record.result, name)) for name in _RESULT)
+    yield from (("seconds", record.seconds), ("sessions", len(record.sessions)))
+    yield "engine", _distinct(session.engine for session in record.sessions)
+    yield from ((name, _distinct(getattr(one.code, name) for one in record.sessions)) for name in _CODE)
+    yield from ((name, _distinct(getattr(one.environment, name) for one in record.sessions)) for name in _ENVIRONMENT)
+
+
+def _distinct(texts: Iterable[str | None]) -> str | None:
+    return "; ".join(filter(None, dict.fromkeys(texts))) or None
+
+
+def _frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError as error:
+        raise PaperbenchError("Data frames need pandas: pip install 'paperbench-resnets[frames]'.") from error
+    found = list(rows)
+    series = {}
+    for column in columns:
+        values = [row.get(column) for row in found]
+        values = [" ".join(map(str, one)) if isinstance(one, tuple) else one for one in values]
+        series[column] = pandas.Series(values, dtype=_dtype(column, values))
+    return pandas.DataFrame(series)
+
+
+def _dtype(column: str, values: Collection[Any]) -> str:
+    if column in _TEXTS:
+        return "string"
+    if column in _FLAGS:
+        return "boolean"
+    return "int64" if column in _WHOLE_NUMBERS and None not in values else "float64"

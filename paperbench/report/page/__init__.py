@@ -1,0 +1,166 @@
+"""The page of `paperbench report`: tables, verdicts, curves and runs in one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, get_args
+
+import jinja2
+from markupsafe import Markup
+
+from paperbench import __version__
+from paperbench.compare.claims import ClaimVerdict, Standing
+from paperbench.compare.verdicts import Verdict
+from paperbench.errors import count, printable
+from paperbench.report.curves import CurvePanel
+from paperbench.report.grid import Grid, Marked
+from paperbench.report.page.charts import chart_data
+from paperbench.report.page.intervals import IntervalScale
+from paperbench.report.report import MEANINGS, NOTHING, Report, method, percent
+from paperbench.runs.record import Record
+
+_SHAPES: dict[Verdict | Standing, str] = {
+    "reproduced": "✓",
+    "worse": "▲",
+    "better": "▼",
+    "underpowered": "?",
+    "not comparable": "≠",
+    "not run": "○",
+    "supported": "✓",
+    "contradicted": "✗",
+    "undecided": "?",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table in one profile, as the page shows it.
+
+    Attributes:
+        left_out: Files, records and results that were not used, a sentence each.
+        commands: Commands that repeat it, and what they do.
+    """
+
+    report: Report
+    panels: Sequence[CurvePanel]
+    left_out: Sequence[str]
+    commands: Sequence[tuple[str, str]]
+
+    @property
+    def id(self) -> str:
+        return f"{self.report.comparison.table.id}-{self.report.comparison.profile}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.report.comparison.table.source.table}, profile {self.report.comparison.profile}"
+
+    @property
+    def meanings(self) -> Iterator[tuple[str, str]]:
+        """The verdicts and standings that occur, and what they mean."""
+        comparison = self.report.comparison
+        found = {claim.standing for claim in comparison.claims} if self.report.claims else set()
+        words: set[str] = {*found, *((cell.verdict for cell in comparison.cells) if self.report.has_verdicts else ())}
+        return ((word, text) for word, text in MEANINGS.items() if word in words)
+
+    @property
+    def cells(self) -> Grid:
+        """The errors of each net, with its verdict and its interval drawn."""
+        grid, nets, scale = self.report.cell_grid, self.report.tried, self.scale
+        if not self.report.has_verdicts:
+            return grid
+        further = [[Marked(net.net.assessment.verdict, []), *([scale.draw(net)] if scale else [])] for net in nets]
+        return Grid(
+            (*grid.headers, "verdict", *([scale.axis()] if scale else [])),
+            tuple((*row, *added) for row, added in zip(grid.rows, further, strict=True)),
+            (*grid.alignment, "left", *(["drawn"] if scale else [])),
+        )
+
+    @cached_property
+    def scale(self) -> IntervalScale | None:
+        """The scale of the drawn intervals; None without any."""
+        return IntervalScale.of([net for net in self.report.tried if net.net.assessment.interval])
+
+    @property
+    def claims(self) -> list[ClaimVerdict]:
+        """The claims, those that our runs decide first."""
+        order = ("supported", "contradicted", "undecided", "not run")
+        return sorted(self.report.comparison.claims, key=lambda claim: order.index(claim.standing))
+
+    @property
+    def runs(self) -> Grid:
+        """The runs, with the machine that trained each."""
+        headers = ("run", "net", "seed", "prec.", "status", "test error", "iterations", "minutes", "engine", "machine")
+        alignment = ("left", "left", "right", "left", "left", "right", "right", "right", "left", "left")
+        return Grid(headers, tuple(_run_row(record) for record in self.report.records), alignment)
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions of paperbench that trained the runs."""
+        codes = {s.code.version: set[str]() for r in self.report.records for s in r.sessions}
+        for session in (s for r in self.report.records for s in r.sessions):
+            codes[session.code.version].add(session.code.commit or f"source {session.code.source}")
+        return [f"{version}: {', '.join(sorted(commits))}" for version, commits in sorted(codes.items())]
+
+    @property
+    def data(self) -> list[str]:
+        """The data sets that the runs were trained on."""
+        facts = {record.data.fingerprint: record.data for record in self.report.records}
+        return sorted(f"{one.name} ({one.origin}), fingerprint {key}" for key, one in facts.items())
+
+
+def _run_row(record: Record) -> tuple[str, ...]:
+    error = percent(record.result.test_error) if record.result else NOTHING
+    return (
+        Markup('<a href="#record-{0}"><code>{0}</code></a>').format(record.run),
+        *(record.net, str(record.seed), record.spec.precision, record.status, error),
+        *(f"{record.iteration:,}", f"{record.seconds / 60:,.1f}"),
+        ", ".join(dict.fromkeys(session.engine for session in record.sessions)),
+        ", ".join(dict.fromkeys(session.environment.device for session in record.sessions)),
+    )
+
+
+def render(parts: Sequence[Part]) -> str:
+    """Return the page, whose only styles and scripts are those that its policy names by their hashes."""
+    loader = jinja2.PackageLoader("paperbench.report", "page")
+    environment = jinja2.Environment(
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_visible,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+
+    def source(*names: str) -> Markup:
+        return Markup("\n".join(loader.get_source(environment, name)[0] for name in names))  # noqa: S704  (our own)
+
+    style, script = source("page.css", "charts.css"), source("charts.js")
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
+    return environment.get_template("page.html").render(
+        parts=parts,
+        records={record.run: record for part in parts for record in part.report.records},
+        title=parts[0].report.title if len(parts) == 1 else "Published tables beside our runs",
+        paperbench=__version__,
+        style=style,
+        script=script,
+        policy=f"{policy}; form-action 'none'",
+        shapes=_SHAPES,
+        words=(*get_args(Verdict), *get_args(Standing)),
+        count=count,
+        method=method,
+        chart_data=chart_data,
+    )
+
+
+def _visible(value: Any) -> Any:
+    """Show characters that control a terminal or the direction of text, unless it is markup of ours."""
+    return value if isinstance(value, Markup) else printable(str(value))
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

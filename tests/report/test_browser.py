@@ -1,0 +1,276 @@
+"""The page's charts in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import pytest
+
+import paperbench
+from paperbench.report.page import charts
+from paperbench.specs.table import Table
+from tests.compare.judging import record, records
+from tests.report.browser import browser, open_page
+from tests.report.stores import make_store
+
+__all__ = ["browser", "open_page"]
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Charts</title><style>body {{ margin: 0 8px; color-scheme: light dark }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #16181c; color: #eee }} }} {css}</style></head>
+<body><main><h1>Charts</h1>{figures}</main><script>{js}</script></body></html>"""
+
+
+def write_page(path: Path, panels: list[Any]) -> Path:
+    """Write a page with nothing but charts, and return its path."""
+    figures = ""
+    for panel in panels:
+        data = json.dumps(charts.chart_data(panel)).replace("<", "\\u003c")
+        figures += f'<figure class="chart"><figcaption>{panel.title}</figcaption>'
+        figures += f'<script type="application/json">{data}</script></figure>'
+    css, js = (Path(charts.__file__).with_name(f"charts.{kind}").read_text() for kind in ("css", "js"))
+    path.write_text(PAGE.format(css=css, js=js, figures=figures))
+    return path
+
+
+@pytest.fixture(scope="module")
+def judged(table2: Table, tmp_path_factory: pytest.TempPathFactory) -> paperbench.JudgedTable:
+    root = tmp_path_factory.mktemp("store")
+    make_store(
+        root,
+        [
+            *records(table2, "original/resnet110", (6.58, 6.64, 6.49)),
+            *records(table2, "bn_after_addition/resnet110", (8.1, inf, inf), iteration=20_000),
+            record(table2, "preact/resnet110", None, iteration=8_000),
+            *records(table2, "original/resnet164", (5.9,)),
+        ],
+    )
+    return paperbench.load_table("table2").compare(root)
+
+
+@pytest.fixture(scope="module")
+def file(judged: paperbench.JudgedTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page(tmp_path_factory.mktemp("page") / "index.html", judged.panels())
+
+
+@pytest.fixture
+def chart(open_page: Callable[..., Any], file: Path) -> Any:
+    """The first chart, of three curves, in a window that is wide enough for every point to have its pixels."""
+    return open_page(file, viewport={"width": 1400, "height": 900}).locator("figure.chart").first
+
+
+def readout(chart: Any) -> tuple[int, list[list[str]]]:
+    """Return the iteration at the cursor, and the cells of loss and error of every curve."""
+    iteration = re.search(r"iteration ([\d,]+)", chart.locator("output").text_content())
+    assert iteration
+    rows = chart.locator(".legend tbody tr").all()
+    return int(iteration[1].replace(",", "")), [row.locator("td").all_text_contents() for row in rows]
+
+
+def view(chart: Any) -> tuple[int, int]:
+    """Return the first and the last iteration, or epoch, in view."""
+    label = chart.locator(".plot svg").get_attribute("aria-label")
+    return tuple(
+        int(one.replace(",", "")) for one in re.findall(r"(?:iterations|epochs) ([\d,]+) to ([\d,]+)", label)[0]
+    )
+
+
+def to_value(chart: Any, name: str, position: int) -> None:
+    """Move a cursor to a position as the keyboard does."""
+    slider = chart.get_by_role("slider")
+    slider.evaluate(f"(s, at) => {{ s.value = at; s.dispatchEvent(new Event('{name}')) }}", position)
+
+
+def test_drawn_medians_are_those_of_the_curves(chart: Any, judged: paperbench.JudgedTable) -> None:
+    median = dict(judged.panels()[0].curves[0].median("train_loss"))
+    path = chart.locator(".medians .curve").first.locator("path.loss").get_attribute("d")
+    drawn = [tuple(map(float, point)) for point in re.findall(r"([\d.]+),([\d.]+)", path)]
+    ticks = {
+        float(text.text_content()): float(text.get_attribute("y")) - 4
+        for text in chart.locator('.plot text[text-anchor="end"]').all()
+    }
+    (high, y_high), (low, y_low) = max(ticks.items()), min(ticks.items())
+    frame = chart.locator(".plot rect.frame").evaluate("r => [r.x.baseVal.value, r.width.baseVal.value]")
+    assert len(drawn) == len(median) == 640
+    for (x, y), (iteration, loss) in zip(drawn, median.items(), strict=True):
+        assert x == pytest.approx(frame[0] + frame[1] * iteration / 64_000, abs=0.06)
+        assert low * (high / low) ** ((y - y_low) / (y_high - y_low)) == pytest.approx(loss, rel=0.002)
+
+
+def test_the_slider_tells_the_medians_at_its_position(chart: Any, judged: paperbench.JudgedTable) -> None:
+    chart.get_by_role("slider").press("Home")
+    for _ in range(49):
+        chart.get_by_role("slider").press("ArrowRight")
+    iteration, cells = readout(chart)
+    curves = judged.panels()[0].curves
+    assert iteration == 5_000
+    assert cells == [
+        [f"{dict(curve.median('train_loss'))[5_000]:#.3g}", f"{dict(curve.median('test_error'))[5_000]:.2f} %"]
+        for curve in curves
+    ]
+    spoken = chart.get_by_role("slider").get_attribute("aria-valuetext")
+    assert "iteration 5,000, epoch 12.8, learning rate 0.1 (stage 1)" in spoken
+    assert f"full pre-activation: loss {cells[2][0]}, error {cells[2][1]}" in spoken
+
+
+def test_diverged_and_unfinished_nets_have_no_values_at_the_end(chart: Any) -> None:
+    chart.get_by_role("slider").press("End")
+    iteration, cells = readout(chart)
+    assert (iteration, cells[1:]) == (64_000, [["diverged", "diverged"], ["\u2013", "\u2013"]])
+    assert "prefix, to 8,000" in chart.locator(".legend").text_content()
+
+
+def test_the_pointer_moves_the_readout(chart: Any) -> None:
+    frame = chart.locator(".plot rect.frame").bounding_box()
+    chart.page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + 50)
+    assert readout(chart)[0] == 32_000
+
+
+def test_a_box_hides_its_curve(chart: Any) -> None:
+    chart.get_by_role("checkbox", name="BN after addition").uncheck()
+    assert chart.locator(".medians .curve").count() == 2
+    assert readout(chart)[1][1] == ["", ""]
+    chart.get_by_label("all seeds").uncheck()
+    assert chart.locator(".seeds").count() == 0
+
+
+def test_pointing_at_a_name_dims_the_other_curves(chart: Any) -> None:
+    chart.locator(".legend tbody tr").nth(1).hover()
+    opacities = chart.locator(".medians .curve").evaluate_all("all => all.map(one => getComputedStyle(one).opacity)")
+    assert opacities == ["0.1", "1", "0.1"]
+
+
+def test_zooming_by_buttons_keys_and_dragging(chart: Any) -> None:
+    to_value(chart, "input", 319)
+    chart.get_by_label("zoom in").click()
+    assert view(chart) == (16_000, 48_000)
+    chart.get_by_role("slider").press("-")
+    assert view(chart) == (0, 64_000)
+    frame, mouse = chart.locator(".plot rect.frame").bounding_box(), chart.page.mouse
+    mouse.move(frame["x"] + frame["width"] / 4, frame["y"] + 50)
+    mouse.down()
+    mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + 60)
+    mouse.up()
+    assert view(chart) == (pytest.approx(16_000, abs=100), pytest.approx(32_000, abs=100))
+    chart.get_by_label("reset the zoom").click()
+    assert view(chart) == (0, 64_000)
+
+
+def test_the_slider_takes_the_view_along(chart: Any) -> None:
+    to_value(chart, "input", 100)
+    chart.get_by_role("slider").press("+")
+    to_value(chart, "input", 600)
+    low, high = view(chart)
+    assert low < 60_100 <= high
+
+
+def test_turning_the_wheel_zooms_only_with_control(chart: Any) -> None:
+    chart.locator(".plot svg").hover()
+    chart.page.mouse.wheel(0, -100)
+    assert view(chart) == (0, 64_000)
+    chart.page.keyboard.down("Control")
+    chart.page.mouse.wheel(0, -100)
+    chart.page.wait_for_timeout(100)
+    low, high = view(chart)
+    assert high - low == pytest.approx(0.8 * 64_000, abs=2)
+
+
+def test_two_fingers_zoom(open_page: Callable[..., Any], file: Path) -> None:
+    page = open_page(file, has_touch=True)
+    chart = page.locator("figure.chart").first
+    frame, fingers = chart.locator(".plot rect.frame").bounding_box(), page.context.new_cdp_session(page)
+
+    def touch(kind: str, *shares: float) -> None:
+        at = [{"x": frame["x"] + share * frame["width"], "y": frame["y"] + 50} for share in shares]
+        fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
+
+    touch("touchStart", 0.4, 0.6)
+    touch("touchMove", 0.35, 0.65)
+    touch("touchMove", 0.3, 0.7)
+    touch("touchEnd")
+    assert view(chart) == (pytest.approx(16_000, abs=200), pytest.approx(48_000, abs=200))
+
+
+def test_epochs_are_the_recipes(chart: Any) -> None:
+    to_value(chart, "input", 319)
+    chart.get_by_label("epochs").check()
+    assert view(chart) == (0, 164)
+    assert chart.locator("output").text_content().startswith("At iteration 32,000, epoch 81.9,")
+    chart.locator("summary").click()
+    assert "163.8" in chart.locator("details thead").text_content()
+
+
+def test_narrow_screens_need_no_sideways_scrolling(open_page: Callable[..., Any], file: Path, tmp_path: Path) -> None:
+    text = file.read_text().replace("original Residual Unit", "exclusive_gating_0_to_5 (gate_bias=-5)")
+    (tmp_path / "index.html").write_text(text)
+    page = open_page(tmp_path / "index.html", viewport={"width": 360, "height": 700})
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    texts = page.locator(".plot text").evaluate_all(
+        "all => all.map(t => t.getBoundingClientRect()).map(r => [r.x, r.right])"
+    )
+    assert min(left for left, _ in texts) >= 0
+    assert max(right for _, right in texts) <= 360
+
+
+def test_print_draws_charts_that_were_never_in_view(open_page: Callable[..., Any], file: Path, tmp_path: Path) -> None:
+    page = open_page(file, viewport={"width": 1000, "height": 100})
+    assert page.locator(".plot svg").count() == 1
+    page.pdf(path=tmp_path / "page.pdf")
+    assert page.locator(".plot svg").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
+def test_axe_finds_no_serious_fault(open_page: Callable[..., Any], file: Path, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = open_page(file, color_scheme=scheme)
+    for summary in page.locator("summary").all():
+        summary.click()
+    found = axe.run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_curves_differ_from_the_background_in_both_schemes(open_page: Callable[..., Any], file: Path) -> None:
+    for scheme, is_dark in (("light", False), ("dark", True)):
+        page = open_page(file, color_scheme=scheme)
+        *colours, background = page.locator("figure").first.evaluate(
+            "f => ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7', 'chart-back'].map("
+            "name => getComputedStyle(f).getPropertyValue(`--${name}`))"
+        )
+        assert len(set(colours)) == 8
+        assert (luminance(background) < 0.5) == is_dark
+        for colour in colours:
+            light, dark = sorted((luminance(colour), luminance(background)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 3  # WCAG 2.2, success criterion 1.4.11
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of "#rgb" or "#rrggbb", by the definition of WCAG 2.2."""
+    digits = colour.strip().lstrip("#")
+    values = [int(digits[i] * 2 if len(digits) == 3 else digits[2 * i : 2 * i + 2], 16) / 255 for i in range(3)]
+    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_texts_of_strangers_become_text(open_page: Callable[..., Any], file: Path, tmp_path: Path) -> None:
+    evil = "</script><img src=x onerror='window.hacked=1'>"
+    text = file.read_text().replace('"original Residual Unit"', json.dumps(evil).replace("<", "\\u003c"))
+    (tmp_path / "index.html").write_text(text)
+    page = open_page(tmp_path / "index.html")
+    assert evil in page.locator(".legend").first.text_content()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+
+
+def test_the_drawn_page_is_valid(open_page: Callable[..., Any], file: Path) -> None:
+    page = open_page(file)
+    page.locator("summary").first.click()
+    html5lib.HTMLParser(strict=True).parse(page.content())
