@@ -238,7 +238,11 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
             for column in experiment.columns
         ]
-    panels = [_panel(f"{title}{_trained_depth(comparison, found)}", found) for title, found in wanted if found]
+    panels = [
+        _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment.panels == "rows")
+        for title, found in wanted
+        if found
+    ]
     shown: list[set[str]] = []
     kept = []
     for panel in panels:  # Table 5 has columns for two errors of the same runs
@@ -249,10 +253,10 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     return kept
 
 
-def _panel(title: str, curves: Sequence[Curve]) -> CurvePanel:
+def _panel(title: str, curves: Sequence[Curve], is_of_row: bool) -> CurvePanel:
     curves = tuple(_distinct(curves))
     cells = [curve.cell for curve in curves]
-    by_column = len({cell.row.id for cell in cells}) == 1 and len(cells) > 1
+    by_column = len({cell.row.id for cell in cells}) == 1 and (len(cells) > 1 or is_of_row)
     titles = [cell.column.title if by_column else cell.row.title for cell in cells]
     counts = Counter(titles)
     labels = [
