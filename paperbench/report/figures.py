@@ -57,7 +57,7 @@ def draw_curves(panels: Sequence[CurvePanel], notes: Sequence[str] = (), x: XAxi
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     width = PAGE if columns == 2 else COLUMN
     texts = [*notes, _key(panels)]
-    notes = [line for text in texts for line in textwrap.wrap(one_line(text)[:500], round(21 * width))]
+    notes = [line for text in texts for line in textwrap.wrap(one_line(text)[:500], round(20 * width))]
     heights = [2.3 + 0.15 * max(len(panel.curves) for panel in row) for row in rows]
     with style.context([STYLE], after_reset=True):
         figure = Figure((width, sum(heights) + 0.13 * len(notes)), layout="constrained")
@@ -122,7 +122,15 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     unit = _unit(curve, x)
     for run in curve.runs if len(curve.runs) > 1 else ():
         its_x, its_y = _line(run.points(measure), unit)
-        axes.plot(its_x, its_y, color=colour, linestyle=dashes, linewidth=0.5, alpha=0.35, gid=f"{run.record.run}")
+        axes.plot(
+            its_x,
+            its_y,
+            color=colour,
+            linestyle=dashes,
+            linewidth=0.5,
+            alpha=0.35,
+            gid=f"{measure} of {run.record.run}",
+        )
     for run in curve.runs:
         if run.record.status != "finished":
             _mark_end(axes, run, measure, unit, colour)
@@ -131,7 +139,7 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     if measure == "test_error" and its_x:
         step = max(1, len(its_x) // N_MARKERS)
         markers = {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
-    axes.plot(its_x, its_y, color=colour, linestyle=dashes, gid=f"median of {curve.name}", **markers)
+    axes.plot(its_x, its_y, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
 
 
 def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:
@@ -143,7 +151,7 @@ def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, col
         marker: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": colour}
         if run.record.status == "diverged":
             marker = {"marker": "X", "mfc": colour, "mec": "white", "markersize": 6, "mew": 0.5}
-        axes.plot([points[-1][0] * unit], [y], linestyle="none", clip_on=False, zorder=5, **marker)
+        axes.plot([points[-1][0] * unit], [y], linestyle="none", clip_on=False, zorder=5, gid="end", **marker)
 
 
 def _line(points: Sequence[tuple[int, float]], unit: float) -> tuple[list[float], list[float]]:
