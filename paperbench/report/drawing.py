@@ -406,7 +406,7 @@ def _titled(
     x, indent = (width / 2, (width - drawing.width) / 2) if align == "middle" else (0.0, 0.0)
     texts = [Text(x, 6 + 11 * k, line, _FONT, align, bold=k < bold) for k, line in enumerate(lines) if line]
     below = 11 * len(lines) + 8
-    description = f"{', '.join(filter(None, lines))}. {drawing.description}"
+    description = f"{', '.join(filter(None, (' '.join(lines[:bold]), *lines[bold:])))}. {drawing.description}"
     shapes = (*texts, *_moved(drawing.shapes, indent, below))
     return Drawing(" ".join(filter(None, lines)), description, width, drawing.height + below, shapes)
 

@@ -10,6 +10,7 @@ import sys
 from math import inf
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -179,3 +180,25 @@ def test_a_damaged_history_is_left_out_and_said(run: Run, results: Path) -> None
     assert "original Residual Unit: 2 runs" in out
     assert "left out:" in err
     assert "was edited" in err
+
+
+@pytest.mark.parametrize("form", ["text", *MAGIC])
+def test_a_figure_of_units_needs_no_runs(run: Run, form: str) -> None:
+    code, out, err = run("plot", "fig4", "--format", form)
+    assert (code, err) == (0, "")
+    text = out if form == "text" else Path(f"fig4.{form}").read_bytes().decode("latin-1")
+    if form in ("text", "svg"):
+        assert "(d) ReLU-only pre-activation" in text
+    else:
+        assert text.startswith(MAGIC[form].decode("latin-1"))
+
+
+def test_units_have_no_csv(run: Run) -> None:
+    assert "has units and no curves" in run("plot", "fig4", "--format", "csv")[2]
+
+
+def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tmp_path: Path) -> None:
+    make_store(tmp_path / "results", [record(tables["table3"], "cifar10_resnet1001/preact", 4.9)])
+    assert run("plot", "fig1", "--format", "svg")[0] == 0
+    texts = [one.text for one in ElementTree.parse("fig1.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"(a) original", "(b) proposed", "ResNet-1001", "pre-activation unit: 1 run"} <= set(texts)

@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 import paperbench
 from paperbench.report import csv_format, figures
 from paperbench.report.curves import notes_on
+from paperbench.report.drawing import units_drawing
 from paperbench.report.figures import COLOURS, draw_curves, to_bytes
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, record, records
@@ -209,3 +210,20 @@ def test_an_unreadable_history_leaves_the_others_drawn(judged: paperbench.Judged
     (line,) = lines(figure.axes[0], f"train_loss of {ORIGINAL}")
     its_median = np.median([[v for _, v in run.points("train_loss")] for run in others[:3]], axis=0)
     np.testing.assert_allclose(line.get_ydata(), its_median)  # type: ignore[arg-type]
+
+
+def test_units_are_at_the_left_of_the_curves(judged: paperbench.JudgedTable, tables: dict[str, Table]) -> None:
+    (fig1,) = tables["table3"].experiment.figures
+    panel = judged.panels("fig6")[0]
+    figure = draw_curves([panel], units=units_drawing(fig1.units))
+    to_bytes(figure, "png")
+    curves, _, units = figure.axes
+    assert [text.get_text() for text in units.texts if text.get_text().startswith("(")] == [
+        "(a) original",
+        "(b) proposed",
+    ]
+    of_units, of_curves = units.get_tightbbox(), curves.get_tightbbox()
+    assert of_units is not None
+    assert of_curves is not None
+    assert 0 <= of_units.x0 < of_units.x1 < of_curves.x0
+    assert figure.get_size_inches()[0] == pytest.approx(2 * 3.3)
