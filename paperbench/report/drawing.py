@@ -505,6 +505,7 @@ def draw(drawing: Drawing, axes: Axes) -> None:
                 rectangle = patches.Rectangle((x - width / 2, y - height / 2), width, height)
                 rectangle.set(facecolor=(fill, 0.25 if text else 1) if fill else "none", linewidth=0.8 * scale)
                 rectangle.set(edgecolor="black" if border else "none", linestyle=border or "solid")
+                rectangle.set_snap(bool(border))  # hundreds of cells would get uneven gaps
                 axes.add_patch(rectangle)
             case Circle(x, y, radius, _, filled):
                 face = "black" if filled else "none"
