@@ -172,7 +172,7 @@
       const wanted = [...Array.from({length: 8}, (_, i) => (full[1] * (i + 1)) / 8), ...drawn.flatMap((curve) => [...curve.drops, curve.loss.x.at(-1)].map((one) => one * scaleOf(curve)))];
       const positions = [...new Set(wanted.map((one) => Number(one.toPrecision(8))))].filter((one) => one <= full[1]).sort((a, b) => a - b);
       const row = (curve, measure, title) => make("tr", {}, make("th", {scope: "row"}, `${curve.label}: ${title}`), ...positions.map((one) => make("td", {}, valueAt(curve, measure, one))));
-      numbers.append(make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": `Medians of ${data.title}`}, make("table", {},
+      numbers.append(make("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": `Medians of ${data.title}`}, make("table", {},
         make("thead", {}, make("tr", {}, make("th", {scope: "col"}, `median after ${state.unit}`), ...positions.map((one) => make("th", {scope: "col"}, state.unit === "epochs" ? one.toFixed(1) : whole(one))))),
         make("tbody", {}, ...drawn.flatMap((curve) => [row(curve, "loss", "training loss"), row(curve, "error", "test error")])))));
     }
