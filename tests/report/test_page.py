@@ -164,6 +164,18 @@ def test_external_results_deviations_and_commands_are_shown(document: Element) -
     assert commands == ["paperbench run table2", "paperbench compare table2", "paperbench verify --rerun 1"]
 
 
+def test_the_papers_units_are_drawn_with_their_titles(document: Element) -> None:
+    (figure, chain) = [one for one in document.iter("figure") if one.get("class") == "units"]
+    assert text_of(figure.find("figcaption")) == "Placements of BN and ReLU in a residual unit"
+    (svg,) = figure.iter(f"{SVG}svg")
+    words = text_of(svg)
+    assert all(f"({letter})" in words for letter in "abcde")
+    assert "(f)" not in words
+    boxes = Counter(text_of(one) for one in svg.iter(f"{SVG}text"))
+    assert boxes["weight"] == 10
+    assert "asymmetric" in text_of(chain)
+
+
 def test_a_sweep_has_a_row_for_each_setting(table1: Table, tmp_path: Path) -> None:
     sweep = [
         run
@@ -174,7 +186,7 @@ def test_a_sweep_has_a_row_for_each_setting(table1: Table, tmp_path: Path) -> No
     document = parsed(paperbench.make_page("table1", results=tmp_path).html)
     names = [row[0] for row in rows_of(document, "Errors")[1:]]
     assert names == [f"{SWEEP} (gate_bias={bias})" for bias in range(0, -6, -1)]
-    assert not list(document.iter(f"{SVG}svg"))
+    assert not [svg for svg in document.iter(f"{SVG}svg") if svg.get("class") == "interval"]
 
 
 def test_a_table_without_runs_says_what_to_run(tmp_path: Path) -> None:
@@ -240,6 +252,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
         (("labels",), {HOSTILE: "after"}),
         (("rows", 0, "labels"), {HOSTILE: HOSTILE}),
         (("figures", 0, "title"), HOSTILE),
+        (("figures", 0, "units", 0, "title"), HOSTILE),
     )
     change_yaml(specs / "experiments" / "profiles.yaml", (("profiles", "shallow", "title"), HOSTILE))
     change_yaml(
