@@ -81,10 +81,11 @@ class Part:
         )
 
     @property
-    def units(self) -> list[tuple[str, Markup]]:
-        """The paper's figures of units, drawn, with their titles."""
-        figures = [figure for figure in self.report.comparison.table.experiment.figures if figure.units]
-        return [(one.title, Markup(as_svg(units_drawing(one.units)))) for one in figures]  # noqa: S704  (it escapes)
+    def units(self) -> Iterator[tuple[str, list[Markup]]]:
+        """The paper's figures of units: titles and drawings."""
+        for figure in self.report.comparison.table.experiment.figures:
+            if figure.units:
+                yield figure.title, [Markup(as_svg(units_drawing([one]))) for one in figure.units]  # noqa: S704
 
     @cached_property
     def scale(self) -> IntervalScale | None:
