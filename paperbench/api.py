@@ -22,7 +22,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape as html_escape
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -404,9 +403,6 @@ class Page:
         path = Path(directory) / "index.html"
         UNGUARDED.write(path, self.html.encode(), "--out DIR")
         return path
-
-    def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{html_escape(self.html)}" width="100%" height="800"></iframe>'
 
     def __repr__(self) -> str:
         return f"<page of {', '.join(map(' '.join, self.tables))}: {len(self.html):,} characters>"

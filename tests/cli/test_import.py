@@ -33,6 +33,7 @@ COMMANDS = """
     compare table4 --results . --format csv
     compare table5 --results . --format junit
     record table2 preact/resnet110 --seed 0 --error 6.4 --source test
+    report table5 --results . --out page
     verify
     schema record
     models

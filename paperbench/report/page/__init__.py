@@ -17,6 +17,7 @@ from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.verdicts import Verdict
 from paperbench.errors import count, printable
 from paperbench.report.curves import CurvePanel
+from paperbench.report.drawing import as_svg, units_drawing
 from paperbench.report.grid import Grid, Marked
 from paperbench.report.page.charts import chart_data
 from paperbench.report.page.intervals import IntervalScale
@@ -78,6 +79,13 @@ class Part:
             tuple((*row, *added) for row, added in zip(grid.rows, further, strict=True)),
             (*grid.alignment, "left", *(["drawn"] if scale else [])),
         )
+
+    @property
+    def units(self) -> Iterator[tuple[str, list[Markup]]]:
+        """The paper's figures of units: titles and drawings."""
+        for figure in self.report.comparison.table.experiment.figures:
+            if figure.units:
+                yield figure.title, [Markup(as_svg(units_drawing([one]))) for one in figure.units]  # noqa: S704
 
     @cached_property
     def scale(self) -> IntervalScale | None:
