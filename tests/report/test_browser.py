@@ -17,10 +17,7 @@ from paperbench.api import make_page
 from paperbench.report.curves import Curve
 from paperbench.specs.table import Table
 from tests.compare.judging import record, records
-from tests.report.browser import browser, open_page
 from tests.report.stores import make_store
-
-__all__ = ["browser", "open_page"]
 
 
 @pytest.fixture(scope="module")
