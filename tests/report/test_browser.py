@@ -173,6 +173,22 @@ def test_zooming_by_buttons_keys_and_dragging(chart: Any) -> None:
     assert view(chart) == (0, 64_000)
 
 
+def test_the_error_axis_holds_the_ends_of_runs_or_the_view(chart: Any, curves: tuple[Curve, ...]) -> None:
+    def ticks() -> list[float]:
+        return [float(text) for text in chart.locator('.plot text[text-anchor="start"]').all_text_contents()]
+
+    assert 40 < curves[2].median("test_error")[-1][1] < 60  # the prefix
+    assert ticks() == [0, 20, 40, 60]
+    chart.get_by_label("errors to 100 %").check()
+    assert ticks() == [0, 20, 40, 60, 80, 100]
+    chart.get_by_label("errors to 100 %").uncheck()
+    to_value(chart, "input", 600)
+    chart.get_by_label("zoom in").click()
+    chart.get_by_label("zoom in").click()
+    ends = [dict(run.points("test_error"))[60_000] for run in curves[0].runs]
+    assert min(ends) - 1 < ticks()[0] < ticks()[-1] < max(ends) + 1
+
+
 def test_the_slider_takes_the_view_along(chart: Any) -> None:
     to_value(chart, "input", 100)
     chart.get_by_role("slider").press("+")
