@@ -1,8 +1,8 @@
 """A hook of MkDocs that adds the repository's top-level Markdown files to the site.
 
 Links are written as GitHub resolves them: relative to the file in the repository. On the site, a link to one of its
-pages leads to that page. A link to any other file of the repository becomes plain text, because the site lacks the
-file.
+pages, or to a picture or report beside them, leads there. A link to any other file of the repository becomes plain
+text, because the site lacks the file.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def _site_link(link: re.Match[str], directory: str) -> str:
     if target.startswith("..") or not (ROOT / target).exists():
         return link[0]  # a web address, or a broken link, which the strict build reports
     site_path = TOP_LEVEL_PAGES.get(target, target.removeprefix("docs/"))
-    if target not in TOP_LEVEL_PAGES and not (target.startswith("docs/") and target.endswith(".md")):
+    if target not in TOP_LEVEL_PAGES and (not target.startswith("docs/") or target.endswith(".py")):
         return link["text"]
     return f"[{link['text']}]({site_path}{link['anchor'] or ''})"

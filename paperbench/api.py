@@ -154,6 +154,8 @@ class JudgedTable:
     def histories(self) -> pandas.DataFrame:
         """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
 
+        Histories that cannot be read have no rows; `RunCurve.problem` says why.
+
         Raises:
             PaperbenchError: pandas is not installed.
         """
@@ -321,7 +323,7 @@ class PublishedTable:
             comparison = compare(self.table, self.cells, "paper", (), seeds=seeds, noise=noise)
             return assess_outlook(comparison, std, cells=chosen)
         judged = self.compare(results, seeds=seeds, noise=noise)
-        return replace(assess_outlook(judged.comparison, std, cells=chosen), complaints=judged.left_out)
+        return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):

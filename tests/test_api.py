@@ -14,11 +14,13 @@ import paperbench
 from paperbench.api import Plan
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
+from paperbench.report.json_format import ComparisonDocument
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from paperbench.training.engine import available_engines
+from paperbench.typed import from_json
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
 from tests.helpers import change_yaml, copy_of_photo_specs, copy_of_tiny_specs, python
@@ -45,6 +47,7 @@ def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Tabl
     assert {claim.standing for claim in judged.claims} == {"not run"}
     assert judged.holds()
     assert not judged.holds("reproduced")
+    assert from_json(ComparisonDocument, judged.render("json")) == judged.document
     assert "6.38 (+0.01) | reproduced" in judged._repr_markdown_()
     assert repr(judged) == "<table2 compared: 1 reproduced, 9 not run; claims: 14 not run>"
     with pytest.raises(PaperbenchError, match="Did you mean 'preact/resnet110'"):

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 import torch
 import yaml
@@ -28,7 +30,7 @@ from paperbench.cli.main import build_parser, main
 from paperbench.cli.schema import FORMATS
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.specs.table import load_profiles, load_table
+from paperbench.specs.table import load_profiles, load_table, table_ids
 from paperbench.training.engine import ENGINES
 from paperbench.training.precision import PRECISIONS
 from tests.conftest import ROOT
@@ -108,6 +110,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "results" / "runs").mkdir(parents=True)
+    (tmp_path / "results" / "smoke").symlink_to(ROOT / "results" / "smoke")
     return tmp_path
 
 
@@ -143,8 +146,14 @@ def check_names(args: argparse.Namespace) -> None:
             assert table.cells(args.cells or "*", on_request=True)
         if "cell" in values:
             table.cell(args.cell)
-    if "profile" in values:
-        load_profiles(root).named(args.profile)
+    profiles = values.get("profile", ())
+    for name in [profiles] if isinstance(profiles, str) else profiles:
+        load_profiles(root).named(name)
+    for name in values.get("names", ()):
+        load_table(name, root)
+    if "what" in values:
+        figures = [figure.id for one in table_ids(root) for figure in load_table(one, root).experiment.figures]
+        assert args.what in {*NETS, *table_ids(root), *figures}
     if "pattern" in values:
         assert args.pattern.partition(".")[0] in NETS or any(fnmatchcase(name, args.pattern) for name in NETS)
     for name in [*(values.get("models") or ()), *filter(None, [values.get("breakdown")])]:
@@ -214,6 +223,17 @@ def test_example_table_trains_as_documented(working_directory: Path) -> None:
     assert len(list(working_directory.glob("build/mytable/runs/*/model.safetensors"))) == 2
 
 
+def test_pictures_and_report_are_those_of_the_published_runs(tmp_path: Path) -> None:
+    pinned = f"matplotlib=={matplotlib.__version__}" in text_of(ROOT / "constraints.txt").splitlines()
+    runpy.run_path(str(ROOT / "docs" / "pictures.py"))["build"](tmp_path)
+    built = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(built) == 3
+    for path in built:
+        if pinned or path.suffix == ".html":
+            is_current = path.read_bytes() == (ROOT / "docs" / path.relative_to(tmp_path)).read_bytes()
+            assert is_current, f"{path.name}: give `python docs/pictures.py`"
+
+
 def test_citation_is_complete_and_of_this_version() -> None:
     citation = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
     project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
@@ -234,6 +254,9 @@ def test_site_builds_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     pages = list(tmp_path.glob("*.html"))
     assert {page.stem for page in pages} > {path.stem for path in PAGES} | {"architecture", "contributing", "security"}
+    for document in PAGES:
+        shown = re.findall(r'<img[^>]* src="([^"]+)"', text_of(tmp_path / f"{document.stem}.html"))
+        assert shown == re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text_of(document)), document.name
     for page in pages:
         loaded = re.findall(r"<(?:script|img|link)[^>]* (?:src|href)=[\"']?([^\"'\s>]+)", text_of(page))
         assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page.name

@@ -25,10 +25,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "site"
 
 
-def python(installed: Path, code: str) -> str:
+def python(installed: Path, code: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=installed, env=environment, check=False
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=installed,
+        env=environment,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -55,6 +60,27 @@ print(len(json.loads(paperbench.load_table("table1").compare("results").render("
 def test_wheel_registers_nets_with_timm(installed: Path) -> None:
     code = "import paperbench, timm; print(sum(p.numel() for p in timm.create_model('preact_resnet164').parameters()))"
     assert python(installed, code).strip() == "1703258"
+
+
+def test_wheel_does_without_the_extras(installed: Path) -> None:
+    lines = python(
+        installed,
+        """
+import pathlib, sys
+sys.modules.update(matplotlib=None, pandas=None)
+from paperbench.cli.main import main
+smoke = ["--profile", "smoke", "--results", sys.argv[1]]
+assert main(["report", "table2", "--out", "page", *smoke]) == 0
+page = pathlib.Path("page/index.html").read_text()
+print("<style" in page, "<script" in page)
+for words in (["compare", "table2"], ["plot", "table2", "--format", "text"], ["plot", "table2", "--format", "csv"]):
+    assert main([*words, *smoke]) == 0
+assert main(["plot", "table2", "--out", "x.svg", *smoke]) == 2
+""",
+        str(ROOT / "results" / "smoke"),
+    ).splitlines()
+    assert "True True" in lines
+    assert any("full pre-activation" in line for line in lines)
 
 
 def test_wheel_contains_licence_and_type_marker(installed: Path) -> None:

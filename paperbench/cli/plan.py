@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
         None if is_first else args.results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std
     )
     print(render(outlook, args.long))
-    for sentence in outlook.complaints:
+    for sentence in outlook.left_out:
         print(f"paperbench: left out: {sentence}", file=sys.stderr)
     if runs := valuable(outlook):
         usual = table.table.seeds_in(table.table.profiles.named("paper"))

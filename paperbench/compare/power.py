@@ -183,10 +183,10 @@ class Outlook:
         planned: Planned runs per cell.
         std: Assumed standard deviation of a single run, in percentage points.
         source: Where it is from.
-        left_out: Number of claims that the simulation does not cover, as they are about failures or training.
+        unsimulated: Number of claims that the simulation does not cover, as they are about failures or training.
         unselected: Number of claims about cells that were not selected.
         next_runs: The runs that cells need, the most valuable first.
-        complaints: Files, records and results that could not be used, one sentence each.
+        left_out: Files, records and results that could not be used, one sentence each.
     """
 
     comparison: Comparison
@@ -195,10 +195,10 @@ class Outlook:
     source: Literal["given", "seen", "published"]
     cells: tuple[CellOutlook, ...]
     claims: tuple[ClaimOutlook, ...]
-    left_out: int
+    unsimulated: int
     unselected: int
     next_runs: tuple[NextRuns, ...]
-    complaints: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def assess_outlook(

@@ -104,7 +104,7 @@ def _claims(outlook: Outlook) -> Iterator[str]:
         rows = tuple((one.claim.id, _pair(one.supported, [True, True])) for one in outlook.claims)
         grid = Grid(("claim", "supported"), rows, ("left", "right"))
         yield f"{paragraph(heading + 'numbers are the true errors')}\n{as_text(grid)}"
-    unselected, others = outlook.unselected, outlook.left_out
+    unselected, others = outlook.unselected, outlook.unsimulated
     reasons = []
     if planned == 1 and others:
         reasons.append(f"{others} that need at least 2 runs per cell, or are about failures or the course of training")

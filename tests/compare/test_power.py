@@ -641,9 +641,9 @@ def test_claims_about_failures_and_training_are_left_out() -> None:
     for table, cells in ((TABLE1, ("plain/resnet110",)), (TABLE2, (PREACT, BASELINE))):
         claim = with_claim(table, *(["diverges"] if table is TABLE1 else ["higher_loss_lower_error"]), *cells)
         found = assess_outlook(compared(claim), 0.2, 50)
-        assert (found.claims, found.left_out) == ((), 1)
+        assert (found.claims, found.unsimulated) == ((), 1)
     whole = outlook(tables=50)
-    assert len(whole.claims) + whole.left_out == len(TABLE2.expected.claims)
+    assert len(whole.claims) + whole.unsimulated == len(TABLE2.expected.claims)
     assert {one.claim.kind for one in whole.claims} == {"lower", "close"}
     gains = assess_outlook(compared(a_table("table3")), tables=50).claims
     assert "largest_gain" in {one.claim.kind for one in gains}

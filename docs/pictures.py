@@ -1,0 +1,28 @@
+"""Rebuild the pictures of pictures.md and the report beside it from results/: `python docs/pictures.py`."""
+
+from __future__ import annotations
+
+from contextlib import chdir
+from pathlib import Path
+
+from paperbench.cli.main import main
+
+DOCS = Path(__file__).parent
+SMOKE = ("table2", "--profile", "smoke", "--seeds", "3", "--results", "results/smoke")
+SHALLOW = ("table2", "--profile", "shallow", "--results", "results/jpeg-copy")
+PICTURES = {"smoke": SMOKE, "shallow": SHALLOW}
+"""What is drawn, by the names of the files."""
+
+
+def build(directory: Path) -> None:
+    """Write pictures/*.svg and report/index.html into a directory."""
+    (directory / "pictures").mkdir(exist_ok=True)
+    commands = [("plot", *what, "--out", f"{directory}/pictures/{name}.svg") for name, what in PICTURES.items()]
+    with chdir(DOCS.parent):
+        for command in (*commands, ("report", *SMOKE, "--out", f"{directory}/report")):
+            if main(list(command)):
+                raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    build(DOCS)
