@@ -39,7 +39,6 @@ from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
 from paperbench.runs.external import ExternalResult, read_externals
-from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.seeds import MAX_SEEDS
@@ -106,12 +105,7 @@ class JudgedTable:
 
     def curves(self) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs."""
-        return tuple(curves_of(self.comparison, self._history))
-
-    def _history(self, record: Record) -> list[HistoryLine]:
-        history = History.read(self._store.directory(record.run).history_file)
-        history.check(record)
-        return history.lines()
+        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history()))
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".

@@ -1,17 +1,16 @@
-"""paperbench models: the nets registered with timm, as a list or a diagram."""
+"""paperbench models: the nets registered with timm."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, positive_int
-from paperbench.errors import PaperbenchError, count, listing, nearest
+from paperbench.errors import PaperbenchError, count, nearest
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
@@ -29,7 +28,7 @@ _SHORT_COLUMNS = ("net", "layers", "params", "tables")
 _RIGHT_ALIGNED = {"layers", "params", "MACs"}
 
 
-SUMMARY = "list the nets registered with timm, or draw one"
+SUMMARY = "list the nets registered with timm"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,20 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     actions = parser.add_mutually_exclusive_group()
     actions.add_argument("--long", action="store_true", help="list all columns, even if wider than the terminal")
-    actions.add_argument("--diagram", action="store_true", help="draw one net, unit by unit")
     actions.add_argument(
         "--memory",
         action="store_true",
         help="print the memory of a training step, with and without recomputing the inside of residual units (gradient "
         "checkpointing, timm's `set_grad_checkpointing`); measured on a GPU, otherwise estimated from tensor sizes",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="with --diagram: an argument of the net, as for timm.create_model, such as depth=20; repeatable",
     )
     parser.add_argument(
         "--batch-size", type=positive_int, metavar="N", help="with --memory: images per step (default: 128)"
@@ -70,45 +60,19 @@ def execute(args: argparse.Namespace) -> int:
         names = [name for name in NETS if fnmatchcase(name, args.pattern)]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
-    for option, value, needed, is_given in (
-        ("--set", args.settings, "--diagram", args.diagram),
-        ("--batch-size", args.batch_size, "--memory", args.memory),
-        ("--device", args.device, "--memory", args.memory),
+    for option, value in (
+        ("--batch-size", args.batch_size),
+        ("--device", args.device),
     ):
-        if value and not is_given:
-            raise PaperbenchError(f"{option} needs {needed}. Add {needed}, or omit {option}.")
-    if args.tables and (args.diagram or args.memory):
-        raise PaperbenchError("--tables is for the list of nets. Omit it, or --diagram and --memory.")
-    if args.diagram:
-        print(_diagram(names, args.pattern, args.settings))
-    elif args.memory:
+        if value and not args.memory:
+            raise PaperbenchError(f"{option} needs --memory. Add --memory, or omit {option}.")
+    if args.tables and args.memory:
+        raise PaperbenchError("--tables is for the list of nets. Omit it, or --memory.")
+    if args.memory:
         print(_memory(names, args.batch_size or 128, args.device or "auto"))
     else:
         print(_table(names, args.tables, args.long))
     return 0
-
-
-def _diagram(names: list[str], pattern: str, settings: list[str]) -> str:
-    from paperbench.catalogue import resolve
-    from paperbench.report.diagram import diagram
-
-    if len(names) > 1:
-        raise PaperbenchError(f"--diagram draws one net, but {pattern!r} matches {len(names)}: {listing(names)}.")
-    arguments = dict(map(_setting, settings))
-    if len(arguments) < len(settings):
-        raise PaperbenchError("--set sets an argument twice. Set it once.")
-    return diagram(resolve(names[0], **arguments))
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """Split `key=value`; the value is parsed as JSON if possible, else kept as text."""
-    key, _, value = text.partition("=")
-    if not key or not value:
-        raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
-    try:
-        return key, json.loads(value)
-    except (ValueError, RecursionError):
-        return key, value
 
 
 def _table(names: Iterable[str], tables_root: Path | None, long: bool) -> str:
@@ -121,7 +85,7 @@ def _table(names: Iterable[str], tables_root: Path | None, long: bool) -> str:
     notes = [text for column, text in _NOTES.items() if column in columns]
     if not long:
         notes.append("`--long` adds units, placement, shortcut and multiply-accumulates.")
-    notes.append("`paperbench models NAME --diagram` draws a net.")
+    notes.append("`paperbench plot NAME` draws a net.")
     return "\n".join([as_text(grid, width=sys.maxsize if long else None), "", *map(paragraph, notes)])
 
 

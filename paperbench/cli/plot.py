@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from paperbench.api import JudgedTable
     from paperbench.catalogue import Net
     from paperbench.report.curves import XAxis
+    from paperbench.report.drawing import Drawing
+    from paperbench.specs.experiment import Figure
     from paperbench.specs.table import Table
 
 SUMMARY = "draw training curves, a figure of the paper, or a net"
@@ -53,40 +55,42 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.specs.table import find_spec_root, load_table, table_ids
 
     if args.what.partition(".")[0] in NETS:
-        if args.x:
-            raise PaperbenchError(f"--x is for curves, and {args.what} is a net. Leave it out.")
         return _plot_net(args)
     root = find_spec_root(args.tables)
     tables = {one: load_table(one, root) for one in table_ids(root)}
-    figures = {figure.id: table for table in tables.values() for figure in table.experiment.figures}
+    figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
     if args.what in tables:
         return _plot_table(args, tables[args.what], None)
     if args.what in figures:
-        return _plot_table(args, figures[args.what], args.what)
+        return _plot_table(args, *figures[args.what])
     raise PaperbenchError(f"Nothing to draw is called {args.what!r}. {nearest(args.what, [*tables, *figures, *NETS])}")
 
 
-def _plot_table(args: argparse.Namespace, table: Table, figure: str | None) -> int:
+def _plot_table(args: argparse.Namespace, table: Table, figure: Figure | None) -> int:
     """Draw the curves of a table, or one of its figures."""
     from paperbench.api import load_table
     from paperbench.report import curve_text
     from paperbench.report.csv_format import render_curves
     from paperbench.report.curves import notes_on
+    from paperbench.report.drawing import units_drawing
 
     if args.settings:
         raise PaperbenchError(f"--set changes a net, and {args.what} is none. Leave it out, or name a net.")
     x: XAxis = args.x or "iterations"
-    form, args.table = _format(args), table.id
+    form, args.table, figure_id = _format(args), table.id, figure.id if figure else None
+    units = units_drawing(figure.units) if figure and figure.units else None
+    if figure and units and not figure.panels:
+        return _write_drawing(args, form, units)
     if figure and not args.cells:
-        drawn = next(one for one in table.experiment.figures if one.id == figure)
-        args.cells = list(dict.fromkeys(cell for panel in drawn.panels for cell in panel.cells))
+        args.cells = list(dict.fromkeys(cell for panel in figure.panels for cell in panel.cells))
     judged = load_table(table.id, args.tables).compare(
         args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds
     )
-    panels = judged.panels(figure)
+    panels = judged.panels(figure_id)
     if not panels:
         raise PaperbenchError(_nothing_to_draw(args, judged))
-    notes, shown = notes_on(panels, judged.comparison, figure), [curve for panel in panels for curve in panel.curves]
+    notes = notes_on(panels, judged.comparison, figure_id)
+    shown = [curve for panel in panels for curve in panel.curves]
     if form == "text":
         encoding = "utf-8" if args.out else sys.stdout.encoding or "ascii"
         content = curve_text.render(panels, notes, x, encoding).encode()
@@ -94,13 +98,29 @@ def _plot_table(args: argparse.Namespace, table: Table, figure: str | None) -> i
         content = render_curves(shown).encode()
     else:
         figures = _pictures()
-        content = figures.to_bytes(figures.draw_curves(panels, notes, x), form)
+        content = figures.to_bytes(figures.draw_curves(panels, notes, x, units), form)
     _write(args, form, content)
     unreadable = dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem)
     for complaint in (*judged.left_out, *unreadable):
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
     if judged.other_profiles:
         print(f"paperbench: {_other_profiles(args, judged)}", file=sys.stderr)
+    return 0
+
+
+def _write_drawing(args: argparse.Namespace, form: str, drawing: Drawing) -> int:
+    """Write a drawing of units; as text, in words."""
+    from paperbench.report.drawing import as_svg, figure
+    from paperbench.report.grid import paragraph
+
+    if form == "csv":
+        raise PaperbenchError(f"{args.what} has units and no curves, so it has no csv. Choose svg, pdf, png or text.")
+    if form == "text":
+        lines = (drawing.title, *drawing.description.splitlines())
+        content = "".join(f"{paragraph(line)}\n" for line in lines).encode()
+    else:
+        content = as_svg(drawing).encode() if form == "svg" else _pictures().to_bytes(figure(drawing), form)
+    _write(args, form, content)
     return 0
 
 
@@ -147,8 +167,18 @@ def _other_profiles(args: argparse.Namespace, judged: JudgedTable) -> str:
 
 
 def _plot_net(args: argparse.Namespace) -> int:
-    """Draw the kinds of units of a net, and the whole net as a strip."""
-    raise NotImplementedError
+    """Draw the kinds of units of a net, and the whole net as a strip; as text, the diagram."""
+    from paperbench.report.diagram import diagram
+    from paperbench.report.drawing import net_drawing
+
+    for option, value in (("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds)):
+        if value:
+            raise PaperbenchError(f"{option} is for curves, and {args.what} is a net. Leave it out.")
+    net, form = _net(args.what, args.settings), _format(args)
+    if form != "text":
+        return _write_drawing(args, form, net_drawing(net))
+    _write(args, form, f"{diagram(net)}\n".encode())
+    return 0
 
 
 def _net(name: str, settings: list[str]) -> Net:

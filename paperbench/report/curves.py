@@ -99,15 +99,16 @@ class Curve:
         return f"{max(run.record.iteration for run in self.runs if run.record.status == status):,}"
 
     def median(self, measure: CurveMeasure) -> list[tuple[int, float]]:
-        """Return the (iteration, median) of the runs that have ended.
+        """Return the (iteration, median) of the runs that have ended and whose histories can be read.
 
         A diverged run counts as infinitely bad from its end on; where it makes the median infinite, that is NaN. Before
         any run has ended, it is the median of all, as far as all have come.
         """
-        ended = [run for run in self.runs if not run.is_prefix]
-        found = [dict(run.points(measure)) for run in ended or self.runs]
+        readable = [run for run in self.runs if run.lines]
+        counted = [run for run in readable if not run.is_prefix] or readable
+        found = [dict(run.points(measure)) for run in counted]
         common = set.union(*map(set, found)) if found else set()
-        for run, values in zip(ended or self.runs, found, strict=True):
+        for run, values in zip(counted, found, strict=True):
             if run.record.status == "diverged":
                 end = max(values, default=0)
                 values |= dict.fromkeys((i for i in common if i > end), math.inf)
@@ -237,7 +238,11 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
             for column in experiment.columns
         ]
-    panels = [_panel(f"{title}{_trained_depth(comparison, found)}", found) for title, found in wanted if found]
+    panels = [
+        _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment.panels == "rows")
+        for title, found in wanted
+        if found
+    ]
     shown: list[set[str]] = []
     kept = []
     for panel in panels:  # Table 5 has columns for two errors of the same runs
@@ -248,10 +253,10 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     return kept
 
 
-def _panel(title: str, curves: Sequence[Curve]) -> CurvePanel:
+def _panel(title: str, curves: Sequence[Curve], is_of_row: bool) -> CurvePanel:
     curves = tuple(_distinct(curves))
     cells = [curve.cell for curve in curves]
-    by_column = len({cell.row.id for cell in cells}) == 1 and len(cells) > 1
+    by_column = len({cell.row.id for cell in cells}) == 1 and (len(cells) > 1 or is_of_row)
     titles = [cell.column.title if by_column else cell.row.title for cell in cells]
     counts = Counter(titles)
     labels = [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FONT, _SMALL = 8.0, 7.0
 _BOX_HEIGHT, _ARROW, _RADIUS, _GAP, _THICK = 14.0, 9.0, 5.5, 14.0, 1.6
-_TEXT_WIDTH, _PAGE_WIDTH, _STRIP_HEIGHT, _MAX_CELL = 500.0, 720.0, 64.0, 18.0
+_TEXT_WIDTH, _PAGE_WIDTH, _STRIP_HEIGHT, _MAX_CELL = 560.0, 720.0, 64.0, 18.0
 _COLOURS = {"BN": "#e69f00", "ReLU": "#009e73"}  # of Okabe and Ito, for the colour-blind
 _WEIGHTS = "#0072b2"
 _BASELINE = 0.35  # of the font size, below the middle of a line
@@ -139,7 +139,7 @@ def unit_drawing(net: Net, unit: Unit) -> Drawing:
 
 def units_drawing(drawn: Sequence[DrawnUnit]) -> Drawing:
     """Return the units of a figure of the paper side by side under their titles, at most as wide as its text."""
-    titles = [wrap(one.title, 16) for one in drawn]
+    titles = [wrap(one.title, 18, break_on_hyphens=False) or [""] for one in drawn]
     drawings = []
     for one, title in zip(drawn, titles, strict=True):
         net = resolve(one.net)
@@ -406,7 +406,7 @@ def _titled(
     x, indent = (width / 2, (width - drawing.width) / 2) if align == "middle" else (0.0, 0.0)
     texts = [Text(x, 6 + 11 * k, line, _FONT, align, bold=k < bold) for k, line in enumerate(lines) if line]
     below = 11 * len(lines) + 8
-    description = f"{', '.join(filter(None, lines))}. {drawing.description}"
+    description = f"{', '.join(filter(None, (' '.join(lines[:bold]), *lines[bold:])))}. {drawing.description}"
     shapes = (*texts, *_moved(drawing.shapes, indent, below))
     return Drawing(" ".join(filter(None, lines)), description, width, drawing.height + below, shapes)
 
@@ -505,6 +505,7 @@ def draw(drawing: Drawing, axes: Axes) -> None:
                 rectangle = patches.Rectangle((x - width / 2, y - height / 2), width, height)
                 rectangle.set(facecolor=(fill, 0.25 if text else 1) if fill else "none", linewidth=0.8 * scale)
                 rectangle.set(edgecolor="black" if border else "none", linestyle=border or "solid")
+                rectangle.set_snap(bool(border))  # hundreds of cells would get uneven gaps
                 axes.add_patch(rectangle)
             case Circle(x, y, radius, _, filled):
                 face = "black" if filled else "none"

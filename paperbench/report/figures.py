@@ -17,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLo
 
 from paperbench.errors import one_line
 from paperbench.report.curves import Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
+from paperbench.report.drawing import Drawing, draw
 
 PictureFormat = Literal["svg", "pdf", "png"]
 
@@ -46,26 +47,36 @@ STYLE: dict[str, Any] = {
 }
 
 
-def draw_curves(panels: Sequence[CurvePanel], notes: Sequence[str] = (), x: XAxis = "iterations") -> Figure:
+def draw_curves(
+    panels: Sequence[CurvePanel],
+    notes: Sequence[str] = (),
+    x: XAxis = "iterations",
+    units: Drawing | None = None,
+) -> Figure:
     """Draw training losses, dashed, and test errors, solid. Panels with many curves are split.
 
     Args:
         notes: Texts below the panels.
+        units: What to draw at their left, as in the paper's Fig. 1.
     """
     panels = [part for panel in panels for part in panel.split(len(COLOURS))]
-    columns = min(2, len(panels))
+    columns = 1 if units else min(2, len(panels))
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
-    width = PAGE if columns == 2 else COLUMN
+    left = COLUMN if units else 0.0
+    width = left + COLUMN if columns == 1 else PAGE
     texts = [*notes, _key(panels)]
-    notes = [line for text in texts for line in textwrap.wrap(one_line(text)[:500], round(21 * width))]
+    notes = [line for text in texts for line in textwrap.wrap(one_line(text)[:500], round(20 * (width - left)))]
     heights = [2.3 + 0.15 * max(len(panel.curves) for panel in row) for row in rows]
     with style.context([STYLE], after_reset=True):
-        figure = Figure((width, sum(heights) + 0.13 * len(notes)), layout="constrained")
+        figure = Figure((width, sum(heights) + 0.13 * len(notes)))
+        figure.set_layout_engine("constrained", rect=(left / width, 0, 1 - left / width, 1))
         grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
         for i, row in enumerate(rows):
             for j, panel in enumerate(row):
                 _draw_panel(figure.add_subplot(grid[i, j]), panel, x)
-        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
+        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=left / width + 0.01, ha="left", linespacing=1.3)
+        if units:
+            draw(units, figure.add_axes((0.01, 0.01, left / width - 0.04, 0.98)))
     return figure
 
 
@@ -122,7 +133,15 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     unit = _unit(curve, x)
     for run in curve.runs if len(curve.runs) > 1 else ():
         its_x, its_y = _line(run.points(measure), unit)
-        axes.plot(its_x, its_y, color=colour, linestyle=dashes, linewidth=0.5, alpha=0.35, gid=f"{run.record.run}")
+        axes.plot(
+            its_x,
+            its_y,
+            color=colour,
+            linestyle=dashes,
+            linewidth=0.5,
+            alpha=0.35,
+            gid=f"{measure} of {run.record.run}",
+        )
     for run in curve.runs:
         if run.record.status != "finished":
             _mark_end(axes, run, measure, unit, colour)
@@ -131,7 +150,7 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     if measure == "test_error" and its_x:
         step = max(1, len(its_x) // N_MARKERS)
         markers = {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
-    axes.plot(its_x, its_y, color=colour, linestyle=dashes, gid=f"median of {curve.name}", **markers)
+    axes.plot(its_x, its_y, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
 
 
 def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:
@@ -143,7 +162,7 @@ def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, col
         marker: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": colour}
         if run.record.status == "diverged":
             marker = {"marker": "X", "mfc": colour, "mec": "white", "markersize": 6, "mew": 0.5}
-        axes.plot([points[-1][0] * unit], [y], linestyle="none", clip_on=False, zorder=5, **marker)
+        axes.plot([points[-1][0] * unit], [y], linestyle="none", clip_on=False, zorder=5, gid="end", **marker)
 
 
 def _line(points: Sequence[tuple[int, float]], unit: float) -> tuple[list[float], list[float]]:

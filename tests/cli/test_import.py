@@ -37,7 +37,7 @@ COMMANDS = """
     verify
     schema record
     models
-    models preact_resnet164 --diagram --set depth=20
+    plot preact_resnet164 --set depth=20
 """
 
 MODULES = ["runs.lease", "runs.observer", "bench.figures", "bench.breakdown", "bench.text"]

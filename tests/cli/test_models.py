@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paperbench.catalogue import FAMILIES, NETS, resolve
-from paperbench.report.diagram import diagram
+from paperbench.catalogue import FAMILIES, NETS
 from tests.cli.conftest import Run
 from tests.helpers import change_yaml, copy_of_specs
 
@@ -74,29 +73,13 @@ def test_own_tables_are_listed(models: Run, tmp_path: Path) -> None:
     assert "mine" not in preact
 
 
-def test_net_is_drawn(models: Run) -> None:
-    assert models("preact_resnet164", "--diagram") == (0, diagram(NETS["preact_resnet164"]) + "\n", "")
-    assert models("preact_resnet164*", "--diagram")[1].startswith("preact_resnet164\n"), "only one name matches"
-
-
-def test_settings_change_the_diagram(models: Run) -> None:
-    options = ("--set", "shortcut=exclusive_gating", "--set", "gate_bias=-55e-1")
-    net = resolve("preact_resnet110", shortcut="exclusive_gating", gate_bias=-5.5)
-    assert models("preact_resnet110", "--diagram", *options) == (0, diagram(net) + "\n", "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("preact_resnet11 --diagram", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
+        ("preact_resnet11", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
         ("preact_resnet164.cifar1", "has no tag 'cifar1'. Did you mean 'cifar10'"),
-        ("--diagram", f"draws one net, but '*' matches {len(NETS)}: original_resnet20, "),
-        ("preact_resnet110 --diagram --set dept=20", "Did you mean 'depth'?"),
-        ("preact_resnet110 --diagram --set depth=8 --set depth=14", "--set sets an argument twice."),
-        ("preact_resnet110 --set depth=20", "--set needs --diagram. Add --diagram, or omit --set."),
         ("preact_resnet20 --batch-size 8", "--batch-size needs --memory."),
-        ("preact_resnet20 --diagram --tables here", "--tables is for the list of nets."),
-        ("preact_resnet110 --diagram --set depth", "--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not 'd"),
+        ("preact_resnet20 --memory --tables here", "--tables is for the list of nets."),
     ],
 )
 def test_wrong_arguments_are_explained(models: Run, arguments: str, message: str) -> None:
@@ -106,19 +89,11 @@ def test_wrong_arguments_are_explained(models: Run, arguments: str, message: str
     assert message in err
 
 
-@pytest.mark.parametrize("value", ["[", "2e1", "9" * 5000, "[" * 100_000], ids=range(4))
-def test_setting_of_the_wrong_type_is_refused(models: Run, value: str) -> None:
-    code, out, err = models("preact_resnet110", "--diagram", "--set", f"depth={value}")
-    assert (code, out) == (2, "")
-    assert "must be a whole number" in err
-
-
 def test_name_may_have_a_tag(models: Run) -> None:
     code, out, _ = models("preact_resnet164.cifar100")
     assert code == 0
     (row,) = rows(out).values()
     assert "1,726,388" in row
-    assert "[   classifier, 100   ]" in models("preact_resnet164.cifar100", "--diagram")[1]
 
 
 def test_memory_of_a_step_is_counted_without_a_gpu(models: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -66,3 +67,40 @@ def test_figures_have_the_papers_panels(judged: paperbench.JudgedTable) -> None:
 
 def test_epochs_are_those_of_50_000_images(judged: paperbench.JudgedTable) -> None:
     assert judged.curves()[0].epochs(64_000) == pytest.approx(163.84)
+
+
+def test_a_single_curve_of_a_row_is_named_after_its_column(tables: dict[str, Table], tmp_path: Path) -> None:
+    make_store(tmp_path, [record(tables["table3"], "cifar100_resnet164/preact", 24.0)])
+    (panel,) = paperbench.load_table("table3").compare(tmp_path).panels()
+    assert (panel.title, panel.labels) == ("ResNet-164, CIFAR-100", ["pre-activation unit"])
+
+
+def test_state_counts_runs_that_ended_diverged_and_did_not(table2: Table, tmp_path: Path) -> None:
+    cells = {
+        "original/resnet110": [6.5, inf, None, None],
+        "preact/resnet110": [inf],
+        "preact/resnet164": [None],
+        "original/resnet164": [6.0],
+    }
+    for cell, errors in cells.items():
+        make_store(tmp_path, [record(table2, cell, e, seed=s, iteration=900 + s) for s, e in enumerate(errors)])
+    curves = paperbench.load_table("table2").compare(tmp_path).curves()
+    assert {curve.cell.id: curve.state for curve in curves} == {
+        "original/resnet110": "2 runs; 1 diverged; 2 prefixes, to 903",
+        "preact/resnet110": "1 run; diverged at 900",
+        "preact/resnet164": "prefix, to 900",
+        "original/resnet164": "1 run",
+    }
+
+
+def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTable) -> None:
+    panel = judged.panels("fig6")[0]
+    assert panel.max_error == 20.0
+    low, high = panel.loss_limits
+    losses = [line.train_loss for curve in panel.curves for run in curve.runs for line in run.lines if line.train_loss]
+    assert (low, high) == (min(losses), max(losses))
+    run = panel.curves[0].runs[0]
+    bad = [replace(line, train_loss=1e30, test_error=line.test_error and 55.0) for line in run.lines]
+    exploding = replace(panel.curves[0], runs=(replace(run, lines=tuple(bad)),))
+    worse = replace(panel, curves=(exploding, panel.curves[1]))
+    assert (worse.max_error, worse.loss_limits[1]) == (60.0, 10.0)

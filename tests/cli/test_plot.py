@@ -1,0 +1,204 @@
+"""`paperbench plot` of tables and figures: formats, files, and what stops it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+from math import inf
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from paperbench.specs.table import Table
+from tests.cli.conftest import Run
+from tests.compare.judging import record, records
+from tests.report.stores import make_store
+
+PRINTED = {"text": "Our runs for Table 2", "csv": "profile,cell,setting"}
+MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
+
+
+@pytest.fixture(scope="module")
+def store(tables: dict[str, Table], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    table2 = tables["table2"]
+    return make_store(
+        tmp_path_factory.mktemp("store"),
+        [
+            *records(table2, "original/resnet110", (6.58, 6.64, 6.49)),
+            record(table2, "bn_after_addition/resnet110", inf, iteration=8_000),
+            record(table2, "preact/resnet164", None, iteration=4_000),
+        ],
+    ).root
+
+
+@pytest.fixture
+def results(store: Path, tmp_path: Path) -> Path:
+    """A results directory, where commands look for it by default."""
+    return shutil.copytree(store, tmp_path / "results")
+
+
+def sparklines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(("    loss ", "    error"))]
+
+
+@pytest.mark.parametrize("form", PRINTED)
+def test_text_and_csv_are_printed(run: Run, results: Path, form: str) -> None:
+    code, out, err = run("plot", "table2", "--format", form)
+    assert (code, err) == (0, "")
+    assert out.startswith(PRINTED[form])
+    assert sorted(results.parent.iterdir()) == [results]
+
+
+@pytest.mark.parametrize("form", MAGIC)
+def test_pictures_are_written(run: Run, results: Path, form: str) -> None:
+    assert run("plot", "fig6", "--format", form) == (0, f"Wrote fig6.{form}.\n", "")
+    assert Path(f"fig6.{form}").read_bytes().startswith(MAGIC[form])
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.TXT", "Our runs"), ("a.csv", "profile"), ("a.svg", "<?xml")])
+def test_the_name_of_the_file_decides_the_format(run: Run, results: Path, name: str, start: str) -> None:
+    assert run("plot", "table2", "--out", name) == (0, f"Wrote {name}.\n", "")
+    assert Path(name).read_text(encoding="utf-8").startswith(start)
+
+
+def test_csv_has_every_line_of_every_history(run: Run, results: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("plot", "table2", "--format", "csv")[1])))
+    for directory in (results / "runs").iterdir():
+        lines = [json.loads(text) for text in (directory / "history.jsonl").read_text().splitlines()]
+        found = [row for row in rows if row["run"] == directory.name]
+        for name in lines[0]:
+            assert [row[name] for row in found] == ["" if one[name] is None else str(one[name]) for one in lines]
+    assert len(rows) == 3 * 640 + 80 + 40
+
+
+@pytest.mark.parametrize("width", [40, 80, 133])
+def test_text_fits_the_terminal(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = run("plot", "table2")[1]
+    assert max(map(len, out.splitlines())) <= width
+    assert len(sparklines(out)[0]) > width - 8
+
+
+def test_sparkline_falls_between_first_and_last_value(run: Run, results: Path) -> None:
+    out = run("plot", "table2", "--cells", "original/resnet110")[1]
+    loss, error = sparklines(out)
+    histories = [
+        [json.loads(line) for line in path.read_text().splitlines()] for path in results.glob("runs/*-s?/history.jsonl")
+    ]
+    ended = [one for one in histories if len(one) == 640]
+    assert float(loss.split()[1]) == pytest.approx(sorted(one[0]["train_loss"] for one in ended)[1], rel=0.005)
+    assert float(error.split()[-1]) == pytest.approx(sorted(one[-1]["test_error"] for one in ended)[1], rel=0.005)
+    before, between, after = loss.split(maxsplit=2)[2].split("│")
+    assert len(before) == pytest.approx(len(before + between + after) / 2, abs=6)  # the rate drops after one half
+    assert max(after.split()[0]) < min(between) < min(before)
+    assert {*before, *between, *after.split()[0]} <= set("▁▂▃▄▅▆▇█")
+
+
+def test_text_says_what_diverged_and_what_is_a_prefix(run: Run, results: Path) -> None:
+    out = run("plot", "table2")[1]
+    assert "BN after addition: 1 run; diverged at 8,000" in out
+    assert "full pre-activation: prefix, to 4,000" in out
+    _, diverged, *_ = [line for line in sparklines(out) if "loss" in line]
+    assert sum(mark in "▁▂▃▄▅▆▇█" for mark in diverged) == pytest.approx(51 * 8_000 / 64_000, abs=1)
+
+
+def test_terminals_without_blocks_get_ascii(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    run("plot", "table2")
+    stream.seek(0)
+    text = stream.read()
+    assert "|" in text
+    assert text.isascii()
+
+
+def test_cells_choose_curves(run: Run, results: Path) -> None:
+    out = run("plot", "table2", "--cells", "preact")[1]
+    assert "full pre-activation" in out
+    assert "original" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "a.jpeg"), "Unknown format 'jpeg'"),
+        (("--out", "a.svg", "--format", "png"), "contradict"),
+        (("--out", "nowhere/a.svg"), "nowhere is no directory"),
+        (("--set", "depth=20"), "--set changes a net"),
+        (("--cells", "relu_only_preact"), "`paperbench run table2 --cells relu_only_preact`"),
+        (("--profile", "smoke"), "--profile paper shows them"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(run: Run, results: Path, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = run("plot", "table2", *arguments)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+
+
+def test_a_figure_without_runs_names_the_run_command(run: Run, results: Path) -> None:
+    code, _, err = run("plot", "fig1")
+    assert code == 2
+    assert "`paperbench run table3 --cells cifar10_resnet1001/original cifar10_resnet1001/preact`" in err
+
+
+def test_epochs_of_a_net_are_refused(run: Run) -> None:
+    assert "--x is for curves" in run("plot", "preact_resnet110", "--x", "epochs")[2]
+
+
+def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "paperbench.report.figures", raising=False)
+    monkeypatch.delattr("paperbench.report.figures", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = run("plot", "table2", "--format", "png")
+    assert code == 2
+    assert "pip install 'paperbench-resnets[plots]'" in err
+
+
+def test_a_full_disk_leaves_the_old_picture(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("table2.csv").write_text("old")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("paperbench.files.os.fsync", full)
+    code, _, err = run("plot", "table2", "--out", "table2.csv")
+    assert code == 2
+    assert "Free some space or choose another directory (`--out FILE`)" in " ".join(err.split())
+    assert Path("table2.csv").read_text() == "old"
+
+
+def test_a_damaged_history_is_left_out_and_said(run: Run, results: Path) -> None:
+    damaged = next(path for path in results.glob("runs/*-s1/history.jsonl"))
+    damaged.write_text(damaged.read_text().replace('"epoch"', '"epoch', 1))
+    code, out, err = run("plot", "table2")
+    assert code == 0
+    assert "original Residual Unit: 2 runs" in out
+    assert "left out:" in err
+    assert "was edited" in err
+
+
+@pytest.mark.parametrize("form", ["text", *MAGIC])
+def test_a_figure_of_units_needs_no_runs(run: Run, form: str) -> None:
+    code, out, err = run("plot", "fig4", "--format", form)
+    assert (code, err) == (0, "")
+    text = out if form == "text" else Path(f"fig4.{form}").read_bytes().decode("latin-1")
+    if form in ("text", "svg"):
+        assert "(d) ReLU-only pre-activation" in text
+    else:
+        assert text.startswith(MAGIC[form].decode("latin-1"))
+
+
+def test_units_have_no_csv(run: Run) -> None:
+    assert "has units and no curves" in run("plot", "fig4", "--format", "csv")[2]
+
+
+def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tmp_path: Path) -> None:
+    make_store(tmp_path / "results", [record(tables["table3"], "cifar10_resnet1001/preact", 4.9)])
+    assert run("plot", "fig1", "--format", "svg")[0] == 0
+    texts = [one.text for one in ElementTree.parse("fig1.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"(a) original", "(b) proposed", "ResNet-1001", "pre-activation unit: 1 run"} <= set(texts)

@@ -1,0 +1,53 @@
+"""`paperbench plot` of nets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paperbench.catalogue import resolve
+from paperbench.report.diagram import diagram
+from tests.cli.conftest import Run
+
+
+def test_a_net_is_printed_as_a_diagram(run: Run) -> None:
+    assert run("plot", "preact_resnet164") == (0, diagram(resolve("preact_resnet164")) + "\n", "")
+    assert "[   classifier, 100   ]" in run("plot", "preact_resnet164.cifar100")[1]
+
+
+def test_settings_change_the_net_that_is_drawn(run: Run) -> None:
+    options = ("--set", "shortcut=exclusive_gating", "--set", "gate_bias=-55e-1")
+    net = resolve("preact_resnet110", shortcut="exclusive_gating", gate_bias=-5.5)
+    assert run("plot", "preact_resnet110", *options) == (0, diagram(net) + "\n", "")
+
+
+@pytest.mark.parametrize(("form", "magic"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
+def test_a_net_is_drawn_as_a_picture(run: Run, form: str, magic: bytes) -> None:
+    assert run("plot", "preact_resnet20", "--format", form) == (0, f"Wrote preact_resnet20.{form}.\n", "")
+    assert Path(f"preact_resnet20.{form}").read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("preact_resnet11", "Nothing to draw is called 'preact_resnet11'. Did you mean 'preact_resnet1"),
+        ("preact_resnet110 --set dept=20", "Did you mean 'depth'?"),
+        ("preact_resnet110 --set depth=8 --set depth=14", "--set sets an argument twice."),
+        ("preact_resnet110 --set depth", "--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not 'd"),
+        ("preact_resnet110 --format csv", "it has no csv. Choose svg, pdf, png or text."),
+        ("preact_resnet110 --cells original", "--cells is for curves, and preact_resnet110 is a net."),
+        ("preact_resnet110 --seeds 3", "--seeds is for curves"),
+    ],
+)
+def test_wrong_arguments_are_explained(run: Run, arguments: str, message: str) -> None:
+    code, out, err = run("plot", *arguments.split())
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+
+
+@pytest.mark.parametrize("value", ["[", "2e1", "9" * 5000, "[" * 100_000], ids=range(4))
+def test_setting_of_the_wrong_type_is_refused(run: Run, value: str) -> None:
+    code, out, err = run("plot", "preact_resnet110", "--set", f"depth={value}")
+    assert (code, out) == (2, "")
+    assert "must be a whole number" in err
