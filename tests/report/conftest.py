@@ -11,6 +11,9 @@ from paperbench.compare.comparison import Comparison
 from paperbench.compare.noise import Rule
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, compared, external, record, records
+from tests.report.browser import browser, open_page
+
+__all__ = ["browser", "open_page"]  # fixtures: one browser for all tests here
 
 SWEEP = "exclusive_gating_0_to_5/resnet110"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -17,10 +18,7 @@ from paperbench.api import make_page
 from paperbench.report.curves import Curve
 from paperbench.specs.table import Table
 from tests.compare.judging import record, records
-from tests.report.browser import browser, open_page
 from tests.report.stores import make_store
-
-__all__ = ["browser", "open_page"]
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +172,23 @@ def test_zooming_by_buttons_keys_and_dragging(chart: Any) -> None:
     assert view(chart) == (pytest.approx(16_000, abs=100), pytest.approx(32_000, abs=100))
     chart.get_by_label("reset the zoom").click()
     assert view(chart) == (0, 64_000)
+
+
+def test_the_error_axis_holds_half_of_each_curve_or_the_view(chart: Any, curves: tuple[Curve, ...]) -> None:
+    def ticks() -> list[float]:
+        return [float(text) for text in chart.locator('.plot text[text-anchor="start"]').all_text_contents()]
+
+    assert 40 < statistics.median(error for _, error in curves[2].runs[0].points("test_error")) < 60  # the prefix
+    assert ticks() == [0, 20, 40, 60]
+    chart.get_by_label("errors to 100 %").check()
+    assert ticks() == [0, 20, 40, 60, 80, 100]
+    chart.get_by_label("errors to 100 %").uncheck()
+    to_value(chart, "input", 600)
+    chart.get_by_label("zoom in").click()
+    chart.get_by_label("zoom in").click()
+    ended = [run for curve in curves for run in curve.runs if run.record.status == "finished"]
+    ends = [dict(run.points("test_error"))[60_000] for run in ended]
+    assert min(ends) - 1 < ticks()[0] < ticks()[-1] < max(ends) + 1
 
 
 def test_the_slider_takes_the_view_along(chart: Any) -> None:

@@ -24,11 +24,8 @@ from paperbench.runs.external import write_external
 from paperbench.specs.table import Table, load_table
 from tests.compare.judging import COPY, external, record, records
 from tests.helpers import a_session, change_yaml, copy_of_specs
-from tests.report.browser import browser, open_page
 from tests.report.conftest import SWEEP
 from tests.report.stores import make_store
-
-__all__ = ["browser", "open_page"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 HEADINGS = ("h1", "h2", "h3", "h4")

@@ -184,6 +184,7 @@
       for (const curve of shown()) {
         const scale = scaleOf(curve);
         for (const {x, y} of [curve[measure], ...(state.seeds ? curve.runs.map((run) => run[measure]) : [])]) {
+          if (x.at(-1) * scale < from) continue;
           for (let i = Math.max(0, indexAt(x, from / scale)); i < x.length && (!i || x[i - 1] * scale < to); i++) {
             if (y[i] === null || (measure === "loss" && y[i] <= 0)) continue;
             low = Math.min(low, y[i]);
