@@ -10,7 +10,7 @@ from paperbench.cli.main import main
 DOCS = Path(__file__).parent
 SMOKE = ("table2", "--profile", "smoke", "--seeds", "3", "--results", "results/smoke")
 SHALLOW = ("table2", "--profile", "shallow", "--results", "results/jpeg-copy")
-PICTURES = {"smoke": SMOKE, "shallow": SHALLOW}
+PICTURES = {"fig2": ("fig2",), "fig4": ("fig4",), "fig5": ("fig5",), "smoke": SMOKE, "shallow": SHALLOW}
 """What is drawn, by the names of the files."""
 
 
