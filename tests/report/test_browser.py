@@ -265,7 +265,7 @@ def test_axe_finds_no_serious_fault(open_page: Callable[..., Any], file: Path, s
 def test_curves_differ_from_the_background_in_both_schemes(open_page: Callable[..., Any], file: Path) -> None:
     for scheme, is_dark in (("light", False), ("dark", True)):
         page = open_page(file, color_scheme=scheme)
-        *colours, background = page.locator("figure").first.evaluate(
+        *colours, background = page.locator("figure.chart").first.evaluate(
             "f => ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7', 'chart-back'].map("
             "name => getComputedStyle(f).getPropertyValue(`--${name}`))"
         )
