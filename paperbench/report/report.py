@@ -440,6 +440,24 @@ class Report:
         return f"{', '.join(parts)}.{f' Contradicted: {contradicted}.' if contradicted else ''}" if parts else ""
 
     @property
+    def judged_claims(self) -> list[ClaimVerdict]:
+        """The claims with findings, those that our runs decide first."""
+        order = ("supported", "contradicted", "undecided")
+        judged = [claim for claim in self.comparison.claims if claim.standing in order[:2] or claim.findings]
+        return sorted(judged, key=lambda claim: order.index(claim.standing))
+
+    def open_claims(self, standing: Standing) -> dict[str, list[ClaimVerdict]]:
+        """The claims of a standing without any finding, by the reason; all that lack runs have one reason together."""
+        by_reason: dict[str, list[ClaimVerdict]] = {}
+        cells: dict[str, None] = {}
+        for claim in self.comparison.claims:
+            if claim.standing == standing and not claim.findings:
+                why, _, missing = claim.reason.partition("no runs of our own: ")
+                by_reason.setdefault(why, []).append(claim)
+                cells |= dict.fromkeys(missing.split(", ")) if missing else {}
+        return {why or f"no runs of our own: {', '.join(cells)}": found for why, found in by_reason.items()}
+
+    @property
     def claim_notes(self) -> Iterator[str]:
         """How many claims have each standing, and how they were judged."""
         yield (
