@@ -6,7 +6,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from matplotlib import style
@@ -101,7 +101,15 @@ def _key(panels: Sequence[CurvePanel]) -> str:
         key += " Cross: end of a diverged run."
     if any(record.status == "partial" for record in records):
         key += " Circle: end of a prefix."
-    return key + " Vertical lines: the learning rate drops."
+    if any(curve.reported is not None for curve in curves):
+        key += " Triangle: the table's error, with batch norm re-estimated."
+    key += " Vertical lines: the learning rate drops."
+    is_cut = any(error > panel.max_error for panel in panels for error in _errors(panel))
+    return f"{key} Test errors above the axis are cut off." if is_cut else key
+
+
+def _errors(panel: CurvePanel) -> Iterator[float]:
+    return (error for curve in panel.curves for run in curve.runs for _, error in run.points("test_error"))
 
 
 def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
@@ -123,6 +131,12 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
     for number, curve in enumerate(panel.curves):
         _draw_curve(axes, curve, "train_loss", number, x)
         _draw_curve(errors, curve, "test_error", number, x)
+        if curve.reported is not None and curve.reported <= panel.max_error:
+            end, style = (
+                min(last, curve.iterations * _unit(curve, x)),
+                {"mfc": "white", "mec": COLOURS[number], "ms": 4},
+            )
+            errors.plot(end, curve.reported, "<", clip_on=False, zorder=5, gid=f"reported of {curve.name}", **style)
     handles = [Line2D([], [], color=COLOURS[number], marker=MARKERS[number]) for number, _ in enumerate(panel.curves)]
     legend = axes.legend(handles, map(one_line, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
     legend.set(frame_on=False)

@@ -115,6 +115,13 @@ def test_ends_of_prefixes_and_diverged_runs_are_marked(drawn: Figure) -> None:
     assert [line.get_xdata()[0] for line in lines(right, "end")] == [8_000, 4_000]  # type: ignore[index]
 
 
+def test_triangles_mark_the_medians_of_the_reported_errors(drawn: Figure) -> None:
+    (mark,) = lines(drawn.axes[1], f"reported of {ORIGINAL}")
+    assert mark.get_xydata().tolist() == [[64_000, (6.58 + 6.64) / 2]]  # type: ignore[union-attr]
+    assert "Triangle: the table's error" in texts(drawn)
+    assert "Test errors above the axis are cut off." in " ".join(texts(drawn).split())
+
+
 def test_picture_says_what_is_not_the_papers(drawn: Figure) -> None:
     shown = texts(drawn)
     assert "original Residual Unit: 4 runs; prefix, to 1,000" in shown

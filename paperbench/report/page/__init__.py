@@ -91,26 +91,21 @@ class Part:
         ids = {number: unit_id for _, drawn in self.units for number, unit_id, _ in drawn}
         columns = [n for n, header in enumerate(grid.headers) if header == "Fig." and grid.parts[n] == "minor"]
         rows = (
-            [
-                link.format(self.id, ids[text], text) if n in columns and text in ids else text
-                for n, text in enumerate(r)
-            ]
-            for r in grid.rows
+            [link.format(self.id, ids[t], printable(t)) if n in columns and t in ids else t for n, t in enumerate(row)]
+            for row in grid.rows
         )
         return replace(grid, rows=tuple(map(tuple, rows)))
 
     @property
     def heads(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """The heads of the table's columns with their alignment, under the titles of the paper's columns of results."""
-        grid, titles = self.report.grid, {one.id: one.title for one in self.report.comparison.table.experiment.columns}
-        columns = zip(grid.headers, grid.alignment, range(len(grid.headers)), strict=True)
-        groups = groupby(columns, lambda column: titles.get(grid.parts[column[2]], f" {column[2]}"))
+        grid, columns = self.report.grid, self.report.comparison.table.experiment.columns
+        titles = {column.id: column.title for column in columns}
+        heads = list(zip(grid.headers, grid.alignment, strict=True))
+        groups = groupby(range(len(heads)), lambda n: grid.parts[n] if grid.parts[n] in titles else str(n))
         return [
-            (
-                "" if title.startswith(" ") else title,
-                [(head.removeprefix(f"{title}, "), side) for head, side, _ in group],
-            )
-            for title, group in groups
+            (title := titles.get(part, ""), [(heads[n][0].removeprefix(f"{title}, "), heads[n][1]) for n in numbers])
+            for part, numbers in groups
         ]
 
     @cached_property
