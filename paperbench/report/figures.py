@@ -132,11 +132,9 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
         _draw_curve(axes, curve, "train_loss", number, x)
         _draw_curve(errors, curve, "test_error", number, x)
         if curve.reported is not None and curve.reported <= panel.max_error:
-            end, style = (
-                min(last, curve.iterations * _unit(curve, x)),
-                {"mfc": "white", "mec": COLOURS[number], "ms": 4},
-            )
-            errors.plot(end, curve.reported, "<", clip_on=False, zorder=5, gid=f"reported of {curve.name}", **style)
+            end = min(last, curve.iterations * _unit(curve, x))
+            (mark,) = errors.plot(end, curve.reported, "<", clip_on=False, zorder=5, gid=f"reported of {curve.name}")
+            mark.set(markerfacecolor="white", markeredgecolor=COLOURS[number], markersize=4)
     handles = [Line2D([], [], color=COLOURS[number], marker=MARKERS[number]) for number, _ in enumerate(panel.curves)]
     legend = axes.legend(handles, map(one_line, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
     legend.set(frame_on=False)
