@@ -61,7 +61,7 @@ class Curve:
         setting: The net's setting in a sweep; empty otherwise.
         iterations: Length of a complete run.
         drops: Iterations at which the learning rate drops.
-        reported: The test error in percent that the table shows, with batch norm's statistics re-estimated; the
+        reported: The test error in percent that is reported, with batch norm's statistics re-estimated; the
             histories have moving averages. None without any, if a median run diverged, or for a top-5 error.
     """
 

@@ -102,7 +102,7 @@ def _key(panels: Sequence[CurvePanel]) -> str:
     if any(record.status == "partial" for record in records):
         key += " Circle: end of a prefix."
     if any(curve.reported is not None for curve in curves):
-        key += " Triangle: the table's error, with batch norm re-estimated."
+        key += " Triangle: the reported error, with batch norm re-estimated."
     key += " Vertical lines: the learning rate drops."
     is_cut = any(error > panel.max_error for panel in panels for error in _errors(panel))
     return f"{key} Test errors above the axis are cut off." if is_cut else key

@@ -118,7 +118,7 @@ def test_ends_of_prefixes_and_diverged_runs_are_marked(drawn: Figure) -> None:
 def test_triangles_mark_the_medians_of_the_reported_errors(drawn: Figure) -> None:
     (mark,) = lines(drawn.axes[1], f"reported of {ORIGINAL}")
     assert mark.get_xydata().tolist() == [[64_000, (6.58 + 6.64) / 2]]  # type: ignore[union-attr]
-    assert "Triangle: the table's error" in texts(drawn)
+    assert "Triangle: the reported error" in texts(drawn)
     assert "Test errors above the axis are cut off." in " ".join(texts(drawn).split())
 
 
