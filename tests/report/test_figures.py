@@ -227,3 +227,10 @@ def test_units_are_at_the_left_of_the_curves(judged: paperbench.JudgedTable, tab
     assert of_curves is not None
     assert 0 <= of_units.x0 < of_units.x1 < of_curves.x0
     assert figure.get_size_inches()[0] == pytest.approx(2 * 3.3)
+
+
+def test_a_net_without_history_leaves_the_others_drawn(judged: paperbench.JudgedTable) -> None:
+    (panel, _) = judged.panels("fig6")
+    empty = replace(panel.curves[1], runs=tuple(replace(run, lines=()) for run in panel.curves[1].runs))
+    axes = draw_curves([replace(panel, curves=(panel.curves[0], empty))], x="epochs").axes[0]
+    assert axes.get_xlim()[1] == pytest.approx(163.84)
