@@ -235,6 +235,14 @@ def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str |
     data = [curve.conditions.data for curve in curves]
     if names := dict.fromkeys(one.name for one in data if one and not one.is_comparable):
         notes.append(f"Data: {', '.join(names)}, not the paper's images.")
+    if len(conditions := dict.fromkeys(str(curve.conditions) for curve in curves)) > 1:
+        alike = [(how, [curve.name for curve in curves if str(curve.conditions) == how]) for how in conditions]
+        notes.append(f"Conditions differ: {'; '.join(f'{how} ({listing(names)})' for how, names in alike)}.")
+    cells = {curve.cell.id for curve in curves}
+    nets = [net for compared in comparison.cells if compared.cell.id in cells for net in compared.nets]
+    others = {record.run for net in nets for group in net.others for record in group.records}
+    if others:
+        notes.append(f"Not drawn: {count(len(others), 'run')} of these nets in other precision, versions or data.")
     if any(run.is_prefix for curve in curves for run in curve.runs):
         notes.append("Prefix: a run that has not ended.")
     return notes

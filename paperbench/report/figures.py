@@ -6,7 +6,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from matplotlib import style
@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
 from paperbench.errors import one_line
-from paperbench.report.curves import Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
+from paperbench.report.curves import MAX_LOSS, Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
 from paperbench.report.drawing import Drawing, draw
 
 PictureFormat = Literal["svg", "pdf", "png"]
@@ -101,7 +101,16 @@ def _key(panels: Sequence[CurvePanel]) -> str:
         key += " Cross: end of a diverged run."
     if any(record.status == "partial" for record in records):
         key += " Circle: end of a prefix."
+    errors_cut = any(value > panel.max_error for panel in panels for value in _values(panel, "test_error"))
+    losses_cut = any(value > MAX_LOSS for panel in panels for value in _values(panel, "train_loss"))
+    cut = ["test errors above the axis, as in the paper"] * errors_cut + [f"losses above {MAX_LOSS:g}"] * losses_cut
+    if cut:
+        key += f" Cut off: {' and '.join(cut)}."
     return key + " Vertical lines: the learning rate drops."
+
+
+def _values(panel: CurvePanel, measure: CurveMeasure) -> Iterator[float]:
+    return (value for curve in panel.curves for run in curve.runs for _, value in run.points(measure))
 
 
 def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 import paperbench
 from paperbench.errors import PaperbenchError
+from paperbench.report.curves import notes_on
 from paperbench.specs.table import Table
-from tests.compare.judging import record, records
+from tests.compare.judging import COPY, record, records
 from tests.report.stores import make_store
 
 
@@ -137,3 +138,16 @@ def test_histories_that_are_not_those_of_their_records_are_not_shown(table2: Tab
         (False, False),
     ]
     assert curve.median("train_loss") == curve.runs[3].points("train_loss")
+
+
+def test_notes_tell_other_conditions_and_runs_not_drawn(table2: Table, tmp_path: Path) -> None:
+    original = record(table2, "original/resnet110", 6.5)
+    others = [record(table2, "original/resnet110", 6.5, precision="bf16", seed=seed) for seed in (0, 1)]
+    make_store(tmp_path, [original, *others, record(table2, "preact/resnet110", 6.3, data=COPY)])
+    judged = paperbench.load_table("table2").compare(tmp_path)
+    notes = notes_on(judged.panels(), judged.comparison)
+    assert (
+        "Conditions differ: CIFAR-10, fp32, numerics 1 (original/resnet110); CIFAR-10 (some copy), fp32, numerics 1 "
+        "(preact/resnet110)." in notes
+    )
+    assert "Not drawn: 2 runs of these nets in other precision, versions or data." in notes
