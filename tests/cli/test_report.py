@@ -95,6 +95,19 @@ def test_errors_say_what_is_wrong(run: Run, results: Path, arguments: tuple[str,
     assert Path("file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("command", ["report table2 --out page", "plot fig4 --out page/index.svg"])
+def test_a_link_is_neither_followed_nor_replaced(run: Run, results: Path, command: str) -> None:
+    Path("page").mkdir()
+    Path("mine").write_text("mine")
+    for name in ("html", "svg"):
+        Path(f"page/index.{name}").symlink_to("../mine")
+    code, _, err = run(*command.split())
+    assert code == 2
+    assert "cannot be written: it is not a regular file" in err
+    assert all(path.is_symlink() for path in Path("page").iterdir())
+    assert Path("mine").read_text() == "mine"
+
+
 def test_a_full_disk_leaves_the_old_page(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("page").mkdir()
     Path("page/index.html").write_text("old")
