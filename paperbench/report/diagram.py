@@ -120,7 +120,8 @@ def diagram(net: Net) -> str:
     """Return a diagram of a net in ASCII, at most 100 columns wide. Consecutive equal units are drawn once."""
     size = FAMILIES[net.family].size
     columns = 2 if net.gate_bias is None else 3
-    lines = [*_heading(net, size), "", *_stem(net, size, columns)]
+    facts = (f"  {key:<12}{fact}" for key, fact in heading(net).items())
+    lines = [net_title(net), *facts, "", *_stem(net, size, columns)]
     size = stem(net).output_size(size)
     for equal in kinds(net):
         size = equal[0].output_size(size)
@@ -129,13 +130,14 @@ def diagram(net: Net) -> str:
     return "\n".join([*lines, *_end(net, columns)])
 
 
-def _heading(net: Net, size: int) -> Iterator[str]:
-    placement, shortcut = PLACEMENTS[net.placement], SHORTCUTS[net.shortcut]
+def heading(net: Net) -> dict[str, str]:
+    """Return facts about a net and its diagram by their headings."""
+    placement, shortcut, size = PLACEMENTS[net.placement], SHORTCUTS[net.shortcut], FAMILIES[net.family].size
     facts = {
         "placement": f"{placement.title}, Fig. {placement.figure} of arXiv:1603.05027",
         "shortcut": f"{shortcut.title}, Fig. {shortcut.figure}",
         "size": f"{net.depth} layers, {sum(net.units)} units, {parameters(net):,} parameters",
-        "cost": f"{macs(net, size) / 1e6:.1f}M multiply-accumulates on an image of {format_shape(net.in_chans, size)}",
+        "cost": f"{macs(net) / 1e6:.1f}M multiply-accumulates on an image of {format_shape(net.in_chans, size)}",
         "shapes": "channels x height x width",
         "notation": "x: signal that enters a unit; F: residual function; /2: stride 2",
     }
@@ -145,8 +147,7 @@ def _heading(net: Net, size: int) -> Iterator[str]:
     if net.shortcut == "dropout":
         rest, test = (" and doubles the others", "changes nothing") if net.inverted else ("", "halves all values")
         facts["dropout"] = f"training drops half of the values{rest}; testing {test}"
-    yield net_title(net)
-    yield from (f"  {key:<12}{fact}" for key, fact in facts.items())
+    return facts
 
 
 def _stem(net: Net, size: int, columns: int) -> Iterator[str]:

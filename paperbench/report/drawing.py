@@ -6,18 +6,29 @@ down, and the residual path runs beside it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import groupby, pairwise, takewhile, zip_longest
+from itertools import compress, groupby, pairwise, takewhile, zip_longest
 from math import ceil, hypot
 from textwrap import wrap
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from paperbench.architecture import Unit, macs, parameters, stem, tail, units
+from paperbench.architecture import Unit, stem, tail, units
 from paperbench.catalogue import FAMILIES, Net, resolve
 from paperbench.errors import count, one_line
-from paperbench.report.diagram import Paths, component_names, format_conv, format_shape, kinds, net_title, paths
+from paperbench.report.diagram import (
+    Paths,
+    component_names,
+    format_conv,
+    format_shape,
+    heading,
+    kinds,
+    net_title,
+    paths,
+    unit_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
 
 _FONT, _SMALL = 8.0, 7.0
 _BOX_HEIGHT, _ARROW, _RADIUS, _GAP, _THICK = 14.0, 9.0, 5.5, 14.0, 1.6
-_TEXT_WIDTH, _PAGE_WIDTH, _STRIP_HEIGHT, _MAX_CELL = 560.0, 720.0, 64.0, 18.0
+_TEXT_WIDTH, _STRIP_HEIGHT = 560.0, 64.0
 _COLOURS = {"BN": "#e69f00", "ReLU": "#009e73"}  # of Okabe and Ito, for the colour-blind
 _WEIGHTS = "#0072b2"
 _BASELINE = 0.35  # of the font size, below the middle of a line
@@ -81,11 +92,8 @@ class Line:
         length = hypot(x - x0, y - y0)
         dx, dy = (x - x0) / length, (y - y0) / length
         back, side = 4 + self.width / 2, 1.6 + self.width / 2
-        return (
-            (x, y),
-            (x - back * dx + side * dy, y - back * dy - side * dx),
-            (x - back * dx - side * dy, y - back * dy + side * dx),
-        )
+        x0, y0 = x - back * dx, y - back * dy
+        return (x, y), (x0 + side * dy, y0 - side * dx), (x0 - side * dy, y0 + side * dx)
 
     @property
     def shaft(self) -> tuple[Point, ...]:
@@ -104,7 +112,7 @@ class Text:
     y: float
     text: str
     size: float = _FONT
-    align: Literal["start", "middle", "end"] = "middle"
+    align: Literal["start", "middle"] = "middle"
     bold: bool = False
 
 
@@ -149,35 +157,22 @@ def units_drawing(drawn: Sequence[DrawnUnit]) -> Drawing:
         drawings.append(_titled(drawing, [*title, *padding], bold=len(title)))
     rows = ceil(sum(one.width + _GAP for one in drawings) / _TEXT_WIDTH)
     per_row = ceil(len(drawings) / rows)
-    return _grid([drawings[k : k + per_row] for k in range(0, len(drawings), per_row)], _GAP, "Residual units")
+    return _grid([drawings[k : k + per_row] for k in range(0, len(drawings), per_row)], _GAP)
 
 
 def net_drawing(net: Net) -> Drawing:
     """Return the whole net as a strip, and below it a column for each stage with every kind of unit once."""
-    family = FAMILIES[net.family]
-    size = stem(net).output_size(family.size)
-    rows: list[list[Drawing]] = []
+    facts, size = heading(net), stem(net).output_size(FAMILIES[net.family].size)
+    columns: dict[int, list[Drawing]] = defaultdict(list)
     for equal in kinds(net):
-        first, last = equal[0], equal[-1]
-        which = f"unit {first.index + 1}"
-        if len(equal) > 1:
-            which = f"units {first.index + 1} to {last.index + 1} (x {len(equal)})"
-        size = first.output_size(size)
-        titles = [f"stage {first.stage + 1}", which, f"to {format_shape(first.out_channels, size)}"]
-        row = next((row for row in rows if len(row) == first.stage), None)
-        if row is None:
-            rows.append(row := [_EMPTY] * first.stage)
-        row.append(_titled(unit_drawing(net, first), titles))
-    heading = (
-        f"{net.depth} layers, {sum(net.units)} units, {parameters(net):,} parameters, "
-        f"{macs(net) / 1e6:,.1f}M multiply-accumulates on an image of {format_shape(net.in_chans, family.size)}"
-    )
-    strip = _titled(_strip(net), [net_title(net), heading], align="start")
-    grid = _grid(rows, 2 * _GAP, "", strip.width)
-    y = strip.height + 2 * _GAP
-    shapes = (*_moved(strip.shapes, max(0, grid.width - strip.width) / 2, 0), *_moved(grid.shapes, 0, y))
-    description = f"{heading}. {grid.description}"
-    return Drawing(net_title(net), description, max(strip.width, grid.width), y + grid.height, shapes)
+        size = equal[0].output_size(size)
+        titles = [*unit_title(equal).split(", "), f"to {format_shape(equal[0].out_channels, size)}"]
+        columns[equal[0].stage].append(_titled(unit_drawing(net, equal[0]), titles))
+    units_below = _grid([*zip_longest(*columns.values(), fillvalue=_EMPTY)], 2 * _GAP)
+    strip = _titled(_strip(net), [net_title(net), facts["size"], facts["cost"]])
+    whole = _grid([[strip], [units_below]], 0)
+    description = f"{facts['size']}, {facts['cost']}.\n{units_below.description}"
+    return replace(whole, title=net_title(net), description=description)
 
 
 class _Path:
@@ -225,14 +220,15 @@ def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
     residual = (gate + gate_width / 2 if one.gate else main_width / 2) + _GAP + residual_width / 2
     shapes: list[Shape] = _signal(0, 5, 0)
     main = _Path(shapes, [(0, 13)], _THICK)
+    activation = 5 + _ARROW / 2 + sum(_ARROW + _BOX_HEIGHT for _ in takewhile(_COLOURS.__contains__, one.residual))
     borders = []
     for k in range(number):
         if k:
             shapes += _signal(-24, main.y + 10, k)
             main.to(0, main.y + 22)
         top = main.y
-        activated = _unit(one, main, (gate, residual))
-        borders.append((activated, activated) if is_asymmetric else (top, main.y + 3))
+        _draw_unit(one, main, gate, residual)
+        borders.append((top + activation, top + activation) if is_asymmetric else (top, main.y + 3))
     main.to(0, main.y + 18, arrow=True)
     shapes += _signal(0, main.y + 7, number)
     left, right = -main_width / 2 - 2, residual + residual_width / 2 + 2
@@ -245,33 +241,33 @@ def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
     return Drawing("Residual unit", one.sentence, right - left + 2, main.y + 15, _moved(shapes, 1 - left, 0))
 
 
-def _unit(unit: Paths, main: _Path, columns: tuple[float, float]) -> float:
-    """Draw a unit below the end of the path that leads to it.
-
-    Args:
-        main: Leads to the unit, and afterwards away from it.
-        columns: Where gate and residual path run.
-
-    Returns:
-        The height where the activation at the beginning of the residual path ends.
-    """
+def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> None:
+    """Draw a unit at the end of the path that leads to it, and afterwards leads away from it."""
     for text in unit.shared:
         main.box(text)
     main.to(0, main.y + 5)
-    (x, y), shapes, (gate_x, residual_x) = main.points[0], main.shapes, columns
-    activation = y + sum(_ARROW + _BOX_HEIGHT for _ in takewhile(lambda text: text in _COLOURS, unit.residual))
-    fork = (x, y)
+    gate, residual = _Path(main.shapes, main.points), _Path(main.shapes, main.points)
     if unit.gate:
-        _Path(shapes, [fork]).to(gate_x, y)
-        fork = (gate_x, y)
-    gate, residual = (_Path(shapes, [fork, (column, y)] if column != fork[0] else [fork]) for column in columns)
+        gate.to(gate_x, main.y)
+        residual.points = gate.points
+    residual.points = [*residual.points, (residual_x, main.y)]
     for path, texts in ((main, unit.shortcut), (gate, unit.gate), (residual, unit.residual)):
         for text in texts:
             path.box(text)
     y = max(path.y for path in (main, gate, residual))
     if unit.gate:
         y += _ARROW + _BOX_HEIGHT / 2
-        _multiply(main, gate, residual, y, is_exclusive=bool(unit.weighing[1]))
+        if unit.weighing[1]:
+            gate.to(gate_x, y)
+            _Path(main.shapes, gate.points).to(residual_x - _RADIUS, y, arrow=True)
+            residual.circle(_TIMES, y)
+        else:
+            gate.points.append((gate_x, y))
+        minus = Box(gate_x / 2, y, 24, _BOX_HEIGHT, "1 \N{MINUS SIGN}")
+        gate.to(minus.x + 12, y, arrow=True)
+        main.shapes.append(minus)
+        _Path(main.shapes, [(minus.x - 12, y)]).to(_RADIUS, y, arrow=True)
+        main.circle(_TIMES, y)
         y += _RADIUS
     elif any(unit.weighing):
         for path, text in zip((main, residual), unit.weighing, strict=True):
@@ -285,102 +281,44 @@ def _unit(unit: Paths, main: _Path, columns: tuple[float, float]) -> float:
     residual.to(_RADIUS, y, arrow=True)
     for text in unit.after:
         main.box(text)
-    return activation + _ARROW / 2
-
-
-def _multiply(main: _Path, gate: _Path, residual: _Path, y: float, *, is_exclusive: bool) -> None:
-    """Multiply the shortcut by 1 - g and, in exclusive gating, the residual path by g."""
-    x = gate.points[-1][0]
-    if is_exclusive:
-        gate.to(x, y)
-        _Path(gate.shapes, [(x, y)]).to(residual.points[-1][0] - _RADIUS, y, arrow=True)
-        residual.circle(_TIMES, y)
-    else:
-        gate.points.append((x, y))
-    width = 24.0
-    gate.to(x / 2 + width / 2, y, arrow=True)
-    gate.shapes.append(Box(x / 2, y, width, _BOX_HEIGHT, "1 \N{MINUS SIGN}"))
-    _Path(gate.shapes, [(x / 2 - width / 2, y)]).to(_RADIUS, y, arrow=True)
-    main.circle(_TIMES, y)
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """A part of a strip: the stem, a stage, or the end of the net.
-
-    Attributes:
-        size: Side of its feature maps, in pixels.
-        units: None of them in the stem and at the end.
-    """
-
-    caption: Sequence[str]
-    size: int
-    units: Sequence[Unit] = ()
-
-    def width(self, cell: float) -> float:
-        return max(self.cells(cell), *(_text_width(line, _SMALL) for line in self.caption))
-
-    def cells(self, cell: float) -> float:
-        return len(self.units) * cell or 6.0
 
 
 def _strip(net: Net) -> Drawing:
-    """Return a net as a strip: stem, one cell per unit as high as its feature maps have pixels, and the end."""
-    slots = [*_slots(net)]
-    x, cell = 44.0, _MAX_CELL
-    while cell > 0.5 and x + sum(slot.width(cell) + _GAP for slot in slots) > _PAGE_WIDTH:
-        cell *= 0.98
-    scale, middle = _STRIP_HEIGHT / slots[0].size, 22 + _STRIP_HEIGHT / 2
-    top, bottom = middle - _STRIP_HEIGHT / 2, middle + _STRIP_HEIGHT / 2
-    shapes: list[Shape] = [Line(((x - 8, y), (x - 2, y))) for y in (top, bottom)]
-    shapes += [Line(((x - 5, top), (x - 5, bottom))), Text(x - 11, middle, f"{slots[0].size} px", _SMALL, "end")]
-    end = 0.0
-    for slot in slots:
-        height, left = slot.size * scale, x + (slot.width(cell) - slot.cells(cell)) / 2
+    """Return a net as a strip: stem, a bar for each unit as high as its feature maps have pixels, and the end."""
+    first, size = stem(net), stem(net).output_size(FAMILIES[net.family].size)
+    bar, scale, middle = min(18.0, 440 / sum(net.units)), _STRIP_HEIGHT / size, 22 + _STRIP_HEIGHT / 2
+    begin = [format_conv(first.convolution), *component_names(first.components), *["3x3 max pool, /2"] * first.pools]
+    parts: list[tuple[list[str], int, list[Unit]]] = [(begin, size, [])]
+    for stage, group in groupby(units(net), key=lambda unit: unit.stage):
+        found = [*group]
+        size = found[0].output_size(size)
+        shape = format_shape(found[0].out_channels, size)
+        parts.append(([f"stage {stage + 1}", count(len(found), "unit"), shape], size, found))
+    classifier = [f"classifier, {net.num_classes}"] * bool(net.num_classes)
+    parts.append(([*component_names(tail(net)), "global average pool", *classifier], 1, []))
+    shapes, x, end = list[Shape](), 0.0, 0.0
+    for caption, size, found in parts:
+        bars = len(found) * bar or 6.0
+        width = max(bars, *(_text_width(line, _SMALL) for line in caption))
+        left, top = x + (width - bars) / 2, middle - size * scale / 2
         if end:
             shapes.append(Line(((end, middle), (left - 1, middle)), _THICK, arrow=True))
-        if not slot.units:
-            shapes.append(Box(left + 3, middle, 6, height))
-        for number, unit in enumerate(slot.units):
-            centre = left + (number + 0.5) * cell
-            shapes.append(Box(centre, middle, 0.85 * cell, height, fill=_STAGES[unit.stage], border=""))
-            marks = [_changes_dimensions(unit), unit.shortcut_reads == "activated"]
-            for k, is_filled in enumerate(
-                [is_filled for is_filled, given in zip((True, False), marks, strict=True) if given]
-            ):
-                shapes.append(Circle(centre, middle - height / 2 - 5 - 7 * k, 2.2, filled=is_filled))
-        for k, line in enumerate(slot.caption):
-            shapes.append(Text(x + slot.width(cell) / 2, bottom + 10 + 10 * k, line, _SMALL))
-        end = left + slot.cells(cell) + 1
-        x += slot.width(cell) + _GAP
-    y = bottom + 10 + 10 * max(len(slot.caption) for slot in slots) + 4
-    legend = [(True, "changes dimensions"), (False, "its pre-activation feeds both paths")]
-    for (is_filled, text), left in zip(legend, (44.0, 160.0), strict=True):
-        if any(isinstance(shape, Circle) and shape.filled == is_filled for shape in shapes):
-            shapes += [Circle(left, y, 2.2, filled=is_filled), Text(left + 6, y, text, _SMALL, "start")]
+        if not found:
+            shapes.append(Box(left + 3, middle, 6, max(4, size * scale)))
+        for number, unit in enumerate(found):
+            centre = left + (number + 0.5) * bar
+            shapes.append(Box(centre, middle, 0.85 * bar, size * scale, fill=_STAGES[unit.stage], border=""))
+            resizes = unit.stride > 1 or unit.in_channels != unit.out_channels
+            marks = compress((True, False), (resizes, unit.shortcut_reads == "activated"))
+            shapes += [Circle(centre, top - 5 - 7 * k, 2.2, filled=filled) for k, filled in enumerate(marks)]
+        captions = (x + width / 2, middle + _STRIP_HEIGHT / 2 + 10)
+        shapes += [Text(captions[0], captions[1] + 10 * k, line, _SMALL) for k, line in enumerate(caption)]
+        end, x = left + bars + 1, x + width + _GAP
+    y = middle + _STRIP_HEIGHT / 2 + 10 * max(len(caption) for caption, _, _ in parts) + 14
+    for filled, text, left in ((True, "changes dimensions", 4), (False, "its pre-activation feeds both paths", 120)):
+        if any(isinstance(shape, Circle) and shape.filled == filled for shape in shapes):
+            shapes += [Circle(left, y, 2.2, filled=filled), Text(left + 6, y, text, _SMALL, "start")]
     return Drawing("", "", x - _GAP, y + 5, tuple(shapes))
-
-
-def _slots(net: Net) -> Iterator[_Slot]:
-    first = stem(net)
-    size = first.output_size(FAMILIES[net.family].size)
-    begin = [format_conv(first.convolution), *component_names(first.components), *["3x3 max pool, /2"] * first.pools]
-    yield _Slot(begin, size)
-    for stage, found in groupby(units(net), key=lambda unit: unit.stage):
-        of_stage = [*found]
-        size = of_stage[0].output_size(size)
-        caption = [f"stage {stage + 1}", count(len(of_stage), "unit"), format_shape(of_stage[0].out_channels, size)]
-        yield _Slot(caption, size, of_stage)
-    end = [
-        *component_names(tail(net)),
-        "global average pool",
-        *[f"classifier, {net.num_classes}"] * (net.num_classes > 0),
-    ]
-    yield _Slot(end, 1)
-
-
-def _changes_dimensions(unit: Unit) -> bool:
-    return unit.stride > 1 or unit.in_channels != unit.out_channels
 
 
 def _signal(x: float, y: float, number: int) -> list[Shape]:
@@ -398,23 +336,19 @@ def _text_width(text: str, size: float = _FONT) -> float:
     return 0.6 * size * len(text)
 
 
-def _titled(
-    drawing: Drawing, lines: Sequence[str], align: Literal["start", "middle"] = "middle", bold: int = 1
-) -> Drawing:
+def _titled(drawing: Drawing, lines: Sequence[str], bold: int = 1) -> Drawing:
     """Return a drawing below some lines of text, the first of them bold."""
     width = max(drawing.width, *(_text_width(line) * (1.1 if k < bold else 1) for k, line in enumerate(lines)))
-    x, indent = (width / 2, (width - drawing.width) / 2) if align == "middle" else (0.0, 0.0)
-    texts = [Text(x, 6 + 11 * k, line, _FONT, align, bold=k < bold) for k, line in enumerate(lines) if line]
+    texts = [Text(width / 2, 6 + 11 * k, line, bold=k < bold) for k, line in enumerate(lines) if line]
     below = 11 * len(lines) + 8
     description = f"{', '.join(filter(None, (' '.join(lines[:bold]), *lines[bold:])))}. {drawing.description}"
-    shapes = (*texts, *_moved(drawing.shapes, indent, below))
+    shapes = (*texts, *_moved(drawing.shapes, (width - drawing.width) / 2, below))
     return Drawing(" ".join(filter(None, lines)), description, width, drawing.height + below, shapes)
 
 
-def _grid(rows: Sequence[Sequence[Drawing]], gap: float, title: str, width: float = 0) -> Drawing:
-    """Return drawings in rows and columns, which are spread over a width if they need less."""
+def _grid(rows: Sequence[Sequence[Drawing]], gap: float) -> Drawing:
+    """Return drawings in rows and columns."""
     widths = [max(one.width for one in column) for column in zip_longest(*rows, fillvalue=_EMPTY)]
-    gap = max(gap, (width - sum(widths)) / len(widths))
     shapes, y = list[Shape](), 0.0
     for row in rows:
         x = gap / 2
@@ -423,7 +357,7 @@ def _grid(rows: Sequence[Sequence[Drawing]], gap: float, title: str, width: floa
             x += wide + gap
         y += max(one.height for one in row) + 2 * _GAP
     description = "\n".join(one.description for row in rows for one in row if one.description)
-    return Drawing(title, description, sum(widths) + gap * len(widths), y - 2 * _GAP, tuple(shapes))
+    return Drawing("Residual units", description, sum(widths) + gap * len(widths), y - 2 * _GAP, tuple(shapes))
 
 
 def _moved(shapes: Iterable[Shape], dx: float, dy: float) -> tuple[Shape, ...]:
@@ -437,10 +371,11 @@ def _moved(shapes: Iterable[Shape], dx: float, dy: float) -> tuple[Shape, ...]:
 
 def as_svg(drawing: Drawing) -> str:
     """Return a drawing as an SVG element for a page of HTML, in the page's colour of text."""
+    title, description = (escape(one_line(" ".join(text.split()))) for text in (drawing.title, drawing.description))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{drawing.width:.0f}" height="{drawing.height:.0f}"'
         f' viewBox="0 0 {drawing.width:.2f} {drawing.height:.2f}" font-family="sans-serif" fill="currentColor"'
-        f' stroke="none"><title>{_escape(drawing.title)}</title><desc>{_escape(drawing.description)}</desc>'
+        f' stroke="none"><title>{title}</title><desc>{description}</desc>'
     ]
     for shape in drawing.shapes:
         match shape:
@@ -461,7 +396,7 @@ def as_svg(drawing: Drawing) -> str:
         for label in _texts(shape):
             look = ' font-weight="bold"' * label.bold
             where = f'x="{label.x:.2f}" y="{label.y + _BASELINE * label.size:.2f}" text-anchor="{label.align}"'
-            parts.append(f'<text {where} font-size="{label.size:g}"{look}>{_escape(label.text)}</text>')
+            parts.append(f'<text {where} font-size="{label.size:g}"{look}>{escape(one_line(label.text))}</text>')
     return "\n".join([*parts, "</svg>"])
 
 
@@ -477,18 +412,12 @@ def _points(points: Iterable[Point]) -> str:
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
 
 
-def _escape(text: str) -> str:
-    return escape(one_line(text))
-
-
 def figure(drawing: Drawing) -> Figure:
     """Return a figure of matplotlib with a drawing in its own size."""
     from matplotlib.figure import Figure
 
-    margin = 6.0
-    made = Figure(figsize=((drawing.width + 2 * margin) / 72, (drawing.height + 2 * margin) / 72))
-    inside = drawing.width / (drawing.width + 2 * margin), drawing.height / (drawing.height + 2 * margin)
-    draw(drawing, made.add_axes(((1 - inside[0]) / 2, (1 - inside[1]) / 2, *inside)))
+    made = Figure(figsize=(drawing.width / 69, drawing.height / 69))
+    draw(drawing, made.add_axes((0.02, 0.02, 0.96, 0.96)))
     return made
 
 
@@ -502,18 +431,16 @@ def draw(drawing: Drawing, axes: Axes) -> None:
     for shape in drawing.shapes:
         match shape:
             case Box(x, y, width, height, text, fill, border):
-                rectangle = patches.Rectangle((x - width / 2, y - height / 2), width, height)
-                rectangle.set(facecolor=(fill, 0.25 if text else 1) if fill else "none", linewidth=0.8 * scale)
-                rectangle.set(edgecolor="black" if border else "none", linestyle=border or "solid")
-                rectangle.set_snap(bool(border))  # hundreds of cells would get uneven gaps
-                axes.add_patch(rectangle)
+                look: dict[str, Any] = {"facecolor": (fill, 0.25 if text else 1) if fill else "none"}
+                look |= {"edgecolor": "black" if border else "none", "linestyle": border or "solid"}
+                look |= {"linewidth": 0.8 * scale, "snap": bool(border)}  # snapping makes hundreds of bars uneven
+                axes.add_patch(patches.Rectangle((x - width / 2, y - height / 2), width, height, **look))
             case Circle(x, y, radius, _, filled):
                 face = "black" if filled else "none"
                 axes.add_patch(patches.Circle((x, y), radius, facecolor=face, edgecolor="black", linewidth=0.8 * scale))
             case Line(_, width, arrow):
-                axes.plot(
-                    *zip(*shape.shaft, strict=True), color="black", linewidth=width * scale, solid_capstyle="butt"
-                )
+                points = zip(*shape.shaft, strict=True)
+                axes.plot(*points, color="black", linewidth=width * scale, solid_capstyle="butt")
                 if arrow:
                     axes.add_patch(patches.Polygon(shape.head, facecolor="black", edgecolor="none"))
         for label in _texts(shape):
@@ -523,7 +450,7 @@ def draw(drawing: Drawing, axes: Axes) -> None:
                 one_line(label.text),
                 fontsize=label.size * scale,
                 fontweight="bold" if label.bold else "normal",
-                horizontalalignment={"start": "left", "middle": "center", "end": "right"}[label.align],
+                horizontalalignment="left" if label.align == "start" else "center",
                 verticalalignment="baseline",
                 parse_math=False,
             )
