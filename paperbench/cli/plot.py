@@ -57,10 +57,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.what.partition(".")[0] in NETS:
         return _plot_net(args)
     root = find_spec_root(args.tables)
-    tables = {one: load_table(one, root) for one in table_ids(root)}
+    ids = table_ids(root)
+    if args.what in ids:
+        return _plot_table(args, load_table(args.what, root), None)
+    tables = {one: load_table(one, root) for one in ids}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
-    if args.what in tables:
-        return _plot_table(args, tables[args.what], None)
     if args.what in figures:
         return _plot_table(args, *figures[args.what])
     raise PaperbenchError(f"Nothing to draw is called {args.what!r}. {nearest(args.what, [*tables, *figures, *NETS])}")
