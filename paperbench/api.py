@@ -32,7 +32,7 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.errors import PaperbenchError, count, duration, nearest, without_paths
-from paperbench.files import UNGUARDED
+from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
@@ -105,7 +105,7 @@ class JudgedTable:
 
     def curves(self) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs."""
-        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history()))
+        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history(record)))
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".
@@ -194,7 +194,7 @@ class JudgedTable:
         return self.render("table")
 
     def __repr__(self) -> str:
-        return repr(self.comparison)
+        return repr(self.document)
 
     def _repr_markdown_(self) -> str:
         left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.left_out]
@@ -401,7 +401,7 @@ class Page:
             PaperbenchError: It cannot be written.
         """
         path = Path(directory) / "index.html"
-        UNGUARDED.write(path, self.html.encode(), "--out DIR")
+        write_named(path, self.html.encode(), "--out DIR")
         return path
 
     def __repr__(self) -> str:

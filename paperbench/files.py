@@ -185,6 +185,19 @@ UNGUARDED = Writer()
 """Writes files that no other process writes."""
 
 
+def write_named(path: Path, data: bytes, option: str) -> None:
+    """Write a file that the user named, as `Writer.write` does.
+
+    Raises:
+        PaperbenchError: The file cannot be written, or it is a link or a device, which the new file would replace: root
+            would lose /dev/stdout.
+    """
+    with report_write_errors(path, option):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError("it is not a regular file")
+    UNGUARDED.write(path, data, option)
+
+
 def refuse_links(*directories: Path) -> None:
     """Refuse to write into directories that are links: a results directory of others may link to anything of yours.
 

@@ -8,7 +8,7 @@ import pytest
 
 from paperbench import files
 from paperbench.errors import PaperbenchError
-from paperbench.files import UNGUARDED, Writer, read_at_most
+from paperbench.files import UNGUARDED, Writer, read_at_most, write_named
 from tests.helpers import HalfWritten
 
 
@@ -134,6 +134,19 @@ def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
     for name in ("pipe", "link"):
         with pytest.raises(OSError, match="it is not a regular file"):
             read_at_most(tmp_path / name, 100)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a device", "link to a file", "directory"])
+def test_a_named_file_never_replaces_a_link_or_device(tmp_path: Path, kind: str) -> None:
+    path, target = tmp_path / "out.svg", {"link to a device": Path("/dev/null")}.get(kind, tmp_path / "mine")
+    (tmp_path / "mine").write_bytes(b"old")
+    make = {"pipe": os.mkfifo, "directory": Path.mkdir}.get(kind, lambda one: one.symlink_to(target))
+    make(path)
+    before = path.lstat()
+    with pytest.raises(PaperbenchError, match=r"svg cannot be written: it is not a regular file\. .*`--out FILE`"):
+        write_named(path, b"new", "--out FILE")
+    assert path.lstat().st_ino == before.st_ino
+    assert (tmp_path / "mine").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize(("name", "error"), [("", IsADirectoryError), ("missing", FileNotFoundError)])

@@ -181,8 +181,8 @@ def _log(line: str) -> None:
 
 
 def _write(path: Path | None, report: Any) -> None:
-    from paperbench.files import UNGUARDED
+    from paperbench.files import write_named
     from paperbench.typed import to_json
 
     if path is not None:
-        UNGUARDED.write(path, to_json(report, indent=1).encode() + b"\n")
+        write_named(path, to_json(report, indent=1).encode() + b"\n", "--json FILE")

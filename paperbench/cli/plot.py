@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import add_shared, command_for, number_of_runs
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.files import UNGUARDED
+from paperbench.files import write_named
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
@@ -159,7 +159,7 @@ def _write(args: argparse.Namespace, form: str, content: bytes) -> None:
     path = args.out or Path(f"{args.what}.{form}")
     if not path.parent.is_dir():
         raise PaperbenchError(f"{path.parent} is not a directory. Make it, or choose another file (`--out FILE`).")
-    UNGUARDED.write(path, content, "--out FILE")
+    write_named(path, content, "--out FILE")
     print(f"Wrote {path}.")
 
 

@@ -72,7 +72,19 @@ COLUMNS = {
 
 _OF_LINES = tuple(field.name for field in fields(HistoryLine))
 
-CURVE_COLUMNS = ("profile", "cell", "setting", "net", "data", "precision", "seed", "run", "status", *_OF_LINES)
+CURVE_COLUMNS = (
+    "profile",
+    "cell",
+    "setting",
+    "net",
+    "data",
+    "precision",
+    "seed",
+    "run",
+    "status",
+    "counted",
+    *_OF_LINES,
+)
 """The columns of training curves: the run's, then those of `HistoryLine`."""
 
 _FORMULA_BEGINS = re.compile(r'(?:^|;)(?=[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20])')  # the last four: full-width forms
@@ -111,8 +123,8 @@ def curve_rows(curves: Iterable[Curve]) -> Iterator[dict[str, Any]]:
             of_data = (record.data.name, record.spec.precision)
             of_run = (record.spec.profile, curve.cell.id, curve.setting, record.net, *of_data)
             for line in run.lines:
-                values = (*of_run, record.seed, record.run, record.status, *(getattr(line, name) for name in _OF_LINES))
-                yield dict(zip(CURVE_COLUMNS, values, strict=True))
+                facts = (*of_run, record.seed, record.run, record.status, run.counted)
+                yield dict(zip(CURVE_COLUMNS, (*facts, *(getattr(line, name) for name in _OF_LINES)), strict=True))
 
 
 def _lines(document: ComparisonDocument) -> Iterator[dict[str, object]]:

@@ -32,33 +32,33 @@ def render(panels: Sequence[CurvePanel], notes: Sequence[str], x: XAxis, encodin
 
 def _panel(panel: CurvePanel, x: XAxis, levels: str, drop: str) -> Iterator[str]:
     low, high = map(math.log, panel.loss_limits)
-    last = f"{panel.farthest:,} iterations"
-    if x == "epochs":
-        last = f"{panel.curves[0].epochs(panel.farthest):.4g} epochs"
-    yield paragraph(f"{one_line(panel.title)}, 0 to {last}")
+    end = panel.extent(x)
+    yield paragraph(f"{one_line(panel.title)}, 0 to {f'{end:,.0f}' if x == 'iterations' else f'{end:.4g}'} {x}")
     for curve, legend in zip(panel.curves, panel.legend, strict=True):
         yield paragraph(f"  {one_line(legend)}", "    ")
-        yield _row("loss", curve, panel, levels, drop, lambda loss: (math.log(loss or 1e-9) - low) / (high - low))
-        yield _row("error", curve, panel, levels, drop, lambda error: error / panel.max_error)
+        last = end / curve.unit(x)
+        yield _row("loss", curve, last, levels, drop, lambda loss: (math.log(loss or 1e-9) - low) / (high - low))
+        yield _row("error", curve, last, levels, drop, lambda error: error / panel.max_error)
 
 
-def _row(name: str, curve: Curve, panel: CurvePanel, levels: str, drop: str, height: Callable[[float], float]) -> str:
+def _row(name: str, curve: Curve, end: float, levels: str, drop: str, height: Callable[[float], float]) -> str:
     """Return the first value, a sparkline and the last value.
 
     Args:
+        end: The iteration at the right end of the line.
         height: Maps a value to 0 for the lowest level, 1 for the highest.
     """
     points = [(i, v) for i, v in curve.median("train_loss" if name == "loss" else "test_error") if math.isfinite(v)]
-    drops = [at for at in curve.drops if at < panel.farthest]
+    drops = [at for at in curve.drops if at < end]
     width = terminal_width() - len("    error  ") - 2 * _NUMBER_WIDTH - len(drops)
     columns: dict[int, list[float]] = {}
     for iteration, value in points:
-        columns.setdefault(min(width - 1, iteration * width // panel.farthest), []).append(value)
+        columns.setdefault(min(width - 1, int(iteration * width / end)), []).append(value)
     marks = [" "] * width
     for i in range(min(columns, default=0), max(columns, default=-1) + 1):
         level = int(8 * height(statistics.median(columns[i]))) if i in columns else 0
         marks[i] = levels[min(7, max(0, level))] if i in columns else marks[i - 1]
     for at in reversed(drops):
-        marks.insert(at * width // panel.farthest, drop)
+        marks.insert(int(at * width / end), drop)
     first, last = (f"{value:.3g}" for _, value in (points[0], points[-1])) if points else ("-", "-")
     return f"    {name:<5} {first:>{_NUMBER_WIDTH - 1}} {''.join(marks)} {last}"

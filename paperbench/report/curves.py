@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -31,11 +31,13 @@ class RunCurve:
     """The history of one run.
 
     Attributes:
+        counted: Whether the verdict counts the run.
         problem: Why its history cannot be shown; empty if it can.
     """
 
     record: Record
     lines: tuple[HistoryLine, ...]
+    counted: bool = True
     problem: str = ""
 
     @property
@@ -86,6 +88,9 @@ class Curve:
         counts = Counter(run.record.status for run in self.runs)
         ended = len(self.runs) - counts["partial"]
         parts = [count(ended, "run")] if ended else []
+        counted = sum(run.counted for run in self.runs)
+        if ended and counted < ended:
+            parts.append(f"{counted} counted")
         if counts["diverged"]:
             parts.append(f"{counts['diverged']} diverged" if ended > 1 else f"diverged at {self._farthest('diverged')}")
         if counts["partial"]:
@@ -99,13 +104,13 @@ class Curve:
         return f"{max(run.record.iteration for run in self.runs if run.record.status == status):,}"
 
     def median(self, measure: CurveMeasure) -> list[tuple[int, float]]:
-        """Return the (iteration, median) of the runs that have ended and whose histories can be read.
+        """Return the (iteration, median) of the runs that the verdict counts and whose histories can be read.
 
         A diverged run counts as infinitely bad from its end on; where it makes the median infinite, that is NaN. Before
-        any run has ended, it is the median of all, as far as all have come.
+        any run counts, it is the median of all, as far as all have come.
         """
         readable = [run for run in self.runs if run.lines]
-        counted = [run for run in readable if not run.is_prefix] or readable
+        counted = [run for run in readable if run.counted] or readable
         found = [dict(run.points(measure)) for run in counted]
         common = set.union(*map(set, found)) if found else set()
         for run, values in zip(counted, found, strict=True):
@@ -120,6 +125,15 @@ class Curve:
         """Return how many passes over the training set some iterations are; NaN if no history says it."""
         lines = (line for run in self.runs for line in reversed(run.lines) if line.epoch > 0)
         return next((iteration * line.epoch / line.iteration for line in lines), math.nan)
+
+    @property
+    def farthest(self) -> int:
+        """The last iteration of any of its histories; 0 without any."""
+        return max((run.lines[-1].iteration for run in self.runs if run.lines), default=0)
+
+    def unit(self, x: XAxis) -> float:
+        """Return how many iterations or epochs an iteration is."""
+        return 1.0 if x == "iterations" else self.epochs(1)
 
     def __repr__(self) -> str:
         return f"<curves of {self.name}: {count(len(self.runs), 'run')}>"
@@ -142,10 +156,9 @@ class CurvePanel:
         """The labels with the state of each curve's runs."""
         return [f"{label}: {curve.state}" for label, curve in zip(self.labels, self.curves, strict=True)]
 
-    @property
-    def farthest(self) -> int:
-        """The last iteration of any history."""
-        return max((run.lines[-1].iteration for curve in self.curves for run in curve.runs if run.lines), default=1)
+    def extent(self, x: XAxis) -> float:
+        """Return where the last history ends. Batches of two sizes make epochs of two lengths."""
+        return max((end for curve in self.curves if (end := curve.farthest * curve.unit(x)) > 0), default=1.0)
 
     @property
     def loss_limits(self) -> tuple[float, float]:
@@ -191,7 +204,8 @@ def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryL
     for compared in comparison.cells:
         recipe = comparison.table.recipe_in(profile, compared.cell.recipe)
         for net in compared.nets:
-            runs = tuple(_run_curves(net.shown, read)) if net.shown else ()
+            counted = {run.seed for run in net.counted}
+            runs = tuple(_run_curves(net.shown, counted, read)) if net.shown else ()
             if net.shown and runs:
                 conditions = net.shown.conditions
                 yield Curve(
@@ -199,12 +213,14 @@ def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryL
                 )
 
 
-def _run_curves(group: Group, read: Callable[[Record], Sequence[HistoryLine]]) -> Iterator[RunCurve]:
+def _run_curves(
+    group: Group, counted: Container[int], read: Callable[[Record], Sequence[HistoryLine]]
+) -> Iterator[RunCurve]:
     for record in group.records:
         try:
-            yield RunCurve(record, tuple(read(record)))
+            yield RunCurve(record, tuple(read(record)), record.seed in counted)
         except PaperbenchError as error:
-            yield RunCurve(record, (), str(error))
+            yield RunCurve(record, (), record.seed in counted, str(error))
 
 
 def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str | None = None) -> list[str]:
@@ -219,6 +235,14 @@ def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str |
     data = [curve.conditions.data for curve in curves]
     if names := dict.fromkeys(one.name for one in data if one and not one.is_comparable):
         notes.append(f"Data: {', '.join(names)}, not the paper's images.")
+    if len(conditions := dict.fromkeys(str(curve.conditions) for curve in curves)) > 1:
+        alike = [(how, [curve.name for curve in curves if str(curve.conditions) == how]) for how in conditions]
+        notes.append(f"Conditions differ: {'; '.join(f'{how} ({listing(names)})' for how, names in alike)}.")
+    cells = {curve.cell.id for curve in curves}
+    nets = [net for compared in comparison.cells if compared.cell.id in cells for net in compared.nets]
+    others = {record.run for net in nets for group in net.others for record in group.records}
+    if others:
+        notes.append(f"Not drawn: {count(len(others), 'run')} of these nets in other precision, versions or data.")
     if any(run.is_prefix for curve in curves for run in curve.runs):
         notes.append("Prefix: a run that has not ended.")
     return notes

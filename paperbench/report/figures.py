@@ -6,7 +6,7 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from matplotlib import style
@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
 from paperbench.errors import one_line
-from paperbench.report.curves import Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
+from paperbench.report.curves import MAX_LOSS, Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
 from paperbench.report.drawing import Drawing, draw
 
 PictureFormat = Literal["svg", "pdf", "png"]
@@ -101,13 +101,22 @@ def _key(panels: Sequence[CurvePanel]) -> str:
         key += " Cross: end of a diverged run."
     if any(record.status == "partial" for record in records):
         key += " Circle: end of a prefix."
+    errors_cut = any(value > panel.max_error for panel in panels for value in _values(panel, "test_error"))
+    losses_cut = any(value > MAX_LOSS for panel in panels for value in _values(panel, "train_loss"))
+    cut = ["test errors above the axis, as in the paper"] * errors_cut + [f"losses above {MAX_LOSS:g}"] * losses_cut
+    if cut:
+        key += f" Cut off: {' and '.join(cut)}."
     return key + " Vertical lines: the learning rate drops."
+
+
+def _values(panel: CurvePanel, measure: CurveMeasure) -> Iterator[float]:
+    return (value for curve in panel.curves for run in curve.runs for _, value in run.points(measure))
 
 
 def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
     errors = axes.twinx()
     low, high = panel.loss_limits
-    last = max(panel.farthest * _unit(curve, x) for curve in panel.curves)
+    last = panel.extent(x)
     axes.set(title=one_line(panel.title), xlim=(0, last), yscale="log", ylim=(low / 1.2, high * 1.2))
     is_long = x == "iterations" and last >= 20_000
     axes.set(ylabel="training loss (dashed)", xlabel=f"{x} (\N{MULTIPLICATION SIGN}10⁴)" if is_long else x)
@@ -118,8 +127,9 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
     errors.set(ylabel="test error in % (solid)", ylim=(0, panel.max_error))
     errors.yaxis.set_major_locator(MultipleLocator(panel.max_error / 4))
-    for drop in {drop * _unit(curve, x) for curve in panel.curves for drop in curve.drops if drop < panel.farthest}:
-        axes.axvline(drop, color="0.75", linewidth=0.6, zorder=0, gid="drop")
+    for drop in {drop * curve.unit(x) for curve in panel.curves for drop in curve.drops}:
+        if drop < last:
+            axes.axvline(drop, color="0.75", linewidth=0.6, zorder=0, gid="drop")
     for number, curve in enumerate(panel.curves):
         _draw_curve(axes, curve, "train_loss", number, x)
         _draw_curve(errors, curve, "test_error", number, x)
@@ -130,7 +140,7 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
 
 def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x: XAxis) -> None:
     colour, dashes = COLOURS[number], DASHES if measure == "train_loss" else "solid"
-    unit = _unit(curve, x)
+    unit = curve.unit(x)
     for run in curve.runs if len(curve.runs) > 1 else ():
         its_x, its_y = _line(run.points(measure), unit)
         axes.plot(
@@ -167,8 +177,3 @@ def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, col
 
 def _line(points: Sequence[tuple[int, float]], unit: float) -> tuple[list[float], list[float]]:
     return [iteration * unit for iteration, _ in points], [value for _, value in points]
-
-
-def _unit(curve: Curve, x: XAxis) -> float:
-    """Return how many of the axis's units an iteration is."""
-    return 1.0 if x == "iterations" else curve.epochs(1)

@@ -225,6 +225,7 @@ class Report:
     def result(self) -> str:
         """How many cells have each verdict and how many claims each standing, and on which data, in one sentence."""
         verdicts = Counter(cell.compared.verdict for cell in self._shown)
+        external = sum(cell.is_external for cell in self._shown)
         standings = Counter(claim.standing for claim in self.comparison.claims)
         data = sorted({net.ours.conditions.data.name for net in self.nets if net.ours and net.ours.conditions.data})
         parts = [
@@ -236,8 +237,10 @@ class Report:
             )
             if counts
         ]
-        where = f"; trained on {' and '.join(data)}" if data else ""
-        text = "; ".join(parts)
+        if external:
+            parts.append(f"{count(external, 'cell')} judged by external results alone")
+        where = f"; our runs were trained on {' and '.join(data)}" if data else ""
+        text = "; ".join(parts) or "no cell has a published number or a run"
         return f"{text[0].upper()}{text[1:]}{where}."
 
     @property

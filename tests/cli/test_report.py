@@ -37,6 +37,8 @@ def test_named_tables_and_profiles_appear_without_runs(run: Run, results: Path) 
     assert run("report", "table5", "--out", "a")[1] == "Wrote a/index.html: table5 paper.\n"
     wrote = run("report", "table2", "table1", "--profile", "shallow", "smoke", "--out", "b")[1]
     assert wrote == "Wrote b/index.html: table2 shallow, table2 smoke, table1 shallow, table1 smoke.\n"
+    assert run("report", "table3", "--cells", "cifar10_resnet164_no_warm_up/preact", "--out", "c")[0] == 0
+    assert "No cell has a published number or a run." in Path("c/index.html").read_text()
 
 
 def test_options_of_compare_choose_and_are_repeated(run: Run, results: Path) -> None:
@@ -91,6 +93,19 @@ def test_errors_say_what_is_wrong(run: Run, results: Path, arguments: tuple[str,
     assert "Traceback" not in err
     assert not Path("page").exists()
     assert Path("file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["report table2 --out page", "plot fig4 --out page/index.svg"])
+def test_a_link_is_neither_followed_nor_replaced(run: Run, results: Path, command: str) -> None:
+    Path("page").mkdir()
+    Path("mine").write_text("mine")
+    for name in ("html", "svg"):
+        Path(f"page/index.{name}").symlink_to("../mine")
+    code, _, err = run(*command.split())
+    assert code == 2
+    assert "cannot be written: it is not a regular file" in err
+    assert all(path.is_symlink() for path in Path("page").iterdir())
+    assert Path("mine").read_text() == "mine"
 
 
 def test_a_full_disk_leaves_the_old_page(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 import paperbench
 from paperbench.errors import PaperbenchError
+from paperbench.report.curves import notes_on
 from paperbench.specs.table import Table
-from tests.compare.judging import record, records
+from tests.compare.judging import COPY, record, records
 from tests.report.stores import make_store
 
 
@@ -104,3 +105,49 @@ def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTa
     exploding = replace(panel.curves[0], runs=(replace(run, lines=tuple(bad)),))
     worse = replace(panel, curves=(exploding, panel.curves[1]))
     assert (worse.max_error, worse.loss_limits[1]) == (60.0, 10.0)
+
+
+def test_only_runs_that_the_verdict_counts_make_the_median(table2: Table, tmp_path: Path) -> None:
+    make_store(tmp_path, records(table2, "original/resnet110", (6.5, 6.6, 6.4, 6.7, 6.6, *[9.0] * 15)))
+    (curve,) = paperbench.load_table("table2").compare(tmp_path).curves()
+    first = [dict(run.points("test_error"))[64_000] for run in curve.runs[:5]]
+    assert curve.median("test_error")[-1] == (64_000, sorted(first)[2])
+    assert curve.state == "20 runs; 5 counted"
+
+
+def test_batches_of_64_make_shorter_epochs_of_one_axis(tables: dict[str, Table], tmp_path: Path) -> None:
+    rows = ("preact_resnet1001", "preact_resnet1001_batch64")
+    make_store(tmp_path, [record(tables["table4"], f"{row}/cifar10", 4.8) for row in rows])
+    (panel,) = paperbench.load_table("table4").compare(tmp_path).panels()
+    last = max(line.iteration for curve in panel.curves for run in curve.runs for line in run.lines)
+    assert panel.extent("iterations") == last
+    assert panel.extent("epochs") == pytest.approx(last * 64 / 50_000, rel=1e-4)  # 200, not 400
+
+
+def test_histories_that_are_not_those_of_their_records_are_not_shown(table2: Table, tmp_path: Path) -> None:
+    store = make_store(tmp_path, records(table2, "original/resnet110", (6.5, 6.6, 6.4, 6.7)))
+    judged = paperbench.load_table("table2").compare(tmp_path)
+    missing, cut, edited, _ = (store.directory(run.record.run).history_file for run in judged.curves()[0].runs)
+    missing.unlink()
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    edited.write_bytes(edited.read_bytes().replace(b"0.1", b"0.2", 1))
+    (curve,) = judged.curves()
+    assert [("cut short" in run.problem, "edited" in run.problem) for run in curve.runs] == [
+        *[(True, False)] * 2,
+        (False, True),
+        (False, False),
+    ]
+    assert curve.median("train_loss") == curve.runs[3].points("train_loss")
+
+
+def test_notes_tell_other_conditions_and_runs_not_drawn(table2: Table, tmp_path: Path) -> None:
+    original = record(table2, "original/resnet110", 6.5)
+    others = [record(table2, "original/resnet110", 6.5, precision="bf16", seed=seed) for seed in (0, 1)]
+    make_store(tmp_path, [original, *others, record(table2, "preact/resnet110", 6.3, data=COPY)])
+    judged = paperbench.load_table("table2").compare(tmp_path)
+    notes = notes_on(judged.panels(), judged.comparison)
+    assert (
+        "Conditions differ: CIFAR-10, fp32, numerics 1 (original/resnet110); CIFAR-10 (some copy), fp32, numerics 1 "
+        "(preact/resnet110)." in notes
+    )
+    assert "Not drawn: 2 runs of these nets in other precision, versions or data." in notes

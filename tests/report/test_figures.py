@@ -227,3 +227,22 @@ def test_units_are_at_the_left_of_the_curves(judged: paperbench.JudgedTable, tab
     assert of_curves is not None
     assert 0 <= of_units.x0 < of_units.x1 < of_curves.x0
     assert figure.get_size_inches()[0] == pytest.approx(2 * 3.3)
+
+
+def test_a_net_without_history_leaves_the_others_drawn(judged: paperbench.JudgedTable) -> None:
+    (panel, _) = judged.panels("fig6")
+    empty = replace(panel.curves[1], runs=tuple(replace(run, lines=()) for run in panel.curves[1].runs))
+    axes = draw_curves([replace(panel, curves=(panel.curves[0], empty))], x="epochs").axes[0]
+    assert axes.get_xlim()[1] == pytest.approx(163.84)
+
+
+def test_picture_says_what_its_axes_cut_off(judged: paperbench.JudgedTable) -> None:
+    (panel, _) = judged.panels("fig6")
+    assert "Cut off: test errors above the axis, as in the paper. " in texts(draw_curves([panel])).replace("\n", " ")
+    run = panel.curves[0].runs[0]
+    exploding = replace(run, lines=(replace(run.lines[0], train_loss=11.0), *run.lines[1:]))
+    calm = replace(run, lines=tuple(replace(line, test_error=None) for line in run.lines))
+    for runs, words in (((exploding,), "as in the paper and losses above 10."), ((calm,), "")):
+        shown = texts(draw_curves([replace(panel, curves=(replace(panel.curves[0], runs=runs),), labels=["a"])]))
+        assert words in shown.replace("\n", " ")
+        assert bool(words) == ("Cut off" in shown)

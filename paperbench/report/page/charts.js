@@ -207,7 +207,7 @@
     function render() {
       const width = Math.max(280, Math.round(plot.clientWidth)), height = Math.round(Math.min(440, Math.max(260, width * 0.5)));
       const left = 54, right = width - 50, top = 8, bottom = height - 40;
-      full = [0, data.limits.iterations[1] * Math.max(...drawn.map(scaleOf))];
+      full = [0, Math.max(...drawn.map((curve) => curve.farthest * scaleOf(curve)))];
       const view = state.view ?? full;
       grid = [...new Set(shown().flatMap((curve) => [...curve.loss.x, ...curve.error.x].map((x) => x * scaleOf(curve))))].sort((a, b) => a - b);
       const [lossLow, lossHigh] = lossAxis(), [errorLow, errorHigh] = errorAxis();

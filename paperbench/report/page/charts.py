@@ -25,7 +25,7 @@ def chart_data(panel: CurvePanel) -> dict[str, Any]:
     curves = [_curve(*one, xs) for one in zip(panel.labels, panel.curves, strict=True)]
     learning = [curve for curve in panel.curves if all(error < 50 for _, error in curve.median("test_error")[-1:])]
     max_error = replace(panel, curves=tuple(learning) or panel.curves).max_error  # the others get marks at the top
-    limits = {"loss": [*panel.loss_limits], "error": [0, max_error], "iterations": [0, panel.farthest]}
+    limits = {"loss": [*panel.loss_limits], "error": [0, max_error]}
     return {"title": panel.title, "limits": limits, "curves": curves, "xs": xs}
 
 
@@ -39,6 +39,7 @@ def _curve(label: str, curve: Curve, xs: list[Any]) -> dict[str, Any]:
         "conditions": str(curve.conditions),
         "prefix": curve.is_prefix,
         "iterations": curve.iterations,
+        "farthest": curve.farthest,
         "drops": list(curve.drops),
         "epochs": epochs if math.isfinite(epochs := curve.epochs(1)) else None,  # in one iteration
         "rates": [[line.iteration, line.lr] for line in (*changes, *longest[-1:])],  # [last iteration with it, rate]
