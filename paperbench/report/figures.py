@@ -142,16 +142,8 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     colour, dashes = COLOURS[number], DASHES if measure == "train_loss" else "solid"
     unit = curve.unit(x)
     for run in curve.runs if len(curve.runs) > 1 else ():
-        its_x, its_y = _line(run.points(measure), unit)
-        axes.plot(
-            its_x,
-            its_y,
-            color=colour,
-            linestyle=dashes,
-            linewidth=0.5,
-            alpha=0.35,
-            gid=f"{measure} of {run.record.run}",
-        )
+        gid = f"{measure} of {run.record.run}"
+        axes.plot(*_line(run.points(measure), unit), color=colour, linestyle=dashes, linewidth=0.5, alpha=0.35, gid=gid)
     for run in curve.runs:
         if run.record.status != "finished":
             _mark_end(axes, run, measure, unit, colour)
