@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 from paperbench.compare.comparison import Comparison
-from paperbench.compare.evidence import Conditions, Group
+from paperbench.compare.evidence import Conditions
 from paperbench.errors import PaperbenchError, count, listing
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.record import Record, Status
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Experiment, Figure, Row
 
+T = TypeVar("T")
 CurveMeasure = Literal["train_loss", "train_error", "test_loss", "test_error"]
 XAxis = Literal["iterations", "epochs"]
 
@@ -64,7 +65,7 @@ class Curve:
         iterations: Length of a complete run.
         drops: Iterations at which the learning rate drops.
         reported: The test error in percent that is reported, with batch norm's statistics re-estimated; the
-            histories have moving averages. None without any, if a median run diverged, or for a top-5 error.
+            histories have moving averages. None without any, if the median diverged, or for a top-5 error.
     """
 
     cell: Cell
@@ -115,13 +116,13 @@ class Curve:
         readable = [run for run in self.runs if run.lines]
         counted = [run for run in readable if run.counted] or readable
         found = [dict(run.points(measure)) for run in counted]
-        common = set.union(*map(set, found)) if found else set()
+        reached = {i for values in found for i in values}
         for run, values in zip(counted, found, strict=True):
             if run.record.status == "diverged":
                 end = max(values, default=0)
-                values |= dict.fromkeys((i for i in common if i > end), math.inf)
-        common = set.intersection(*map(set, found)) if found else set()
-        medians = {i: statistics.median(math.inf if math.isnan(v[i]) else v[i] for v in found) for i in sorted(common)}
+                values |= dict.fromkeys((i for i in reached if i > end), math.inf)
+        common = sorted(i for i in reached if all(i in values for values in found))
+        medians = {i: statistics.median(math.inf if math.isnan(v[i]) else v[i] for v in found) for i in common}
         return [(i, value if math.isfinite(value) else math.nan) for i, value in medians.items()]
 
     def epochs(self, iteration: int) -> float:
@@ -207,26 +208,24 @@ def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryL
     for compared in comparison.cells:
         recipe = comparison.table.recipe_in(profile, compared.cell.recipe)
         for net in compared.nets:
-            counted = {run.seed for run in net.counted}
-            runs = tuple(_run_curves(net.shown, counted, read)) if net.shown else ()
-            if net.shown and runs:
-                conditions = net.shown.conditions
-                is_drawn = (
-                    compared.cell.column.metric == "top1" and net.median is not None and math.isfinite(net.median)
-                )
-                reported = net.median if is_drawn else None
+            if net.shown and net.shown.records:
+                counted = {run.seed for run in net.counted}
+                runs = tuple(_run_curve(record, record.seed in counted, read) for record in net.shown.records)
                 drops = tuple(recipe.drops.at)
-                yield Curve(compared.cell, net.setting.label, conditions, runs, recipe.iterations, drops, reported)
+                is_drawn = (
+                    net.median is not None and math.isfinite(net.median) and compared.cell.column.metric == "top1"
+                )
+                yield Curve(
+                    *(compared.cell, net.setting.label, net.shown.conditions, runs, recipe.iterations, drops),
+                    reported=net.median if is_drawn else None,
+                )
 
 
-def _run_curves(
-    group: Group, counted: Container[int], read: Callable[[Record], Sequence[HistoryLine]]
-) -> Iterator[RunCurve]:
-    for record in group.records:
-        try:
-            yield RunCurve(record, tuple(read(record)), record.seed in counted)
-        except PaperbenchError as error:
-            yield RunCurve(record, (), record.seed in counted, str(error))
+def _run_curve(record: Record, counted: bool, read: Callable[[Record], Sequence[HistoryLine]]) -> RunCurve:
+    try:
+        return RunCurve(record, tuple(read(record)), counted)
+    except PaperbenchError as error:
+        return RunCurve(record, (), counted, str(error))
 
 
 def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str | None = None) -> list[str]:
@@ -261,7 +260,10 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
         by_cell = {curve.cell.id: curve for curve in curves if not curve.setting}
         wanted = [(p.title, [by_cell[cell] for cell in p.cells if cell in by_cell]) for p in figure.panels]
     elif experiment.panels == "rows":
-        wanted = [(_title(row), [c for c in curves if c.cell.row.id == row.id]) for row in experiment.rows]
+        wanted = [
+            (", ".join([row.title, *row.labels.values()]), [c for c in curves if c.cell.row.id == row.id])
+            for row in experiment.rows  # labels tell apart rows on CIFAR-10 and CIFAR-100
+        ]
     else:
         alone = comparison.table.source.table if len(experiment.columns) == 1 else ""
         wanted = [
@@ -271,23 +273,16 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     panels = [
         _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment) for title, found in wanted if found
     ]
-    shown: list[set[str]] = []
-    kept = []
-    for panel in panels:  # Table 5 has columns for two errors of the same runs
-        runs = {run.record.run for curve in panel.curves for run in curve.runs}
-        if runs not in shown:
-            kept.append(panel)
-        shown.append(runs)
-    return kept
+    return _distinct(panels, lambda panel: panel.curves)  # Table 5 has columns for two errors of the same runs
 
 
 def _panel(title: str, curves: Sequence[Curve], experiment: Experiment) -> CurvePanel:
-    curves = tuple(_distinct(curves))
+    curves = _distinct(curves, lambda curve: [curve])
     rows = {curve.cell.row.id for curve in curves}
     by_column = len(rows) == 1 and (len(curves) > 1 or experiment.panels == "rows")
     titles = [curve.cell.column.title if by_column else _row_label(curve, experiment) for curve in curves]
     labels = [t if titles.count(t) == 1 else f"{t} ({c.name})" for t, c in zip(titles, curves, strict=True)]
-    return CurvePanel(title, curves, labels)
+    return CurvePanel(title, tuple(curves), labels)
 
 
 def _row_label(curve: Curve, experiment: Experiment) -> str:
@@ -308,11 +303,6 @@ def _training(row: Row) -> tuple[object, ...]:
     return row.cells, row.recipe
 
 
-def _title(row: Row) -> str:
-    """The row's title with its labels, which tell apart rows on CIFAR-10 and CIFAR-100."""
-    return ", ".join([row.title, *row.labels.values()])
-
-
 def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
     """Return " at depth N" where these nets have another depth than the paper's."""
     profile = comparison.table.profiles.named(comparison.profile)
@@ -320,11 +310,9 @@ def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
     return f" at depth {listing([str(depth) for depth in sorted(depths)])}" if profile.depth else ""
 
 
-def _distinct(curves: Sequence[Curve]) -> Iterator[Curve]:
-    """Yield the first curve of each training."""
-    seen = set()
-    for curve in curves:
-        runs = frozenset(run.record.run for run in curve.runs)
-        if runs not in seen:
-            yield curve
-        seen.add(runs)
+def _distinct(items: Iterable[T], curves: Callable[[T], Sequence[Curve]]) -> list[T]:
+    """Return the first item with the curves of some runs, for each set of runs."""
+    found: dict[frozenset[str], T] = {}
+    for item in items:
+        found.setdefault(frozenset(run.record.run for curve in curves(item) for run in curve.runs), item)
+    return list(found.values())
