@@ -193,7 +193,7 @@ def test_reported_errors_are_marked_and_told(chart: Any) -> None:
     )
     assert mark[0] == pytest.approx(frame[0] + frame[2])
     assert (frame[1] + frame[3] - mark[1]) / frame[3] == pytest.approx(6.58 / 60, rel=0.01)  # of an axis to 60 %
-    assert "3 runs, reported 6.58 %" in chart.locator(".legend").text_content()
+    assert "3 runs, reported 6.58\u00a0%" in chart.locator(".legend").text_content()
 
 
 def test_what_is_cut_off_is_said(chart: Any, curves: tuple[Curve, ...]) -> None:

@@ -120,7 +120,7 @@
     const cut = make("p", {class: "note"});
     const isMixed = new Set(drawn.map((curve) => curve.conditions)).size > 1;
     if (!isMixed) key.append(make("span", {}, drawn[0].conditions));
-    const note = (curve) => curve.state + (curve.reported === null ? "" : `, reported ${curve.reported.toFixed(2)} %`) + (isMixed ? `, ${curve.conditions}` : "");
+    const note = (curve) => curve.state + (curve.reported === null ? "" : `, reported ${curve.reported.toFixed(2)}\u00a0%`) + (isMixed ? `, ${curve.conditions}` : "");
     const rows = drawn.map((curve) => {
       const box = make("input", {type: "checkbox"}), cells = [make("td", {}), make("td", {})];
       box.checked = true;
