@@ -513,8 +513,8 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
         of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
         yield (
             f"On other test images errors would vary: the binomial standard error on {images:,} is "
-            f"{', '.join(dict.fromkeys(of_each))}. No verdict includes it, as our errors and the published ones are over "
-            "the same images."
+            f"{', '.join(dict.fromkeys(of_each))}. No verdict includes it, as our errors and the published ones are "
+            "over the same images."
         )
 
 
