@@ -193,7 +193,7 @@
       const view = state.view ?? full;
       grid = [...new Set(shown().flatMap((curve) => [...curve.loss.x, ...curve.error.x].map((x) => x * scaleOf(curve))))].sort((a, b) => a - b);
       const [lossLow, lossHigh] = lossAxis(), [errorLow, errorHigh] = errorAxis();
-      const beyond = [["training losses", lossHigh, rangeOf("loss", view)[1], ""], ["test errors", errorHigh, rangeOf("error", view)[1], " %"]];
+      const beyond = [["training losses", lossHigh, rangeOf("loss", view)[1], ""], ["test errors", errorHigh, Math.max(rangeOf("error", view)[1], ...shown().map((curve) => curve.reported ?? 0)), " %"]];
       cut.textContent = beyond.filter(([, limit, high]) => high > limit).map(([name, , high, unit]) => `Cut off above: ${name} up to ${short(high)}${unit}.`).join(" ");
       xOf = (x) => left + ((x - view[0]) / (view[1] - view[0])) * (right - left);
       atX = (pixel) => view[0] + ((pixel - left) / (right - left)) * (view[1] - view[0]);
