@@ -147,12 +147,12 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     for run in curve.runs:
         if run.record.status != "finished":
             _mark_end(axes, run, measure, unit, colour)
-    its_x, its_y = _line(curve.median(measure), unit)
+    xs, ys = _line(curve.median(measure), unit)
     markers: dict[str, Any] = {}
-    if measure == "test_error" and its_x:
-        step = max(1, len(its_x) // N_MARKERS)
+    if measure == "test_error" and xs:
+        step = max(1, len(xs) // N_MARKERS)
         markers = {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
-    axes.plot(its_x, its_y, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
+    axes.plot(xs, ys, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
 
 
 def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:
