@@ -69,7 +69,8 @@ def execute(args: argparse.Namespace) -> int:
         _write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(args, form, net_drawing(net)))
         return 0
     root = find_spec_root(args.tables)
-    tables = {one: load_table(one, root) for one in table_ids(root)}
+    ids = table_ids(root)
+    tables = {one: load_table(one, root) for one in ([args.what] if args.what in ids else ids)}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
     if args.what not in tables | figures:
         raise PaperbenchError(f"There is no {args.what!r} to draw. {nearest(args.what, [*tables, *figures, *NETS])}")

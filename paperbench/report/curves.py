@@ -22,8 +22,8 @@ T = TypeVar("T")
 CurveMeasure = Literal["train_loss", "train_error", "test_loss", "test_error"]
 XAxis = Literal["iterations", "epochs"]
 
-MAX_LOSS = 10.0
-"""The training loss above which nothing is shown: diverging nets reach 1e30."""
+MIN_LOSS, MAX_LOSS = 1e-6, 10.0
+"""The training losses beyond which nothing is shown: diverging nets reach 1e30, and a stray 1e-300 is no curve."""
 ERROR_LIMITS = (20.0, 40.0, 60.0, 80.0, 100.0)
 
 
@@ -164,7 +164,7 @@ class CurvePanel:
     @property
     def loss_limits(self) -> tuple[float, float]:
         """The lowest and the highest training loss to show: at least one decade, and no explosion."""
-        values = [v for c in self.curves for run in c.runs for _, v in run.points("train_loss") if v > 0]
+        values = [v for c in self.curves for run in c.runs for _, v in run.points("train_loss") if v >= MIN_LOSS]
         low, high = min(values, default=0.01), min(max(values, default=1.0), MAX_LOSS)
         return min(low, high / 10), high
 

@@ -22,7 +22,9 @@ def test_settings_change_the_net_that_is_drawn(run: Run) -> None:
     assert run("plot", "preact_resnet110", *options) == (0, diagram(net) + "\n", "")
 
 
-@pytest.mark.parametrize(("form", "magic"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
+@pytest.mark.parametrize(
+    ("form", "magic"), [("svg", b"<svg"), ("pdf", b"%PDF"), pytest.param("png", b"\x89PNG", marks=pytest.mark.full)]
+)
 def test_a_net_is_drawn_as_a_picture(run: Run, form: str, magic: bytes) -> None:
     assert run("plot", "preact_resnet20", "--format", form) == (0, f"Wrote preact_resnet20.{form}.\n", "")
     assert Path(f"preact_resnet20.{form}").read_bytes().startswith(magic)

@@ -105,6 +105,9 @@ def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTa
     exploding = replace(panel.curves[0], runs=(replace(run, lines=tuple(bad)),))
     worse = replace(panel, curves=(exploding, panel.curves[1]))
     assert (worse.max_error, worse.loss_limits[1]) == (60.0, 10.0)
+    tiny = replace(run, lines=(replace(run.lines[0], train_loss=1e-300), *run.lines[1:]))
+    stray = replace(panel, curves=(replace(panel.curves[0], runs=(tiny,)),))
+    assert stray.loss_limits[0] == min(line.train_loss for line in run.lines[1:])
 
 
 def test_only_runs_that_the_verdict_counts_make_the_median(table2: Table, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_every_text_and_line_is_inside_the_picture(judged: paperbench.JudgedTabl
     assert left.x1 <= right.x0  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("form", ["svg", "pdf", "png"])
+@pytest.mark.parametrize("form", ["svg", *(pytest.param(form, marks=pytest.mark.full) for form in ("pdf", "png"))])
 def test_pictures_are_the_same_bytes_each_time(judged: paperbench.JudgedTable, form: figures.PictureFormat) -> None:
     first, second = (to_bytes(draw_curves(judged.panels("fig6")), form) for _ in range(2))
     assert first == second
