@@ -250,7 +250,7 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     if figure:
         by_cell = {curve.cell.id: curve for curve in curves if not curve.setting}
         wanted = [(p.title, [by_cell[cell] for cell in p.cells if cell in by_cell]) for p in figure.panels]
-    elif experiment.panels == "rows":
+    elif experiment.panel_per == "row":
         wanted = [
             (", ".join([row.title, *row.labels.values()]), [c for c in curves if c.cell.row.id == row.id])
             for row in experiment.rows  # labels tell apart rows on CIFAR-10 and CIFAR-100
@@ -262,7 +262,7 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             for column in experiment.columns
         ]
     panels = [
-        _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment.panels == "rows")
+        _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment.panel_per == "row")
         for title, found in wanted
         if found
     ]
