@@ -65,8 +65,9 @@ def execute(args: argparse.Namespace) -> int:
 
     form = _format(args)
     if args.what.partition(".")[0] in NETS:
+        _refuse_curve_options(args, form)
         net = _net(args)
-        _write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(args, form, net_drawing(net)))
+        _write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(form, net_drawing(net)))
         return 0
     root = find_spec_root(args.tables)
     ids = table_ids(root)
@@ -79,7 +80,8 @@ def execute(args: argparse.Namespace) -> int:
     table, figure = figures.get(args.what) or (tables[args.what], None)
     units = units_drawing(figure.units) if figure and figure.units else None
     if figure and units and not figure.panels:
-        _write(args, form, _drawn(args, form, units))
+        _refuse_curve_options(args, form)
+        _write(args, form, _drawn(form, units))
     else:
         _plot_curves(args, form, table, figure, units)
     return 0
@@ -126,13 +128,17 @@ def _plot_curves(
         print(f"paperbench: {others}", file=sys.stderr)
 
 
-def _drawn(args: argparse.Namespace, form: str, drawing: Drawing) -> bytes:
+def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:
+    for option, value in (("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds), ("csv", form == "csv")):
+        if value:
+            raise PaperbenchError(f"{option} is for training curves, and {args.what} has none. Leave it out.")
+
+
+def _drawn(form: str, drawing: Drawing) -> bytes:
     """Return a drawing of units as a file's contents; as text, in words."""
     from paperbench.report.drawing import as_svg, figure
     from paperbench.report.grid import paragraph
 
-    if form == "csv":
-        raise PaperbenchError(f"{args.what} has no training curves, so no csv. Choose svg, pdf, png or text.")
     if form == "text":
         return "".join(f"{paragraph(line)}\n" for line in (drawing.title, *drawing.description.splitlines())).encode()
     if form == "svg":
@@ -177,9 +183,6 @@ def _net(args: argparse.Namespace) -> Net:
     """Return the net that is named, with its settings."""
     from paperbench.catalogue import resolve
 
-    for option, value in (("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds)):
-        if value:
-            raise PaperbenchError(f"{option} is for training curves, and {args.what} is a net. Leave it out.")
     arguments = dict(map(_setting, args.settings))
     if len(arguments) < len(args.settings):
         raise PaperbenchError("--set sets an argument twice. Set it once.")

@@ -259,7 +259,7 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     if figure:
         by_cell = {curve.cell.id: curve for curve in curves if not curve.setting}
         wanted = [(p.title, [by_cell[cell] for cell in p.cells if cell in by_cell]) for p in figure.panels]
-    elif experiment.panels == "rows":
+    elif experiment.panel_per == "row":
         wanted = [
             (", ".join([row.title, *row.labels.values()]), [c for c in curves if c.cell.row.id == row.id])
             for row in experiment.rows  # labels tell apart rows on CIFAR-10 and CIFAR-100
@@ -279,7 +279,7 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
 def _panel(title: str, curves: Sequence[Curve], experiment: Experiment) -> CurvePanel:
     curves = _distinct(curves, lambda curve: [curve])
     rows = {curve.cell.row.id for curve in curves}
-    by_column = len(rows) == 1 and (len(curves) > 1 or experiment.panels == "rows")
+    by_column = len(rows) == 1 and (len(curves) > 1 or experiment.panel_per == "row")
     titles = [curve.cell.column.title if by_column else _row_label(curve, experiment) for curve in curves]
     labels = [t if titles.count(t) == 1 else f"{t} ({c.name})" for t, c in zip(titles, curves, strict=True)]
     return CurvePanel(title, tuple(curves), labels)

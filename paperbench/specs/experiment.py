@@ -204,7 +204,7 @@ class Experiment:
         labels: Headings of the paper's further columns, with their position relative to the results.
         precision: Default precision of the runs; None means the device's default.
         figures: The paper's figures of these nets.
-        panels: Whether the curves of a column or those of a row are compared in one panel.
+        panel_per: Whether the curves of a column or those of a row are drawn into one panel.
     """
 
     schema: Literal[1]
@@ -218,7 +218,7 @@ class Experiment:
     labels: Mapping[Line, Literal["before", "after"]] = field(default_factory=dict)
     precision: Precision | None = None
     figures: tuple[Figure, ...] = ()
-    panels: Literal["columns", "rows"] = "columns"
+    panel_per: Literal["column", "row"] = "column"
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())

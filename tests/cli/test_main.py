@@ -106,7 +106,7 @@ def test_help_groups_the_commands_and_is_printed_without_arguments(run: Run) -> 
         "Inspect:",
         "Train:",
         "Compare:",
-        "See:",
+        "Present:",
         "Utilities:",
     ]
 

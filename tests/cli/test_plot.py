@@ -194,8 +194,11 @@ def test_a_figure_of_units_needs_no_runs(run: Run, form: str) -> None:
         assert text.startswith(MAGIC[form].decode("latin-1"))
 
 
-def test_units_have_no_csv(run: Run) -> None:
-    assert "has no training curves" in run("plot", "fig4", "--format", "csv")[2]
+@pytest.mark.parametrize("option", [("--format", "csv"), ("--x", "epochs"), ("--cells", "a"), ("--seeds", "3")])
+def test_options_of_curves_are_refused_for_units(run: Run, option: tuple[str, ...]) -> None:
+    code, _, err = run("plot", "fig4", *option)
+    assert code == 2
+    assert "is for training curves, and fig4 has none." in err
 
 
 def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ def test_rows_of_one_title_are_told_apart_by_their_labels(tables: dict[str, Tabl
     ]
 
 
+def test_a_training_is_drawn_once_for_two_rows_and_two_errors(tables: dict[str, Table], tmp_path: Path) -> None:
+    make_store(tmp_path, [record(tables["table5"], "original_resnet152/top1", None, iteration=10_000)])
+    judged = paperbench.load_table("table5").compare(tmp_path)
+    assert len(judged.curves()) == 4
+    (panel,) = judged.panels()
+    assert len(panel.curves) == 1
+
+
 def test_state_counts_runs_that_ended_diverged_and_did_not(table2: Table, tmp_path: Path) -> None:
     cells = {
         "original/resnet110": [6.5, inf, None, None],
