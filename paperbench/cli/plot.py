@@ -136,7 +136,8 @@ def _drawn(args: argparse.Namespace, form: str, drawing: Drawing) -> bytes:
     if form == "text":
         return "".join(f"{paragraph(line)}\n" for line in (drawing.title, *drawing.description.splitlines())).encode()
     if form == "svg":
-        return as_svg(drawing).encode()
+        # Black on white, as matplotlib's, on pages of any colour.
+        return as_svg(drawing).replace("<svg ", '<svg style="background:#fff" ', 1).encode()
     picture: bytes = _figures().to_bytes(figure(drawing), form)
     return picture
 
