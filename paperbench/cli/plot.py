@@ -175,7 +175,7 @@ def _figures() -> ModuleType:
     try:
         from paperbench.report import figures
     except ImportError as error:
-        raise PaperbenchError("Pictures need matplotlib: `pip install 'paperbench-resnets[plots]'`.") from error
+        raise PaperbenchError("Pictures need matplotlib: `pip install matplotlib`.") from error
     return figures
 
 

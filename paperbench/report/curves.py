@@ -311,8 +311,10 @@ def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
 
 
 def _distinct(items: Iterable[T], curves: Callable[[T], Sequence[Curve]]) -> list[T]:
-    """Return the first item with the curves of some runs, for each set of runs."""
+    """Return the items with the curves of runs that those before them do not have all."""
     found: dict[frozenset[str], T] = {}
     for item in items:
-        found.setdefault(frozenset(run.record.run for curve in curves(item) for run in curve.runs), item)
+        runs = frozenset(run.record.run for curve in curves(item) for run in curve.runs)
+        if not any(runs <= before for before in found):
+            found[runs] = item
     return list(found.values())

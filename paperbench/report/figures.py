@@ -66,7 +66,7 @@ def draw_curves(
     width = left + COLUMN if columns == 1 else PAGE
     texts = [*notes, _key(panels)]
     notes = [line for text in texts for line in textwrap.wrap(one_line(text)[:500], round(20 * (width - left)))]
-    heights = [2.3 + 0.15 * max(len(panel.curves) for panel in row) for row in rows]
+    heights = [2.15 + 0.15 * max(map(_lines_beside, row)) for row in rows]
     with style.context([STYLE], after_reset=True):
         figure = Figure((width, sum(heights) + 0.13 * len(notes)))
         figure.set_layout_engine("constrained", rect=(left / width, 0, 1 - left / width, 1))
@@ -115,11 +115,21 @@ def _values(panel: CurvePanel, measure: CurveMeasure) -> Iterator[float]:
     return (value for curve in panel.curves for run in curve.runs for _, value in run.points(measure))
 
 
+def _wrapped(text: str) -> str:
+    """Break a title or a name in the legend so that it fits a column."""
+    return textwrap.fill(one_line(text)[:200], 48)
+
+
+def _lines_beside(panel: CurvePanel) -> int:
+    """Return the number of lines of text above and below a panel."""
+    return sum(_wrapped(text).count("\n") + 1 for text in (panel.title, *panel.legend))
+
+
 def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
     errors = axes.twinx()
     low, high = panel.loss_limits
     last = panel.extent(x)
-    axes.set(title=one_line(panel.title), xlim=(0, last), yscale="log", ylim=(low / 1.2, high * 1.2))
+    axes.set(title=_wrapped(panel.title), xlim=(0, last), yscale="log", ylim=(low / 1.2, high * 1.2))
     is_long = x == "iterations" and last >= 20_000
     axes.set(ylabel="training loss (dashed)", xlabel=f"{x} (\N{MULTIPLICATION SIGN}10⁴)" if is_long else x)
     axes.xaxis.set_major_locator(MaxNLocator(7 if is_long else 5))
@@ -140,7 +150,7 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
             (mark,) = errors.plot(end, curve.reported, "<", clip_on=False, zorder=5, gid=f"reported of {curve.name}")
             mark.set(markerfacecolor="white", markeredgecolor=COLOURS[number], markersize=4)
     handles = [Line2D([], [], color=COLOURS[number], marker=MARKERS[number]) for number, _ in enumerate(panel.curves)]
-    legend = axes.legend(handles, map(one_line, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
+    legend = axes.legend(handles, map(_wrapped, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
     legend.set(frame_on=False)
 
 

@@ -81,7 +81,7 @@ def _frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.
     try:
         import pandas
     except ImportError as error:
-        raise PaperbenchError("Data frames need pandas: `pip install 'paperbench-resnets[frames]'`.") from error
+        raise PaperbenchError("Data frames need pandas: `pip install pandas`.") from error
     found = list(rows)
     series = {}
     for column in columns:

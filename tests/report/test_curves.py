@@ -103,6 +103,15 @@ def test_a_training_is_drawn_once_for_two_rows_and_two_errors(tables: dict[str, 
     assert len(panel.curves) == 1
 
 
+def test_a_panel_without_further_runs_is_left_out(tables: dict[str, Table], tmp_path: Path) -> None:
+    table5 = tables["table5"]
+    top1 = {cell.row.id for cell in table5.all_cells} - {c.row.id for c in table5.all_cells if c.column.id == "top5"}
+    rows = ("preact_resnet152", min(top1))
+    make_store(tmp_path, [record(table5, f"{row}/top1", 21.0) for row in rows])
+    (panel,) = paperbench.load_table("table5").compare(tmp_path).panels()
+    assert (panel.title, len(panel.curves)) == ("top-1", 2)
+
+
 def test_state_counts_runs_that_ended_diverged_and_did_not(table2: Table, tmp_path: Path) -> None:
     cells = {
         "original/resnet110": [6.5, inf, None, None],

@@ -62,7 +62,8 @@ def lines(axes: Axes, gid: str) -> list[Line2D]:
 
 
 def texts(figure: Figure) -> str:
-    legends = [text.get_text() for axes in figure.axes if (box := axes.get_legend()) for text in box.get_texts()]
+    wrapped = [text.get_text() for axes in figure.axes if (box := axes.get_legend()) for text in box.get_texts()]
+    legends = [text.replace("\n", " ") for text in wrapped]
     return "\n".join([*legends, *(axes.get_title() for axes in figure.axes), figure.get_supxlabel()])
 
 
@@ -162,8 +163,10 @@ def test_curves_differ_in_grey(judged: paperbench.JudgedTable) -> None:
     assert min(np.diff(luminance)) > 0.05
 
 
-def test_every_text_and_line_is_inside_the_picture(judged: paperbench.JudgedTable) -> None:
-    figure = draw_curves(judged.panels(), ["A note " * 30])
+@pytest.mark.parametrize("longer", ["", " of a table with long names" * 5])
+def test_every_text_and_line_is_inside_the_picture(judged: paperbench.JudgedTable, longer: str) -> None:
+    panels = [replace(p, title=p.title + longer, labels=[one + longer for one in p.labels]) for p in judged.panels()]
+    figure = draw_curves(panels, ["A note " * 30])
     to_bytes(figure, "png")
     box, page = figure.get_tightbbox(), figure.get_size_inches()
     assert box.x0 >= 0
