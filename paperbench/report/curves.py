@@ -89,7 +89,7 @@ class Curve:
         ended = len(self.runs) - counts["partial"]
         parts = [count(ended, "run")] if ended else []
         counted = sum(run.counted for run in self.runs)
-        if ended and counted < ended:
+        if counted < ended:
             parts.append(f"{counted} counted")
         if counts["diverged"]:
             parts.append(f"{counts['diverged']} diverged" if ended > 1 else f"diverged at {self._farthest('diverged')}")
@@ -109,8 +109,7 @@ class Curve:
         A diverged run counts as infinitely bad from its end on; where it makes the median infinite, that is NaN. Before
         any run counts, it is the median of all, as far as all have come.
         """
-        readable = [run for run in self.runs if run.lines]
-        counted = [run for run in readable if run.counted] or readable
+        counted = [run for run in [run for run in self.runs if run.counted] or self.runs if run.lines]
         found = [dict(run.points(measure)) for run in counted]
         common = set.union(*map(set, found)) if found else set()
         for run, values in zip(counted, found, strict=True):
@@ -252,8 +251,7 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     """Return the panels of a figure of the paper, or of the whole table; those without curves are left out."""
     experiment = comparison.table.experiment
     if figure:
-        by_cell = {curve.cell.id: curve for curve in curves if not curve.setting}
-        wanted = [(p.title, [by_cell[cell] for cell in p.cells if cell in by_cell]) for p in figure.panels]
+        wanted = [(p.title, [c for cell in p.cells for c in curves if c.cell.id == cell]) for p in figure.panels]
     elif experiment.panels == "rows":
         wanted = [(_title(row), [c for c in curves if c.cell.row.id == row.id]) for row in experiment.rows]
     else:
