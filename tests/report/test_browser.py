@@ -298,3 +298,12 @@ def test_the_drawn_page_is_valid(open_page: Callable[..., Any], file: Path) -> N
     page = open_page(file)
     drawn(page)
     html5lib.HTMLParser(strict=True).parse(page.content())
+
+
+def test_a_net_whose_runs_all_diverged_has_no_values_at_the_end(
+    open_page: Callable[..., Any], table2: Table, tmp_path: Path
+) -> None:
+    lost = records(table2, "bn_after_addition/resnet110", (inf, inf), iteration=20_000)
+    make_store(tmp_path, [record(table2, "original/resnet110", 6.5), *lost])
+    chart = drawn(open_page(make_page("table2", results=tmp_path).write(tmp_path / "page")))
+    assert readout(chart)[1][1] == ["diverged", "diverged"]
