@@ -194,7 +194,7 @@ class JudgedTable:
         return self.render("table")
 
     def __repr__(self) -> str:
-        return repr(self.comparison)
+        return repr(self.document)
 
     def _repr_markdown_(self) -> str:
         left_out = [escape_markdown(f"Left out: {complaint}") for complaint in self.left_out]
@@ -408,34 +408,6 @@ class Page:
         return f"<page of {', '.join(map(' '.join, self.tables))}: {len(self.html):,} characters>"
 
 
-def _judged(
-    table: PublishedTable,
-    read: _Results,
-    profiles: Sequence[str],
-    cells: str | Sequence[str],
-    seeds: int | None,
-    noise: Rule,
-    is_named: bool,
-) -> Iterator[tuple[PublishedTable, JudgedTable]]:
-    """Judge a table in each profile that is on the page."""
-    known = table.table.profiles
-    for profile in profiles:
-        known.named(profile)
-    try:
-        chosen = table.table.cells(cells, on_request=True)
-    except PaperbenchError:
-        if is_named:
-            raise
-        return
-    present = {record.spec.profile for record in read.records} | ({"paper"} if read.externals else set())
-    wanted = [one for one in known.profiles if one in (profiles or present)]
-    judged = [table._judge(read, chosen, one, seeds, noise) for one in wanted]
-    shown = [one for one in judged if one.report.has_runs or (is_named and profiles)]
-    if not shown and is_named:
-        shown = [table._judge(read, chosen, "paper", seeds, noise)]
-    yield from ((table, one) for one in shown)
-
-
 def make_page(
     *tables: str,
     results: str | PathLike[str] = "results",
@@ -459,33 +431,48 @@ def make_page(
     from paperbench.report.page import Part, render
 
     directory = find_spec_root(Path(root) if root is not None else None)
-    published = [load_table(one, directory) for one in dict.fromkeys(tables) or table_ids(directory)]
     read = _Results.read(Path(results), "paperbench run table2")
-    judged = [one for table in published for one in _judged(table, read, profiles, cells, seeds, noise, bool(tables))]
-    if not judged:
+    present = {record.spec.profile for record in read.records} | {"paper"}
+    shown: list[tuple[PublishedTable, JudgedTable]] = []
+    for table in [load_table(one, directory) for one in dict.fromkeys(tables) or table_ids(directory)]:
+        for profile in profiles:
+            table.table.profiles.named(profile)
+        try:
+            chosen = table.table.cells(cells, on_request=True)
+        except PaperbenchError:
+            if tables:
+                raise
+            continue
+        wanted = [one for one in table.table.profiles.profiles if one in (profiles or present)]
+        judged = [table._judge(read, chosen, one, seeds, noise) for one in wanted]
+        with_runs = [one for one in judged if one.report.has_runs]
+        if tables:
+            with_runs = judged if profiles else with_runs or judged[:1]
+        shown += ((table, one) for one in with_runs)
+    if not shown:
         what = f"profile {' or '.join(profiles)}" if profiles else "any table"
         unread = f" ({count(len(read.complaints), 'file')} cannot be used: see `verify`)" if read.complaints else ""
         raise PaperbenchError(
             f"{results} has no runs of {what}{unread}. Name a table to see it without runs, or train some: `paperbench "
             "run table2 --profile smoke`."
         )
-    patterns = [cells] if isinstance(cells, str) else cells
 
     def local(text: str) -> str:
         return without_paths(text.replace(str(results), "results"))
 
-    def commands(one: JudgedTable, table: PublishedTable) -> Iterator[tuple[str, str]]:
+    def part(table: PublishedTable, one: JudgedTable) -> Part:
+        patterns = [cells] if isinstance(cells, str) else cells
         what = (table, patterns, one.comparison.profile, one.comparison.planned)
-        yield local(_command("run", *what)), "trains what is missing"
-        yield local(_command("compare", *what, noise=noise)), "judges it"
-        yield "paperbench verify --rerun 1", "checks all files, and retrains the start of a run"
+        commands = [
+            (local(_command("run", *what)), "trains what is missing"),
+            (local(_command("compare", *what, noise=noise)), "judges it"),
+            ("paperbench verify --rerun 1", "checks all files, and retrains the start of a run"),
+        ]
+        return Part(one.report, one.panels(), [local(text) for text in one.left_out], commands)
 
-    parts = [
-        Part(one.report, one.panels(), [local(text) for text in one.left_out], list(commands(one, table)))
-        for table, one in judged
-    ]
-    left_out = dict.fromkeys(text for _, one in judged for text in one.left_out)
-    return Page(render(parts), tuple((table.id, one.comparison.profile) for table, one in judged), tuple(left_out))
+    html = render([part(*one) for one in shown])
+    left_out = dict.fromkeys(text for _, one in shown for text in one.left_out)
+    return Page(html, tuple((table.id, one.comparison.profile) for table, one in shown), tuple(left_out))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
     "Train": {"plan": plan, "run": run},
     "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate},
-    "See": {"report": report, "plot": plot},
+    "Present": {"report": report, "plot": plot},
     "Utilities": {"doctor": doctor, "bench": bench, "data": data, "schema": schema},
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""

@@ -60,10 +60,7 @@ def execute(args: argparse.Namespace) -> int:
         names = [name for name in NETS if fnmatchcase(name, args.pattern)]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
-    for option, value in (
-        ("--batch-size", args.batch_size),
-        ("--device", args.device),
-    ):
+    for option, value in (("--batch-size", args.batch_size), ("--device", args.device)):
         if value and not args.memory:
             raise PaperbenchError(f"{option} needs --memory. Add --memory, or omit {option}.")
     if args.tables and args.memory:

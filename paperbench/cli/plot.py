@@ -14,7 +14,6 @@ from paperbench.errors import PaperbenchError, nearest
 from paperbench.files import write_named
 
 if TYPE_CHECKING:
-    from paperbench.api import JudgedTable
     from paperbench.catalogue import Net
     from paperbench.report.curves import XAxis
     from paperbench.report.drawing import Drawing
@@ -27,16 +26,24 @@ FORMATS = ("text", "csv", *PICTURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} WHAT [options]"  # argparse puts WHAT last, where `--cells` would take it
     parser.add_argument(
         "what",
         metavar="WHAT",
         help="a table, such as table2; a figure of the paper, fig1 to fig6; or a net, such as preact_resnet164",
     )
-    parser.add_argument("--format", choices=FORMATS, help="default: that of --out's name, else text")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the file to write (default: WHAT.FORMAT; text and csv are printed)"
+        "--format", choices=FORMATS, help="default: the format that --out's name ends with, otherwise text"
     )
-    parser.add_argument("--x", choices=("iterations", "epochs"), help="of curves (default: iterations)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the file to write (default: WHAT.FORMAT; text and csv are printed)",
+    )
+    parser.add_argument(
+        "--x", choices=("iterations", "epochs"), help="horizontal axis of training curves (default: iterations)"
+    )
     add_shared(parser, "--cells", "--profile")
     parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
     parser.add_argument(
@@ -52,44 +59,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.catalogue import NETS
+    from paperbench.report.diagram import diagram
+    from paperbench.report.drawing import net_drawing, units_drawing
     from paperbench.specs.table import find_spec_root, load_table, table_ids
 
+    form = _format(args)
     if args.what.partition(".")[0] in NETS:
-        return _plot_net(args)
+        net = _net(args)
+        _write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(args, form, net_drawing(net)))
+        return 0
     root = find_spec_root(args.tables)
     ids = table_ids(root)
-    if args.what in ids:
-        return _plot_table(args, load_table(args.what, root), None)
-    tables = {one: load_table(one, root) for one in ids}
+    tables = {one: load_table(one, root) for one in ([args.what] if args.what in ids else ids)}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
-    if args.what in figures:
-        return _plot_table(args, *figures[args.what])
-    raise PaperbenchError(f"Nothing to draw is called {args.what!r}. {nearest(args.what, [*tables, *figures, *NETS])}")
+    if args.what not in tables | figures:
+        raise PaperbenchError(f"There is no {args.what!r} to draw. {nearest(args.what, [*tables, *figures, *NETS])}")
+    if args.settings:
+        raise PaperbenchError(f"--set is for nets, and {args.what} is not a net. Leave it out, or name a net.")
+    table, figure = figures.get(args.what) or (tables[args.what], None)
+    units = units_drawing(figure.units) if figure and figure.units else None
+    if figure and units and not figure.panels:
+        _write(args, form, _drawn(args, form, units))
+    else:
+        _plot_curves(args, form, table, figure, units)
+    return 0
 
 
-def _plot_table(args: argparse.Namespace, table: Table, figure: Figure | None) -> int:
+def _plot_curves(
+    args: argparse.Namespace, form: str, table: Table, figure: Figure | None, units: Drawing | None
+) -> None:
     """Draw the curves of a table, or one of its figures."""
     from paperbench.api import load_table
     from paperbench.report import curve_text
     from paperbench.report.csv_format import render_curves
     from paperbench.report.curves import notes_on
-    from paperbench.report.drawing import units_drawing
 
-    if args.settings:
-        raise PaperbenchError(f"--set changes a net, and {args.what} is none. Leave it out, or name a net.")
     x: XAxis = args.x or "iterations"
-    form, args.table, figure_id = _format(args), table.id, figure.id if figure else None
-    units = units_drawing(figure.units) if figure and figure.units else None
-    if figure and units and not figure.panels:
-        return _write_drawing(args, form, units)
+    args.table, figure_id = table.id, figure.id if figure else None
     if figure and not args.cells:
         args.cells = list(dict.fromkeys(cell for panel in figure.panels for cell in panel.cells))
     judged = load_table(table.id, args.tables).compare(
         args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds
     )
+    options = " or ".join(f"--profile {profile}" for profile in judged.other_profiles)
+    others = f"{args.results} has runs of other profiles: {options} shows them." if options else ""
     panels = judged.panels(figure_id)
+    if not panels and others:
+        raise PaperbenchError(f"No run of {args.what} in profile {args.profile}. {others}")
     if not panels:
-        raise PaperbenchError(_nothing_to_draw(args, judged))
+        raise PaperbenchError(f"No run of {args.what} in {args.results} yet. Next: `{command_for('run', args)}`")
     notes = notes_on(panels, judged.comparison, figure_id)
     shown = [curve for panel in panels for curve in panel.curves]
     if form == "text":
@@ -98,31 +116,30 @@ def _plot_table(args: argparse.Namespace, table: Table, figure: Figure | None) -
     elif form == "csv":
         content = render_curves(shown).encode()
     else:
-        figures = _pictures()
+        figures = _figures()
         content = figures.to_bytes(figures.draw_curves(panels, notes, x, units), form)
     _write(args, form, content)
     unreadable = dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem)
     for complaint in (*judged.left_out, *unreadable):
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
-    if judged.other_profiles:
-        print(f"paperbench: {_other_profiles(args, judged)}", file=sys.stderr)
-    return 0
+    if others:
+        print(f"paperbench: {others}", file=sys.stderr)
 
 
-def _write_drawing(args: argparse.Namespace, form: str, drawing: Drawing) -> int:
-    """Write a drawing of units; as text, in words."""
+def _drawn(args: argparse.Namespace, form: str, drawing: Drawing) -> bytes:
+    """Return a drawing of units as a file's contents; as text, in words."""
     from paperbench.report.drawing import as_svg, figure
     from paperbench.report.grid import paragraph
 
     if form == "csv":
-        raise PaperbenchError(f"{args.what} has units and no curves, so it has no csv. Choose svg, pdf, png or text.")
+        raise PaperbenchError(f"{args.what} has no training curves, so no csv. Choose svg, pdf, png or text.")
     if form == "text":
-        lines = (drawing.title, *drawing.description.splitlines())
-        content = "".join(f"{paragraph(line)}\n" for line in lines).encode()
-    else:
-        content = as_svg(drawing).encode() if form == "svg" else _pictures().to_bytes(figure(drawing), form)
-    _write(args, form, content)
-    return 0
+        return "".join(f"{paragraph(line)}\n" for line in (drawing.title, *drawing.description.splitlines())).encode()
+    if form == "svg":
+        # Black on white, as matplotlib's, on pages of any colour.
+        return as_svg(drawing).replace("<svg ", '<svg style="background:#fff" ', 1).encode()
+    picture: bytes = _figures().to_bytes(figure(drawing), form)
+    return picture
 
 
 def _format(args: argparse.Namespace) -> str:
@@ -137,18 +154,18 @@ def _format(args: argparse.Namespace) -> str:
 
 
 def _write(args: argparse.Namespace, form: str, content: bytes) -> None:
-    """Write a file and say where, or print text and csv for which no file is named."""
+    """Write a file and say where; print text and csv if no file is named."""
     if not args.out and form not in PICTURES:
         print(content.decode(), end="")
         return
     path = args.out or Path(f"{args.what}.{form}")
     if not path.parent.is_dir():
-        raise PaperbenchError(f"{path.parent} is no directory. Make it, or choose another file (`--out FILE`).")
+        raise PaperbenchError(f"{path.parent} is not a directory. Make it, or choose another file (`--out FILE`).")
     write_named(path, content, "--out FILE")
     print(f"Wrote {path}.")
 
 
-def _pictures() -> ModuleType:
+def _figures() -> ModuleType:
     try:
         from paperbench.report import figures
     except ImportError as error:
@@ -156,39 +173,17 @@ def _pictures() -> ModuleType:
     return figures
 
 
-def _nothing_to_draw(args: argparse.Namespace, judged: JudgedTable) -> str:
-    if judged.other_profiles:
-        return f"No run of {args.what} in profile {args.profile}. {_other_profiles(args, judged)}"
-    return f"No run of {args.what} in {args.results} yet. Next: `{command_for('run', args)}`"
-
-
-def _other_profiles(args: argparse.Namespace, judged: JudgedTable) -> str:
-    options = " or ".join(f"--profile {profile}" for profile in judged.other_profiles)
-    return f"{args.results} has runs of other profiles: {options} shows them."
-
-
-def _plot_net(args: argparse.Namespace) -> int:
-    """Draw the kinds of units of a net, and the whole net as a strip; as text, the diagram."""
-    from paperbench.report.diagram import diagram
-    from paperbench.report.drawing import net_drawing
+def _net(args: argparse.Namespace) -> Net:
+    """Return the net that is named, with its settings."""
+    from paperbench.catalogue import resolve
 
     for option, value in (("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds)):
         if value:
-            raise PaperbenchError(f"{option} is for curves, and {args.what} is a net. Leave it out.")
-    net, form = _net(args.what, args.settings), _format(args)
-    if form != "text":
-        return _write_drawing(args, form, net_drawing(net))
-    _write(args, form, f"{diagram(net)}\n".encode())
-    return 0
-
-
-def _net(name: str, settings: list[str]) -> Net:
-    from paperbench.catalogue import resolve
-
-    arguments = dict(map(_setting, settings))
-    if len(arguments) < len(settings):
+            raise PaperbenchError(f"{option} is for training curves, and {args.what} is a net. Leave it out.")
+    arguments = dict(map(_setting, args.settings))
+    if len(arguments) < len(args.settings):
         raise PaperbenchError("--set sets an argument twice. Set it once.")
-    return resolve(name, **arguments)
+    return resolve(args.what, **arguments)
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -16,6 +16,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [TABLES ...] --out DIR [options]"
     parser.add_argument(
         "names", nargs="*", metavar="TABLES", help="ids of tables, shown even without runs (default: all with runs)"
     )

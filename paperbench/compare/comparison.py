@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal
 
-from paperbench.compare.claims import ClaimVerdict, Standing, TrainingMean, assess_claim
+from paperbench.compare.claims import ClaimVerdict, TrainingMean, assess_claim
 from paperbench.compare.deviations import Deviation, find_deviations
 from paperbench.compare.evidence import Evidence
 from paperbench.compare.noise import Rule
 from paperbench.compare.statistics import FIRST_ALPHA, holm
-from paperbench.compare.verdicts import CellComparison, Verdict, assess_cell
+from paperbench.compare.verdicts import CellComparison, assess_cell
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
@@ -43,18 +42,6 @@ class Comparison:
     deviations: tuple[Deviation, ...]
     left_out: tuple[str, ...]
 
-    @cached_property
-    def verdicts(self) -> dict[Verdict, int]:
-        """Number of cells with each verdict."""
-        found = Counter(cell.verdict for cell in self.cells)
-        return {verdict: found[verdict] for verdict in get_args(Verdict)}
-
-    @cached_property
-    def standings(self) -> dict[Standing, int]:
-        """Number of claims with each standing."""
-        found = Counter(claim.standing for claim in self.claims)
-        return {standing: found[standing] for standing in get_args(Standing)}
-
     @property
     def tested(self) -> list[CellComparison]:
         """Cells whose verdict rests on a statistical test and not on the number of failed runs."""
@@ -82,15 +69,6 @@ class Comparison:
         if requirement == "reproduced":
             return all(c.verdict == "reproduced" for c in self.cells if c.must_reproduce)
         return not self.differing
-
-    def __repr__(self) -> str:
-        return brief_comparison(self.table.id, self.verdicts, self.standings)
-
-
-def brief_comparison(table: str, verdicts: Mapping[Verdict, int], standings: Mapping[Standing, int]) -> str:
-    """Return the repr of a judged table."""
-    cells, claims = (", ".join(f"{n} {word}" for word, n in found.items() if n) for found in (verdicts, standings))
-    return f"<{table} compared: {cells}{f'; claims: {claims}' if claims else ''}>"
 
 
 def compare(

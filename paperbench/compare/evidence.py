@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
@@ -19,7 +19,6 @@ import numpy as np
 
 from paperbench.compare.failures import is_failure
 from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, prior_from_others, variance_of
-from paperbench.errors import count
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.cell import Cell
@@ -43,19 +42,6 @@ class Run:
     seed: int
     error: float | None
     record: Record | None
-
-    def __repr__(self) -> str:
-        return brief_run(self.seed, self.error, self.record.status if self.record else "diverged")
-
-
-def brief_run(seed: int, error: float | None, status: str) -> str:
-    """Return the repr of a run: its error, else its status."""
-    return f"<seed {seed}: {status if error is None or math.isinf(error) else f'{error:.2f}'}>"
-
-
-def brief_group(runs: Sized, conditions: Conditions) -> str:
-    """Return the repr of runs that may be pooled."""
-    return f"<{count(len(runs), 'run')}: {str(conditions)[:80]}>"
 
 
 def errors_of(runs: Iterable[Run]) -> list[float]:
@@ -106,9 +92,6 @@ class Group:
 
     runs: tuple[Run, ...]
     conditions: Conditions
-
-    def __repr__(self) -> str:
-        return brief_group(self.runs, self.conditions)
 
     @property
     def ended(self) -> list[Run]:

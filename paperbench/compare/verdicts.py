@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,9 +26,7 @@ from paperbench.compare.statistics import (
     difference_interval,
     p_beyond_tolerance,
 )
-from paperbench.errors import count
 from paperbench.specs.cell import Cell
-from paperbench.specs.expected import ExpectedCell
 from paperbench.specs.experiment import Setting
 
 Verdict = Literal["reproduced", "worse", "better", "underpowered", "not comparable", "not run"]
@@ -95,9 +93,6 @@ class NetComparison:
     assessment: Assessment
     planned: int
 
-    def __repr__(self) -> str:
-        return brief_net(str(self.setting.reference), self.assessment.verdict, self.shown.runs if self.shown else ())
-
     @property
     def counted(self) -> tuple[Run, ...]:
         """The runs that count: those of the analysis, else the planned runs that have ended, else all that have."""
@@ -136,10 +131,6 @@ class CellComparison:
     is_reduced: bool
     dataset: str
 
-    def __repr__(self) -> str:
-        ours = self.nets[0].median if len(self.nets) == 1 else self.failures
-        return brief_cell(self.cell.id, self.verdict, ours, self.cell.expected)
-
     @property
     def verdict(self) -> Verdict:
         return self.assessment.verdict
@@ -171,18 +162,6 @@ class CellComparison:
         if self.is_reduced or median is None or self.cell.number is None or len(self.nets) > 1:
             return None
         return round(median - self.cell.number, 9)
-
-
-def brief_net(net: str, verdict: Verdict, runs: Sized) -> str:
-    """Return the repr of a net with its verdict."""
-    return f"<{net[:80]}: {verdict}, {count(len(runs), 'run')}>"
-
-
-def brief_cell(cell: str, verdict: Verdict, ours: float | FailureCount | None, published: ExpectedCell) -> str:
-    """Return the repr of a cell with its verdict: our median, or the failed runs of a sweep, beside the paper's."""
-    texts = [f"{one:.2f}" if isinstance(one, float) else str(one) for one in (ours, published.value)]
-    beside = "published" if ours is None else f"{texts[0].replace('inf', 'diverged')} beside"
-    return f"<{cell}: {verdict}, {beside} {texts[1]}>"
 
 
 def assess_cell(cell: Cell, evidence: Evidence) -> CellComparison:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 from paperbench.compare.comparison import Comparison
-from paperbench.compare.evidence import Conditions, Group
+from paperbench.compare.evidence import Conditions
 from paperbench.errors import PaperbenchError, count, listing
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.record import Record, Status
 from paperbench.specs.cell import Cell
-from paperbench.specs.experiment import Figure, Row
+from paperbench.specs.experiment import Figure
 
+T = TypeVar("T")
 CurveMeasure = Literal["train_loss", "train_error", "test_loss", "test_error"]
 XAxis = Literal["iterations", "epochs"]
 
-MAX_LOSS = 10.0
-"""The training loss above which nothing is shown: diverging nets reach 1e30."""
+MIN_LOSS, MAX_LOSS = 1e-6, 10.0
+"""The training losses beyond which nothing is shown: diverging nets reach 1e30, and a stray 1e-300 is no curve."""
 ERROR_LIMITS = (20.0, 40.0, 60.0, 80.0, 100.0)
 
 
@@ -111,13 +112,13 @@ class Curve:
         """
         counted = [run for run in [run for run in self.runs if run.counted] or self.runs if run.lines]
         found = [dict(run.points(measure)) for run in counted]
-        common = set.union(*map(set, found)) if found else set()
+        reached = {i for values in found for i in values}
         for run, values in zip(counted, found, strict=True):
             if run.record.status == "diverged":
                 end = max(values, default=0)
-                values |= dict.fromkeys((i for i in common if i > end), math.inf)
-        common = set.intersection(*map(set, found)) if found else set()
-        medians = {i: statistics.median(math.inf if math.isnan(v[i]) else v[i] for v in found) for i in sorted(common)}
+                values |= dict.fromkeys((i for i in reached if i > end), math.inf)
+        common = sorted(i for i in reached if all(i in values for values in found))
+        medians = {i: statistics.median(math.inf if math.isnan(v[i]) else v[i] for v in found) for i in common}
         return [(i, value if math.isfinite(value) else math.nan) for i, value in medians.items()]
 
     def epochs(self, iteration: int) -> float:
@@ -162,7 +163,7 @@ class CurvePanel:
     @property
     def loss_limits(self) -> tuple[float, float]:
         """The lowest and the highest training loss to show: at least one decade, and no explosion."""
-        values = [v for c in self.curves for run in c.runs for _, v in run.points("train_loss") if v > 0]
+        values = [v for c in self.curves for run in c.runs for _, v in run.points("train_loss") if v >= MIN_LOSS]
         low, high = min(values, default=0.01), min(max(values, default=1.0), MAX_LOSS)
         return min(low, high / 10), high
 
@@ -203,23 +204,18 @@ def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryL
     for compared in comparison.cells:
         recipe = comparison.table.recipe_in(profile, compared.cell.recipe)
         for net in compared.nets:
-            counted = {run.seed for run in net.counted}
-            runs = tuple(_run_curves(net.shown, counted, read)) if net.shown else ()
-            if net.shown and runs:
-                conditions = net.shown.conditions
-                yield Curve(
-                    compared.cell, net.setting.label, conditions, runs, recipe.iterations, tuple(recipe.drops.at)
-                )
+            if net.shown and net.shown.records:
+                counted = {run.seed for run in net.counted}
+                runs = tuple(_run_curve(record, record.seed in counted, read) for record in net.shown.records)
+                drops = tuple(recipe.drops.at)
+                yield Curve(compared.cell, net.setting.label, net.shown.conditions, runs, recipe.iterations, drops)
 
 
-def _run_curves(
-    group: Group, counted: Container[int], read: Callable[[Record], Sequence[HistoryLine]]
-) -> Iterator[RunCurve]:
-    for record in group.records:
-        try:
-            yield RunCurve(record, tuple(read(record)), record.seed in counted)
-        except PaperbenchError as error:
-            yield RunCurve(record, (), record.seed in counted, str(error))
+def _run_curve(record: Record, counted: bool, read: Callable[[Record], Sequence[HistoryLine]]) -> RunCurve:
+    try:
+        return RunCurve(record, tuple(read(record)), counted)
+    except PaperbenchError as error:
+        return RunCurve(record, (), counted, str(error))
 
 
 def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str | None = None) -> list[str]:
@@ -253,7 +249,10 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     if figure:
         wanted = [(p.title, [c for cell in p.cells for c in curves if c.cell.id == cell]) for p in figure.panels]
     elif experiment.panels == "rows":
-        wanted = [(_title(row), [c for c in curves if c.cell.row.id == row.id]) for row in experiment.rows]
+        wanted = [
+            (", ".join([row.title, *row.labels.values()]), [c for c in curves if c.cell.row.id == row.id])
+            for row in experiment.rows  # labels tell apart rows on CIFAR-10 and CIFAR-100
+        ]
     else:
         alone = comparison.table.source.table if len(experiment.columns) == 1 else ""
         wanted = [
@@ -265,18 +264,11 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
         for title, found in wanted
         if found
     ]
-    shown: list[set[str]] = []
-    kept = []
-    for panel in panels:  # Table 5 has columns for two errors of the same runs
-        runs = {run.record.run for curve in panel.curves for run in curve.runs}
-        if runs not in shown:
-            kept.append(panel)
-        shown.append(runs)
-    return kept
+    return _distinct(panels, lambda panel: panel.curves)  # Table 5 has columns for two errors of the same runs
 
 
 def _panel(title: str, curves: Sequence[Curve], is_of_row: bool) -> CurvePanel:
-    curves = tuple(_distinct(curves))
+    curves = _distinct(curves, lambda curve: [curve])
     cells = [curve.cell for curve in curves]
     by_column = len({cell.row.id for cell in cells}) == 1 and (len(cells) > 1 or is_of_row)
     titles = [cell.column.title if by_column else cell.row.title for cell in cells]
@@ -285,12 +277,7 @@ def _panel(title: str, curves: Sequence[Curve], is_of_row: bool) -> CurvePanel:
         title if counts[title] == 1 else curve.name.replace(f"/{curve.cell.column.id}", "")
         for title, curve in zip(titles, curves, strict=True)
     ]
-    return CurvePanel(title, curves, labels)
-
-
-def _title(row: Row) -> str:
-    """The row's title with its labels, which tell apart rows on CIFAR-10 and CIFAR-100."""
-    return ", ".join([row.title, *row.labels.values()])
+    return CurvePanel(title, tuple(curves), labels)
 
 
 def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
@@ -300,11 +287,9 @@ def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
     return f" at depth {listing([str(depth) for depth in sorted(depths)])}" if profile.depth else ""
 
 
-def _distinct(curves: Sequence[Curve]) -> Iterator[Curve]:
-    """Yield the first curve of each training."""
-    seen = set()
-    for curve in curves:
-        runs = frozenset(run.record.run for run in curve.runs)
-        if runs not in seen:
-            yield curve
-        seen.add(runs)
+def _distinct(items: Iterable[T], curves: Callable[[T], Sequence[Curve]]) -> list[T]:
+    """Return the first item with the curves of some runs, for each set of runs."""
+    found: dict[frozenset[str], T] = {}
+    for item in items:
+        found.setdefault(frozenset(run.record.run for curve in curves(item) for run in curve.runs), item)
+    return list(found.values())

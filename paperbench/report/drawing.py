@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _FONT, _SMALL = 8.0, 7.0
 _BOX_HEIGHT, _ARROW, _RADIUS, _GAP, _THICK = 14.0, 9.0, 5.5, 14.0, 1.6
-_TEXT_WIDTH, _STRIP_HEIGHT = 560.0, 64.0
+_TEXT_WIDTH = 560.0
 _COLOURS = {"BN": "#e69f00", "ReLU": "#009e73"}  # of Okabe and Ito, for the colour-blind
 _WEIGHTS = "#0072b2"
 _BASELINE = 0.35  # of the font size, below the middle of a line
@@ -176,7 +176,7 @@ def net_drawing(net: Net) -> Drawing:
 
 
 class _Path:
-    """A path under construction, which leads down from node to node."""
+    """A path that is being drawn, down from node to node."""
 
     def __init__(self, shapes: list[Shape], points: Sequence[Point], width: float = 0.8) -> None:
         self.shapes, self.points, self.width = shapes, list(points), width
@@ -207,7 +207,7 @@ class _Path:
 
 
 def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
-    """Return equal units in a row, with their borders if there are several.
+    """Return equal units one below the other, with their borders if there are several.
 
     Args:
         is_asymmetric: Draw the borders after each activation of the residual path instead of after each addition.
@@ -242,7 +242,7 @@ def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
 
 
 def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> None:
-    """Draw a unit at the end of the path that leads to it, and afterwards leads away from it."""
+    """Draw a unit at the end of `main`, which then goes on from it."""
     for text in unit.shared:
         main.box(text)
     main.to(0, main.y + 5)
@@ -286,7 +286,8 @@ def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> No
 def _strip(net: Net) -> Drawing:
     """Return a net as a strip: stem, a bar for each unit as high as its feature maps have pixels, and the end."""
     first, size = stem(net), stem(net).output_size(FAMILIES[net.family].size)
-    bar, scale, middle = min(18.0, 440 / sum(net.units)), _STRIP_HEIGHT / size, 22 + _STRIP_HEIGHT / 2
+    bar, scale = min(18.0, 440 / sum(net.units)), 64 / size
+    middle, below = 54.0, 96.0
     begin = [format_conv(first.convolution), *component_names(first.components), *["3x3 max pool, /2"] * first.pools]
     parts: list[tuple[list[str], int, list[Unit]]] = [(begin, size, [])]
     for stage, group in groupby(units(net), key=lambda unit: unit.stage):
@@ -311,10 +312,9 @@ def _strip(net: Net) -> Drawing:
             resizes = unit.stride > 1 or unit.in_channels != unit.out_channels
             marks = compress((True, False), (resizes, unit.shortcut_reads == "activated"))
             shapes += [Circle(centre, top - 5 - 7 * k, 2.2, filled=filled) for k, filled in enumerate(marks)]
-        captions = (x + width / 2, middle + _STRIP_HEIGHT / 2 + 10)
-        shapes += [Text(captions[0], captions[1] + 10 * k, line, _SMALL) for k, line in enumerate(caption)]
+        shapes += [Text(x + width / 2, below + 10 * k, line, _SMALL) for k, line in enumerate(caption)]
         end, x = left + bars + 1, x + width + _GAP
-    y = middle + _STRIP_HEIGHT / 2 + 10 * max(len(caption) for caption, _, _ in parts) + 14
+    y = below + 10 * max(len(caption) for caption, _, _ in parts) + 4
     for filled, text, left in ((True, "changes dimensions", 4), (False, "its pre-activation feeds both paths", 120)):
         if any(isinstance(shape, Circle) and shape.filled == filled for shape in shapes):
             shapes += [Circle(left, y, 2.2, filled=filled), Text(left + 6, y, text, _SMALL, "start")]

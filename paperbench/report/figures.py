@@ -142,25 +142,17 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     colour, dashes = COLOURS[number], DASHES if measure == "train_loss" else "solid"
     unit = curve.unit(x)
     for run in curve.runs if len(curve.runs) > 1 else ():
-        its_x, its_y = _line(run.points(measure), unit)
-        axes.plot(
-            its_x,
-            its_y,
-            color=colour,
-            linestyle=dashes,
-            linewidth=0.5,
-            alpha=0.35,
-            gid=f"{measure} of {run.record.run}",
-        )
+        gid = f"{measure} of {run.record.run}"
+        axes.plot(*_line(run.points(measure), unit), color=colour, linestyle=dashes, linewidth=0.5, alpha=0.35, gid=gid)
     for run in curve.runs:
         if run.record.status != "finished":
             _mark_end(axes, run, measure, unit, colour)
-    its_x, its_y = _line(curve.median(measure), unit)
+    xs, ys = _line(curve.median(measure), unit)
     markers: dict[str, Any] = {}
-    if measure == "test_error" and its_x:
-        step = max(1, len(its_x) // N_MARKERS)
+    if measure == "test_error" and xs:
+        step = max(1, len(xs) // N_MARKERS)
         markers = {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
-    axes.plot(its_x, its_y, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
+    axes.plot(xs, ys, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
 
 
 def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:

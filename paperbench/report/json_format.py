@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from pydantic import BeforeValidator, Field
 
 from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict, Standing
-from paperbench.compare.comparison import Comparison, brief_comparison
+from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
-from paperbench.compare.evidence import Conditions, Group, Run, brief_group, brief_run
+from paperbench.compare.evidence import Conditions, Group, Run
 from paperbench.compare.failures import FailureCount, count_failures
 from paperbench.compare.noise import Rule
-from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict, brief_cell, brief_net
-from paperbench.errors import one_line, shorten
+from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
+from paperbench.errors import count, one_line, shorten
 from paperbench.runs.record import Status
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import ExpectedCell, Source
@@ -61,7 +62,7 @@ class RunFacts:
     counted: bool
 
     def __repr__(self) -> str:
-        return brief_run(self.seed, self.error, self.status)
+        return f"<seed {self.seed}: {self.status if self.error is None else f'{self.error:.2f}'}>"
 
 
 @typed
@@ -81,7 +82,7 @@ class GroupFacts:
     runs: tuple[RunFacts, ...]
 
     def __repr__(self) -> str:
-        return brief_group(self.runs, self.conditions)
+        return f"<{count(len(self.runs), 'run')}: {str(self.conditions)[:80]}>"
 
 
 @typed
@@ -108,7 +109,7 @@ class NetFacts:
     others: tuple[GroupFacts, ...]
 
     def __repr__(self) -> str:
-        return brief_net(self.net, self.verdict, self.shown.runs if self.shown else ())
+        return f"<{self.net[:80]}: {self.verdict}, {count(len(self.shown.runs) if self.shown else 0, 'run')}>"
 
 
 @typed
@@ -193,9 +194,11 @@ class CellFacts:
     nets: tuple[NetFacts, ...]
 
     def __repr__(self) -> str:
-        shown = self.nets[0].shown
-        median = (math.inf if shown.median_diverged else shown.median) if shown else None
-        return brief_cell(self.id, self.verdict, median if len(self.nets) == 1 else self.failures, self.published)
+        shown, published = self.nets[0].shown, self.published.value
+        median = ("diverged" if shown.median_diverged else shown.median) if shown else None
+        ours = median if len(self.nets) == 1 else self.failures
+        left, right = (f"{one:.2f}" if isinstance(one, float) else str(one or "") for one in (ours, published))
+        return f"<{self.id}: {self.verdict}, {f'{left} beside' if left else 'published'} {right}>"
 
 
 @typed
@@ -249,7 +252,11 @@ class ComparisonDocument:
     left_out: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return brief_comparison(self.table, self.summary.verdicts, self.summary.standings)
+        cells, claims = (
+            ", ".join(f"{n} {word}" for word, n in found.items() if n)
+            for found in (self.summary.verdicts, self.summary.standings)
+        )
+        return f"<{self.table} compared: {cells}{f'; claims: {claims}' if claims else ''}>"
 
 
 def render(document: ComparisonDocument) -> str:
@@ -264,6 +271,8 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
         complaints: Files that could not be read, one sentence each.
     """
     table = comparison.table
+    verdicts = Counter(cell.verdict for cell in comparison.cells)
+    standings = Counter(claim.standing for claim in comparison.claims)
     ours = tuple(c.cell.id for c in comparison.cells if any(net.shown and net.shown.records for net in c.nets))
     return _take(
         ComparisonDocument,
@@ -275,8 +284,8 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
         source=table.source,
         footnotes=table.expected.footnotes,
         summary=Summary(
-            verdicts=comparison.verdicts,
-            standings=comparison.standings,
+            verdicts={verdict: verdicts[verdict] for verdict in get_args(Verdict)},
+            standings={standing: standings[standing] for standing in get_args(Standing)},
             holds=comparison.holds(),
             all_reproduced=comparison.holds("reproduced"),
             expected_false_alarms=comparison.expected_false_alarms,

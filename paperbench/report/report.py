@@ -358,18 +358,15 @@ class Report:
     def cell_grid(self) -> Grid:
         """Errors, interval and noise of each net with results of ours; no rows without any."""
         headers = ("cell", "errors by seed from 0", "median", "interval", "std", "tol.")
-        rows = [_cell_row(net)[: self._cell_width] for net in self.tried]
         alignment = ("left", "left", "right", "right", "right", "right")
-        return Grid(headers[: self._cell_width], tuple(rows), alignment[: self._cell_width])
+        width = len(headers) if self.has_verdicts else headers.index("interval")
+        rows = tuple(_cell_row(net)[:width] for net in self.tried)
+        return Grid(headers[:width], rows, alignment[:width])
 
     @property
     def tried(self) -> list[NetReport]:
         """The nets of the rows of `cell_grid`."""
         return [net for net in self.nets if net.ours and net.errors]
-
-    @property
-    def _cell_width(self) -> int:
-        return 6 if self.has_verdicts else 3
 
     @property
     def cell_notes(self) -> Iterator[str]:

@@ -129,8 +129,8 @@ def test_cells_choose_curves(run: Run, results: Path) -> None:
     [
         (("--out", "a.jpeg"), "Unknown format 'jpeg'"),
         (("--out", "a.svg", "--format", "png"), "contradict"),
-        (("--out", "nowhere/a.svg"), "nowhere is no directory"),
-        (("--set", "depth=20"), "--set changes a net"),
+        (("--out", "nowhere/a.svg"), "nowhere is not a directory"),
+        (("--set", "depth=20"), "--set is for nets"),
         (("--cells", "relu_only_preact"), "`paperbench run table2 --cells relu_only_preact`"),
         (("--profile", "smoke"), "--profile paper shows them"),
     ],
@@ -148,7 +148,7 @@ def test_a_figure_without_runs_names_the_run_command(run: Run, results: Path) ->
 
 
 def test_epochs_of_a_net_are_refused(run: Run) -> None:
-    assert "--x is for curves" in run("plot", "preact_resnet110", "--x", "epochs")[2]
+    assert "--x is for training curves" in run("plot", "preact_resnet110", "--x", "epochs")[2]
 
 
 def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_figure_of_units_needs_no_runs(run: Run, form: str) -> None:
 
 
 def test_units_have_no_csv(run: Run) -> None:
-    assert "has units and no curves" in run("plot", "fig4", "--format", "csv")[2]
+    assert "has no training curves" in run("plot", "fig4", "--format", "csv")[2]
 
 
 def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ def test_a_net_is_drawn_as_a_picture(run: Run, form: str, magic: bytes) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("preact_resnet11", "Nothing to draw is called 'preact_resnet11'. Did you mean 'preact_resnet1"),
+        ("preact_resnet11", "There is no 'preact_resnet11' to draw. Did you mean 'preact_resnet1"),
         ("preact_resnet110 --set dept=20", "Did you mean 'depth'?"),
         ("preact_resnet110 --set depth=8 --set depth=14", "--set sets an argument twice."),
         ("preact_resnet110 --set depth", "--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not 'd"),
-        ("preact_resnet110 --format csv", "it has no csv. Choose svg, pdf, png or text."),
-        ("preact_resnet110 --cells original", "--cells is for curves, and preact_resnet110 is a net."),
-        ("preact_resnet110 --seeds 3", "--seeds is for curves"),
+        ("preact_resnet110 --format csv", "so no csv. Choose svg, pdf, png or text."),
+        ("preact_resnet110 --cells original", "--cells is for training curves, and preact_resnet110 is a net."),
+        ("preact_resnet110 --seeds 3", "--seeds is for training curves"),
     ],
 )
 def test_wrong_arguments_are_explained(run: Run, arguments: str, message: str) -> None:

@@ -284,6 +284,28 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def test_odd_histories_are_drawn_and_never_called_diverged(
+    open_page: Callable[..., Any], file: Path, tmp_path: Path
+) -> None:
+    html = file.read_text(encoding="utf-8")
+    (found,) = re.findall(r'<script type="application/json">(.*?)</script>', html)
+    data = json.loads(found)
+    finished, _, prefix = data["curves"]
+    finished["loss"]["y"][3:5] = finished["runs"][0]["loss"]["y"][3:5] = [1e308, 1e-300]
+    finished["loss"]["y"][-1] = None  # a loss that is no number, of runs that went on to their end
+    for series in (prefix, *prefix["runs"]):
+        series["loss"]["y"] = series["error"]["y"] = []
+    (tmp_path / "index.html").write_text(html.replace(found, json.dumps(data)), encoding="utf-8")
+    chart = drawn(open_page(tmp_path / "index.html"))
+    _, (first, *_) = readout(chart)
+    assert first[0] == "\u2013"
+    (problem,) = chart.locator(".problem").all_text_contents()
+    assert problem == "full pre-activation (prefix, to 8,000) has no line of history to draw."
+    assert "Infinity" not in chart.inner_html()
+    chart.get_by_role("button", name="zoom in").click()
+    assert not re.search("Infinity|NaN", chart.inner_html())
+
+
 def test_texts_of_strangers_become_text(open_page: Callable[..., Any], file: Path, tmp_path: Path) -> None:
     evil = "</script><img src=x onerror='window.hacked=1'>"
     text = file.read_text().replace('"original Residual Unit"', json.dumps(evil).replace("<", "\\u003c"))

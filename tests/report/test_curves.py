@@ -121,6 +121,9 @@ def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTa
         lines = tuple(replace(line, test_error=e, train_loss=0.5) for line, e in zip(tested, errors, strict=True))
         shown = replace(panel, curves=(replace(panel.curves[0], runs=(replace(run, lines=lines),)),))
         assert (shown.max_error, shown.loss_limits) == (limit, (0.05, 0.5))
+    tiny = replace(run, lines=(replace(run.lines[0], train_loss=1e-300), *run.lines[1:]))
+    stray = replace(panel, curves=(replace(panel.curves[0], runs=(tiny,)),))
+    assert stray.loss_limits[0] == min(line.train_loss for line in run.lines[1:])
 
 
 def test_only_runs_that_the_verdict_counts_make_the_median(table2: Table, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paperbench.compare.comparison import Comparison
 from paperbench.report.json_format import document
 from paperbench.specs.table import Table
-from tests.compare.judging import in_cell, record
+from tests.compare.judging import record
 from tests.report.conftest import SWEEP
 
 
@@ -18,7 +18,7 @@ def test_cells_show_our_result_beside_the_papers(numbers: Comparison, failing: C
         (failing, "conv_shortcut/resnet110", "worse, diverged beside 12.22"),
     ):
         (facts,) = (one for one in document(comparison).cells if one.id == cell)
-        assert repr(facts) == repr(in_cell(comparison, cell)) == f"<{cell}: {text}>"
+        assert repr(facts) == f"<{cell}: {text}>"
 
 
 def test_runs_and_their_groups_are_lines(numbers: Comparison, table2: Table) -> None:
@@ -37,7 +37,6 @@ def test_runs_and_their_groups_are_lines(numbers: Comparison, table2: Table) -> 
 def test_table_and_claims_are_lines(failing: Comparison) -> None:
     facts = document(failing)
     assert repr(failing.table) == "<table1: 11 cells>"
-    assert repr(facts) == repr(failing)
     assert repr(facts).startswith("<table1 compared: 2 reproduced, 1 worse, 1 better, 7 not run; claims: ")
     assert repr(failing.table.all_cells[0]) == "<original/resnet110: published 6.61>"
     assert repr(facts.claims[0]) == f"<{facts.claims[0].claim.id}: {facts.claims[0].standing}>"

@@ -79,11 +79,15 @@
     };
     const curves = data.curves.map((curve, index) => ({
       ...curve, index, shown: true, groups: [], loss: expand(curve.loss), error: expand(curve.error),
+      diverged: curve.runs.some((run) => run.status === "diverged"),
       runs: curve.runs.map((run) => ({...run, loss: expand(run.loss), error: expand(run.error)})),
     }));
     const drawn = curves.filter((curve) => curve.runs.some((run) => run.loss.y.length));
     for (const {run, seed, problem} of curves.flatMap((curve) => curve.runs)) {
       if (problem) figure.append(make("p", {class: "problem"}, `Run ${run} (seed ${seed}) is not drawn: ${problem}`));
+    }
+    for (const curve of curves.filter((one) => !drawn.includes(one) && !one.runs.some((run) => run.problem))) {
+      figure.append(make("p", {class: "problem"}, `${curve.label} (${curve.state}) has no line of history to draw.`));
     }
     if (!drawn.length) return figure.append(make("p", {class: "problem"}, "No run has a history."));
 
@@ -153,7 +157,7 @@
       const series = curve[measure], iteration = position / scaleOf(curve) - 0.01, i = indexAt(series.x, iteration + 0.02);
       const isBeyond = iteration > Math.max(curve.loss.x.at(-1), curve.error.x.at(-1) ?? 0);
       if (i < 0 || iteration > curve.iterations || (isBeyond && curve.prefix)) return "–";
-      if (isBeyond || series.y[i] === null) return "diverged";
+      if (isBeyond || series.y[i] === null) return curve.diverged ? "diverged" : "–";
       return measure === "loss" ? series.y[i].toPrecision(3) : `${series.y[i].toFixed(2)} %`;
     }
     function rateAt(curve, position) {
@@ -186,7 +190,7 @@
         for (const {x, y} of [curve[measure], ...(state.seeds ? curve.runs.map((run) => run[measure]) : [])]) {
           if (x.at(-1) * scale < from) continue;
           for (let i = Math.max(0, indexAt(x, from / scale)); i < x.length && (!i || x[i - 1] * scale < to); i++) {
-            if (y[i] === null || (measure === "loss" && y[i] <= 0)) continue;
+            if (y[i] === null || (measure === "loss" && y[i] < data.limits.loss[0])) continue;
             low = Math.min(low, y[i]);
             high = Math.max(high, y[i]);
           }
@@ -214,7 +218,7 @@
       xOf = (x) => left + ((x - view[0]) / (view[1] - view[0])) * (right - left);
       atX = (pixel) => view[0] + ((pixel - left) / (right - left)) * (view[1] - view[0]);
       const yOf = {
-        loss: (value) => bottom - (Math.log(Math.max(value, lossLow / 10) / lossLow) / Math.log(lossHigh / lossLow)) * (bottom - top),
+        loss: (value) => bottom - (Math.log(Math.max(value, lossLow / 10)) - Math.log(lossLow)) / Math.log(lossHigh / lossLow) * (bottom - top),
         error: (value) => bottom - ((value - errorLow) / (errorHigh - errorLow)) * (bottom - top),
       };
       const text = (content, x, y, anchor, more = {}) => make("text", {x, y, "text-anchor": anchor, ...more}, content);
@@ -266,7 +270,7 @@
           if (run.status !== "finished") mark(faint, run.status === "partial" ? OPEN : CROSS, measure, run[measure], "end");
         }
         if (curve.prefix) mark(bold, OPEN, measure, curve[measure], "end");
-        else if (curve[measure].y.at(-1) === null) mark(bold, CROSS, measure, curve[measure], "end");
+        else if (curve.diverged && curve[measure].y.at(-1) === null) mark(bold, CROSS, measure, curve[measure], "end");
       }
       for (let i = 0; i < 5; i++) {  // shapes on the error, at other places for each curve
         const at = indexAt(curve.error.x, (view[0] + ((i + 0.15 + (0.7 * curve.index) / drawn.length) / 5) * (view[1] - view[0])) / scale);
