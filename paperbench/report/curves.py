@@ -16,7 +16,7 @@ from paperbench.errors import PaperbenchError, count, listing
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.record import Record, Status
 from paperbench.specs.cell import Cell
-from paperbench.specs.experiment import Figure
+from paperbench.specs.experiment import Experiment, Figure, Row
 
 T = TypeVar("T")
 CurveMeasure = Literal["train_loss", "train_error", "test_loss", "test_error"]
@@ -64,6 +64,8 @@ class Curve:
         setting: The net's setting in a sweep; empty otherwise.
         iterations: Length of a complete run.
         drops: Iterations at which the learning rate drops.
+        reported: The test error in percent that is reported, with batch norm's statistics re-estimated; the
+            histories have moving averages. None without any, if the median diverged, or for a top-5 error.
     """
 
     cell: Cell
@@ -72,6 +74,7 @@ class Curve:
     runs: tuple[RunCurve, ...]
     iterations: int
     drops: tuple[int, ...]
+    reported: float | None
 
     @property
     def name(self) -> str:
@@ -144,7 +147,7 @@ class CurvePanel:
     """Curves to draw into one pair of axes. No two are of the same training.
 
     Attributes:
-        labels: A short label for each curve: its row's or column's title if that is unique here, else its name.
+        labels: A short label for each curve: the title of its row, with labels that tell rows apart, or of its column.
     """
 
     title: str
@@ -208,7 +211,13 @@ def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryL
                 counted = {run.seed for run in net.counted}
                 runs = tuple(_run_curve(record, record.seed in counted, read) for record in net.shown.records)
                 drops = tuple(recipe.drops.at)
-                yield Curve(compared.cell, net.setting.label, net.shown.conditions, runs, recipe.iterations, drops)
+                is_drawn = (
+                    net.median is not None and math.isfinite(net.median) and compared.cell.column.metric == "top1"
+                )
+                yield Curve(
+                    *(compared.cell, net.setting.label, net.shown.conditions, runs, recipe.iterations, drops),
+                    reported=net.median if is_drawn else None,
+                )
 
 
 def _run_curve(record: Record, counted: bool, read: Callable[[Record], Sequence[HistoryLine]]) -> RunCurve:
@@ -260,24 +269,36 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             for column in experiment.columns
         ]
     panels = [
-        _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment.panels == "rows")
-        for title, found in wanted
-        if found
+        _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment) for title, found in wanted if found
     ]
     return _distinct(panels, lambda panel: panel.curves)  # Table 5 has columns for two errors of the same runs
 
 
-def _panel(title: str, curves: Sequence[Curve], is_of_row: bool) -> CurvePanel:
+def _panel(title: str, curves: Sequence[Curve], experiment: Experiment) -> CurvePanel:
     curves = _distinct(curves, lambda curve: [curve])
-    cells = [curve.cell for curve in curves]
-    by_column = len({cell.row.id for cell in cells}) == 1 and (len(cells) > 1 or is_of_row)
-    titles = [cell.column.title if by_column else cell.row.title for cell in cells]
-    counts = Counter(titles)
-    labels = [
-        title if counts[title] == 1 else curve.name.replace(f"/{curve.cell.column.id}", "")
-        for title, curve in zip(titles, curves, strict=True)
-    ]
+    rows = {curve.cell.row.id for curve in curves}
+    by_column = len(rows) == 1 and (len(curves) > 1 or experiment.panels == "rows")
+    titles = [curve.cell.column.title if by_column else _row_label(curve, experiment) for curve in curves]
+    labels = [t if titles.count(t) == 1 else f"{t} ({c.name})" for t, c in zip(titles, curves, strict=True)]
     return CurvePanel(title, tuple(curves), labels)
+
+
+def _row_label(curve: Curve, experiment: Experiment) -> str:
+    """Return the title of a curve's row, with what tells it from other trainings of that title."""
+    row = curve.cell.row
+    others = [one for one in experiment.rows if one.title == row.title and _training(one) != _training(row)]
+    names = [name for name in experiment.labels if len({one.labels.get(name) for one in (row, *others)}) > 1]
+
+    def texts(one: Row, n: int) -> list[str]:
+        return [one.labels.get(name, "") for name in names[:n]]
+
+    found = (n for n in range(len(names)) if len({tuple(texts(one, n)) for one in (row, *others)}) == 1 + len(others))
+    told = " / ".join(texts(row, next(found, len(names))))
+    return ", ".join(filter(None, (row.title, curve.setting or told)))
+
+
+def _training(row: Row) -> tuple[object, ...]:
+    return row.cells, row.recipe
 
 
 def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:

@@ -101,6 +101,8 @@ def _key(panels: Sequence[CurvePanel]) -> str:
         key += " Cross: end of a diverged run."
     if any(record.status == "partial" for record in records):
         key += " Circle: end of a prefix."
+    if any(curve.reported is not None for curve in curves):
+        key += " Triangle: the reported error, with batch norm re-estimated."
     errors_cut = any(value > panel.max_error for panel in panels for value in _values(panel, "test_error"))
     losses_cut = any(value > MAX_LOSS for panel in panels for value in _values(panel, "train_loss"))
     cut = ["test errors above the axis, as in the paper"] * errors_cut + [f"losses above {MAX_LOSS:g}"] * losses_cut
@@ -133,6 +135,10 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
     for number, curve in enumerate(panel.curves):
         _draw_curve(axes, curve, "train_loss", number, x)
         _draw_curve(errors, curve, "test_error", number, x)
+        if curve.reported is not None and curve.reported <= panel.max_error:
+            end = min(last, curve.iterations * curve.unit(x))
+            (mark,) = errors.plot(end, curve.reported, "<", clip_on=False, zorder=5, gid=f"reported of {curve.name}")
+            mark.set(markerfacecolor="white", markeredgecolor=COLOURS[number], markersize=4)
     handles = [Line2D([], [], color=COLOURS[number], marker=MARKERS[number]) for number, _ in enumerate(panel.curves)]
     legend = axes.legend(handles, map(one_line, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
     legend.set(frame_on=False)

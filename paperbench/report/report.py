@@ -337,7 +337,7 @@ class Report:
         comparison = self.comparison
         conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
         if conditions:
-            yield f"Our runs (data, precision, numerics version): {'; '.join(conditions)}."
+            yield f"Our runs were trained on (data, precision, version of our numerics): {'; '.join(conditions)}."
         if self.resting_on_records:
             yield (
                 f"{count(self.resting_on_records, 'run')} kept neither weights nor a last checkpoint: only the records "
@@ -348,10 +348,10 @@ class Report:
             is_extended = any(c.assessment.analysis and c.assessment.analysis.number == 2 for c in tested)
             extension = f" ({SECOND_ALPHA:g} after the extension)" if is_extended else ""
             yield (
-                f"Verdicts: two one-sided tests at alpha = {FIRST_ALPHA:g}{extension} of our {self.estimates} minus "
-                f"the published median against the tolerance. {self._noise} {comparison.expected_false_alarms:.2g} "
-                f"false alarms would be expected in {count(len(tested), 'tested cell')} if every true difference were "
-                "exactly the tolerance."
+                f"Verdicts: two one-sided tests at alpha = {FIRST_ALPHA:g}{extension} ask whether our {self.estimates} "
+                f"minus the published median lies within the tolerance or beyond it. {self._noise} "
+                f"{comparison.expected_false_alarms:.2g} false alarms would be expected in "
+                f"{count(len(tested), 'tested cell')} if every true difference were exactly the tolerance."
             )
 
     @cached_property
@@ -421,12 +421,12 @@ class Report:
         alone, tested = self._tested_alone, self.comparison.tested
         if len(alone) == len(tested):
             too_few = "" if self.comparison.noise == "per-cell" else ", as there are too few to share it"
-            return f"Noise: each cell's own{too_few}."
+            return f"Noise between runs: each cell's own{too_few}."
         own = f"; own noise: {', '.join(alone)}" if alone else ""
         has_runs = {c.cell.id for c in self.comparison.cells if c.assessment.analysis or not c.must_reproduce}
         is_partial = not {cell.id for cell in self.comparison.table.cells()} <= has_runs
-        change = " It, and verdicts with it, can change until all cells have their runs." if is_partial else ""
-        return f"Noise: shared across the table{own}.{change}"
+        change = " It can change, and verdicts with it, until all cells have their runs." if is_partial else ""
+        return f"Noise between runs: estimated from all cells of the table{own}.{change}"
 
     @property
     def claims(self) -> str:
@@ -440,10 +440,28 @@ class Report:
         return f"{', '.join(parts)}.{f' Contradicted: {contradicted}.' if contradicted else ''}" if parts else ""
 
     @property
+    def judged_claims(self) -> list[ClaimVerdict]:
+        """The claims with findings, those that our runs decide first."""
+        order = ("supported", "contradicted", "undecided")
+        judged = [claim for claim in self.comparison.claims if claim.standing in order[:2] or claim.findings]
+        return sorted(judged, key=lambda claim: order.index(claim.standing))
+
+    def open_claims(self, standing: Standing) -> dict[str, list[ClaimVerdict]]:
+        """The claims of a standing without any finding, by the reason; all that lack runs have one reason together."""
+        by_reason: dict[str, list[ClaimVerdict]] = {}
+        cells: dict[str, None] = {}
+        for claim in self.comparison.claims:
+            if claim.standing == standing and not claim.findings:
+                why, _, missing = claim.reason.partition("no runs of our own: ")
+                by_reason.setdefault(why, []).append(claim)
+                cells |= dict.fromkeys(missing.split(", ")) if missing else {}
+        return {why or f"no runs of our own: {', '.join(cells)}": found for why, found in by_reason.items()}
+
+    @property
     def claim_notes(self) -> Iterator[str]:
         """How many claims have each standing, and how they were judged."""
         yield (
-            f"{self.claims} Judged on our runs alone, each at its own level, with no correction across claims. In "
+            f"{self.claims} Judged on our runs alone, each at its own level, with no correction for their number. In "
             f"brackets: {1 - 2 * FIRST_ALPHA:.0%} confidence intervals."
         )
         if not self.has_verdicts:
@@ -494,8 +512,9 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
     for images, errors in by_size.items():
         of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
         yield (
-            f"Other test images: the binomial standard error on {images:,} is {', '.join(dict.fromkeys(of_each))}. No "
-            "verdict includes it, as our errors and the published ones are over the same images."
+            f"On other test images errors would vary: the binomial standard error on {images:,} is "
+            f"{', '.join(dict.fromkeys(of_each))}. No verdict includes it, as our errors and the published ones are "
+            "over the same images."
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paperbench.compare.claims import ClaimVerdict
+from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.errors import PaperbenchError
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph, published
 from paperbench.report.report import NOTHING, Report, method
@@ -15,6 +15,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 
 _MAX_SUMMARY_ROWS = 10
+_OPEN: tuple[Standing, ...] = ("undecided", "not run")
 
 
 @dataclass(frozen=True)
@@ -130,25 +131,15 @@ def _claims(report: Report, style: _Style) -> Iterator[str]:
     if not report.claims:
         return
     yield from map(style.paragraph, report.claim_notes)
-    claims = report.comparison.claims
-    for standing in ("supported", "contradicted", "undecided"):
-        found = [
-            (f"{_standing(c)}: {c.claim.says} ({c.claim.section}; {c.claim.id}). {method(c)}", c.findings)
-            for c in claims
-            if c.standing == standing and c.findings
-        ]
-        if found:
-            yield style.items(found)
-    for standing in ("undecided", "not run"):
-        by_reason: dict[str, list[str]] = {}
-        cells: dict[str, None] = {}
-        for c in claims:
-            if c.standing == standing and not c.findings:
-                why, _, missing = c.reason.partition("no runs of our own: ")
-                by_reason.setdefault(why, []).append(c.claim.id)
-                cells |= dict.fromkeys(missing.split(", ")) if missing else {}
-        by_reason = {why or f"no runs of our own: {', '.join(cells)}": ids for why, ids in by_reason.items()}
-        reasons = [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]
+    judged = [
+        (f"{_standing(c)}: {c.claim.says} ({c.claim.section}; {c.claim.id}). {method(c)}", c.findings)
+        for c in report.judged_claims
+    ]
+    if judged:
+        yield style.items(judged)
+    for standing in _OPEN:
+        by_reason = report.open_claims(standing).items()
+        reasons = [f"{', '.join(c.claim.id for c in claims)}: {why}" for why, claims in by_reason]
         yield from style.titled(standing.capitalize(), reasons)
 
 

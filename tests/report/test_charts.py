@@ -84,6 +84,8 @@ def test_states_of_the_runs_and_rates_are_told(chart: dict[str, Any]) -> None:
     original = curve_of(chart, "original")
     assert original["rates"] == [[32_000, 0.1], [48_000, pytest.approx(0.01)], [64_000, pytest.approx(0.001)]]
     assert (original["drops"], original["iterations"]) == ([32_000, 48_000], 64_000)
+    assert original["reported"] == 6.58
+    assert curve_of(chart, "bn_after_addition")["reported"] is None  # one of two runs diverged
     assert original["epochs"] == pytest.approx(128 / 50_000)
 
 

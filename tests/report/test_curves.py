@@ -82,6 +82,25 @@ def test_a_single_curve_of_a_row_is_named_after_its_column(tables: dict[str, Tab
     assert (panel.title, panel.labels) == ("ResNet-164, CIFAR-100", ["pre-activation unit"])
 
 
+def test_rows_of_one_title_are_told_apart_by_their_labels(tables: dict[str, Table], tmp_path: Path) -> None:
+    table1, table5 = tables["table1"], tables["table5"]
+    sweep = table1.cell("exclusive_gating_0_to_5/resnet110").settings[1]
+    runs = [record(table1, f"{row}/resnet110", 12.0) for row in ("constant_scaling", "plain", "exclusive_gating_6")]
+    runs.append(record(table1, "exclusive_gating_0_to_5/resnet110", 90.0, setting=sweep.label))
+    runs += [
+        record(table5, cell.id, 21.0) for cell in table5.cells("*/top1") if cell.row.title.startswith("ResNet-152")
+    ]
+    make_store(tmp_path, {run.run: run for run in runs}.values())
+    labels = [paperbench.load_table(table).compare(tmp_path).panels()[0].labels for table in ("table1", "table5")]
+    assert labels == [
+        [
+            *("constant scaling, 0 / 1", "constant scaling, 0.5 / 0.5"),
+            *("exclusive gating, gate_bias=-1", "exclusive gating, init b_g = -6"),
+        ],
+        ["ResNet-152, original Residual Unit", "ResNet-152, pre-act Residual Unit"],  # tested at 224 and 320
+    ]
+
+
 def test_state_counts_runs_that_ended_diverged_and_did_not(table2: Table, tmp_path: Path) -> None:
     cells = {
         "original/resnet110": [6.5, inf, None, None],

@@ -115,6 +115,12 @@ def test_ends_of_prefixes_and_diverged_runs_are_marked(drawn: Figure) -> None:
     assert [line.get_xdata()[0] for line in lines(right, "end")] == [8_000, 4_000]  # type: ignore[index]
 
 
+def test_triangles_mark_the_medians_of_the_reported_errors(drawn: Figure) -> None:
+    (mark,) = lines(drawn.axes[1], f"reported of {ORIGINAL}")
+    assert mark.get_xydata().tolist() == [[64_000, (6.58 + 6.64) / 2]]  # type: ignore[union-attr]
+    assert "Triangle: the reported error" in texts(drawn)
+
+
 def test_picture_says_what_is_not_the_papers(drawn: Figure) -> None:
     shown = texts(drawn)
     assert "original Residual Unit: 4 runs; prefix, to 1,000" in shown

@@ -213,8 +213,8 @@ def test_notes_on_verdicts_are_footnotes(numbers: Comparison) -> None:
 
 
 def test_noise_is_named(numbers: Comparison, shared: Comparison) -> None:
-    assert "Noise: shared across the table; own noise: preact/resnet164." in below(shared)
-    assert "Noise: each cell's own." in below(numbers)
+    assert "Noise between runs: estimated from all cells of the table; own noise: preact/resnet164." in below(shared)
+    assert "Noise between runs: each cell's own." in below(numbers)
     assert ["By --noise per-cell" in below(comparison) for comparison in (numbers, shared)] == [True, False]
 
 

@@ -95,7 +95,7 @@ def test_interval_and_noise_are_listed(numbers: Comparison) -> None:
     assert "%" not in row(text, "original/resnet164")[4]
     assert "median minus the published median, in points (90%; 98% after the extension)" in flat(text)
     assert "in parentheses the weight of the published variance (paper) in it" in flat(text)
-    assert "Noise: each cell's own. 0.3 false alarms" in flat(text)
+    assert "Noise between runs: each cell's own. 0.3 false alarms" in flat(text)
     # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
     noise = "the binomial standard error on 10,000 is 0.23 points at 5.46 %, 0.27 points at 8.17 %. No verdict"
     assert noise in flat(text)
@@ -112,7 +112,7 @@ def test_noise_of_the_table_is_explained(shared: Comparison) -> None:
         assert row(text, cell)[3:5] == [bounds, f"{assessment.noise.std:.2f} {weight}"]
     estimates = "Hodges-Lehmann estimate (median where a cell uses its own noise) minus the published median"
     assert flat(text).count(estimates) == 2  # in the notes on verdicts and on the column "interval"
-    assert "Noise: shared across the table; own noise: preact/resnet164." in flat(text)
+    assert "Noise between runs: estimated from all cells of the table; own noise: preact/resnet164." in flat(text)
     assert "in parentheses the weight of the other cells' variance (table) in it" in flat(text)
 
 
@@ -122,17 +122,19 @@ def test_noise_rule_is_named_if_it_is_not_the_default(table2: Table, numbers: Co
         assert note in flat(text_of(numbers, form=form, long=long))
         assert note not in flat(text_of(shared, form=form, long=long))
     alone = compared(table2, *records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3)))
-    assert "Noise: each cell's own, as there are too few to share it." in flat(text_of(alone))
+    assert "Noise between runs: each cell's own, as there are too few to share it." in flat(text_of(alone))
     three = [run for cell in SAME for run in records(table2, cell, (6.3, 6.4, 6.4, 6.5, 6.3))]
     text = flat(text_of(compared(table2, *three)))
-    assert "of our Hodges-Lehmann estimate minus the published median against the tolerance." in text
-    assert "Noise: shared across the table. It, and verdicts with it, can change until all cells have" in text
+    assert "ask whether our Hodges-Lehmann estimate minus the published median lies within the tolerance" in text
+    assert "estimated from all cells of the table. It can change, and verdicts with it, until all cells have" in text
 
 
 def test_noise_of_a_complete_table_can_change_no_more(table2: Table) -> None:
     runs = [run for cell in table2.cells() for run in records(table2, cell.id, (6.3, 6.4, 6.4, 6.5, 6.3))]
-    assert "Noise: shared across the table. 0.5 false alarms" in flat(text_of(compared(table2, *runs)))
-    assert "can change until" in flat(text_of(compared(table2, *runs[:-1])))
+    assert "Noise between runs: estimated from all cells of the table. 0.5 false alarms" in flat(
+        text_of(compared(table2, *runs))
+    )
+    assert "It can change" in flat(text_of(compared(table2, *runs[:-1])))
 
 
 def test_groups_that_are_not_pooled_are_listed(numbers: Comparison) -> None:

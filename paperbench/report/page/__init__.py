@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any, get_args
 
 import jinja2
 from markupsafe import Markup
 
 from paperbench import __version__
-from paperbench.compare.claims import ClaimVerdict, Standing
+from paperbench.compare.claims import Standing
 from paperbench.compare.verdicts import Verdict
 from paperbench.errors import count, printable
 from paperbench.report.curves import CurvePanel
@@ -23,6 +24,7 @@ from paperbench.report.page.charts import chart_data
 from paperbench.report.page.intervals import IntervalScale
 from paperbench.report.report import MEANINGS, NOTHING, Report, method, percent
 from paperbench.runs.record import Record
+from paperbench.specs.experiment import DrawnUnit
 
 _SHAPES: dict[Verdict | Standing, str] = {
     "reproduced": "✓",
@@ -37,19 +39,21 @@ _SHAPES: dict[Verdict | Standing, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """A table in one profile, as the page shows it.
 
     Attributes:
         left_out: Files, records and results that were not used, a sentence each.
         commands: Commands that repeat it, and what they do.
+        earlier: The parts above it on the page, whose curves and runs it does not repeat.
     """
 
     report: Report
     panels: Sequence[CurvePanel]
     left_out: Sequence[str]
     commands: Sequence[tuple[str, str]]
+    earlier: tuple[Part, ...] = ()
 
     @property
     def id(self) -> str:
@@ -81,29 +85,72 @@ class Part:
         )
 
     @property
-    def units(self) -> Iterator[tuple[str, list[Markup]]]:
-        """The paper's figures of units: titles and drawings."""
-        for figure in self.report.comparison.table.experiment.figures:
-            if figure.units:
-                yield figure.title, [Markup(as_svg(units_drawing([one]))) for one in figure.units]  # noqa: S704
+    def grid(self) -> Grid:
+        """The table, whose numbers of figures lead to the drawings of the units."""
+        grid, link = self.report.grid, Markup('<a href="#{}-{}">{}</a>')
+        ids = {number: unit_id for _, drawn in self.units for number, unit_id, _ in drawn}
+        columns = [n for n, header in enumerate(grid.headers) if header == "Fig." and grid.parts[n] == "minor"]
+        rows = (
+            [link.format(self.id, ids[t], printable(t)) if n in columns and t in ids else t for n, t in enumerate(row)]
+            for row in grid.rows
+        )
+        return replace(grid, rows=tuple(map(tuple, rows)))
+
+    @property
+    def heads(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The heads of the table's columns with their alignment, under the titles of the paper's columns of results."""
+        grid, columns = self.report.grid, self.report.comparison.table.experiment.columns
+        titles = {column.id: column.title for column in columns}
+        heads = list(zip(grid.headers, grid.alignment, strict=True))
+        groups = groupby(range(len(heads)), lambda n: grid.parts[n] if grid.parts[n] in titles else str(n))
+        return [
+            (title := titles.get(part, ""), [(heads[n][0].removeprefix(f"{title}, "), heads[n][1]) for n in numbers])
+            for part, numbers in groups
+        ]
+
+    @cached_property
+    def units(self) -> list[tuple[str, list[tuple[str, str, Markup]]]]:
+        """The paper's figures of units: the title, and the number, such as "4(a)", id and drawing of each unit."""
+        return [
+            (
+                figure.title,
+                [
+                    (f"{figure.id.removeprefix('fig')}{unit.title.partition(' ')[0]}", f"unit-{i}-{j}", _drawing(unit))
+                    for j, unit in enumerate(figure.units)
+                ],
+            )
+            for i, figure in enumerate(self.report.comparison.table.experiment.figures)
+            if figure.units
+        ]
 
     @cached_property
     def scale(self) -> IntervalScale | None:
         """The scale of the drawn intervals; None without any."""
         return IntervalScale.of([net for net in self.report.tried if net.net.assessment.interval])
 
+    def drawn_in(self, panel: CurvePanel) -> Part:
+        """The first part of the page that has all of a panel's curves in one panel."""
+        runs = _runs_of(panel)
+        return next((one for one in self.earlier if any(runs <= _runs_of(other) for other in one.panels)), self)
+
     @property
-    def claims(self) -> list[ClaimVerdict]:
-        """The claims, those that our runs decide first."""
-        order = ("supported", "contradicted", "undecided", "not run")
-        return sorted(self.report.comparison.claims, key=lambda claim: order.index(claim.standing))
+    def listed_before(self) -> Iterator[tuple[Part, int]]:
+        """The parts above that list runs of this one, and how many."""
+        left = {record.run for record in self.report.records}
+        for part in self.earlier:
+            found = left & {record.run for record in part.report.records}
+            left -= found
+            if found:
+                yield part, len(found)
 
     @property
     def runs(self) -> Grid:
-        """The runs, with the machine that trained each."""
+        """The runs that no earlier part lists, with the machine that trained each."""
         headers = ("run", "net", "seed", "prec.", "status", "test error", "iterations", "minutes", "engine", "machine")
         alignment = ("left", "left", "right", "left", "left", "right", "right", "right", "left", "left")
-        return Grid(headers, tuple(_run_row(record) for record in self.report.records), alignment)
+        listed = {record.run for part in self.earlier for record in part.report.records}
+        rows = tuple(_run_row(record) for record in self.report.records if record.run not in listed)
+        return Grid(headers, rows, alignment)
 
     @property
     def versions(self) -> list[str]:
@@ -118,6 +165,14 @@ class Part:
         """The data sets that the runs were trained on."""
         facts = {record.data.fingerprint: record.data for record in self.report.records}
         return sorted(f"{one.name} ({one.origin}), fingerprint {key}" for key, one in facts.items())
+
+
+def _drawing(unit: DrawnUnit) -> Markup:
+    return Markup(as_svg(units_drawing([unit])))  # noqa: S704  (it escapes all text)
+
+
+def _runs_of(panel: CurvePanel) -> set[str]:
+    return {run.record.run for curve in panel.curves for run in curve.runs}
 
 
 def _run_row(record: Record) -> tuple[str, ...]:
@@ -149,6 +204,7 @@ def render(parts: Sequence[Part]) -> str:
 
     style, script = source("page.css", "charts.css"), source("charts.js")
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
+    parts = [replace(part, earlier=tuple(parts[:number])) for number, part in enumerate(parts)]
     return environment.get_template("page.html").render(
         parts=parts,
         records={record.run: record for part in parts for record in part.report.records},

@@ -4,7 +4,7 @@
   const SHAPES = ["M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", "M-3.6,-3.6h7.2v7.2h-7.2z", "M0,-4.8L4.4,3.6H-4.4z",
     "M0,-5.2L5.2,0L0,5.2L-5.2,0z", "M0,4.8L4.4,-3.6H-4.4z", "M-1.6,-4.8h3.2v3.2h3.2v3.2h-3.2v3.2h-3.2v-3.2h-3.2v-3.2h3.2z",
     "M-4.4,-4.4H4.4L-4.4,4.4H4.4z"];
-  const OPEN = "M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z", CROSS = "M-4,-4L4,4M-4,4L4,-4";
+  const OPEN = "M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z", CROSS = "M-4,-4L4,4M-4,4L4,-4", REPORTED = "M-1,0L-9,-4V4z";
 
   /** Make an element; strings among the children become text, so that no data can become markup. */
   function make(tag, attributes, ...children) {
@@ -48,26 +48,13 @@
     return low - 1;
   }
 
-  /** An SVG path through the points from first to last: at most the lowest and the highest value per column of pixels. */
-  function pathOf(series, scale, first, last, xOf, yOf) {
-    let path = "", pen = "M", column = null;
-    const flush = () => {
-      if (!column) return;
-      path += `${pen}${column.x.toFixed(1)},${column.low.toFixed(1)}`;
-      if (column.high !== column.low) path += `L${column.x.toFixed(1)},${column.high.toFixed(1)}`;
-      pen = "L";
-      column = null;
-    };
+  /** An SVG path through the points from first to last, broken where a value is missing. */
+  function pathOf({x, y}, scale, first, last, xOf, yOf) {
+    let path = "", pen = "M";
     for (let i = first; i <= last; i++) {
-      const value = series.y[i];
-      if (value === null) { flush(); pen = "M"; continue; }
-      const x = xOf(series.x[i] * scale), y = yOf(value);
-      if (column && Math.floor(x) === Math.floor(column.x)) {
-        column.low = Math.min(column.low, y);
-        column.high = Math.max(column.high, y);
-      } else { flush(); column = {x, low: y, high: y}; }
+      if (y[i] !== null) path += `${pen}${xOf(x[i] * scale).toFixed(1)},${yOf(y[i]).toFixed(1)}`;
+      pen = y[i] === null ? "M" : "L";
     }
-    flush();
     return path;
   }
 
@@ -122,14 +109,18 @@
       make("label", {class: "cursor-slider"}, make("span", {"aria-hidden": "true"}, "position"), slider));
     const sample = (kind) => symbol(make("path", {class: kind, d: "M-15,0H15", "stroke-width": "2"}));
     const key = make("div", {class: "key"},
-      make("span", {}, sample("loss"), "training loss (left axis)"), make("span", {}, sample("error"), "test error with moving averages of BN (right axis)"),
+      make("span", {}, sample("loss"), "training loss (left axis)"), make("span", {}, sample("error"), "test error, by moving averages of BN (right axis)"),
       make("span", {}, "bold: median, faint: each seed"));
     for (const [status, word, d] of [["partial", "prefix", OPEN], ["diverged", "diverged", CROSS]]) {
       if (drawn.some((curve) => curve.runs.some((run) => run.status === status))) key.append(make("span", {}, symbol(make("path", {class: "end", d})), word));
     }
+    if (drawn.some((curve) => curve.reported !== null)) {
+      key.append(make("span", {}, symbol(make("path", {class: "end", d: REPORTED, transform: "translate(5)"})), "reported error (BN re-estimated)"));
+    }
+    const cut = make("p", {class: "note"});
     const isMixed = new Set(drawn.map((curve) => curve.conditions)).size > 1;
     if (!isMixed) key.append(make("span", {}, drawn[0].conditions));
-    const note = (curve) => curve.state + (isMixed ? `, ${curve.conditions}` : "");
+    const note = (curve) => curve.state + (curve.reported === null ? "" : `, reported ${curve.reported.toFixed(2)}\u00a0%`) + (isMixed ? `, ${curve.conditions}` : "");
     const rows = drawn.map((curve) => {
       const box = make("input", {type: "checkbox"}), cells = [make("td", {}), make("td", {})];
       box.checked = true;
@@ -148,9 +139,7 @@
     const legend = make("table", {class: "legend"},
       make("thead", {}, make("tr", {}, make("th", {scope: "col"}, "median of"), make("th", {scope: "col"}, "training loss"), make("th", {scope: "col"}, "test error"))),
       make("tbody", {}, ...rows.map(({row}) => row)));
-    const numbers = make("details", {}, make("summary", {}, "Numbers"));
-    numbers.addEventListener("toggle", fillNumbers);
-    figure.append(plot, key, controls, output, legend, numbers);
+    figure.append(plot, key, cut, controls, output, legend);
 
     /** The median of a curve at a position on the axis: text. */
     function valueAt(curve, measure, position) {
@@ -170,17 +159,6 @@
       return [`iteration ${whole(iteration)}`, ...(hasEpochs ? [`epoch ${(iteration * first.epochs).toFixed(1)}`] : []),
         ...(rates.size ? [`learning rate ${[...rates].slice(0, 3).join(" or ")}`] : [])].join(", ");
     }
-    function fillNumbers() {
-      while (numbers.children.length > 1) numbers.lastChild.remove();
-      if (!numbers.open) return;
-      const wanted = [...Array.from({length: 8}, (_, i) => (full[1] * (i + 1)) / 8), ...drawn.flatMap((curve) => [...curve.drops, curve.loss.x.at(-1)].map((one) => one * scaleOf(curve)))];
-      const positions = [...new Set(wanted.map((one) => Number(one.toPrecision(8))))].filter((one) => one <= full[1]).sort((a, b) => a - b);
-      const row = (curve, measure, title) => make("tr", {}, make("th", {scope: "row"}, `${curve.label}: ${title}`), ...positions.map((one) => make("td", {}, valueAt(curve, measure, one))));
-      numbers.append(make("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": `Medians of ${data.title}`}, make("table", {},
-        make("thead", {}, make("tr", {}, make("th", {scope: "col"}, `median after ${state.unit}`), ...positions.map((one) => make("th", {scope: "col"}, state.unit === "epochs" ? one.toFixed(1) : whole(one))))),
-        make("tbody", {}, ...drawn.flatMap((curve) => [row(curve, "loss", "training loss"), row(curve, "error", "test error")])))));
-    }
-
     // Axes
     /** The lowest and the highest value of the shown curves in view. */
     function rangeOf(measure, [from, to]) {
@@ -215,6 +193,8 @@
       const view = state.view ?? full;
       grid = [...new Set(shown().flatMap((curve) => [...curve.loss.x, ...curve.error.x].map((x) => x * scaleOf(curve))))].sort((a, b) => a - b);
       const [lossLow, lossHigh] = lossAxis(), [errorLow, errorHigh] = errorAxis();
+      const beyond = [["training losses", lossHigh, rangeOf("loss", view)[1], ""], ["test errors", errorHigh, Math.max(rangeOf("error", view)[1], ...shown().map((curve) => curve.reported ?? 0)), " %"]];
+      cut.textContent = beyond.filter(([, limit, high]) => high > limit).map(([name, , high, unit]) => `Cut off above: ${name} up to ${short(high)}${unit}.`).join(" ");
       xOf = (x) => left + ((x - view[0]) / (view[1] - view[0])) * (right - left);
       atX = (pixel) => view[0] + ((pixel - left) / (right - left)) * (view[1] - view[0]);
       const yOf = {
@@ -251,7 +231,6 @@
       state.width = plot.clientWidth;
       slider.max = Math.max(0, grid.length - 1);
       setCursor(state.cursor);
-      fillNumbers();
     }
 
     function drawCurve(curve, view, yOf, seeds, medians, {left, right, top}) {
@@ -272,6 +251,7 @@
         if (curve.prefix) mark(bold, OPEN, measure, curve[measure], "end");
         else if (curve.diverged && curve[measure].y.at(-1) === null) mark(bold, CROSS, measure, curve[measure], "end");
       }
+      if (curve.reported !== null) bold.append(make("path", {class: "end", d: REPORTED, transform: `translate(${xOf(curve.iterations * scale)},${yOf.error(curve.reported)})`}));
       for (let i = 0; i < 5; i++) {  // shapes on the error, at other places for each curve
         const at = indexAt(curve.error.x, (view[0] + ((i + 0.15 + (0.7 * curve.index) / drawn.length) / 5) * (view[1] - view[0])) / scale);
         if (at < 0 || curve.error.y[at] === null) continue;
@@ -312,8 +292,8 @@
       state.view = view;
       render();
     }
-    function zoom(factor, centre = grid[Number(slider.value)] ?? full[1] / 2) {
-      const [from, to] = state.view ?? full, middle = Math.min(Math.max(centre, from), to);
+    function zoom(factor) {
+      const [from, to] = state.view ?? full, middle = Math.min(Math.max(grid[Number(slider.value)] ?? full[1] / 2, from), to);
       setView([middle - (middle - from) * factor, middle + (to - middle) * factor]);
     }
     function setUnit(unit) {
@@ -328,52 +308,29 @@
       state.cursor = at;
       if (at < from || at > to) setView([at - (to - from) / 2, at + (to - from) / 2]); else setCursor(at);
     });
-    slider.addEventListener("keydown", (event) => {
-      const act = {"+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => setView(null)}[event.key];
-      if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
-      event.preventDefault();
-      act();
-    });
-    const fingers = new Map();
-    let start = null, pinch = null;
+    let start = null;
     const pixel = (event) => {
       const box = plot.getBoundingClientRect();
       return Math.min(place.right, Math.max(place.left, ((event.clientX - box.left) * plot.firstChild.viewBox.baseVal.width) / box.width));
     };
     plot.addEventListener("pointerdown", (event) => {
-      fingers.set(event.pointerId, pixel(event));
+      if (event.pointerType !== "mouse") return setCursor(atX(pixel(event)));
       plot.setPointerCapture(event.pointerId);
-      if (event.pointerType !== "mouse") setCursor(atX(pixel(event)));
-      else if (event.button === 0) start = pixel(event);
-      if (fingers.size === 2) pinch = [...fingers.values()].sort((a, b) => a - b).map(atX);
+      if (event.button === 0) start = pixel(event);
     });
     plot.addEventListener("pointermove", (event) => {
       const x = pixel(event);
-      if (fingers.has(event.pointerId)) fingers.set(event.pointerId, x);
-      if (fingers.size === 2 && pinch) {  // what was under the fingers stays there
-        const [a, b] = [...fingers.values()].sort((one, other) => one - other), perPixel = (pinch[1] - pinch[0]) / Math.max(20, b - a);
-        setView([pinch[0] - (a - place.left) * perPixel, pinch[1] + (place.right - b) * perPixel]);
-      } else if (start !== null) {
-        place.selection.setAttribute("x", Math.min(start, x));
-        place.selection.setAttribute("width", Math.abs(x - start));
-      } else setCursor(atX(x));
+      if (start === null) return setCursor(atX(x));
+      place.selection.setAttribute("x", Math.min(start, x));
+      place.selection.setAttribute("width", Math.abs(x - start));
     });
-    for (const name of ["pointerup", "pointercancel"]) {
-      plot.addEventListener(name, (event) => {
-        const from = start, x = pixel(event);
-        fingers.delete(event.pointerId);
-        start = pinch = null;
-        place.selection.setAttribute("width", 0);
-        if (name === "pointerup" && from !== null && Math.abs(x - from) > 8) setView([atX(Math.min(from, x)), atX(Math.max(from, x))]);
-      });
-    }
+    plot.addEventListener("pointerup", (event) => {
+      const from = start, x = pixel(event);
+      start = null;
+      place.selection.setAttribute("width", 0);
+      if (from !== null && Math.abs(x - from) > 8) setView([atX(Math.min(from, x)), atX(Math.max(from, x))]);
+    });
     plot.addEventListener("dblclick", () => setView(null));
-    plot.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey) return;
-      event.preventDefault();
-      zoom(event.deltaY < 0 ? 0.8 : 1.25, atX(pixel(event)));
-    }, {passive: false});
-
     render();
     new ResizeObserver(() => { if (plot.clientWidth !== state.width) render(); }).observe(plot);
   }
