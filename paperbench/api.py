@@ -105,7 +105,7 @@ class JudgedTable:
 
     def curves(self) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs."""
-        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history(record)))
+        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history()))
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".

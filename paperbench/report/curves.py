@@ -93,7 +93,7 @@ class Curve:
         ended = len(self.runs) - counts["partial"]
         parts = [count(ended, "run")] if ended else []
         counted = sum(run.counted for run in self.runs)
-        if ended and counted < ended:
+        if counted < ended:
             parts.append(f"{counted} counted")
         if counts["diverged"]:
             parts.append(f"{counts['diverged']} diverged" if ended > 1 else f"diverged at {self._farthest('diverged')}")
@@ -113,8 +113,7 @@ class Curve:
         A diverged run counts as infinitely bad from its end on; where it makes the median infinite, that is NaN. Before
         any run counts, it is the median of all, as far as all have come.
         """
-        readable = [run for run in self.runs if run.lines]
-        counted = [run for run in readable if run.counted] or readable
+        counted = [run for run in [run for run in self.runs if run.counted] or self.runs if run.lines]
         found = [dict(run.points(measure)) for run in counted]
         reached = {i for values in found for i in values}
         for run, values in zip(counted, found, strict=True):
@@ -257,8 +256,7 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
     """Return the panels of a figure of the paper, or of the whole table; those without curves are left out."""
     experiment = comparison.table.experiment
     if figure:
-        by_cell = {curve.cell.id: curve for curve in curves if not curve.setting}
-        wanted = [(p.title, [by_cell[cell] for cell in p.cells if cell in by_cell]) for p in figure.panels]
+        wanted = [(p.title, [c for cell in p.cells for c in curves if c.cell.id == cell]) for p in figure.panels]
     elif experiment.panel_per == "row":
         wanted = [
             (", ".join([row.title, *row.labels.values()]), [c for c in curves if c.cell.row.id == row.id])

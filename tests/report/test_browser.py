@@ -305,3 +305,25 @@ def test_the_drawn_page_is_valid(open_page: Callable[..., Any], file: Path) -> N
     page = open_page(file)
     drawn(page)
     html5lib.HTMLParser(strict=True).parse(page.content())
+
+
+def test_a_net_whose_runs_all_diverged_has_no_values_at_the_end(
+    open_page: Callable[..., Any], table2: Table, tmp_path: Path
+) -> None:
+    lost = records(table2, "bn_after_addition/resnet110", (inf, inf), iteration=20_000)
+    make_store(tmp_path, [record(table2, "original/resnet110", 6.5), *lost])
+    chart = drawn(open_page(make_page("table2", results=tmp_path).write(tmp_path / "page")))
+    assert readout(chart)[1][1] == ["diverged", "diverged"]
+
+
+def test_nets_of_other_lengths_and_batches_share_axes(
+    open_page: Callable[..., Any], tables: dict[str, Table], tmp_path: Path
+) -> None:
+    rows = ("preact_resnet1001", "preact_resnet1001_batch64")  # of 64,000 and 156,200 iterations: 164 and 200 epochs
+    make_store(tmp_path, [record(tables["table4"], f"{row}/cifar10", 4.8) for row in rows])
+    chart = drawn(open_page(make_page("table4", results=tmp_path).write(tmp_path / "page")))
+    shorter, longer = readout(chart)[1]
+    assert shorter == ["\N{EN DASH}"] * 2
+    assert re.fullmatch(r"[\d.]+", longer[0])
+    chart.get_by_label("epochs").check()
+    assert view(chart) == (0, 200)

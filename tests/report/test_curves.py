@@ -23,7 +23,7 @@ def judged(table2: Table, tmp_path: Path) -> paperbench.JudgedTable:
         tmp_path,
         [
             *records(table2, "original/resnet110", (6.58, 6.64, 6.49, 6.71, None)),
-            *records(table2, "bn_after_addition/resnet110", (8.1, 8.2, inf), iteration=20_000),
+            *records(table2, "bn_after_addition/resnet110", (inf, 8.1, 8.2), iteration=20_000),
             record(table2, "preact/resnet164", None, iteration=8_000),
             record(table2, "preact/resnet164", None, iteration=4_000, seed=1),
         ],
@@ -51,6 +51,12 @@ def test_a_diverged_run_counts_as_infinite_from_its_end_on(judged: paperbench.Ju
     finished = _losses_at(judged, "bn_after_addition/resnet110", 30_000)
     assert len(finished) == 2
     assert _median_at(judged, "bn_after_addition/resnet110", 30_000) == max(finished)
+    curve = next(curve for curve in judged.curves() if curve.cell.row.id == "bn_after_addition")
+    lost, *others = [dict(run.points("train_loss"))[20_000] for run in curve.runs]
+    assert math.isnan(lost)
+    assert _median_at(judged, "bn_after_addition/resnet110", 20_000) == max(others)
+    errors = sorted(dict(run.points("test_error"))[20_000] for run in curve.runs)
+    assert dict(curve.median("test_error"))[20_000] == errors[1]  # it was still tested there
 
 
 def test_the_median_of_prefixes_ends_with_the_shortest(judged: paperbench.JudgedTable) -> None:
@@ -128,6 +134,7 @@ def test_state_counts_runs_that_ended_diverged_and_did_not(table2: Table, tmp_pa
         "preact/resnet164": "prefix, to 900",
         "original/resnet164": "1 run",
     }
+    assert [curve.cell.id for curve in curves if curve.is_prefix] == ["preact/resnet164"]
 
 
 def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTable) -> None:
@@ -141,6 +148,15 @@ def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTa
     exploding = replace(panel.curves[0], runs=(replace(run, lines=tuple(bad)),))
     worse = replace(panel, curves=(exploding, panel.curves[1]))
     assert (worse.max_error, worse.loss_limits[1]) == (60.0, 10.0)
+    tested = [line for line in run.lines if line.test_error is not None]
+    for errors, limit in (
+        ([9.0] * 63 + [55.0], 60.0),
+        ([55.0] * 33 + [9.0] * 31, 60.0),
+        ([55.0] * 9 + [9.0] * 55, 20.0),
+    ):
+        lines = tuple(replace(line, test_error=e, train_loss=0.5) for line, e in zip(tested, errors, strict=True))
+        shown = replace(panel, curves=(replace(panel.curves[0], runs=(replace(run, lines=lines),)),))
+        assert (shown.max_error, shown.loss_limits) == (limit, (0.05, 0.5))
     tiny = replace(run, lines=(replace(run.lines[0], train_loss=1e-300), *run.lines[1:]))
     stray = replace(panel, curves=(replace(panel.curves[0], runs=(tiny,)),))
     assert stray.loss_limits[0] == min(line.train_loss for line in run.lines[1:])
@@ -163,30 +179,24 @@ def test_batches_of_64_make_shorter_epochs_of_one_axis(tables: dict[str, Table],
     assert panel.extent("epochs") == pytest.approx(last * 64 / 50_000, rel=1e-4)  # 200, not 400
 
 
-def test_histories_that_are_not_those_of_their_records_are_not_shown(table2: Table, tmp_path: Path) -> None:
-    store = make_store(tmp_path, records(table2, "original/resnet110", (6.5, 6.6, 6.4, 6.7)))
-    judged = paperbench.load_table("table2").compare(tmp_path)
-    missing, cut, edited, _ = (store.directory(run.record.run).history_file for run in judged.curves()[0].runs)
-    missing.unlink()
-    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
-    edited.write_bytes(edited.read_bytes().replace(b"0.1", b"0.2", 1))
-    (curve,) = judged.curves()
-    assert [("cut short" in run.problem, "edited" in run.problem) for run in curve.runs] == [
-        *[(True, False)] * 2,
-        (False, True),
-        (False, False),
-    ]
-    assert curve.median("train_loss") == curve.runs[3].points("train_loss")
-
-
 def test_notes_tell_other_conditions_and_runs_not_drawn(table2: Table, tmp_path: Path) -> None:
     original = record(table2, "original/resnet110", 6.5)
     others = [record(table2, "original/resnet110", 6.5, precision="bf16", seed=seed) for seed in (0, 1)]
-    make_store(tmp_path, [original, *others, record(table2, "preact/resnet110", 6.3, data=COPY)])
+    elsewhere = [record(table2, "preact/resnet164", 5.5, precision=one) for one in ("fp32", "tf32")]
+    make_store(tmp_path, [original, *others, record(table2, "preact/resnet110", 6.3, data=COPY), *elsewhere])
     judged = paperbench.load_table("table2").compare(tmp_path)
-    notes = notes_on(judged.panels(), judged.comparison)
+    notes = notes_on(judged.panels()[:1], judged.comparison)
     assert (
         "Conditions differ: CIFAR-10, fp32, numerics 1 (original/resnet110); CIFAR-10 (some copy), fp32, numerics 1 "
         "(preact/resnet110)." in notes
     )
     assert "Not drawn: 2 runs of these nets in other precision, versions or data." in notes
+
+
+def test_runs_of_two_columns_or_rows_are_drawn_once(tables: dict[str, Table], tmp_path: Path) -> None:
+    cells = [f"{row}/{column}" for row in ("original_resnet152", "preact_resnet152") for column in ("top1", "top5")]
+    make_store(tmp_path, [record(tables["table5"], cell, 21.0) for cell in cells[::2]])
+    judged = paperbench.load_table("table5").compare(tmp_path)
+    assert set(cells) < {curve.cell.id for curve in judged.curves()}
+    (panel,) = judged.panels()
+    assert [curve.cell.id for curve in panel.curves] == ["original_resnet152_224/top1", "preact_resnet152/top1"]
