@@ -65,7 +65,8 @@ def draw_curves(
     left = COLUMN if units else 0.0
     width = left + COLUMN if columns == 1 else PAGE
     texts = [*notes, _key(panels)]
-    notes = [line for text in texts for line in textwrap.wrap(one_line(text)[:500], round(20 * (width - left)))]
+    characters = round(20 * (width - left))
+    notes = [line for one in texts for line in textwrap.wrap(one_line(one)[:500], characters, break_on_hyphens=False)]
     heights = [2.15 + 0.15 * max(map(_lines_beside, row)) for row in rows]
     with style.context([STYLE], after_reset=True):
         figure = Figure((width, sum(heights) + 0.13 * len(notes)))
@@ -101,9 +102,12 @@ def _key(panels: Sequence[CurvePanel]) -> str:
         key += " Cross: end of a diverged run."
     if any(record.status == "partial" for record in records):
         key += " Circle: end of a prefix."
-    if any(curve.reported is not None for curve in curves):
+    reported = [(curve.reported, panel.max_error) for panel in panels for curve in panel.curves if curve.reported]
+    if any(error <= highest for error, highest in reported):
         key += " Triangle: the reported error, with batch norm re-estimated."
-    errors_cut = any(value > panel.max_error for panel in panels for value in _values(panel, "test_error"))
+    errors_cut = any(error > highest for error, highest in reported) or any(
+        value > panel.max_error for panel in panels for value in _values(panel, "test_error")
+    )
     losses_cut = any(value > MAX_LOSS for panel in panels for value in _values(panel, "train_loss"))
     cut = ["test errors above the axis, as in the paper"] * errors_cut + [f"losses above {MAX_LOSS:g}"] * losses_cut
     if cut:

@@ -80,7 +80,7 @@ def _decode_with_torchcodec(data: bytes) -> np.ndarray:
     except (ImportError, OSError, RuntimeError) as error:
         raise PaperbenchError(
             f"The recipe decodes with TorchCodec, which cannot be used here ({summarize_error(error)}). Install it: "
-            "`pip install 'paperbench-resnets[torchcodec]'`; or choose the decoder pillow, which makes another run."
+            "`pip install torchcodec`; or choose the decoder pillow, which makes another run."
         ) from error
     pixels = cast("Tensor", decode_jpeg(data))
     return np.ascontiguousarray(pixels.permute(1, 2, 0))

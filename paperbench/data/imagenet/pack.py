@@ -97,7 +97,7 @@ def _opened(path: Path) -> Iterator[Any]:
     except ImportError as error:
         raise PaperbenchError(
             f"pyarrow, which reads parquet files, cannot be imported ({summarize_error(error)}). Install it with "
-            "`pip install 'paperbench-resnets[parquet]'`."
+            "`pip install pyarrow`."
         ) from error
     try:
         with open_regular(path, _MAX_FILE_BYTES) as stream:
