@@ -227,6 +227,12 @@ def test_headings_ids_links_and_tables_are_sound(document: Element) -> None:
         assert {one.get("scope") for one in table.iter("th")} <= {"col", "colgroup", "row"}
 
 
+def test_a_table_in_two_profiles_has_sections_of_two_names(tmp_path: Path) -> None:
+    page = paperbench.make_page("table2", results=tmp_path, profiles=["paper", "smoke"])
+    titles = [text_of(one).partition(":")[0] for one in parsed(page.html).iter("h2")]
+    assert titles == ["Table 2, profile paper", "Table 2, profile smoke"]
+
+
 def test_the_policy_allows_only_the_styles_and_scripts_of_the_page(document: Element) -> None:
     (policy,) = [one.get("content") for one in document.iter("meta") if one.get("http-equiv")]
     for tag in ("style", "script"):
