@@ -457,18 +457,18 @@ def make_page(
             "run table2 --profile smoke`."
         )
 
-    def local(text: str) -> str:
-        return without_paths(text.replace(str(results), "results"))
+    in_results = re.compile(rf"(?<![\w./-]){re.escape(str(Path(results)))}(?=/)")  # names may be those of people
 
     def part(table: PublishedTable, one: JudgedTable) -> Part:
         patterns = [cells] if isinstance(cells, str) else cells
         what = (table, patterns, one.comparison.profile, one.comparison.planned)
         commands = [
-            (local(_command("run", *what)), "trains what is missing"),
-            (local(_command("compare", *what, noise=noise)), "judges it"),
+            (without_paths(_command("run", *what)), "trains what is missing"),
+            (without_paths(_command("compare", *what, noise=noise)), "judges it"),
             ("paperbench verify --rerun 1", "checks all files, and retrains the start of a run"),
         ]
-        return Part(one.report, one.panels(), [local(text) for text in one.left_out], commands)
+        left_out = [without_paths(in_results.sub("results", text)) for text in one.left_out]
+        return Part(one.report, one.panels(), left_out, commands)
 
     html = render([part(*one) for one in shown])
     left_out = dict.fromkeys(text for _, one in shown for text in one.left_out)

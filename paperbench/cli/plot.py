@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import add_shared, command_for, number_of_runs
+from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, command_for, number_of_runs
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.files import write_named
 
@@ -96,6 +96,8 @@ def _plot_curves(
     from paperbench.report.csv_format import render_curves
     from paperbench.report.curves import notes_on
 
+    if form == "csv" and args.x:
+        raise PaperbenchError("The csv has iterations and epochs. Leave --x out.")
     x: XAxis = args.x or "iterations"
     args.table, figure_id = table.id, figure.id if figure else None
     if figure and not args.cells:
@@ -129,8 +131,11 @@ def _plot_curves(
 
 
 def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:
-    for option, value in (("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds), ("csv", form == "csv")):
-        if value:
+    for option, is_given in (
+        *(("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds), ("csv", form == "csv")),
+        *(("--profile", args.profile != "paper"), ("--results", args.results != DEFAULT_RESULTS)),
+    ):
+        if is_given:
             raise PaperbenchError(f"{option} is for training curves, and {args.what} has none. Leave it out.")
 
 

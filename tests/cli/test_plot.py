@@ -147,8 +147,8 @@ def test_a_figure_without_runs_names_the_run_command(run: Run, results: Path) ->
     assert "`paperbench run table3 --cells cifar10_resnet1001/original cifar10_resnet1001/preact`" in err
 
 
-def test_epochs_of_a_net_are_refused(run: Run) -> None:
-    assert "--x is for training curves" in run("plot", "preact_resnet110", "--x", "epochs")[2]
+def test_a_horizontal_axis_of_a_csv_is_refused(run: Run, results: Path) -> None:
+    assert "Leave --x out." in run("plot", "table2", "--format", "csv", "--x", "epochs")[2]
 
 
 def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,13 @@ def test_a_figure_of_units_needs_no_runs(run: Run, form: str) -> None:
         assert text.startswith(MAGIC[form].decode("latin-1"))
 
 
-@pytest.mark.parametrize("option", [("--format", "csv"), ("--x", "epochs"), ("--cells", "a"), ("--seeds", "3")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(("--format", "csv"), ("--x", "epochs"), ("--cells", "a"), ("--seeds", "3")),
+        *(("--profile", "smoke"), ("--results", "elsewhere")),
+    ],
+)
 def test_options_of_curves_are_refused_for_units(run: Run, option: tuple[str, ...]) -> None:
     code, _, err = run("plot", "fig4", *option)
     assert code == 2

@@ -238,15 +238,6 @@ def test_print_draws_charts_that_were_never_in_view(open_page: Callable[..., Any
     assert page.locator(".plot svg").count() == 1
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
-def test_axe_finds_no_serious_fault(open_page: Callable[..., Any], file: Path, scheme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = open_page(file, color_scheme=scheme)
-    drawn(page)
-    found = axe.run(page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
-
-
 def test_curves_differ_from_the_background_in_both_schemes(open_page: Callable[..., Any], file: Path) -> None:
     for scheme, is_dark in (("light", False), ("dark", True)):
         page = open_page(file, color_scheme=scheme)

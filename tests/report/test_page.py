@@ -227,6 +227,16 @@ def test_headings_ids_links_and_tables_are_sound(document: Element) -> None:
         assert {one.get("scope") for one in table.iter("th")} <= {"col", "colgroup", "row"}
 
 
+def test_only_paths_lose_the_name_of_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    damaged = Path("run/runs/0123456789ab-s0")
+    damaged.mkdir(parents=True)
+    (damaged / "record.json").write_text("{")
+    words = words_of(parsed(paperbench.make_page("table2", results="run").html))
+    assert "paperbench run table2" in words
+    assert "results/runs/0123456789ab-s0/record.json" in words
+
+
 def test_a_table_in_two_profiles_has_sections_of_two_names(tmp_path: Path) -> None:
     page = paperbench.make_page("table2", results=tmp_path, profiles=["paper", "smoke"])
     titles = [text_of(one).partition(":")[0] for one in parsed(page.html).iter("h2")]
@@ -337,8 +347,7 @@ def file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
 def test_axe_finds_no_serious_problem(file: Path, open_page: Callable[..., Any], scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe
     page = open_page(file, color_scheme=scheme, bypass_csp=True)  # axe is a script of its own
