@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 
 DEFAULT_RESULTS = Path("results")
@@ -94,6 +97,34 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
         parser.add_argument(name, **_SHARED[name])
     if "table" in names:
         parser.usage = f"{parser.prog} TABLE [options]"  # argparse puts TABLE last, where `--cells` would take it
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add `--set`, whose values `parse_settings` reads."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="for a net: one of its arguments, as for timm.create_model, such as depth=20; repeatable",
+    )
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Return a net's arguments from texts `key=value`; a value is parsed as JSON if possible, else kept as text."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        if not key or not value:
+            raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
+        if key in settings:
+            raise PaperbenchError("--set sets an argument twice. Set it once.")
+        try:
+            settings[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            settings[key] = value
+    return settings
 
 
 def command_for(name: str, args: argparse.Namespace) -> str:

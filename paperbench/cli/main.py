@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import paperbench
 from paperbench.cli import (
+    analyze,
     bench,
     compare,
     data,
@@ -35,7 +36,7 @@ from paperbench.streams import standard_streams
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
     "Train": {"plan": plan, "run": run},
-    "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate},
+    "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate, "analyze": analyze},
     "Present": {"report": report, "plot": plot},
     "Utilities": {"doctor": doctor, "bench": bench, "data": data, "schema": schema},
 }

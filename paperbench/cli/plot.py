@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, command_for, number_of_runs
+from paperbench.cli.arguments import (
+    DEFAULT_RESULTS,
+    add_settings,
+    add_shared,
+    command_for,
+    number_of_runs,
+    parse_settings,
+)
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.files import write_named
 
@@ -46,14 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shared(parser, "--cells", "--profile")
     parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="for a net: one of its arguments, as for timm.create_model, such as depth=20; repeatable",
-    )
+    add_settings(parser)
     add_shared(parser, "--results", "--tables")
 
 
@@ -188,18 +187,4 @@ def _net(args: argparse.Namespace) -> Net:
     """Return the net that is named, with its settings."""
     from paperbench.catalogue import resolve
 
-    arguments = dict(map(_setting, args.settings))
-    if len(arguments) < len(args.settings):
-        raise PaperbenchError("--set sets an argument twice. Set it once.")
-    return resolve(args.what, **arguments)
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """Split `key=value`; the value is parsed as JSON if possible, else kept as text."""
-    key, _, value = text.partition("=")
-    if not key or not value:
-        raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
-    try:
-        return key, json.loads(value)
-    except (ValueError, RecursionError):
-        return key, value
+    return resolve(args.what, **parse_settings(args.settings))

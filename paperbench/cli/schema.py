@@ -19,6 +19,7 @@ FORMATS = {
     "record": "runs.record.Record",
     "history": "runs.history.HistoryLine",
     "external": "runs.external.ExternalResult",
+    "analysis": "analysis.record.Analysis",
     "bench": "bench.figures.BenchReport",
     "breakdown": "bench.breakdown.Breakdown",
     "loader": "bench.figures.LoaderReport",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -85,6 +86,16 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
         f"  - Convert a directory of images: `paperbench data convert IMAGES {file}`\n"
         f"  - Use another data directory: `--data DIR`, or the environment variable {ENVIRONMENT_VARIABLE}."
     )
+
+
+def find_dataset(fingerprint: str, keys: Iterable[str], directory: Path) -> ImageDataset | PhotoDataset | None:
+    """Return the data set with a fingerprint, if one of these keys has it."""
+    for key in keys:
+        with suppress(PaperbenchError):  # another may be at hand
+            found = load_dataset(key, directory)
+            if found.fingerprint == fingerprint:
+                return found
+    return None
 
 
 def load_index(directory: Path) -> Index:

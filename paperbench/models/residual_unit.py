@@ -59,9 +59,13 @@ class ResidualUnit(nn.Module):
         self.addition = make_addition(net, unit)
         self.after_addition = components(unit.after_addition, unit.out_channels)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def paths(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the addition takes: the signals from shortcut and residual path, and the shortcut's input."""
         activated = self.preactivation(x)
         shortcut_input = activated if self.shares_preactivation else x
-        joined = self.addition(self.shortcut(shortcut_input), self.residual(activated), shortcut_input)
-        y: Tensor = self.after_addition(joined)
+        return self.shortcut(shortcut_input), self.residual(activated), shortcut_input
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut, residual, shortcut_input = self.paths(x)
+        y: Tensor = self.after_addition(self.addition(shortcut, residual, shortcut_input))
         return y

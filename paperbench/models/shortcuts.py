@@ -16,8 +16,9 @@ gates or dropout in front of the addition.
 Where a unit changes dimensions, v1 (Sec. 3.3) offers option A, a strided identity with zero channels appended
 (`ZeroPadShortcut`), and option B, a 1x1 projection (`Projection`).
 
-All additions take the shortcut signal h and the residual F, both (N, C, H, W), and `shortcut_input`, the signal that
-enters the shortcut and that gates read. They return (N, C, H, W).
+All additions take the signal from the shortcut path and the residual, both (N, C, H, W), and `shortcut_input`, the
+signal that enters the shortcut and that gates read. They return (N, C, H, W). Their method `weigh` returns the two
+terms of the sum: h(x) and F(x) of Eq. (1) with their factors.
 """
 
 import torch
@@ -76,25 +77,30 @@ def make_shortcut(unit: Unit) -> nn.Module:
 class Addition(nn.Module):
     """h + F, Eq. (1)."""
 
-    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:  # noqa: ARG002
-        return shortcut + residual
+    def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Return the two terms of the sum."""
+        return shortcut, residual
+
+    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:
+        h, f = self.weigh(shortcut, residual, shortcut_input)
+        return h + f
 
 
-class ScaledAddition(nn.Module):
+class ScaledAddition(Addition):
     """Constant scaling, Fig. 2(b): `shortcut_scale` h + `residual_scale` F, Eq. (6)."""
 
     def __init__(self, shortcut_scale: float, residual_scale: float) -> None:
         super().__init__()
         self.shortcut_scale, self.residual_scale = shortcut_scale, residual_scale
 
-    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:  # noqa: ARG002
-        return self.shortcut_scale * shortcut + self.residual_scale * residual
+    def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        return self.shortcut_scale * shortcut, self.residual_scale * residual
 
     def extra_repr(self) -> str:
         return f"shortcut_scale={self.shortcut_scale}, residual_scale={self.residual_scale}"
 
 
-class GatedAddition(nn.Module):
+class GatedAddition(Addition):
     """Gated shortcut (Sec. 3.1): exclusive gating, Fig. 2(c), or shortcut-only gating, Fig. 2(d).
 
     Computes (1 - g) h + g F if `exclusive`, else (1 - g) h + F. The gate g = sigmoid(W_g x + b_g) is a 1x1 convolution
@@ -121,17 +127,17 @@ class GatedAddition(nn.Module):
         assert self.gate.bias is not None  # noqa: S101
         nn.init.constant_(self.gate.bias, self.initial_bias)
 
-    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:
+    def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:
         gate = torch.sigmoid(self.gate(shortcut_input))
         # Not (1 - gate) * shortcut: bfloat16 rounds 1 - g itself, in steps of 0.004 near 1.
         gated = shortcut - gate * shortcut
-        return gated + (gate * residual if self.exclusive else residual)
+        return gated, (gate * residual if self.exclusive else residual)
 
     def extra_repr(self) -> str:
         return f"exclusive={self.exclusive}, initial_bias={self.initial_bias}"
 
 
-class DropoutAddition(nn.Module):
+class DropoutAddition(Addition):
     """Dropout of ratio 0.5 on the shortcut, Fig. 2(f), drawn from torch's default generator.
 
     Follows the text of the paper ("statistically imposes a scale of lambda with an expectation of 0.5"): training does
@@ -147,15 +153,15 @@ class DropoutAddition(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.scale = 1.0 if inverted else 0.5  # torch's dropout is inverted
 
-    def forward(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> Tensor:  # noqa: ARG002
+    def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         dropped: Tensor = self.dropout(shortcut)
-        return self.scale * dropped + residual
+        return self.scale * dropped, residual
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}"
 
 
-def make_addition(net: Net, unit: Unit) -> nn.Module:
+def make_addition(net: Net, unit: Unit) -> Addition:
     """Return the module that joins the shortcut and the residual function of a unit."""
     shape = (unit.in_channels, unit.out_channels, unit.stride)
     match net.shortcut, net.shortcut_scale, net.residual_scale, net.gate_bias, net.inverted:

@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from paperbench.data.imagenet.draws import Words
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.loader import Batch
-from paperbench.data.sources import data_directory, load_dataset
+from paperbench.data.sources import data_directory, find_dataset, load_dataset
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.models.weights_file import net_of
@@ -154,11 +153,9 @@ def _of_run(
     if record is None or record.result is None:
         raise PaperbenchError(f"{run.path} holds no finished run. Finish it, or name another.")
     net, _ = net_and_recipe(record.spec, record.evaluations)
-    file, images = run.weights_file, None
-    for key in [dataset] if dataset else [key for key, one in DATASETS.items() if one.num_classes == net.num_classes]:
-        with suppress(PaperbenchError):  # another may be at hand
-            found = load_dataset(key, where)
-            images = found if found.fingerprint == record.spec.data else images
+    file = run.weights_file
+    keys = [dataset] if dataset else [key for key, one in DATASETS.items() if one.num_classes == net.num_classes]
+    images = find_dataset(record.spec.data, keys, where)
     if images is None:
         raise PaperbenchError(
             f"{record.run} was trained on {record.data.name}, which is not in {where}. Name its place with --data. To "

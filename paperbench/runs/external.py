@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.files import Writer, format_read_error, list_directory, refuse_links
-from paperbench.runs.hashed import HashedJson, RecordError
+from paperbench.files import Writer, refuse_links
+from paperbench.runs.hashed import HashedJson, RecordError, read_all
 from paperbench.typed import Line, Percent, typed
 
 _DIRECTORY = "external"
@@ -96,16 +96,7 @@ def read_externals(root: Path) -> tuple[list[ExternalResult], list[str]]:
     Raises:
         PaperbenchError: The files cannot be listed.
     """
-    results, complaints = [], []
-    for path in list_directory(root / _DIRECTORY):
-        if path.suffix != ".json":
-            continue
-        try:
-            results.append(_read(path))
-        except OSError as error:  # a dangling link
-            complaints.append(format_read_error(path, error, _REMEDY))
-        except RunError as error:
-            complaints.append(str(error))
+    results, complaints = read_all(root / _DIRECTORY, _read, _REMEDY)
     return sorted(results, key=lambda r: (r.table, r.cell, r.setting, r.source, r.seed, r.experiment)), complaints
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from paperbench.errors import RunError
-from paperbench.files import format_read_error, read_at_most
+from paperbench.files import format_read_error, list_directory, read_at_most
 from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import TypedError, from_json, typed
+
+Stored = TypeVar("Stored")
 
 SCHEMA: Literal[1] = 1
 _MAX_BYTES = 10_000_000
@@ -99,6 +102,25 @@ class HashedJson:
         schema["properties"]["sha256"] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
         schema["required"] = [*schema["required"], "sha256"]
         return schema
+
+
+def read_all(directory: Path, read: Callable[[Path], Stored], remedy: str) -> tuple[list[Stored], list[str]]:
+    """Return what a function reads from the JSON files of a directory, and a complaint about each unreadable file.
+
+    Raises:
+        PaperbenchError: The files cannot be listed.
+    """
+    values, complaints = [], []
+    for path in list_directory(directory):
+        if path.suffix != ".json":
+            continue
+        try:
+            values.append(read(path))
+        except OSError as error:  # a dangling link
+            complaints.append(format_read_error(path, error, remedy))
+        except RunError as error:
+            complaints.append(str(error))
+    return values, complaints
 
 
 def _sha256(canonical: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
 
+from paperbench.data.dataset import Dataset
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.experiment import Metric
 from paperbench.specs.recipe import Evaluation
@@ -30,6 +31,10 @@ class DataFacts:
     canonical: bool
     fingerprint: Line
     unverified: bool = False
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> DataFacts:
+        return cls(dataset.name, dataset.origin, dataset.canonical, dataset.fingerprint, dataset.unverified)
 
     @property
     def is_comparable(self) -> bool:

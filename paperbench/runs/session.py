@@ -405,7 +405,7 @@ class RunSession:
             divergence=self.divergence,
             sessions=self._sessions(),
             test_every=self.run.recipe.monitoring.test_every,
-            data=DataFacts(data.name, data.origin, data.canonical, data.fingerprint, data.unverified),
+            data=DataFacts.of(data),
             spec=self.run.spec,
             files=Files(len(self.history), history, checkpoint.path.name, weights_sha256),
             evaluations=tuple(self.run.recipe.evaluations.values()),

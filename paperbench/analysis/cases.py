@@ -1,0 +1,357 @@
+"""What is analysed: nets as they are at initialisation, or as a run has trained them, each with a batch of images."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
+from paperbench.analysis.walk import Subject, measure
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
+from paperbench.data.dataset import Dataset
+from paperbench.data.sources import data_directory, find_dataset, load_dataset
+from paperbench.errors import PaperbenchError, nearest
+from paperbench.models.weights_file import net_of
+from paperbench.runs.environment import code_facts, environment_facts
+from paperbench.runs.hashed import SCHEMA
+from paperbench.runs.planning import needed_datasets, net_and_recipe, plan
+from paperbench.runs.record import DataFacts, Record
+from paperbench.runs.resume import Checkpoint
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.seeds import derived_seed
+from paperbench.specs.experiment import NetReference
+from paperbench.specs.recipe import Recipe
+from paperbench.specs.run_spec import canonical_json
+from paperbench.specs.table import Table, load_table
+from paperbench.specs.table_files import read_named, table_ids
+from paperbench.training.foreign import load_state, read_state
+from paperbench.training.trainer import Trainer
+
+MEASURES: dict[Measure, Callable[[Subject], Any]] = {}
+"""What can be measured besides `Passes`, by the name of its field in `Analysis`."""
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How nets are analysed; see `AnalysisSpec`.
+
+    Attributes:
+        images: Size of the batch; by default one batch-norm group of the recipe.
+    """
+
+    images: int | None = None
+    batch_norm: Literal["batch", "averages"] = "batch"
+    precision: Literal["fp32", "fp64"] = "fp64"
+    initialisation: Literal["he", "orthogonal"] = "he"
+    measures: tuple[Measure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net to be analysed.
+
+    Attributes:
+        reference: The model name and arguments for timm.
+        recipe: How the net is initialised, and what its images are.
+        seed: Of initialisation, images and noise: those of a run with this seed.
+        run: Digest of the run's spec, if a run has trained the net.
+        iteration: Of that run. The batch is the one that it trains on next.
+        state: The trained net's tensors; None at initialisation.
+        weights: sha256 of the file with the weights, if the net is from a file.
+    """
+
+    reference: str
+    net: Net
+    recipe: Recipe
+    dataset: Dataset
+    seed: int
+    run: str | None = None
+    iteration: int = 0
+    state: Mapping[str, Tensor] | None = None
+    weights: str | None = None
+
+    def spec(self, conditions: Conditions) -> AnalysisSpec:
+        """Return what defines the numbers of an analysis.
+
+        Raises:
+            PaperbenchError: The recipe has no such batch.
+        """
+        images = conditions.images or self.recipe.batch_norm.group
+        most = self.recipe.batch_size if conditions.batch_norm == "batch" else self.dataset.num_test
+        if images > most:
+            raise PaperbenchError(f"There are only {most} images in a batch of {self.dataset.name}. Ask for fewer.")
+        if self.state is not None and conditions.initialisation != "he":
+            raise PaperbenchError("A trained net has no other initialisation. Leave --init out.")
+        return AnalysisSpec(
+            net=self.net.canonical(),
+            recipe=self.recipe.defining_values(),
+            data=self.dataset.fingerprint,
+            run=self.run,
+            iteration=self.iteration,
+            weights=self.weights,
+            initialisation=conditions.initialisation,
+            images=images,
+            batch_norm=conditions.batch_norm,
+            precision=conditions.precision,
+            measures=conditions.measures,
+        )
+
+
+def prepare(
+    what: str | None,
+    *,
+    run: str | None,
+    weights: Path | None,
+    trained: bool,
+    settings: Mapping[str, Any],
+    cells: str | Sequence[str],
+    profile: str,
+    seeds: int,
+    dataset: str | None,
+    data: Path | None,
+    results: Path,
+    root: Path,
+) -> list[Case]:
+    """Return the nets that are to be analysed; see `paperbench.api.analyze`.
+
+    Raises:
+        PaperbenchError: There is no such table, net, run or file, or its data are missing.
+    """
+    where, store = data_directory(data), Store(results)
+    if run is not None:
+        return [find_run(run, store, where)]
+    if weights is not None:
+        return [of_weights(weights, where, root, dataset)]
+    ids = table_ids(root)
+    if what is not None and what.partition(".")[0] in NETS:
+        return of_net(what, settings, seeds, where, root, dataset)
+    if what not in ids:
+        raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(str(what), [*ids, *NETS])}")
+    cases = of_table(load_table(what, root), cells, profile, seeds, where)
+    return of_runs(cases, profile, store) if trained else cases
+
+
+def analyse_all(
+    cases: Sequence[Case],
+    conditions: Conditions,
+    device: torch.device,
+    results: Path,
+    announce: Callable[[str], None],
+) -> Iterator[Analysis]:
+    """Yield the analysis of each net: from the results directory, or else new, and then kept there.
+
+    Args:
+        announce: Called with a sentence before each new analysis.
+
+    Raises:
+        PaperbenchError: As for `analyse`; or a file of the results directory cannot be read or written.
+    """
+    for number, case in enumerate(cases, start=1):
+        found = find_analysis(results, case.spec(conditions), case.seed)
+        if found is None:
+            announce(f"[{number}/{len(cases)}] {case.reference}, seed {case.seed}, iteration {case.iteration:,}")
+            found = analyse(case, conditions, device)
+            write_analysis(results, found)
+        yield found
+
+
+def of_table(table: Table, cells: str | Sequence[str], profile: str, seeds: int, where: Path) -> list[Case]:
+    """Return the nets of some cells of a table, at initialisation.
+
+    Args:
+        where: The data directory.
+
+    Raises:
+        PaperbenchError: A cell or the profile does not exist, or data are missing.
+    """
+    chosen, of_profile = table.cells(cells), table.profiles.named(profile)
+    datasets = {key: load_dataset(key, where) for key in needed_datasets(chosen, of_profile)}
+    cases: dict[tuple[str, int], Case] = {}
+    for run in plan(table, chosen, profile, "fp32", seeds, datasets):
+        cases[run.id, run.seed] = Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
+    return list(cases.values())
+
+
+def of_net(
+    name: str, settings: Mapping[str, Any], seeds: int, where: Path, root: Path, dataset: str | None = None
+) -> list[Case]:
+    """Return a net at initialisation, as the paper's recipe makes it.
+
+    Args:
+        name: A name that timm knows, with or without a tag.
+        settings: Arguments of the net.
+        where: The data directory.
+        root: The directory with experiments/.
+        dataset: A key of `DATASETS`; by default that of the name's tag, else the first of the net's.
+
+    Raises:
+        PaperbenchError: The net does not exist, or data are missing.
+    """
+    bare, _, tag = name.partition(".")
+    net = resolve(bare, **settings)
+    key = dataset or tag or tags(bare)[0]
+    images, recipe = load_dataset(key, where), _recipe_of(net, root)
+    net = replace(net, num_classes=DATASETS[key].num_classes)
+    reference = str(NetReference(name, settings))
+    return [Case(reference, net, recipe, images, seed) for seed in range(seeds)]
+
+
+def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
+    """Return the nets of all runs in a results directory that train these nets in this way, in any precision.
+
+    Raises:
+        PaperbenchError: There are none, or one cannot be read.
+    """
+    images = {canonical_json([case.net.canonical(), case.recipe.defining_values()]): case.dataset for case in cases}
+    found = []
+    for run in store.directories():
+        record = store.readable_record(run.path.name)
+        if record and record.spec.profile == profile:
+            dataset = images.get(canonical_json([record.spec.net, record.spec.recipe]))
+            if dataset and dataset.fingerprint == record.spec.data:
+                found.append(of_run(run, record, dataset))
+    if not found:
+        raise PaperbenchError(
+            f"{store.root} has no runs of these nets on these data. Train some with `paperbench run`."
+        )
+    return found
+
+
+def find_run(name: str, store: Store, where: Path) -> Case:
+    """Return the net of a run, given its id or directory.
+
+    Raises:
+        PaperbenchError: There is no such run, it cannot be read, or its data are missing.
+    """
+    directories = RunDirectory(Path(name).absolute()), store.directory(name)
+    run = next((one for one in directories if one.record_file.exists()), directories[1])
+    record = run.read_record()
+    if record is None:
+        raise PaperbenchError(f"{name} is no run in {store.root}, and no directory of one. Name a run.")
+    keys = [key for key, one in DATASETS.items() if one.num_classes == record.spec.net.get("num_classes")]
+    dataset = find_dataset(record.spec.data, keys, where)
+    if dataset is None:
+        raise PaperbenchError(f"{name} trains on {record.data.name}, which is not in {where}. Name its place (--data).")
+    return of_run(run, record, dataset)
+
+
+def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
+    """Return the net of a run, as far as it has been trained.
+
+    Raises:
+        PaperbenchError: Its weights cannot be read.
+    """
+    net, recipe = net_and_recipe(record.spec, record.evaluations)
+    if record.status == "finished":
+        state, _ = read_state(run.weights_file)
+    else:
+        file = next((one for one in run.checkpoints.newest_first() if one.path.name == record.files.checkpoint), None)
+        if file is None:
+            raise PaperbenchError(f"{run.path} lacks its checkpoint. Restore it, or go on with `paperbench run`.")
+        saved = Checkpoint.from_bytes(file.read(), record.run).state
+        state = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
+    return Case(record.net, net, recipe, dataset, record.seed, record.spec.digest, record.iteration, state)
+
+
+def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) -> Case:
+    """Return the net of a weights file that paperbench wrote.
+
+    Args:
+        dataset: A key of `DATASETS`; by default the one that the file names.
+
+    Raises:
+        PaperbenchError: The file cannot be read, or data are missing.
+    """
+    state, metadata = read_state(file)
+    if "architecture" not in metadata:
+        raise PaperbenchError(f"{file} does not say which net it holds, as files of paperbench do. Name another.")
+    net, arguments = net_of(metadata, file)
+    key = dataset or metadata.get("tag") or tags(metadata["architecture"])[0]
+    net = replace(net, num_classes=DATASETS[key].num_classes)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    reference = str(NetReference(metadata["architecture"], arguments))
+    return Case(reference, net, _recipe_of(net, root), load_dataset(key, where), seed=0, state=state, weights=digest)
+
+
+def _recipe_of(net: Net, root: Path) -> Recipe:
+    name = "imagenet" if FAMILIES[net.family].pools_early else "cifar"
+    return read_named(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")[1]
+
+
+def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subject:
+    """Return the net with its batch, as `Trainer` makes both.
+
+    Raises:
+        PaperbenchError: The weights do not fit the net, an image cannot be read, or the recipe has no such batch.
+    """
+    spec = case.spec(conditions)
+    with closing(Trainer(case.net, case.recipe, case.dataset, case.seed, "fp32", device)) as trainer:
+        if case.state is not None:
+            load_state(trainer.model, case.state, Path(case.reference))
+        elif conditions.initialisation == "orthogonal":
+            orthogonal(trainer.model, case.seed)
+        if conditions.batch_norm == "batch":
+            following = min(case.iteration, case.recipe.iterations - 1)
+            batch = trainer.feed.make(trainer.feed.choices(following))
+        else:
+            evaluation = next(iter(case.recipe.evaluations.values()), None)
+            batch = next(iter(trainer.feed.test(evaluation, spec.images)))
+        return Subject(
+            trainer.model,
+            batch.images[: spec.images],
+            batch.labels[: spec.images],
+            by_batch=conditions.batch_norm == "batch",
+            dtype=DTYPES[conditions.precision],
+            seed=derived_seed(case.seed, "analysis noise"),
+        )
+
+
+@torch.no_grad()
+def orthogonal(model: nn.Module, seed: int) -> None:
+    """Make the weights of all convolutions orthogonal, with the gain of He's initialisation."""
+    generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            weight = torch.empty(module.weight.shape)
+            nn.init.orthogonal_(weight, gain=2**0.5, generator=generator)
+            module.weight.copy_(weight)
+
+
+def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysis:
+    """Measure a net.
+
+    Raises:
+        PaperbenchError: As for `subject_of`; or a number is not finite.
+    """
+    begin = time.monotonic()
+    subject = subject_of(case, conditions, device)
+    found = measure(subject)
+    extra = {name: MEASURES[name](subject) for name in conditions.measures if name in MEASURES}
+    return Analysis(
+        schema=SCHEMA,
+        kind="analysis",
+        net=case.reference,
+        seed=case.seed,
+        spec=case.spec(conditions),
+        data=DataFacts.of(case.dataset),
+        loss=found.loss,
+        output=Signal(**found.output),
+        output_gradient=found.output_gradient,
+        stages=tuple(unit.stage for unit, _ in subject.units),
+        passes=Passes.of(found.rows),
+        channels=tuple(found.channels) if "channels" in conditions.measures else (),
+        seconds=time.monotonic() - begin,
+        code=code_facts(),
+        environment=environment_facts(device),
+        **extra,
+    )

@@ -1,0 +1,214 @@
+"""What an analysis of a net found, as a file of a results directory. Does without torch.
+
+results/analysis/<digest, 12 hex>-s<seed>.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from paperbench.files import Writer, refuse_links
+from paperbench.runs.hashed import HashedJson, RecordError, read_all
+from paperbench.runs.record import Code, DataFacts, Environment, Seconds
+from paperbench.specs.run_spec import canonical_json
+from paperbench.typed import Count, Line, Natural, typed
+
+_DIRECTORY = "analysis"
+_REMEDY = "Delete it; the same `paperbench analyze` makes it again."
+_FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
+
+Number = Annotated[float, AfterValidator(lambda value: float(f"{value:.6g}"))]
+Numbers = tuple[Number, ...]
+Measure = Literal["channels", "jacobians", "paths", "left_out"]
+
+
+@typed
+class Signal:
+    """A signal over a batch: Euclidean norm, mean and standard deviation of all its values."""
+
+    norm: Number
+    mean: Number
+    std: Number
+
+
+@typed
+class Passes:
+    """What a pass forward and one back measured. Each column has one value per residual unit l, in order.
+
+    "By shortcuts alone" means with everything else held fixed: gates, noise, statistics of batch norm, and which values
+    ReLU lets pass. Shares are parts of a squared norm: that of a is <a, x> / <x, x> if x is the sum of a and others.
+
+    Attributes:
+        signal_norm, signal_mean, signal_std: x_l.
+        residual_norm, residual_mean, residual_std: F(x_l) as it is added, with its factor or gate.
+        input_share: The share of x_l that is still x_0, carried by shortcuts alone.
+        sum_error: Distance of x_{l+1} from the sum of Eqs. (4) and (7), relative to the norm of x_{l+1}: x_0 and all F
+            up to F(x_l), each multiplied by the factors of the shortcuts after it.
+        negative: The share of the values of y_l, Eq. (1), that are below zero.
+        cut: The share of values that the ReLU after the addition sets to zero; None without such a ReLU.
+        identity_error: With F = 0 in all units, distance of x_{l+1} from an identity's output, relative to its norm.
+            Begins anew after units that share their pre-activation or project: there the paper's derivations "do not
+            hold strictly" (footnote 1).
+        identity_kept: With F = 0, the factor that is left of the identity's output in x_{l+1}.
+        factor: Mean of what the shortcut is multiplied by: lambda of Eq. (6), 1 - g, or the mask of dropout.
+        gradient_norm: dE/dx_l.
+        direct_norm: Its first term in Eqs. (5) and (8), which arrives by shortcuts alone.
+        through_norm: Its other term, which has passed weight layers.
+        direct_share: The share of dE/dx_l that is the first term.
+        cosine: Of the angle between both terms; None if one of them is zero.
+        predicted: The product of the factors from this unit on, as in Eq. (8); None for 1x1 convolutions.
+        measured: The factor by which the first term is that of an identity shortcut.
+    """
+
+    signal_norm: Numbers
+    signal_mean: Numbers
+    signal_std: Numbers
+    residual_norm: Numbers
+    residual_mean: Numbers
+    residual_std: Numbers
+    input_share: Numbers
+    sum_error: Numbers
+    negative: Numbers
+    cut: tuple[Number | None, ...]
+    identity_error: Numbers
+    identity_kept: Numbers
+    factor: Numbers
+    gradient_norm: Numbers
+    direct_norm: Numbers
+    through_norm: Numbers
+    direct_share: Numbers
+    cosine: tuple[Number | None, ...]
+    predicted: tuple[Number | None, ...]
+    measured: Numbers
+
+    def __post_init__(self) -> None:
+        lengths = {len(getattr(self, field.name)) for field in fields(self)}
+        if len(lengths) > 1:
+            raise ValueError("its columns have different lengths.")
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> Passes:
+        """Return the columns of the values of each unit by name."""
+        return cls(**{field.name: tuple(row[field.name] for row in rows) for field in fields(cls)})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the values of each unit by name."""
+        for unit, _ in enumerate(self.factor):
+            yield {field.name: getattr(self, field.name)[unit] for field in fields(self)}
+
+
+@typed
+class AnalysisSpec:
+    """Everything that defines the numbers of an analysis, but for the seed.
+
+    Attributes:
+        net: `catalogue.Net.canonical()`.
+        recipe: `Recipe.defining_values()`: how the net is initialised, and what its images are.
+        data: Fingerprint of the data set.
+        run: Digest of the run's spec, if the net was trained by a run.
+        iteration: Of that run; 0 is the initialisation.
+        weights: sha256 of the file with the weights, if the net is from a file.
+        initialisation: He's, as in the paper, or "orthogonal".
+        images: Size of the batch.
+        batch_norm: Whether BN uses the statistics of the "batch", as in training, or its "averages", as in tests.
+        precision: Of the arithmetic.
+        measures: What was measured besides `Passes`.
+    """
+
+    net: dict[str, Any]
+    recipe: dict[str, Any]
+    data: Line
+    run: Line | None
+    iteration: Natural
+    weights: Line | None
+    initialisation: Literal["he", "orthogonal"]
+    images: Count
+    batch_norm: Literal["batch", "averages"]
+    precision: Literal["fp32", "fp64"]
+    measures: tuple[Measure, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical JSON, in hex."""
+        return hashlib.sha256(canonical_json(vars(self)).encode()).hexdigest()
+
+
+@typed
+class Analysis(HashedJson):
+    """An analysis of one net. Numbers have six significant digits.
+
+    Attributes:
+        net: The model name and arguments for timm.
+        seed: Of initialisation, images and noise.
+        loss: E, the mean cross-entropy of the batch.
+        output: x_L, the output of the last unit.
+        output_gradient: Norm of dE/dx_L.
+        stages: The stage of each unit, counted from 0.
+        channels: Standard deviation of each channel of x_l, for each unit; empty unless it was asked for.
+    """
+
+    kind: Literal["analysis"]
+    net: Line
+    seed: Natural
+    spec: AnalysisSpec
+    data: DataFacts
+    loss: Number
+    output: Signal
+    output_gradient: Number
+    stages: tuple[Natural, ...]
+    passes: Passes
+    channels: tuple[Numbers, ...]
+    seconds: Seconds
+    code: Code
+    environment: Environment
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file, unique for each spec and seed."""
+        return f"{self.spec.digest[:12]}-s{self.seed}.json"
+
+
+def write_analysis(root: Path, analysis: Analysis) -> Path:
+    """Write an analysis into a results directory; return its file.
+
+    Raises:
+        PaperbenchError: The file cannot be written.
+    """
+    path = root / _DIRECTORY / analysis.file_name
+    refuse_links(path.parent)
+    Writer().write(path, analysis.to_json().encode())
+    return path
+
+
+def read_analyses(root: Path) -> tuple[list[Analysis], list[str]]:
+    """Return the analyses in a results directory, and a complaint about each unreadable file.
+
+    Raises:
+        PaperbenchError: The files cannot be listed.
+    """
+    return read_all(root / _DIRECTORY, _read, _REMEDY)
+
+
+def find_analysis(root: Path, spec: AnalysisSpec, seed: int) -> Analysis | None:
+    """Return an analysis from a results directory; None if it is not there.
+
+    Raises:
+        RunError: The file is damaged or cannot be read.
+    """
+    try:
+        return _read(root / _DIRECTORY / f"{spec.digest[:12]}-s{seed}.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _read(path: Path) -> Analysis:
+    analysis = Analysis.read(path, _REMEDY, _FOREIGN_REMEDY)
+    if analysis.file_name != path.name:
+        raise RecordError(f"{path} holds the analysis that belongs in {analysis.file_name}: it was renamed. {_REMEDY}")
+    return analysis
