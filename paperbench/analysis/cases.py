@@ -222,7 +222,7 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
                 found.append(of_run(run, record, dataset))
     if not found:
         raise PaperbenchError(
-            f"{store.root} has no runs of these nets on these data. Train some with `paperbench run`."
+            f"{store.root} has no runs of these nets on these data. Train some: `paperbench run`."
         )
     return found
 
