@@ -797,7 +797,8 @@ def analyze(
         results: Directory in which analyses are kept, and found again.
         root: As for `load_table`.
         announce: Called with a sentence before each new analysis.
-        conditions: `images`, `batch_norm`, `precision`, `initialisation` and `measures` of `analysis.cases.Conditions`.
+        conditions: `images`, `size`, `batch_norm`, `precision`, `initialisation` and `measures` of
+            `analysis.cases.Conditions`.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
 from paperbench.analysis.walk import Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
@@ -35,7 +37,7 @@ from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.trainer import Trainer
 
-MEASURES: dict[Measure, Callable[[Subject], Any]] = {}
+MEASURES: dict[Measure, Callable[[Subject], Any]] = {"jacobians": jacobians}
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -47,6 +49,7 @@ class Conditions:
 
     Attributes:
         images: Size of the batch; by default one batch-norm group of the recipe.
+        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
     """
 
     images: int | None = None
@@ -54,6 +57,7 @@ class Conditions:
     precision: Literal["fp32", "fp64"] = "fp64"
     initialisation: Literal["he", "orthogonal"] = "he"
     measures: tuple[Measure, ...] = ()
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ class Case:
             batch_norm=conditions.batch_norm,
             precision=conditions.precision,
             measures=conditions.measures,
+            size=conditions.size,
         )
 
 
@@ -221,9 +226,7 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
             if dataset and dataset.fingerprint == record.spec.data:
                 found.append(of_run(run, record, dataset))
     if not found:
-        raise PaperbenchError(
-            f"{store.root} has no runs of these nets on these data. Train some: `paperbench run`."
-        )
+        raise PaperbenchError(f"{store.root} has no runs of these nets on these data. Train some: `paperbench run`.")
     return found
 
 
@@ -292,7 +295,8 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
     """Return the net with its batch, as `Trainer` makes both.
 
     Raises:
-        PaperbenchError: The weights do not fit the net, an image cannot be read, or the recipe has no such batch.
+        PaperbenchError: The weights do not fit the net, an image cannot be read, the recipe has no such batch, or its
+            images cannot have this size.
     """
     spec = case.spec(conditions)
     with closing(Trainer(case.net, case.recipe, case.dataset, case.seed, "fp32", device)) as trainer:
@@ -306,9 +310,13 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
         else:
             evaluation = next(iter(case.recipe.evaluations.values()), None)
             batch = next(iter(trainer.feed.test(evaluation, spec.images)))
+        images = batch.images[: spec.images]
+        own, least = images.shape[-1], 64 if FAMILIES[case.net.family].pools_early else 8
+        if spec.size is not None and not least <= spec.size < own:
+            raise PaperbenchError(f"Images of {own} pixels can be made smaller, down to {least} for this net (--size).")
         return Subject(
             trainer.model,
-            batch.images[: spec.images],
+            images if spec.size is None else F.adaptive_avg_pool2d(images, spec.size),
             batch.labels[: spec.images],
             by_batch=conditions.batch_norm == "batch",
             dtype=DTYPES[conditions.precision],

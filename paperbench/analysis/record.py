@@ -104,6 +104,51 @@ class Passes:
 
 
 @typed
+class Spectrum:
+    """Singular values of the Jacobian of a chain of units, whole batch in, whole batch out.
+
+    Attributes:
+        first, last: The chain's units.
+        largest: The largest values, in descending order.
+        residual: How far they have converged: the largest |J^T J v - s^2 v| / s^2 of a value s with its vector v, so
+            that J has a singular value within about half that fraction of s. None if all values were computed.
+        rms: Root mean square factor by which a random change of the input grows: of all values (of a Jacobian with more
+            inputs than outputs with zeros), or of `Jacobians.block` random changes unless all values were computed.
+        values: All values, in descending order, if the Jacobian is small.
+        rank: How many of them are not zero to within rounding errors; None unless all were computed.
+        condition: The largest value over the smallest; None if that is zero, or not all were computed.
+    """
+
+    first: Natural
+    last: Natural
+    largest: Numbers
+    residual: Number | None
+    rms: Number
+    values: Numbers = ()
+    rank: Natural | None = None
+    condition: Number | None = None
+
+
+@typed
+class Jacobians:
+    """Singular values of units and of chains of units.
+
+    Attributes:
+        steps: How often each Jacobian and its transpose were applied to a block of vectors, where that was done.
+        block: Vectors in a block.
+        units: Of each unit.
+        stages: Of each stage, all its units.
+        chains: Of the last unit, the last 2, 4, 8, ..., and all.
+    """
+
+    steps: Count
+    block: Count
+    units: tuple[Spectrum, ...]
+    stages: tuple[Spectrum, ...]
+    chains: tuple[Spectrum, ...]
+
+
+@typed
 class AnalysisSpec:
     """Everything that defines the numbers of an analysis, but for the seed.
 
@@ -119,6 +164,7 @@ class AnalysisSpec:
         batch_norm: Whether BN uses the statistics of the "batch", as in training, or its "averages", as in tests.
         precision: Of the arithmetic.
         measures: What was measured besides `Passes`.
+        size: Side of the images, if they were made smaller.
     """
 
     net: dict[str, Any]
@@ -132,11 +178,13 @@ class AnalysisSpec:
     batch_norm: Literal["batch", "averages"]
     precision: Literal["fp32", "fp64"]
     measures: tuple[Measure, ...] = ()
+    size: Count | None = None
 
     @property
     def digest(self) -> str:
-        """sha256 of the canonical JSON, in hex."""
-        return hashlib.sha256(canonical_json(vars(self)).encode()).hexdigest()
+        """sha256 of the canonical JSON, in hex. A size of None is left out, as in analyses that could not have one."""
+        values = {name: value for name, value in vars(self).items() if name != "size" or value is not None}
+        return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
 
 @typed
@@ -151,6 +199,7 @@ class Analysis(HashedJson):
         output_gradient: Norm of dE/dx_L.
         stages: The stage of each unit, counted from 0.
         channels: Standard deviation of each channel of x_l, for each unit; empty unless it was asked for.
+        jacobians: None unless they were asked for.
     """
 
     kind: Literal["analysis"]
@@ -167,6 +216,7 @@ class Analysis(HashedJson):
     seconds: Seconds
     code: Code
     environment: Environment
+    jacobians: Jacobians | None = None
 
     @property
     def file_name(self) -> str:
