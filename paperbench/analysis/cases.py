@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
 from paperbench.analysis.walk import Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
@@ -35,7 +36,7 @@ from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.trainer import Trainer
 
-MEASURES: dict[Measure, Callable[[Subject], Any]] = {}
+MEASURES: dict[Measure, Callable[[Subject], Any]] = {"paths": gradient_by_length, "left_out": leave_out}
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -92,6 +93,10 @@ class Case:
             raise PaperbenchError(f"There are only {most} images in a batch of {self.dataset.name}. Ask for fewer.")
         if self.state is not None and conditions.initialisation != "he":
             raise PaperbenchError("A trained net has no other initialisation. Leave --init out.")
+        if "left_out" in conditions.measures and (self.state is None or conditions.batch_norm == "batch"):
+            raise PaperbenchError(
+                "Units are left out of trained nets, in tests. Name a run or weights, with --batch-norm averages."
+            )
         return AnalysisSpec(
             net=self.net.canonical(),
             recipe=self.recipe.defining_values(),
@@ -221,9 +226,7 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
             if dataset and dataset.fingerprint == record.spec.data:
                 found.append(of_run(run, record, dataset))
     if not found:
-        raise PaperbenchError(
-            f"{store.root} has no runs of these nets on these data. Train some: `paperbench run`."
-        )
+        raise PaperbenchError(f"{store.root} has no runs of these nets on these data. Train some: `paperbench run`.")
     return found
 
 
