@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.analysis.jacobians import jacobians
+from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
 from paperbench.analysis.walk import Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
@@ -37,7 +38,11 @@ from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.trainer import Trainer
 
-MEASURES: dict[Measure, Callable[[Subject], Any]] = {"jacobians": jacobians}
+MEASURES: dict[Measure, Callable[[Subject], Any]] = {
+    "jacobians": jacobians,
+    "paths": gradient_by_length,
+    "left_out": leave_out,
+}
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -96,6 +101,10 @@ class Case:
             raise PaperbenchError(f"There are only {most} images in a batch of {self.dataset.name}. Ask for fewer.")
         if self.state is not None and conditions.initialisation != "he":
             raise PaperbenchError("A trained net has no other initialisation. Leave --init out.")
+        if "left_out" in conditions.measures and (self.state is None or conditions.batch_norm == "batch"):
+            raise PaperbenchError(
+                "Units are left out of trained nets, in tests. Name a run or weights, with --batch-norm averages."
+            )
         return AnalysisSpec(
             net=self.net.canonical(),
             recipe=self.recipe.defining_values(),

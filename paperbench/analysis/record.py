@@ -17,7 +17,7 @@ from paperbench.files import Writer, refuse_links
 from paperbench.runs.hashed import HashedJson, RecordError, read_all
 from paperbench.runs.record import Code, DataFacts, Environment, Seconds
 from paperbench.specs.run_spec import canonical_json
-from paperbench.typed import Count, Line, Natural, typed
+from paperbench.typed import Count, Line, Natural, Percent, typed
 
 _DIRECTORY = "analysis"
 _REMEDY = "Delete it; the same `paperbench analyze` makes it again."
@@ -149,6 +149,45 @@ class Jacobians:
 
 
 @typed
+class Paths:
+    """The gradient dE/dx_0 by length of path, a column each with one value per length, from 0 on.
+
+    A path passes each of the L residual units by its shortcut alone, as in `Passes`, or through its weight layers:
+    what the shortcut alone leaves of the gradient of the unit. Its length is the number of units that it passes
+    through weight layers. Gradients of all paths of a length add up; those of all lengths are dE/dx_0.
+
+    Attributes:
+        number: How many paths have this length: L over length.
+        norm: Of their summed gradient.
+        share: The share of dE/dx_0 that it is, as in `Passes`.
+        longer_norm, longer_share: Of the summed gradient of all longer paths; 0 if there are none.
+    """
+
+    number: Numbers
+    norm: Numbers
+    share: Numbers
+    longer_norm: Number
+    longer_share: Number
+
+    def __post_init__(self) -> None:
+        if not len(self.number) == len(self.norm) == len(self.share):
+            raise ValueError("its columns have different lengths.")
+
+
+@typed
+class LeftOut:
+    """Test errors in percent, on the images of the analysis.
+
+    Attributes:
+        whole: Of the net.
+        without: Of the net with F = 0 in one residual unit, for each unit.
+    """
+
+    whole: Percent
+    without: tuple[Percent, ...]
+
+
+@typed
 class AnalysisSpec:
     """Everything that defines the numbers of an analysis, but for the seed.
 
@@ -199,7 +238,7 @@ class Analysis(HashedJson):
         output_gradient: Norm of dE/dx_L.
         stages: The stage of each unit, counted from 0.
         channels: Standard deviation of each channel of x_l, for each unit; empty unless it was asked for.
-        jacobians: None unless they were asked for.
+        jacobians, paths, left_out: None unless they were asked for.
     """
 
     kind: Literal["analysis"]
@@ -217,6 +256,8 @@ class Analysis(HashedJson):
     code: Code
     environment: Environment
     jacobians: Jacobians | None = None
+    paths: Paths | None = None
+    left_out: LeftOut | None = None
 
     @property
     def file_name(self) -> str:
