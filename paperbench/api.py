@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
-    from paperbench.analysis.record import Analysis
     from paperbench.bench.cost import Cost
+    from paperbench.report.analyses import Analyses
     from paperbench.report.json_format import CellFacts, ComparisonDocument
     from paperbench.runs.executor import Incompatible
     from paperbench.runs.observer import Observer
@@ -781,7 +781,7 @@ def analyze(
     device: str = "auto",
     announce: Callable[[str], None] = lambda _: None,
     **conditions: Any,
-) -> list[Analysis]:
+) -> Analyses:
     """Measure signal and gradient in every unit of nets: Sections 2 and 3 of the paper.
 
     Args:
@@ -808,6 +808,7 @@ def analyze(
         raise PaperbenchError(f"Name one net, table, run or weights file, not {listing(chosen) or 'none'}.")
     wait_without_spinning()
     from paperbench.analysis.cases import Conditions, analyse_all, prepare
+    from paperbench.report.analyses import Analyses
     from paperbench.training.device import choose_device
 
     directory, on = Path(results), choose_device(device, announce)
@@ -825,4 +826,4 @@ def analyze(
         results=directory,
         root=find_spec_root(Path(root) if root is not None else None),
     )
-    return list(analyse_all(cases, Conditions(**conditions), on, directory, announce))
+    return Analyses(analyse_all(cases, Conditions(**conditions), on, directory, announce))

@@ -7,6 +7,7 @@ lets pass. What remains is linear in the signal.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -17,6 +18,10 @@ from paperbench.architecture import Unit
 from paperbench.catalogue import Net
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.models.shortcuts import DropoutAddition, Projection, ZeroPadShortcut
+
+warnings.filterwarnings(
+    "ignore", r"`torch\.jit\.script` is deprecated", module=r"torch\."
+)  # by torch, in its first jvp
 
 
 class UnitAt:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import add_settings, add_shared, number_of_runs, parse_settings, positive_int
+from paperbench.cli.output import PICTURES, check_directory, format_of, import_figures, write
+from paperbench.errors import PaperbenchError
+
+if TYPE_CHECKING:
+    from paperbench.report.analyses import Analyses
 
 SUMMARY = "measure signal and gradient in every unit of a net"
 DESCRIPTION = (
@@ -14,7 +20,7 @@ DESCRIPTION = (
     "initialisation or trained, on one batch of images. Analyses are kept in the results directory, so repeating a "
     "command prints them again."
 )
-FORMATS = ("text", "json", "csv", "svg", "pdf", "png")
+FORMATS = ("text", "json", "csv", *PICTURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,18 +76,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="measure these too",
     )
+    parser.add_argument(
+        "--minus",
+        metavar="NET",
+        help="in pictures of channels, subtract this net, which has the same units; after --run a run, after --weights "
+        "a file",
+    )
     parser.add_argument("--format", choices=FORMATS, help="default: what --out's name ends with, otherwise text")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the file to write (default: WHAT-analysis.FORMAT; text is printed)"
+    )
     add_shared(parser, "--data", "--device", "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
+    form = format_of(args, FORMATS)
+    if args.minus and (form not in PICTURES or "channels" not in args.measure):
+        raise PaperbenchError("--minus is for the picture of all channels. Add `--measure channels --format svg`.")
+    if args.out:
+        check_directory(args.out)
+    figures = import_figures("analysis_figures") if form in PICTURES else None
+    analyses = _analyze(args)
+    if figures:
+        minus = _analyze(args, minus=True) if args.minus else None
+        content = figures.to_bytes(figures.draw(analyses, minus), form)
+    else:
+        content = analyses.render(form).encode()
+    what = args.what or (args.weights.stem if args.weights else Path(args.run).name)
+    write(args, form, content, f"{what}-analysis")
+    return 0
+
+
+def _analyze(args: argparse.Namespace, minus: bool = False) -> Analyses:
     from paperbench import api
 
-    analyses = api.analyze(
-        args.what,
-        run=args.run,
-        weights=args.weights,
+    names: dict[str, Any] = {"what": args.what, "run": args.run, "weights": args.weights}
+    if minus:
+        names = {name: args.minus if value is not None else None for name, value in names.items()}
+    return api.analyze(
+        **names,
         trained=args.trained,
         settings=parse_settings(args.settings),
         cells=args.cells or "*",
@@ -100,7 +133,3 @@ def execute(args: argparse.Namespace) -> int:
         precision=args.precision,
         measures=tuple(name.replace("-", "_") for name in args.measure),
     )
-    from paperbench.report import analyses as report
-
-    print(report.as_text(analyses))
-    return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
@@ -16,8 +15,8 @@ from paperbench.cli.arguments import (
     number_of_runs,
     parse_settings,
 )
+from paperbench.cli.output import PICTURES, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.files import write_named
 
 if TYPE_CHECKING:
     from paperbench.catalogue import Net
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from paperbench.specs.table import Table
 
 SUMMARY = "draw training curves, a figure of the paper, or a net"
-PICTURES = ("svg", "pdf", "png")
 FORMATS = ("text", "csv", *PICTURES)
 
 
@@ -62,11 +60,11 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.report.drawing import net_drawing, units_drawing
     from paperbench.specs.table import find_spec_root, load_table, table_ids
 
-    form = _format(args)
+    form = format_of(args, FORMATS)
     if args.what.partition(".")[0] in NETS:
         _refuse_curve_options(args, form)
         net = _net(args)
-        _write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(form, net_drawing(net)))
+        write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(form, net_drawing(net)), args.what)
         return 0
     root = find_spec_root(args.tables)
     ids = table_ids(root)
@@ -80,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     units = units_drawing(figure.units) if figure and figure.units else None
     if figure and units and not figure.panels:
         _refuse_curve_options(args, form)
-        _write(args, form, _drawn(form, units))
+        write(args, form, _drawn(form, units), args.what)
     else:
         _plot_curves(args, form, table, figure, units)
     return 0
@@ -119,9 +117,9 @@ def _plot_curves(
     elif form == "csv":
         content = render_curves(shown).encode()
     else:
-        figures = _figures()
+        figures = import_figures()
         content = figures.to_bytes(figures.draw_curves(panels, notes, x, units), form)
-    _write(args, form, content)
+    write(args, form, content, args.what)
     unreadable = dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem)
     for complaint in (*judged.left_out, *unreadable):
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
@@ -148,39 +146,8 @@ def _drawn(form: str, drawing: Drawing) -> bytes:
     if form == "svg":
         # Black on white, as matplotlib's, on pages of any colour.
         return as_svg(drawing).replace("<svg ", '<svg style="background:#fff" ', 1).encode()
-    picture: bytes = _figures().to_bytes(figure(drawing), form)
+    picture: bytes = import_figures().to_bytes(figure(drawing), form)
     return picture
-
-
-def _format(args: argparse.Namespace) -> str:
-    """Return the format that --format or the name of --out asks for."""
-    suffixes = {"txt": "text"} | {form: form for form in FORMATS}
-    named = args.out.suffix[1:].lower() if args.out else ""
-    if named and named not in suffixes:
-        raise PaperbenchError(f"Unknown format {named!r} of {args.out}. {nearest(named, suffixes)}")
-    if named and args.format not in (None, suffixes[named]):
-        raise PaperbenchError(f"--format {args.format} and the name {args.out} contradict each other. Leave one out.")
-    return args.format or suffixes.get(named, "text")
-
-
-def _write(args: argparse.Namespace, form: str, content: bytes) -> None:
-    """Write a file and say where; print text and csv if no file is named."""
-    if not args.out and form not in PICTURES:
-        print(content.decode(), end="")
-        return
-    path = args.out or Path(f"{args.what}.{form}")
-    if not path.parent.is_dir():
-        raise PaperbenchError(f"{path.parent} is not a directory. Make it, or choose another file (`--out FILE`).")
-    write_named(path, content, "--out FILE")
-    print(f"Wrote {path}.")
-
-
-def _figures() -> ModuleType:
-    try:
-        from paperbench.report import figures
-    except ImportError as error:
-        raise PaperbenchError("Pictures need matplotlib: `pip install matplotlib`.") from error
-    return figures
 
 
 def _net(args: argparse.Namespace) -> Net:

@@ -1,30 +1,298 @@
-"""Analyses of nets as text, CSV and JSON."""
+"""Analyses of nets as tables for terminals and Markdown, CSV, JSON and data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from paperbench.analysis.record import Analysis
-from paperbench.report.grid import Grid
-from paperbench.report.grid import as_text as grid_text
+from paperbench.analysis.record import Analysis, Passes
+from paperbench.errors import PaperbenchError, nearest
+from paperbench.report.csv_format import as_csv
+from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph
+
+if TYPE_CHECKING:
+    import pandas
+
+AnalysisFormat = Literal["text", "markdown", "json", "csv"]
+
+COLUMNS = (
+    *("net", "seed", "run", "iteration", "weights", "initialisation", "data", "canonical"),
+    *("images", "batch_norm", "precision", "stage", "unit"),
+    *(field.name for field in fields(Passes)),
+)
+"""The columns of CSV and data frames: the net's and the conditions, the unit, then those of `Passes`."""
+
+MAX_UNITS = 12
+"""Maximum number of units that are all listed; of more, the first and the last of each stage."""
 
 
-def as_text(analyses: Sequence[Analysis]) -> str:
-    """Return a row for each analysis."""
-    headers = ("net", "seed", "iteration", "gradient x_0 / x_L", "direct share", "product", "measured", "y < 0")
-    rows = []
-    for one in analyses:
-        passes = one.passes
-        rows.append(
-            (
-                one.net,
-                str(one.seed),
-                f"{one.spec.iteration:,}",
-                f"{passes.gradient_norm[0] / one.output_gradient:.3g}",
-                f"{passes.direct_share[0]:.2g}",
-                "-" if passes.predicted[0] is None else f"{passes.predicted[0]:.3g}",
-                f"{passes.measured[0]:.3g}",
-                f"{100 * sum(passes.negative) / len(passes.negative):.1f} %",
-            )
+@dataclass(frozen=True)
+class Quantity:
+    """A column of a table.
+
+    Attributes:
+        part: Whether it is about the "signal" or the "gradient".
+        meaning: What it is, in a line below the table.
+    """
+
+    part: str
+    header: str
+    meaning: str
+    of: Callable[[Analysis], float | None]
+    in_percent: bool = False
+
+    def text(self, values: Sequence[float | None], choose: Callable[[list[float]], float] = statistics.median) -> str:
+        """Format one of the values of several seeds."""
+        found = [value for value in values if value is not None]
+        if not found:
+            return "-"
+        value = choose(found)
+        return f"{100 * value:.1f} %" if self.in_percent else f"{value:.3g}"
+
+
+OVERVIEW = (
+    Quantity(
+        *("gradient", "gradient x_0 / x_L", "norm of dE/dx_0 relative to that of dE/dx_L"),
+        lambda a: _ratio(a.passes.gradient_norm[0], a.output_gradient),
+    ),
+    Quantity(
+        *("gradient", "by shortcuts", "the share of dE/dx_0 that arrives by shortcuts alone, the first term of Eq. 5"),
+        lambda a: a.passes.direct_share[0],
+    ),
+    Quantity(
+        *("gradient", "product, predicted", "of the shortcuts' factors from x_0 to x_L, Eq. 8; - for convolutions"),
+        lambda a: a.passes.predicted[0],
+    ),
+    Quantity(
+        *("gradient", "product, measured", "the factor by which that term is what identity shortcuts let through"),
+        lambda a: a.passes.measured[0],
+    ),
+    Quantity(
+        *("signal", "signal x_L / x_0", "norm of x_L relative to that of x_0"),
+        lambda a: _ratio(a.output.norm, a.passes.signal_norm[0]),
+    ),
+    Quantity(
+        *("signal", "y < 0", "the share of the values of y_l, Eq. 1, below zero, on average over the units"),
+        lambda a: _mean(a.passes.negative),
+        in_percent=True,
+    ),
+    Quantity(
+        *("signal", "cut", "the share that ReLU after the addition sets to zero, on average; - without this ReLU"),
+        lambda a: _mean(a.passes.cut),
+        in_percent=True,
+    ),
+    Quantity(
+        *("signal", "error of Eq. 4", "largest relative distance of a signal from the sum of Eqs. 4 and 7"),
+        lambda a: max(a.passes.sum_error),
+    ),
+    Quantity(
+        *("signal", "identity", "if all F = 0, the share of units whose output is exactly that of an identity"),
+        lambda a: _mean([error == 0 for error in a.passes.identity_error]),
+        in_percent=True,
+    ),
+)
+
+BY_UNIT: tuple[tuple[str, str, str, str], ...] = (
+    ("signal", "x_l", "signal_norm", "norm over the batch"),
+    ("signal", "F", "residual_norm", "norm of F(x_l) as it is added, with its factor or gate"),
+    ("signal", "x_0 in x_l", "input_share", "the share of x_l that is still x_0"),
+    ("signal", "y < 0", "negative", ""),
+    ("signal", "cut", "cut", ""),
+    ("signal", "error of Eq. 4", "sum_error", ""),
+    (
+        "signal",
+        "not identity",
+        "identity_error",
+        "if all F = 0, relative distance of x_{l+1} from an identity's output",
+    ),
+    ("gradient", "dE/dx_l", "gradient_norm", "norm over the batch"),
+    ("gradient", "by shortcuts", "direct_share", ""),
+    ("gradient", "cosine", "cosine", "of the angle between both terms of Eq. 5"),
+    ("gradient", "predicted", "predicted", "product of the factors from x_l to x_L"),
+    ("gradient", "measured", "measured", ""),
+)
+"""The columns of the table by unit: part, header, column of `Passes`, and meaning, if that is not in `OVERVIEW`."""
+
+IN_PERCENT = ("negative", "cut")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Analyses of one net under the same conditions, by seed.
+
+    Attributes:
+        label: The net, and the conditions in which groups differ.
+    """
+
+    label: str
+    analyses: tuple[Analysis, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(one.seed for one in self.analyses)
+
+
+class Analyses(tuple[Analysis, ...]):
+    """Analyses of nets. `str` is the text for a terminal."""
+
+    __slots__ = ()
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The analyses of each net together."""
+        found: dict[str, list[Analysis]] = {}
+        for one in self:
+            found.setdefault(one.spec.digest, []).append(one)
+        return tuple(
+            Group(", ".join([some[0].net, *(_facts(some[0])[name] for name in self._varying)]), tuple(some))
+            for some in found.values()
         )
-    return grid_text(Grid(headers, tuple(rows), ("left", *["right"] * 7)))
+
+    @property
+    def _varying(self) -> list[str]:
+        """The names of the conditions in which nets differ."""
+        return [name for name in _facts(self[0]) if len({_facts(one)[name] for one in self}) > 1]
+
+    @property
+    def conditions(self) -> str:
+        """What all the nets share, in sentences."""
+        shared = _facts(self[0]).items()
+        return " ".join(f"{name}: {text}." for name, text in shared if name not in self._varying)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a row for each unit of each net, as the CSV has them.
+
+        Raises:
+            PaperbenchError: pandas is not installed.
+        """
+        from paperbench.report.frames import of_units
+
+        return of_units(COLUMNS, unit_rows(self))
+
+    def render(self, form: AnalysisFormat = "text") -> str:
+        """Format the analyses: "text" and "markdown" as tables, "csv" by unit, "json" as they are stored.
+
+        Raises:
+            PaperbenchError: The format is unknown.
+        """
+        if form not in get_args(AnalysisFormat):
+            raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), get_args(AnalysisFormat))}")
+        if form == "json":
+            return json.dumps([json.loads(one.to_json()) for one in self], indent=1) + "\n"
+        if form == "csv":
+            return as_csv(COLUMNS, unit_rows(self))
+        return _tables(self, form == "markdown")
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def __repr__(self) -> str:
+        return f"<analyses: {', '.join(f'{one.net} seed {one.seed}' for one in self)}>"
+
+    def _repr_markdown_(self) -> str:
+        return self.render("markdown")
+
+
+def unit_rows(analyses: Iterable[Analysis]) -> Iterator[dict[str, Any]]:
+    """Yield a row, with a value for each of `COLUMNS`, for each unit of each net."""
+    for one in analyses:
+        spec = one.spec
+        of_net = (one.net, one.seed, spec.run, spec.iteration, spec.weights, spec.initialisation, one.data.name)
+        facts = (*of_net, one.data.canonical, spec.images, spec.batch_norm, spec.precision)
+        for unit, (stage, row) in enumerate(zip(one.stages, one.passes.rows(), strict=True)):
+            yield dict(zip(COLUMNS, (*facts, stage, unit, *row.values()), strict=True))
+
+
+def medians(group: Group, column: str) -> list[float | None]:
+    """Return the median over seeds of a column of `Passes` for each unit; None where no seed has a number."""
+    found = zip(*(getattr(one.passes, column) for one in group.analyses), strict=True)
+    numbers = [[value for value in values if value is not None] for values in found]
+    return [statistics.median(values) if values else None for values in numbers]
+
+
+def _facts(analysis: Analysis) -> dict[str, str]:
+    """Return the conditions of an analysis in words."""
+    spec, data = analysis.spec, analysis.data
+    state = {"he": "initialisation", "orthogonal": "orthogonal initialisation"}[spec.initialisation]
+    if spec.run:
+        state = f"trained for {spec.iteration:,} iterations"
+    elif spec.weights:
+        state = f"weights {spec.weights[:8]}"
+    return {
+        "State": state,
+        "Images": f"{spec.images} of {data.name}" + ("" if data.is_comparable else ", not the paper's images"),
+        "Batch norm": {"batch": "statistics of the batch", "averages": "averages"}[spec.batch_norm],
+        "Precision": spec.precision,
+    }
+
+
+def _tables(analyses: Analyses, is_markdown: bool) -> str:
+    """Return the tables with what their headings mean."""
+    table = as_markdown if is_markdown else as_text
+    groups = analyses.groups
+
+    def meanings(found: Iterable[tuple[str, str]]) -> str:
+        lines = (f"{header}: {meaning}." for header, meaning in found if meaning)
+        return " ".join(lines) if is_markdown else "\n".join(paragraph(line, "    ") for line in lines)
+
+    parts = ["Signal and gradient in the residual units", analyses.conditions]
+    parts = parts if is_markdown else list(map(paragraph, parts))
+    parts += [table(_overview(groups)), meanings((one.header, one.meaning) for one in OVERVIEW)]
+    if len(groups) == 1:
+        seeds = f", median of {len(groups[0].seeds)} seeds" if len(groups[0].seeds) > 1 else ""
+        parts += [f"By unit{seeds}:", table(_by_unit(groups[0])), meanings((one[1], one[3]) for one in BY_UNIT)]
+    text = "\n\n".join(parts)
+    return f"{escape_markdown(text) if is_markdown else text}\n"
+
+
+def _overview(groups: Sequence[Group]) -> Grid:
+    """A row for each net; of several seeds the median, and the lowest and the highest below it."""
+    choices: list[tuple[str, Callable[[list[float]], float]]]
+    rows = []
+    for group in groups:
+        choices = [(group.label, statistics.median)]
+        if len(group.seeds) > 1:
+            choices = [(f"{group.label}, median of {len(group.seeds)} seeds", statistics.median)]
+            choices += [("  lowest", min), ("  highest", max)]
+        for label, choose in choices:
+            values = ([quantity.of(one) for one in group.analyses] for quantity in OVERVIEW)
+            texts = (one.text(found, choose) for one, found in zip(OVERVIEW, values, strict=True))
+            rows.append((label, *texts))
+    headers = ("net", *(one.header for one in OVERVIEW))
+    return Grid(headers, tuple(rows), ("left", *["right"] * len(OVERVIEW)), ("key", *(one.part for one in OVERVIEW)))
+
+
+def _by_unit(group: Group) -> Grid:
+    """A row for each unit, or for the first and the last of each stage, and for x_L."""
+    first = group.analyses[0]
+    stages = first.stages
+    borders = {unit for unit in range(len(stages)) if stages[unit - 1 : unit] != stages[unit : unit + 1]}
+    shown = range(len(stages))
+    if len(stages) > MAX_UNITS:
+        shown = sorted({0, len(stages) - 1} | borders | {unit - 1 for unit in borders if unit})
+    rows = [[str(unit), str(stages[unit])] for unit in shown] + [[str(len(stages)), ""]]
+    last = {
+        "signal_norm": statistics.median(one.output.norm for one in group.analyses),
+        "gradient_norm": statistics.median(one.output_gradient for one in group.analyses),
+    }
+    for part, header, column, _ in BY_UNIT:
+        quantity = Quantity(part, header, "", lambda _: None, column in IN_PERCENT)
+        values = medians(group, column)
+        for row, value in zip(rows, [*(values[unit] for unit in shown), last.get(column, math.nan)], strict=True):
+            row.append("" if value is not None and math.isnan(value) else quantity.text([value]))
+    headers = ("l", "stage", *(header for _, header, _, _ in BY_UNIT))
+    parts = ("key", "key", *(part for part, _, _, _ in BY_UNIT))
+    return Grid(headers, tuple(map(tuple, rows)), ("right",) * len(headers), parts)
+
+
+def _ratio(value: float, other: float) -> float | None:
+    return value / other if other else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return statistics.fmean(found) if found else None

@@ -32,9 +32,10 @@ _TEXTS = {
     *("table", "profile", "noise", "cell", "row", "column", "metric", "dataset", "verdict", "reason", "noise_rests_on"),
     *("setting", "net", "net_verdict", "data", "fingerprint", "precision", "numerics", "source", "run", "status"),
     *("engine", *_CODE, *_ENVIRONMENT),
+    *("weights", "initialisation", "batch_norm"),
 }
 _FLAGS = {"differs", "canonical", "unverified", "is_mixed", "counted", "published_fails"}
-_WHOLE_NUMBERS = {"published_n", "n", "failed", "group", "seed", "iteration", "sessions"}
+_WHOLE_NUMBERS = {"published_n", "n", "failed", "group", "seed", "iteration", "sessions", "images", "stage", "unit"}
 
 
 def of_nets(document: ComparisonDocument) -> pandas.DataFrame:
@@ -61,6 +62,11 @@ def of_runs(document: ComparisonDocument, records: Iterable[Record]) -> pandas.D
 def of_curves(curves: Iterable[Curve]) -> pandas.DataFrame:
     """Return a row for each line of each history; see `JudgedTable.histories`."""
     return _frame(CURVE_COLUMNS, curve_rows(curves))
+
+
+def of_units(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return a row for each unit of each net; see `Analyses.to_frame`."""
+    return _frame(columns, rows)
 
 
 def _facts(record: Record) -> Iterator[tuple[str, Any]]:
