@@ -24,7 +24,7 @@ def as_text(analyses: Sequence[Analysis]) -> str:
                 f"{passes.direct_share[0]:.2g}",
                 "-" if passes.predicted[0] is None else f"{passes.predicted[0]:.3g}",
                 f"{passes.measured[0]:.3g}",
-                f"{100 * sum(passes.negative) / len(passes.negative):.1f} %",
+                f"{100 * passes.negative_share:.1f} %",
             )
         )
     return grid_text(Grid(headers, tuple(rows), ("left", *["right"] * 7)))
