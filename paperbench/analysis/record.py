@@ -97,6 +97,11 @@ class Passes:
         """Return the columns of the values of each unit by name."""
         return cls(**{field.name: tuple(row[field.name] for row in rows) for field in fields(cls)})
 
+    @property
+    def negative_share(self) -> float:
+        """The mean of `negative` over the units."""
+        return sum(self.negative) / len(self.negative)
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the values of each unit by name."""
         for unit, _ in enumerate(self.factor):
