@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ NETS = [*((name, "identity") for name in PLACEMENTS), *(("original", name) for n
 def subject(placement: str, shortcut: str, *, by_batch: bool, depth: int = 8) -> Subject:
     """Return a net, with BN that has been used, and two images of 4 x 6 pixels."""
     torch.manual_seed(0)
-    model = ResidualNet(resolve(f"{placement}_resnet{depth}", shortcut=shortcut))
+    model = ResidualNet(resolve("preact_resnet20", depth=depth, placement=placement, shortcut=shortcut))
     with torch.no_grad():
         model(torch.randn(8, 3, 8, 8))
     return Subject(
@@ -55,14 +56,26 @@ def jacobian(of: Subject, first: int, last: int) -> Tensor:
     return found.reshape(-1, x.numel())
 
 
+def assert_all_values_are_right(of: Subject, spectra: Iterable[Spectrum]) -> None:
+    for one in spectra:
+        expected = torch.linalg.svdvals(jacobian(of, one.first, one.last))
+        np.testing.assert_allclose(one.values, expected, rtol=1e-5, atol=1e-6 * expected[0])  # six digits are kept
+
+
 @pytest.mark.parametrize("by_batch", [True, False], ids=["batch", "averages"])
 @pytest.mark.parametrize(("placement", "shortcut"), NETS)
 def test_all_values_are_those_of_the_jacobian_by_autograd(placement: str, shortcut: str, by_batch: bool) -> None:
-    of = subject(placement, shortcut, by_batch=by_batch)
+    of = subject(placement, shortcut, by_batch=by_batch, depth=14)
+    found = jacobians(of, steps=1, small=400)
+    assert_all_values_are_right(of, found.chains[:2])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("placement", "shortcut"), [("original", "dropout"), ("preact", "identity")])
+def test_whole_nets_and_stages_have_the_values_of_the_jacobian_by_autograd(placement: str, shortcut: str) -> None:
+    of = subject(placement, shortcut, by_batch=True)
     found = jacobians(of)
-    for one in (found.units[2], found.chains[1], *(found.chains[2:] if shortcut == "identity" and by_batch else ())):
-        expected = torch.linalg.svdvals(jacobian(of, one.first, one.last)).numpy()
-        np.testing.assert_allclose(one.values, expected, rtol=1e-5, atol=1e-6 * expected[0])  # six digits are kept
+    assert_all_values_are_right(of, {*found.units, *found.stages, *found.chains})
 
 
 @pytest.mark.parametrize(("placement", "by_batch"), [("original", True), ("preact", False), ("preact", True)])
@@ -207,7 +220,9 @@ def test_nothing_changes_in_the_net(small: int) -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("preact_resnet8", {}), ("original_resnet11", {"shortcut": "conv"})])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("preact_resnet20", {}), ("original_resnet164", {"depth": 11, "shortcut": "conv"})]
+)
 def test_orthogonal_weights_are_orthogonal_with_the_gain_of_he(name: str, arguments: dict[str, Any]) -> None:
     model = ResidualNet(resolve(name, **arguments))
     orthogonal(model, seed=0)
@@ -220,7 +235,7 @@ def test_orthogonal_weights_are_orthogonal_with_the_gain_of_he(name: str, argume
 
 
 def test_orthogonal_weights_depend_on_the_seed_alone() -> None:
-    one, two, other = (ResidualNet(resolve("preact_resnet8")) for _ in range(3))
+    one, two, other = (ResidualNet(resolve("preact_resnet20", depth=8)) for _ in range(3))
     for model, seed in ((one, 0), (two, 0), (other, 1)):
         orthogonal(model, seed)
     assert torch.equal(one.get_parameter("stem.conv.weight"), two.get_parameter("stem.conv.weight"))
@@ -229,7 +244,7 @@ def test_orthogonal_weights_depend_on_the_seed_alone() -> None:
 
 @pytest.mark.parametrize(("weights", "kept"), [("gaussian", True), ("he", False)])
 def test_orthogonal_initialisation_keeps_gaussian_gates(weights: str, kept: bool) -> None:
-    model = ResidualNet(resolve("original_resnet8", shortcut="shortcut_only_gating", gate_init=weights))
+    model = ResidualNet(resolve("original_resnet20", depth=8, shortcut="shortcut_only_gating", gate_init=weights))
     gates = [one.gate.weight for one in model.modules() if isinstance(one, GatedAddition)]
     before = [gate.clone() for gate in gates]
     orthogonal(model, seed=0)
@@ -237,7 +252,7 @@ def test_orthogonal_initialisation_keeps_gaussian_gates(weights: str, kept: bool
 
 
 def test_smaller_images_are_means_of_regions(tmp_path: Path) -> None:
-    (case,) = of_net("preact_resnet8", {}, 1, tmp_path, ROOT, "digits")
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
     own, smaller = (subject_of(case, Conditions(images=2, size=size), torch.device("cpu")) for size in (None, 8))
     expected = own.images.numpy().reshape(2, 3, 8, 4, 8, 4).mean((3, 5))
     np.testing.assert_allclose(smaller.images.numpy(), expected, atol=1e-5)
@@ -245,13 +260,13 @@ def test_smaller_images_are_means_of_regions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [7, 32])
 def test_sizes_that_images_cannot_have_are_refused(tmp_path: Path, size: int) -> None:
-    (case,) = of_net("preact_resnet8", {}, 1, tmp_path, ROOT, "digits")
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
     with pytest.raises(PaperbenchError, match="32 pixels can be made smaller, down to 8"):
         subject_of(case, Conditions(images=2, size=size), torch.device("cpu"))
 
 
 def test_digest_has_a_size_only_if_there_is_one(tmp_path: Path) -> None:
-    (case,) = of_net("preact_resnet8", {}, 1, tmp_path, ROOT, "digits")
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
     plain, smaller = case.spec(Conditions(images=2)), case.spec(Conditions(images=2, size=8))
     values = {name: value for name, value in vars(plain).items() if name != "size"}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
@@ -260,7 +275,7 @@ def test_digest_has_a_size_only_if_there_is_one(tmp_path: Path) -> None:
 
 
 def test_an_analysis_keeps_its_jacobians(tmp_path: Path) -> None:
-    (case,) = of_net("preact_resnet8", {}, 1, tmp_path, ROOT, "digits")
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
     found = analyse(case, Conditions(images=1, size=8, measures=("jacobians",)), torch.device("cpu"))
     assert found.jacobians is not None
     assert [len(one.values) for one in found.jacobians.units] == [1024, 512, 256]
