@@ -181,7 +181,7 @@ def test_shortcuts_alone_multiply_by_the_product_of_their_factors(shortcut: str,
     for _, module in of.units:
         for parameter in module.residual.parameters():
             parameter.zero_()
-    found = jacobians(of).chains[1]
+    found = jacobians(of, steps=1, small=300).chains[1]
     assert (found.first, found.last, found.rank, found.condition) == (7, 8, 256, 1.0)
     assert set(found.values) == {value**2}
 
@@ -274,6 +274,7 @@ def test_digest_has_a_size_only_if_there_is_one(tmp_path: Path) -> None:
     assert smaller.digest != plain.digest
 
 
+@pytest.mark.full
 def test_an_analysis_keeps_its_jacobians(tmp_path: Path) -> None:
     (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
     found = analyse(case, Conditions(images=1, size=8, measures=("jacobians",)), torch.device("cpu"))
