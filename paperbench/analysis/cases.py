@@ -22,6 +22,8 @@ from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, find_dataset, load_dataset
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.models import ResidualNet
+from paperbench.models.shortcuts import GatedAddition
 from paperbench.models.weights_file import net_of
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
@@ -334,11 +336,16 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
 
 
 @torch.no_grad()
-def orthogonal(model: nn.Module, seed: int) -> None:
-    """Make the weights of all convolutions orthogonal, with the gain of He's initialisation."""
+def orthogonal(model: ResidualNet, seed: int) -> None:
+    """Make the weights of convolutions orthogonal, as matrices of (outputs, inputs x kernel^2).
+
+    The gain is He's, sqrt(2), for the half of the signal that ReLU takes. A matrix with W W^T = 2 does not make the
+    convolution an isometry, because patches overlap. Gates with Gaussian weights keep them.
+    """
     generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
+    gates = [one.gate for one in model.modules() if isinstance(one, GatedAddition)]
     for module in model.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and not (module in gates and model.net.gate_init == "gaussian"):
             weight = torch.empty(module.weight.shape)
             nn.init.orthogonal_(weight, gain=2**0.5, generator=generator)
             module.weight.copy_(weight)

@@ -1,0 +1,283 @@
+"""Singular values of Jacobians against Jacobians by autograd, closed forms, and a plain Krylov method in NumPy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from paperbench.analysis.cases import Conditions, analyse, of_net, orthogonal, subject_of
+from paperbench.analysis.jacobians import LARGEST, all_values, jacobians, largest, transposed_matrix
+from paperbench.analysis.linear import UnitAt
+from paperbench.analysis.record import Analysis, Spectrum
+from paperbench.analysis.walk import Subject
+from paperbench.catalogue import PLACEMENTS, resolve
+from paperbench.errors import PaperbenchError
+from paperbench.models import ResidualNet
+from paperbench.models.residual_unit import ResidualUnit
+from paperbench.models.shortcuts import GatedAddition
+from tests.helpers import ROOT
+
+NOISE = 5
+SHORTCUTS = ("shortcut_only_gating", "exclusive_gating", "conv", "dropout", "constant_scaling")
+NETS = [*((name, "identity") for name in PLACEMENTS), *(("original", name) for name in SHORTCUTS), ("preact", "conv")]
+
+
+def subject(placement: str, shortcut: str, *, by_batch: bool, depth: int = 8) -> Subject:
+    """Return a net, with BN that has been used, and two images of 4 x 6 pixels."""
+    torch.manual_seed(0)
+    model = ResidualNet(resolve("preact_resnet20", depth=depth, placement=placement, shortcut=shortcut))
+    with torch.no_grad():
+        model(torch.randn(8, 3, 8, 8))
+    return Subject(
+        model, torch.randn(2, 3, 4, 6), torch.tensor([1, 7]), by_batch=by_batch, dtype=torch.float64, seed=NOISE
+    )
+
+
+def jacobian(of: Subject, first: int, last: int) -> Tensor:
+    """Return the Jacobian of the net's own modules, by autograd."""
+
+    def run(x: Tensor, start: int, stop: int) -> Tensor:
+        for index in range(start, stop):
+            torch.manual_seed(NOISE + index)
+            x = of.units[index][1](x)
+        return x
+
+    x = run(of.enter(), 0, first)
+    found = torch.autograd.functional.jacobian(lambda inputs: run(inputs, first, last + 1), x)
+    assert isinstance(found, Tensor)
+    return found.reshape(-1, x.numel())
+
+
+def assert_all_values_are_right(of: Subject, spectra: Iterable[Spectrum]) -> None:
+    for one in spectra:
+        expected = torch.linalg.svdvals(jacobian(of, one.first, one.last))
+        np.testing.assert_allclose(one.values, expected, rtol=1e-5, atol=1e-6 * expected[0])  # six digits are kept
+
+
+@pytest.mark.parametrize("by_batch", [True, False], ids=["batch", "averages"])
+@pytest.mark.parametrize(("placement", "shortcut"), NETS)
+def test_all_values_are_those_of_the_jacobian_by_autograd(placement: str, shortcut: str, by_batch: bool) -> None:
+    of = subject(placement, shortcut, by_batch=by_batch, depth=14)
+    found = jacobians(of, steps=1, small=400)
+    assert_all_values_are_right(of, found.chains[:2])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("placement", "shortcut"), [("original", "dropout"), ("preact", "identity")])
+def test_whole_nets_and_stages_have_the_values_of_the_jacobian_by_autograd(placement: str, shortcut: str) -> None:
+    of = subject(placement, shortcut, by_batch=True)
+    found = jacobians(of)
+    assert_all_values_are_right(of, {*found.units, *found.stages, *found.chains})
+
+
+@pytest.mark.parametrize(("placement", "by_batch"), [("original", True), ("preact", False), ("preact", True)])
+def test_values_of_a_matrix_are_precise(placement: str, by_batch: bool) -> None:
+    of = subject(placement, "identity", by_batch=by_batch)
+    values = all_values(transposed_matrix(list(of.forward())[2]))
+    reference = jacobian(of, 2, 2)
+    expected = torch.linalg.svdvals(reference)
+    np.testing.assert_allclose(values["values"], expected, rtol=1e-9, atol=1e-9)
+    assert values["rank"] == int(torch.linalg.matrix_rank(reference))
+    np.testing.assert_allclose(values["rms"] ** 2 * reference.shape[1], float(reference.square().sum()), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("placement", "shortcut", "by_batch"), [("original", "identity", True), ("preact", "conv", False)]
+)
+@pytest.mark.parametrize("first", [1, 2])
+def test_products_with_vectors_find_the_largest_values(
+    placement: str, shortcut: str, by_batch: bool, first: int
+) -> None:
+    of = subject(placement, shortcut, by_batch=by_batch)
+    found = largest(list(of.forward())[first:], steps=30)
+    expected = torch.linalg.svdvals(jacobian(of, first, 2))[:LARGEST]
+    np.testing.assert_allclose(found["largest"], expected, rtol=1e-6)
+    assert found["residual"] < 1e-3
+
+
+def test_few_steps_find_what_a_krylov_space_holds() -> None:
+    of, steps = subject("preact", "identity", by_batch=True), 3
+    found = largest(list(of.forward())[1:], steps)
+    matrix = jacobian(of, 1, 2).numpy()
+    start = torch.randn(matrix.shape[1], LARGEST, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    blocks = [np.linalg.qr(start.numpy())[0]]
+    for _ in range(steps - 1):
+        blocks.append(np.linalg.qr(matrix.T @ (matrix @ blocks[-1]))[0])
+    basis = np.linalg.qr(np.hstack(blocks))[0]
+    _, values, rows = np.linalg.svd(matrix @ basis)
+    vectors = basis @ rows[:LARGEST].T
+    errors = matrix.T @ (matrix @ vectors) - vectors * values[:LARGEST] ** 2
+    np.testing.assert_allclose(found["largest"], values[:LARGEST], rtol=1e-9)
+    np.testing.assert_allclose(
+        found["residual"], (np.linalg.norm(errors, axis=0) / values[:LARGEST] ** 2).max(), rtol=1e-6
+    )
+    np.testing.assert_allclose(found["rms"], np.linalg.norm(matrix @ blocks[0]) / LARGEST**0.5, rtol=1e-9)
+
+
+def test_residual_bounds_the_distance_from_a_singular_value() -> None:
+    of = subject("original", "identity", by_batch=True)
+    expected = torch.linalg.svdvals(jacobian(of, 1, 2)).numpy()
+    found = largest(list(of.forward())[1:], steps=4)
+    for place, value in enumerate(found["largest"]):
+        assert value <= expected[place]
+        assert np.abs(expected**2 - value**2).min() <= found["residual"] * value**2
+
+
+def linear_units(diagonals: list[Tensor], side: int) -> list[UnitAt]:
+    """Return units without residuals, whose 1x1 convolutions multiply each channel by a number, at a random input."""
+    torch.manual_seed(0)
+    net = resolve("preact_resnet20", shortcut="conv")
+    model = ResidualNet(net).double().eval().requires_grad_(False)
+    modules = [one for one in model.stages.modules() if isinstance(one, ResidualUnit)][1 : 1 + len(diagonals)]
+    x, units = torch.randn(2, 16, side, side, dtype=torch.float64), []
+    for module, diagonal in zip(modules, diagonals, strict=True):
+        module.residual.requires_grad_(False)
+        for parameter in module.residual.parameters():
+            parameter.zero_()
+        module.shortcut.get_submodule("conv").get_parameter("weight").copy_(diagonal.double().diag()[:, :, None, None])
+        units.append(UnitAt(module, x, noise=0))
+        x = units[-1].output
+    return units
+
+
+def test_linear_units_have_the_values_of_their_convolutions() -> None:
+    first, second = torch.arange(1, 17) / 4, torch.arange(16, 0, -1) / 8
+    units = linear_units([first, second], side=3)
+    both = all_values(transposed_matrix(units[0]) @ transposed_matrix(units[1]))
+    expected = (first * second).repeat_interleave(2 * 3 * 3).double().sort(descending=True).values
+    np.testing.assert_allclose(both["values"], expected, rtol=1e-12)
+    np.testing.assert_allclose(both["condition"], expected[0] / expected[-1], rtol=1e-12)
+    np.testing.assert_allclose(both["rms"], expected.square().mean().sqrt(), rtol=1e-12)
+
+
+def test_repeated_values_are_found_as_often_as_they_occur() -> None:
+    units = linear_units([torch.tensor([3.0, 2.0, *[1.0] * 14])], side=1)  # each twice, for two images
+    np.testing.assert_allclose(largest(units, steps=6)["largest"], [3, 3, 2, 2], rtol=1e-10)
+
+
+def test_more_steps_than_the_space_has_room_for_change_nothing() -> None:
+    units = linear_units([torch.arange(16, 0, -1)], side=1)
+    found = largest(units, steps=100)
+    np.testing.assert_allclose(found["largest"], [16, 16, 15, 15], rtol=1e-10)
+    assert found["residual"] < 1e-10
+
+
+def test_a_lost_channel_lowers_the_rank_and_leaves_no_condition_number() -> None:
+    found = all_values(transposed_matrix(linear_units([torch.arange(16)], side=2)[0]))
+    assert (found["rank"], len(found["values"]), found["condition"]) == (15 * 8, 16 * 8, None)
+
+
+@pytest.mark.parametrize(("shortcut", "value"), [("identity", 1.0), ("constant_scaling", 0.5)])
+def test_shortcuts_alone_multiply_by_the_product_of_their_factors(shortcut: str, value: float) -> None:
+    of = subject("preact", shortcut, by_batch=True, depth=20)
+    for _, module in of.units:
+        for parameter in module.residual.parameters():
+            parameter.zero_()
+    found = jacobians(of, steps=1, small=300).chains[1]
+    assert (found.first, found.last, found.rank, found.condition) == (7, 8, 256, 1.0)
+    assert set(found.values) == {value**2}
+
+
+def test_chains_grow_from_the_last_unit_to_all() -> None:
+    found = jacobians(subject("preact", "identity", by_batch=True, depth=20), steps=1, small=0)
+
+    def spans(of: tuple[Spectrum, ...]) -> list[tuple[int, int]]:
+        return [(one.first, one.last) for one in of]
+
+    assert spans(found.units) == [(index, index) for index in range(9)]
+    assert spans(found.stages) == [(0, 2), (3, 5), (6, 8)]
+    assert spans(found.chains) == [(8, 8), (7, 8), (5, 8), (1, 8), (0, 8)]
+
+
+def test_only_chains_of_small_signals_have_all_values() -> None:
+    found = jacobians(subject("preact", "identity", by_batch=True), steps=1, small=400)  # signals: 768, 384, 256 values
+    assert [(one.last, len(one.values)) for one in found.units] == [(0, 0), (1, 0), (2, 256)]
+    assert [bool(one.values) for one in found.chains] == [True, False, False]
+    assert [one.residual is None for one in found.chains] == [True, False, False]
+
+
+def test_equal_subjects_give_equal_bits() -> None:
+    one, two = (jacobians(subject("original", "dropout", by_batch=True), steps=2, small=300) for _ in range(2))
+    assert one == two
+
+
+@pytest.mark.parametrize("small", [0, 2048])
+def test_nothing_changes_in_the_net(small: int) -> None:
+    of = subject("original", "identity", by_batch=False)
+    before = {name: tensor.clone() for name, tensor in of.model.state_dict().items()}
+    random = torch.get_rng_state()
+    jacobians(of, steps=1, small=small)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in of.model.state_dict().items())
+    assert all(tensor.grad is None for tensor in of.model.parameters())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("preact_resnet20", {}), ("original_resnet164", {"depth": 11, "shortcut": "conv"})]
+)
+def test_orthogonal_weights_are_orthogonal_with_the_gain_of_he(name: str, arguments: dict[str, Any]) -> None:
+    model = ResidualNet(resolve(name, **arguments))
+    orthogonal(model, seed=0)
+    convolutions = [one for one in model.modules() if isinstance(one, torch.nn.Conv2d)]
+    assert len(convolutions) > 6
+    for one in convolutions:
+        matrix = one.weight.detach().double().flatten(1)
+        product = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+        torch.testing.assert_close(product, 2 * torch.eye(len(product), dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+def test_orthogonal_weights_depend_on_the_seed_alone() -> None:
+    one, two, other = (ResidualNet(resolve("preact_resnet20", depth=8)) for _ in range(3))
+    for model, seed in ((one, 0), (two, 0), (other, 1)):
+        orthogonal(model, seed)
+    assert torch.equal(one.get_parameter("stem.conv.weight"), two.get_parameter("stem.conv.weight"))
+    assert not torch.equal(one.get_parameter("stem.conv.weight"), other.get_parameter("stem.conv.weight"))
+
+
+@pytest.mark.parametrize(("weights", "kept"), [("gaussian", True), ("he", False)])
+def test_orthogonal_initialisation_keeps_gaussian_gates(weights: str, kept: bool) -> None:
+    model = ResidualNet(resolve("original_resnet20", depth=8, shortcut="shortcut_only_gating", gate_init=weights))
+    gates = [one.gate.weight for one in model.modules() if isinstance(one, GatedAddition)]
+    before = [gate.clone() for gate in gates]
+    orthogonal(model, seed=0)
+    assert [torch.equal(gate, old) for gate, old in zip(gates, before, strict=True)] == [kept] * 3
+
+
+def test_smaller_images_are_means_of_regions(tmp_path: Path) -> None:
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+    own, smaller = (subject_of(case, Conditions(images=2, size=size), torch.device("cpu")) for size in (None, 8))
+    expected = own.images.numpy().reshape(2, 3, 8, 4, 8, 4).mean((3, 5))
+    np.testing.assert_allclose(smaller.images.numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [7, 32])
+def test_sizes_that_images_cannot_have_are_refused(tmp_path: Path, size: int) -> None:
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+    with pytest.raises(PaperbenchError, match="32 pixels can be made smaller, down to 8"):
+        subject_of(case, Conditions(images=2, size=size), torch.device("cpu"))
+
+
+def test_digest_has_a_size_only_if_there_is_one(tmp_path: Path) -> None:
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+    plain, smaller = case.spec(Conditions(images=2)), case.spec(Conditions(images=2, size=8))
+    values = {name: value for name, value in vars(plain).items() if name != "size"}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    assert plain.digest == hashlib.sha256(text.encode()).hexdigest()
+    assert smaller.digest != plain.digest
+
+
+@pytest.mark.full
+def test_an_analysis_keeps_its_jacobians(tmp_path: Path) -> None:
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+    found = analyse(case, Conditions(images=1, size=8, measures=("jacobians",)), torch.device("cpu"))
+    assert found.jacobians is not None
+    assert [len(one.values) for one in found.jacobians.units] == [1024, 512, 256]
+    assert Analysis.from_json(found.to_json()) == found
