@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -14,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paperbench.analysis.cases import Case, Conditions, of_net
+from paperbench.analysis.cases import Case, Conditions
 from paperbench.analysis.paths import gradient_by_length, leave_out, split_gradient
 from paperbench.analysis.walk import Subject
 from paperbench.catalogue import resolve
+from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
-from tests.helpers import ROOT
+from paperbench.specs.recipe import Recipe
 from tests.models.test_against_reference import randomised
 from tests.reference import Parameters, Unit
 
@@ -40,11 +40,11 @@ NETS: list[tuple[str, dict[str, Any]]] = [
 every_net = pytest.mark.parametrize(("name", "kwargs"), NETS)
 
 
-def tiny(name: str, images: int = 4, **kwargs: Any) -> tuple[ResidualNet, Tensor, Tensor]:
+def tiny(name: str, images: int = 3, height: int = 2, **kwargs: Any) -> tuple[ResidualNet, Tensor, Tensor]:
     """A net of three units in float64, and a batch so small that Jacobians are cheap."""
     model = randomised(resolve(name, depth=8, **kwargs))
     source = torch.Generator().manual_seed(5)
-    batch = torch.randn(images, 3, 4, 4, dtype=torch.float64, generator=source)
+    batch = torch.randn(images, 3, height, 4, dtype=torch.float64, generator=source)
     return model, batch, torch.randint(10, (images,), generator=source)
 
 
@@ -107,7 +107,7 @@ def assert_close(ours: list[Tensor], theirs: list[Tensor]) -> None:
 
 
 @every_net
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_gradient_of_a_length_is_the_sum_over_its_paths(name: str, kwargs: dict[str, Any], training: bool) -> None:
     model, images, labels = tiny(name, **kwargs)
     subject = Subject(model, images, labels, by_batch=training, dtype=torch.float64)
@@ -164,7 +164,7 @@ def zeroed(model: ResidualNet, unit: int) -> ResidualNet:
 
 @every_net
 def test_errors_without_a_unit_are_those_of_zeroed_weights(name: str, kwargs: dict[str, Any]) -> None:
-    model, images, labels = tiny(name, images=230, **kwargs)  # several chunks
+    model, images, labels = tiny(name, images=230, height=4, **kwargs)  # several chunks
     model.eval()
     with torch.no_grad():
         intact = model(images).argmax(1)
@@ -190,9 +190,10 @@ def test_net_is_bit_equal_afterwards(measure: Any) -> None:
 
 
 @pytest.mark.parametrize(("trained", "batch_norm"), [(False, "averages"), (True, "batch")])
-def test_units_are_left_out_only_of_trained_nets_in_tests(trained: bool, batch_norm: Any) -> None:
-    case: Case = of_net("preact_resnet20", {"depth": 8}, 1, ROOT, ROOT, "digits")[0]
-    case = replace(case, state={} if trained else None)
-    conditions = Conditions(batch_norm=batch_norm, measures=("left_out",))
+def test_units_are_left_out_only_of_trained_nets_in_tests(
+    trained: bool, batch_norm: Any, paper_recipe: Recipe, small_dataset: ImageDataset
+) -> None:
+    state = {} if trained else None
+    case = Case("preact_resnet20", resolve("preact_resnet20"), paper_recipe, small_dataset, seed=0, state=state)
     with pytest.raises(PaperbenchError, match=r"left out of trained nets, in tests\. Name a run"):
-        case.spec(conditions)
+        case.spec(Conditions(images=4, batch_norm=batch_norm, measures=("left_out",)))
