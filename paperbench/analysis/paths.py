@@ -91,8 +91,8 @@ def leave_out(subject: Subject) -> LeftOut:
             without[index] += _wrong(subject, changed, labels)
             output = unit.output
         whole += _wrong(subject, output, labels)
-    percent = 100 / len(subject.labels)
-    return LeftOut(percent * whole, tuple(percent * wrong for wrong in without))
+    images = len(subject.labels)
+    return LeftOut(100 * whole / images, tuple(100 * wrong / images for wrong in without))
 
 
 def _wrong(subject: Subject, output: Tensor, labels: Tensor) -> int:
