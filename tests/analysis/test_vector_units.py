@@ -217,6 +217,15 @@ def test_random_factors_are_independent_of_weights_and_drawn_by_seed() -> None:
     assert not np.array_equal(first, toy_gradients(one, gradient, seed=1)["random factors"])
 
 
+def test_norms_of_random_factors_are_drawn_by_seed() -> None:
+    x, gradient = draw(2, 8, DIM)
+    units = stack(5, DIM)
+    found = [norms(units, x, gradient, seed=seed) for seed in (1, 1, 2)]
+    first, again, other = (one["random factors"] for one in found)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
 def test_random_factors_have_the_spread_that_is_asked_for() -> None:
     gradient = np.ones((1000, 100))
     (factors, _) = toy_gradients(stack(1, 100, factor=0.7), gradient, spread=0.2)["random factors"]
