@@ -203,12 +203,27 @@ def test_gradient_of_batch_normalised_units_grows_as_wide_nets_predict() -> None
     assert true[0] == pytest.approx(np.sqrt(growth), rel=0.06)
 
 
+def test_weights_have_the_variance_of_he_by_what_leaves_a_layer() -> None:
+    (unit,) = stack(1, 400, 100)
+    assert unit.w1.std() == pytest.approx(np.sqrt(2 / 100), rel=0.02)
+    assert unit.w2.std() == pytest.approx(np.sqrt(2 / 400), rel=0.02)
+
+
 def test_random_factors_are_independent_of_weights_and_drawn_by_seed() -> None:
     gradient = draw(8, DIM)
     one, other = stack(50, DIM, seed=0), stack(50, DIM, seed=1)
     first = toy_gradients(one, gradient)["random factors"]
     assert np.array_equal(first, toy_gradients(other, gradient)["random factors"])
     assert not np.array_equal(first, toy_gradients(one, gradient, seed=1)["random factors"])
+
+
+def test_norms_of_random_factors_are_drawn_by_seed() -> None:
+    x, gradient = draw(2, 8, DIM)
+    units = stack(5, DIM)
+    found = [norms(units, x, gradient, seed=seed) for seed in (1, 1, 2)]
+    first, again, other = (one["random factors"] for one in found)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
 
 
 def test_random_factors_have_the_spread_that_is_asked_for() -> None:
