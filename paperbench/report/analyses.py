@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from paperbench.analysis.record import Analysis, Passes
 from paperbench.errors import PaperbenchError, nearest
@@ -17,7 +17,7 @@ from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, 
 if TYPE_CHECKING:
     import pandas
 
-AnalysisFormat = Literal["text", "markdown", "json", "csv"]
+FORMATS = ("text", "markdown", "json", "csv")
 
 COLUMNS = (
     *("net", "seed", "run", "iteration", "weights", "initialisation", "data", "canonical"),
@@ -143,25 +143,22 @@ class Analyses(tuple[Analysis, ...]):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The analyses of each net together."""
+        """The analyses of each net together, as they were given."""
         found: dict[str, list[Analysis]] = {}
         for one in self:
             found.setdefault(one.spec.digest, []).append(one)
-        return tuple(
-            Group(", ".join([some[0].net, *(_facts(some[0])[name] for name in self._varying)]), tuple(some))
-            for some in found.values()
-        )
-
-    @property
-    def _varying(self) -> list[str]:
-        """The names of the conditions in which nets differ."""
-        return [name for name in _facts(self[0]) if len({_facts(one)[name] for one in self}) > 1]
+        shared = self._shared
+        labels = ([some[0].net, *(fact for fact in _facts(some[0]) if fact not in shared)] for some in found.values())
+        return tuple(Group(", ".join(label), tuple(some)) for label, some in zip(labels, found.values(), strict=True))
 
     @property
     def conditions(self) -> str:
-        """What all the nets share, in sentences."""
-        shared = _facts(self[0]).items()
-        return " ".join(f"{name}: {text}." for name, text in shared if name not in self._varying)
+        """The conditions that all nets share, in a sentence."""
+        return f"Conditions: {'; '.join(self._shared)}."
+
+    @property
+    def _shared(self) -> list[str]:
+        return [facts[0] for facts in zip(*map(_facts, self), strict=True) if len(set(facts)) == 1]
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a row for each unit of each net, as the CSV has them.
@@ -173,14 +170,14 @@ class Analyses(tuple[Analysis, ...]):
 
         return of_units(COLUMNS, unit_rows(self))
 
-    def render(self, form: AnalysisFormat = "text") -> str:
+    def render(self, form: str = "text") -> str:
         """Format the analyses: "text" and "markdown" as tables, "csv" by unit, "json" as they are stored.
 
         Raises:
             PaperbenchError: The format is unknown.
         """
-        if form not in get_args(AnalysisFormat):
-            raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), get_args(AnalysisFormat))}")
+        if form not in FORMATS:
+            raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), FORMATS)}")
         if form == "json":
             return json.dumps([json.loads(one.to_json()) for one in self], indent=1) + "\n"
         if form == "csv":
@@ -214,20 +211,21 @@ def medians(group: Group, column: str) -> list[float | None]:
     return [statistics.median(values) if values else None for values in numbers]
 
 
-def _facts(analysis: Analysis) -> dict[str, str]:
+def _facts(analysis: Analysis) -> tuple[str, ...]:
     """Return the conditions of an analysis in words."""
     spec, data = analysis.spec, analysis.data
-    state = {"he": "initialisation", "orthogonal": "orthogonal initialisation"}[spec.initialisation]
+    state = {"he": "at initialisation", "orthogonal": "orthogonal weights"}[spec.initialisation]
     if spec.run:
         state = f"trained for {spec.iteration:,} iterations"
     elif spec.weights:
         state = f"weights {spec.weights[:8]}"
-    return {
-        "State": state,
-        "Images": f"{spec.images} of {data.name}" + ("" if data.is_comparable else ", not the paper's images"),
-        "Batch norm": {"batch": "statistics of the batch", "averages": "averages"}[spec.batch_norm],
-        "Precision": spec.precision,
-    }
+    return (
+        state,
+        data.name if data.is_comparable else f"{data.name}, not the paper's images",
+        f"{spec.images} images" + (f" of {spec.size}x{spec.size}" if spec.size else ""),
+        {"batch": "batch norm by the batch", "averages": "batch norm by averages"}[spec.batch_norm],
+        spec.precision,
+    )
 
 
 def _tables(analyses: Analyses, is_markdown: bool) -> str:
@@ -271,7 +269,7 @@ def _by_unit(group: Group) -> Grid:
     first = group.analyses[0]
     stages = first.stages
     borders = {unit for unit in range(len(stages)) if stages[unit - 1 : unit] != stages[unit : unit + 1]}
-    shown = range(len(stages))
+    shown = list(range(len(stages)))
     if len(stages) > MAX_UNITS:
         shown = sorted({0, len(stages) - 1} | borders | {unit - 1 for unit in borders if unit})
     rows = [[str(unit), str(stages[unit])] for unit in shown] + [[str(len(stages)), ""]]
