@@ -21,16 +21,18 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, get_args
 
+from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
+from paperbench.compare.responses import ReadAnalyses
 from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
@@ -210,6 +212,7 @@ class _Results:
     records: Sequence[Record]
     externals: Sequence[ExternalResult]
     complaints: Sequence[str]
+    analyses: ReadAnalyses
 
     @classmethod
     def read(cls, directory: Path, example: str) -> _Results:
@@ -228,7 +231,8 @@ class _Results:
         store = Store(directory)
         records, damaged = store.records()
         externals, complaints = read_externals(directory)
-        return cls(store, records, externals, [*damaged, *complaints])
+        analyses = cache(lambda: read_analyses(directory))
+        return cls(store, records, externals, [*damaged, *complaints], analyses)
 
 
 class PublishedTable:
@@ -283,6 +287,7 @@ class PublishedTable:
         comparison = compare(
             *(self.table, chosen, profile, results.records, results.externals),
             training_mean=results.store.training_mean,
+            analyses=results.analyses,
             seeds=seeds,
             other_tables=self._others,
             noise=noise,
@@ -797,7 +802,8 @@ def analyze(
         results: Directory in which analyses are kept, and found again.
         root: As for `load_table`.
         announce: Called with a sentence before each new analysis.
-        conditions: `images`, `batch_norm`, `precision`, `initialisation` and `measures` of `analysis.cases.Conditions`.
+        conditions: `images`, `size`, `batch_norm`, `precision`, `initialisation` and `measures` of
+            `analysis.cases.Conditions`.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.

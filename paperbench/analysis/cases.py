@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paperbench.analysis.jacobians import jacobians
+from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
 from paperbench.analysis.walk import Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
@@ -35,7 +38,11 @@ from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.trainer import Trainer
 
-MEASURES: dict[Measure, Callable[[Subject], Any]] = {}
+MEASURES: dict[Measure, Callable[[Subject], Any]] = {
+    "jacobians": jacobians,
+    "paths": gradient_by_length,
+    "left_out": leave_out,
+}
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -47,6 +54,7 @@ class Conditions:
 
     Attributes:
         images: Size of the batch; by default one batch-norm group of the recipe.
+        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
     """
 
     images: int | None = None
@@ -54,6 +62,7 @@ class Conditions:
     precision: Literal["fp32", "fp64"] = "fp64"
     initialisation: Literal["he", "orthogonal"] = "he"
     measures: tuple[Measure, ...] = ()
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,10 @@ class Case:
             raise PaperbenchError(f"There are only {most} images in a batch of {self.dataset.name}. Ask for fewer.")
         if self.state is not None and conditions.initialisation != "he":
             raise PaperbenchError("A trained net has no other initialisation. Leave --init out.")
+        if "left_out" in conditions.measures and (self.state is None or conditions.batch_norm == "batch"):
+            raise PaperbenchError(
+                "Units are left out of trained nets, in tests. Name a run or weights, with --batch-norm averages."
+            )
         return AnalysisSpec(
             net=self.net.canonical(),
             recipe=self.recipe.defining_values(),
@@ -104,6 +117,7 @@ class Case:
             batch_norm=conditions.batch_norm,
             precision=conditions.precision,
             measures=conditions.measures,
+            size=conditions.size,
         )
 
 
@@ -290,7 +304,8 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
     """Return the net with its batch, as `Trainer` makes both.
 
     Raises:
-        PaperbenchError: The weights do not fit the net, an image cannot be read, or the recipe has no such batch.
+        PaperbenchError: The weights do not fit the net, an image cannot be read, the recipe has no such batch, or its
+            images cannot have this size.
     """
     spec = case.spec(conditions)
     with closing(Trainer(case.net, case.recipe, case.dataset, case.seed, "fp32", device)) as trainer:
@@ -304,9 +319,13 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
         else:
             evaluation = next(iter(case.recipe.evaluations.values()), None)
             batch = next(iter(trainer.feed.test(evaluation, spec.images)))
+        images = batch.images[: spec.images]
+        own, least = images.shape[-1], 64 if FAMILIES[case.net.family].pools_early else 8
+        if spec.size is not None and not least <= spec.size < own:
+            raise PaperbenchError(f"Images of {own} pixels can be made smaller, down to {least} for this net (--size).")
         return Subject(
             trainer.model,
-            batch.images[: spec.images],
+            images if spec.size is None else F.adaptive_avg_pool2d(images, spec.size),
             batch.labels[: spec.images],
             by_batch=conditions.batch_norm == "batch",
             dtype=DTYPES[conditions.precision],

@@ -17,7 +17,7 @@ from paperbench.files import Writer, refuse_links
 from paperbench.runs.hashed import HashedJson, RecordError, read_all
 from paperbench.runs.record import Code, DataFacts, Environment, Seconds
 from paperbench.specs.run_spec import canonical_json
-from paperbench.typed import Count, Line, Natural, typed
+from paperbench.typed import Count, Line, Natural, Percent, typed
 
 _DIRECTORY = "analysis"
 _REMEDY = "Delete it; the same `paperbench analyze` makes it again."
@@ -97,10 +97,99 @@ class Passes:
         """Return the columns of the values of each unit by name."""
         return cls(**{field.name: tuple(row[field.name] for row in rows) for field in fields(cls)})
 
+    @property
+    def negative_share(self) -> float:
+        """The mean of `negative` over the units."""
+        return sum(self.negative) / len(self.negative)
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the values of each unit by name."""
         for unit, _ in enumerate(self.factor):
             yield {field.name: getattr(self, field.name)[unit] for field in fields(self)}
+
+
+@typed
+class Spectrum:
+    """Singular values of the Jacobian of a chain of units, whole batch in, whole batch out.
+
+    Attributes:
+        first, last: The chain's units.
+        largest: The largest values, in descending order.
+        residual: How far they have converged: the largest |J^T J v - s^2 v| / s^2 of a value s with its vector v, so
+            that J has a singular value within about half that fraction of s. None if all values were computed.
+        rms: Root mean square factor by which a random change of the input grows: of all values (of a Jacobian with more
+            inputs than outputs with zeros), or of `Jacobians.block` random changes unless all values were computed.
+        values: All values, in descending order, if the Jacobian is small.
+        rank: How many of them are not zero to within rounding errors; None unless all were computed.
+        condition: The largest value over the smallest; None if that is zero, or not all were computed.
+    """
+
+    first: Natural
+    last: Natural
+    largest: Numbers
+    residual: Number | None
+    rms: Number
+    values: Numbers = ()
+    rank: Natural | None = None
+    condition: Number | None = None
+
+
+@typed
+class Jacobians:
+    """Singular values of units and of chains of units.
+
+    Attributes:
+        steps: How often each Jacobian and its transpose were applied to a block of vectors, where that was done.
+        block: Vectors in a block.
+        units: Of each unit.
+        stages: Of each stage, all its units.
+        chains: Of the last unit, the last 2, 4, 8, ..., and all.
+    """
+
+    steps: Count
+    block: Count
+    units: tuple[Spectrum, ...]
+    stages: tuple[Spectrum, ...]
+    chains: tuple[Spectrum, ...]
+
+
+@typed
+class Paths:
+    """The gradient dE/dx_0 by length of path, a column each with one value per length, from 0 on.
+
+    A path passes each of the L residual units by its shortcut alone, as in `Passes`, or through its weight layers:
+    what the shortcut alone leaves of the gradient of the unit. Its length is the number of units that it passes
+    through weight layers. Gradients of all paths of a length add up; those of all lengths are dE/dx_0.
+
+    Attributes:
+        number: How many paths have this length: L over length.
+        norm: Of their summed gradient.
+        share: The share of dE/dx_0 that it is, as in `Passes`.
+        longer_norm, longer_share: Of the summed gradient of all longer paths; 0 if there are none.
+    """
+
+    number: Numbers
+    norm: Numbers
+    share: Numbers
+    longer_norm: Number
+    longer_share: Number
+
+    def __post_init__(self) -> None:
+        if not len(self.number) == len(self.norm) == len(self.share):
+            raise ValueError("its columns have different lengths.")
+
+
+@typed
+class LeftOut:
+    """Test errors in percent, on the images of the analysis.
+
+    Attributes:
+        whole: Of the net.
+        without: Of the net with F = 0 in one residual unit, for each unit.
+    """
+
+    whole: Percent
+    without: tuple[Percent, ...]
 
 
 @typed
@@ -119,6 +208,7 @@ class AnalysisSpec:
         batch_norm: Whether BN uses the statistics of the "batch", as in training, or its "averages", as in tests.
         precision: Of the arithmetic.
         measures: What was measured besides `Passes`.
+        size: Side of the images, if they were made smaller.
     """
 
     net: dict[str, Any]
@@ -132,11 +222,13 @@ class AnalysisSpec:
     batch_norm: Literal["batch", "averages"]
     precision: Literal["fp32", "fp64"]
     measures: tuple[Measure, ...] = ()
+    size: Count | None = None
 
     @property
     def digest(self) -> str:
-        """sha256 of the canonical JSON, in hex."""
-        return hashlib.sha256(canonical_json(vars(self)).encode()).hexdigest()
+        """sha256 of the canonical JSON, in hex. A size of None is left out, as in analyses that could not have one."""
+        values = {name: value for name, value in vars(self).items() if name != "size" or value is not None}
+        return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
 
 @typed
@@ -151,6 +243,7 @@ class Analysis(HashedJson):
         output_gradient: Norm of dE/dx_L.
         stages: The stage of each unit, counted from 0.
         channels: Standard deviation of each channel of x_l, for each unit; empty unless it was asked for.
+        jacobians, paths, left_out: None unless they were asked for.
     """
 
     kind: Literal["analysis"]
@@ -167,6 +260,9 @@ class Analysis(HashedJson):
     seconds: Seconds
     code: Code
     environment: Environment
+    jacobians: Jacobians | None = None
+    paths: Paths | None = None
+    left_out: LeftOut | None = None
 
     @property
     def file_name(self) -> str:

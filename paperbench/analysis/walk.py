@@ -32,6 +32,8 @@ class Subject:
 
     Attributes:
         units: The residual units, each with its place in the architecture.
+        spacing: About the square root of their number. To pass back keeps the input of every such unit, and computes
+            the others twice.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Subject:
         self.images, self.labels, self._seed = images.to(dtype), labels, seed
         modules = (module for module in self.model.stages.modules() if isinstance(module, ResidualUnit))
         self.units = list(zip(units(model.net), modules, strict=True))
+        self.spacing = math.isqrt(len(self.units)) + 1
 
     @property
     def net(self) -> Net:
@@ -54,9 +57,13 @@ class Subject:
         x: Tensor = self.model.stem(self.images)
         return x
 
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the output of the net from x_L, the output of the last unit."""
+        return self.model.forward_head(self.model.tail(x))
+
     def loss(self, x: Tensor) -> Tensor:
-        """Return E, the mean cross-entropy over the batch, from x_L, the output of the last unit."""
-        return F.cross_entropy(self.model.forward_head(self.model.tail(x)), self.labels)
+        """Return E, the mean cross-entropy over the batch, from x_L."""
+        return F.cross_entropy(self.logits(x), self.labels)
 
     @torch.no_grad()
     def forward(self, x: Tensor | None = None, first: int = 0, last: int | None = None) -> Iterator[UnitAt]:
@@ -70,6 +77,18 @@ class Subject:
             unit = UnitAt(self.units[index][1], x, self._seed + index)
             yield unit
             x = unit.output
+
+    def backward(self, kept: list[Tensor]) -> Iterator[UnitAt]:
+        """Yield units at their inputs, last first.
+
+        Args:
+            kept: The inputs of the first unit and every `spacing`-th after it. Is emptied.
+        """
+        while kept:
+            first = self.spacing * (len(kept) - 1)
+            segment = list(self.forward(kept.pop(), first, first + self.spacing))
+            while segment:
+                yield segment.pop()
 
 
 @dataclass(frozen=True)
@@ -92,28 +111,16 @@ class Measured:
 
 
 def measure(subject: Subject) -> Measured:
-    """Measure signal and gradient in every unit.
-
-    Keeps the inputs of few units, about the square root of their number, and computes the others twice.
-    """
-    length = math.isqrt(len(subject.units)) + 1
+    """Measure signal and gradient in every unit."""
     rows: list[dict[str, Any]] = []
     channels, kept, output = [], [], subject.enter()
     for index, (unit, values) in enumerate(_forward(subject, output)):
         rows.append(values)
         channels.append(tuple(unit.x.double().std((0, 2, 3), correction=0).tolist()))
-        kept += [unit.x] if index % length == 0 else []
+        kept += [unit.x] if index % subject.spacing == 0 else []
         output = unit.output
     loss, gradient = subject.loss(output), pull(subject.loss, output)
-
-    def last_first() -> Iterator[UnitAt]:
-        while kept:
-            first = length * (len(kept) - 1)
-            segment = list(subject.forward(kept.pop(), first, first + length))
-            while segment:
-                yield segment.pop()
-
-    for values, found in zip(reversed(rows), _backward(subject, last_first(), gradient), strict=True):
+    for values, found in zip(reversed(rows), _backward(subject, subject.backward(kept), gradient), strict=True):
         values |= found
     return Measured(loss.item(), _describe(output), _norm(gradient), rows, channels)
 

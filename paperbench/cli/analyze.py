@@ -48,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--images", type=positive_int, metavar="N", help="images in the batch (default: a BN group)")
     parser.add_argument(
+        "--size",
+        type=positive_int,
+        metavar="N",
+        help="average regions of the images to N x N pixels: small nets with few images have all singular values",
+    )
+    parser.add_argument(
         "--batch-norm",
         choices=("batch", "averages"),
         default="batch",
@@ -121,6 +127,7 @@ def _analyze(args: argparse.Namespace, minus: bool = False) -> Analyses:
         device=args.device,
         announce=lambda text: print(text, file=sys.stderr),
         images=args.images,
+        size=args.size,
         batch_norm=args.batch_norm,
         initialisation=args.initialisation,
         precision=args.precision,

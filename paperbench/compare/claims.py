@@ -3,6 +3,7 @@
 Our runs are compared with each other and not with published numbers, so that a claim can be tested on any data and in
 any profile. Only runs with the same pixels, precision and numerics version are compared. Means are compared by Welch's
 test, and equivalence is tested by two one-sided Welch tests (TOST). Tests of test errors use the noise of the table.
+Nets are compared with themselves at initialisation by the one-sample t-test, on one difference per seed.
 
 A claim with several parts is supported if every part is supported at the full level. It is contradicted if one part is
 contradicted at the level divided by the number of parts.
@@ -11,6 +12,7 @@ contradicted at the level divided by the number of parts.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from paperbench.catalogue import DATASETS
 from paperbench.compare.evidence import Conditions, Evidence, Group, Run, errors_of
 from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, median_fails
 from paperbench.compare.noise import NO_PRIOR, Prior, Value
+from paperbench.compare.responses import Responses
 from paperbench.compare.statistics import ANALYSES, FIRST_ALPHA, Contrast, compute_contrast
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
@@ -37,8 +40,13 @@ finite, None if the history ends before."""
 WINDOWS = 64
 """Training loss and error are means over 1/64 of the schedule: 1,000 of the paper's 64,000 iterations."""
 
-_UNITS = {"test_error": " points", "train_error": " points", "train_loss": ""}
-_NAMES = {"test_error": "test error", "train_error": "training error", "train_loss": "training loss"}
+_UNITS = {"test_error": " points", "train_error": " points", "train_loss": "", "negative_share": " points"}
+_NAMES = {
+    "test_error": "test error",
+    "train_error": "training error",
+    "train_loss": "training loss",
+    "negative_share": "share of y_l < 0",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,10 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a claim: the sum of the means of `plus` minus that of `minus`, which are ids of cells."""
+    """One comparison of a claim: the sum of the means of `plus` minus that of `minus`, which are ids of cells.
+
+    In "declines" claims the values of a cell are its differences from initialisation.
+    """
 
     plus: tuple[str, ...]
     minus: tuple[str, ...]
@@ -107,6 +118,8 @@ def parts(claim: Claim) -> list[Part]:
     if claim.kind == "largest_gain":
         (a, b), *others = claim.pairs
         return [Part((a, d), (b, c), measure, f"({a} - {b}) - ({c} - {d})") for c, d in others]
+    if claim.kind == "declines":
+        return [Part((cell,), (), measure, f"{cell}, trained - initial") for cell in claim.cells]
     first, *rest = claim.cells
     found = [Part.difference(first, other, measure) for other in rest]
     if claim.kind == "higher_loss_lower_error":
@@ -146,17 +159,18 @@ class _NoValueError(Exception):
     """A run lacks the value that the claim compares."""
 
 
-def assess_claim(claim: Claim, evidence: Evidence, training_mean: TrainingMean) -> ClaimVerdict:
+def assess_claim(claim: Claim, evidence: Evidence, training_mean: TrainingMean, responses: Responses) -> ClaimVerdict:
     """Assess a claim by the runs of its cells."""
-    assessor = _Assessor(claim, evidence, training_mean)
+    assessor = _Assessor(claim, evidence, training_mean, responses)
     return assessor.assess_failures() if claim.kind in ("diverges", "converges") else assessor.assess_means()
 
 
 class _Assessor:
     """A claim with the runs of its cells, grouped by net. The key of a net is its cell id and its setting's label."""
 
-    def __init__(self, claim: Claim, evidence: Evidence, training_mean: TrainingMean) -> None:
-        self._claim, self._evidence, self._training_mean = claim, evidence, training_mean
+    def __init__(self, claim: Claim, evidence: Evidence, training_mean: TrainingMean, responses: Responses) -> None:
+        self._claim, self._evidence = claim, evidence
+        self._training_mean, self._responses = training_mean, responses
         self._planned, self._profile, table = evidence.planned, evidence.profile, evidence.table
         self._in_profile = "" if evidence.profile_name == "paper" else f", profile {evidence.profile_name}"
         literature = {f"{row.id}/{column}": e for row in table.expected.literature for column, e in row.cells.items()}
@@ -326,14 +340,39 @@ class _Assessor:
         )
 
     def _values(self, cell_id: str, measure: Measure, runs: Sequence[Run]) -> list[float]:
-        """Return one value per run; a diverged run counts as random guessing."""
+        """Return one value per run; by errors and losses, a diverged run counts as random guessing."""
+        if measure == "negative_share":
+            return self._negative_shares(cell_id, [run.record for run in runs if run.record])
         cell = self._cells[cell_id]
         classes = DATASETS[cell.dataset_in(self._profile)].num_classes
         guessing = math.log(classes) if measure == "train_loss" else 100 * (1 - 1 / classes)
         found = [self._value(cell, measure, run) for run in runs]
         return [value if math.isfinite(value) else guessing for value in found]
 
-    def _value(self, cell: Cell, measure: Measure, run: Run) -> float:
+    def _negative_shares(self, cell_id: str, records: Sequence[Record]) -> list[float]:
+        """Return the share of y_l < 0 in each run's net, or its difference from initialisation."""
+        for record in records:
+            if record.status == "diverged":
+                raise _NoValueError(f"run {record.run} (seed {record.seed} of {cell_id}) diverged")
+        initial = [0.0] * len(records)
+        if self._claim.kind == "declines":
+            initial = self._analysed(cell_id, records, is_trained=False)
+        trained = self._analysed(cell_id, records, is_trained=True)
+        return [after - before for after, before in zip(trained, initial, strict=True)]
+
+    def _analysed(self, cell_id: str, records: Sequence[Record], *, is_trained: bool) -> list[float]:
+        found = [self._responses.negative_share(record, is_trained=is_trained) for record in records]
+        shares = [share for share in found if share is not None]
+        if len(shares) == len(records):
+            return shares
+        profile = self._evidence.profile_name
+        options = ["--cells", *self._claim.cells, *(["--profile", profile] if profile != "paper" else [])]
+        options += ["--trained"] if is_trained else ["--seeds", str(len(records))]
+        command = shlex.join(["paperbench", "analyze", self._evidence.table.id, *options])
+        state = "trained" if is_trained else "initial"
+        raise _NoValueError(f"{cell_id}: {len(shares)} of {len(records)} {state} nets are analysed (`{command}`)")
+
+    def _value(self, cell: Cell, measure: Literal["test_error", "train_loss", "train_error"], run: Run) -> float:
         if measure == "test_error":
             return math.inf if run.error is None else run.error
         record = run.record
@@ -362,6 +401,8 @@ def _test(claim: Claim, uses_table: bool = False) -> str:
             return "two Welch tests" + (", the errors with the noise of the table" if uses_table else "")
         case "early":
             return f"Welch's test at iteration {claim.iteration:,}"
+        case "declines":
+            return "one-sample t-test on differences from initialisation"
         case _:
             return "whether the median fails"
 

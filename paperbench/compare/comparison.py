@@ -11,6 +11,7 @@ from paperbench.compare.claims import ClaimVerdict, TrainingMean, assess_claim
 from paperbench.compare.deviations import Deviation, find_deviations
 from paperbench.compare.evidence import Evidence
 from paperbench.compare.noise import Rule
+from paperbench.compare.responses import ReadAnalyses, Responses
 from paperbench.compare.statistics import FIRST_ALPHA, holm
 from paperbench.compare.verdicts import CellComparison, assess_cell
 from paperbench.runs.external import ExternalResult
@@ -29,7 +30,7 @@ class Comparison:
         planned: Planned runs per cell.
         noise: Whether cells shared their noise.
         claims_left_out: Number of claims about cells that were not selected.
-        left_out: A sentence for each run or result that seems meant for the table but was not used.
+        left_out: A sentence for each run, result or analysis that seems meant for the table but was not used.
     """
 
     table: Table
@@ -79,6 +80,7 @@ def compare(
     externals: Iterable[ExternalResult] = (),
     *,
     training_mean: TrainingMean | None = None,
+    analyses: ReadAnalyses = lambda: ((), ()),
     seeds: int | None = None,
     other_tables: Callable[[], Iterable[Table]] = tuple,
     noise: Rule = "table",
@@ -89,6 +91,7 @@ def compare(
         cells: The cells to compare. Claims are assessed if all their cells are among them.
         records: Records of any experiments; only those of this table are used.
         training_mean: Returns mean training losses and errors of a run. Without it, claims about them are undecided.
+        analyses: Reads analyses of any nets; called only if a claim is about what they measure.
         seeds: Planned runs per cell. Default: the profile's or the table's.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
         noise: Whether verdicts and claims use the noise of the whole table, or each cell its own.
@@ -99,8 +102,9 @@ def compare(
     compared = tuple(assess_cell(cell, evidence) for cell in cells)
     chosen = {cell.id for cell in cells}
     in_table = {cell.id for cell in table.all_cells}
+    responses = Responses(analyses)
     claims = tuple(
-        assess_claim(claim, evidence, training_mean or (lambda *_: None))
+        assess_claim(claim, evidence, training_mean or (lambda *_: None), responses)
         for claim in table.expected.claims
         if {cell for cell in claim.all_cells if cell in in_table} <= chosen
     )
@@ -113,5 +117,5 @@ def compare(
         claims,
         len(table.expected.claims) - len(claims),
         tuple(find_deviations(table, profile, compared)),
-        tuple(evidence.left_out),
+        (*evidence.left_out, *responses.complaints),
     )

@@ -183,7 +183,7 @@ class Outlook:
         planned: Planned runs per cell.
         std: Assumed standard deviation of a single run, in percentage points.
         source: Where it is from.
-        unsimulated: Number of claims that the simulation does not cover, as they are about failures or training.
+        unsimulated: Number of claims that the simulation does not cover, as they are not about mean test errors.
         unselected: Number of claims about cells that were not selected.
         next_runs: The runs that cells need, the most valuable first.
         left_out: Files, records and results that could not be used, one sentence each.

@@ -107,9 +107,9 @@ def _claims(outlook: Outlook) -> Iterator[str]:
     unselected, others = outlook.unselected, outlook.unsimulated
     reasons = []
     if planned == 1 and others:
-        reasons.append(f"{others} that need at least 2 runs per cell, or are about failures or the course of training")
+        reasons.append(f"{others} that need at least 2 runs per cell, or are not about mean test errors")
     elif others:
-        reasons.append(f"{others} about failures or the course of training")
+        reasons.append(f"{others} not about mean test errors")
     if unselected:
         reasons.append(f"{unselected} about cells that are not selected")
     if reasons:

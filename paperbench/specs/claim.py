@@ -7,8 +7,10 @@ from typing import Literal
 
 from paperbench.typed import Count, Id, Line, Positive, Problem, Text, raise_problems, typed
 
-Kind = Literal["lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early"]
-Measure = Literal["test_error", "train_loss", "train_error"]
+Kind = Literal[
+    "lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early", "declines"
+]
+Measure = Literal["test_error", "train_loss", "train_error", "negative_share"]
 
 _REQUIRED = {
     "lower": {"cells", "measure"},
@@ -18,6 +20,7 @@ _REQUIRED = {
     "largest_gain": {"pairs", "measure"},
     "higher_loss_lower_error": {"cells"},
     "early": {"cells", "measure", "iteration"},
+    "declines": {"cells", "measure"},
 }
 _OPTIONAL = {"lower": {"by"}}
 
@@ -42,9 +45,10 @@ class Claim:
                 second.
             "early": the first cell is lower than each other cell after `iteration` iterations, whether the runs have
                 ended or not.
+            "declines": each cell is lower at the end of training than at initialisation.
         cells, pairs: The cells that the claim compares.
-        measure: The quantity compared: final test error (percent), or training loss or error (percent) over the most
-            recent iterations.
+        measure: The quantity compared: final test error (percent), training loss or error (percent) over the most
+            recent iterations, or the share (percent) of y_l < 0 in the trained net, which analyses measure.
         within: Margin in the unit of `measure`.
         by: Minimum difference in the unit of `measure`, where the paper's wording is strong; default: any difference.
         note: How the sentence was turned into a test, if that was a choice.
@@ -77,7 +81,7 @@ class Claim:
             if not is_given and name in required:
                 yield Problem(("kind",), f"a claim of kind {self.kind} needs {name}.")
         if "cells" in required and self.cells:
-            minimum = 1 if self.kind in ("diverges", "converges") else 2
+            minimum = 1 if self.kind in ("diverges", "converges", "declines") else 2
             maximum = 2 if self.kind == "higher_loss_lower_error" else len(self.cells)
             if not minimum <= len(self.cells) <= maximum:
                 bounds = f"exactly {minimum}" if maximum == minimum else f"at least {minimum}"
@@ -87,8 +91,10 @@ class Claim:
                 yield Problem(("cells",), "lists a cell twice.")
         if self.pairs and (len(self.pairs) < 2 or any(len(pair) != 2 for pair in self.pairs)):
             yield Problem(("pairs",), "a claim of kind largest_gain needs at least 2 pairs of 2 cells.")
-        if self.kind == "early" and self.measure == "test_error":
-            yield Problem(("measure",), "must be train_loss or train_error: runs have no test error before they end.")
+        if self.kind == "early" and self.measure in ("test_error", "negative_share"):
+            yield Problem(("measure",), "must be train_loss or train_error: runs have no others before they end.")
+        if self.kind == "declines" and self.measure not in (None, "negative_share"):
+            yield Problem(("measure",), "must be negative_share: no others are measured at initialisation.")
 
     @property
     def all_cells(self) -> tuple[str, ...]:

@@ -25,12 +25,15 @@ KEYS = {
     "largest_gain": ("pairs", "measure"),
     "higher_loss_lower_error": ("cells",),
     "early": ("cells", "measure", "iteration"),
+    "declines": ("cells", "measure"),
 }
 
 
 def set_claim(specs: SmallSpecs, kind: str, **changes: Any) -> None:
     """Replace the claims of table `one` by one of a kind, without the keys whose change is None."""
     values = {**{key: VALUES[key] for key in KEYS[kind]}, **changes}
+    if kind == "declines" and "measure" not in changes:
+        values["measure"] = "negative_share"
     claim = {"id": "mine", "says": "It is so", "section": "Sec. 9", "kind": kind}
     specs.set(ONE_EXPECTED, ("claims",), [{**claim, **{k: v for k, v in values.items() if v is not None}}])
 
@@ -55,12 +58,15 @@ def test_claim_needs_exactly_the_keys_of_its_kind(specs: SmallSpecs, kind: str) 
 @pytest.mark.parametrize(
     ("kind", "key", "value", "message"),
     [
-        ("lower", "measure", "test_eror", "must be 'test_error', 'train_loss' or 'train_error', not 'test_eror'."),
+        ("lower", "measure", "test_eror", "must be 'test_error', 'train_loss', 'train_error' or 'negative_share', not"),
         ("lower", "cells", [A], "a claim of kind lower needs at least 2 cells, not 1."),
         ("lower", "cells", [A, B, A], "lists a cell twice."),
         ("lower", "cells", ["preact/bsic", B], f"unknown cell 'preact/bsic'. Did you mean '{A}'?"),
         ("close", "within", 0, "must be above 0, not 0."),
-        ("early", "measure", "test_error", "must be train_loss or train_error: runs have no test error before they"),
+        ("early", "measure", "test_error", "must be train_loss or train_error: runs have no others before they"),
+        ("early", "measure", "negative_share", "must be train_loss or train_error: runs have no others before they"),
+        ("declines", "measure", "train_loss", "must be negative_share: no others are measured at initialisation."),
+        ("declines", "cells", ["gating/basic"], "gating/basic is a sweep over several nets"),
         ("higher_loss_lower_error", "cells", [A, B, C], "needs exactly 2 cells, not 3."),
         ("largest_gain", "pairs", [[B, A]], "a claim of kind largest_gain needs at least 2 pairs of 2 cells."),
         ("largest_gain", "pairs", [[B, A], [B, A, C]], "needs at least 2 pairs of 2 cells."),
@@ -89,7 +95,15 @@ def test_only_test_errors_can_be_compared_with_literature(specs: SmallSpecs) -> 
 KINDS = {
     "table1": {"lower": 14, "early": 1, "diverges": 4, "converges": 1, "close": 1},
     "table2": {"lower": 9, "early": 2, "converges": 1, "close": 2},
-    "table3": {"lower": 10, "early": 1, "converges": 1, "close": 1, "largest_gain": 2, "higher_loss_lower_error": 4},
+    "table3": {
+        "lower": 11,
+        "early": 1,
+        "converges": 1,
+        "close": 1,
+        "largest_gain": 2,
+        "higher_loss_lower_error": 4,
+        "declines": 1,
+    },
     "table4": {"lower": 1},
     "table5": {"lower": 9, "early": 5, "close": 2},
 }

@@ -1,0 +1,60 @@
+"""What analyses of our runs' nets say about y_l of Eq. (1): the share of its values that are below zero.
+
+All are as `paperbench analyze TABLE` makes them by default, so that they can be compared: in float64, on one batch-norm
+group of training images, with the statistics of that group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from paperbench.analysis.record import Analysis, AnalysisSpec
+from paperbench.runs.record import Record
+from paperbench.specs.run_spec import RunSpec, canonical_json
+
+ReadAnalyses = Callable[[], tuple[Sequence[Analysis], Sequence[str]]]
+"""Returns analyses, and a complaint about each unreadable file."""
+
+
+class Responses:
+    """The share of y_l < 0 in the nets of runs.
+
+    Args:
+        read: Called once, when a share is first asked for.
+
+    Attributes:
+        complaints: About files that could not be read.
+    """
+
+    def __init__(self, read: ReadAnalyses) -> None:
+        self.complaints: tuple[str, ...] = ()
+        self._read = read
+
+    def negative_share(self, record: Record, *, is_trained: bool) -> float | None:
+        """Return the share in percent, in the net of a run that has ended or of its seed at initialisation.
+
+        It is the mean over all units, each with the same weight. None if there is no such analysis.
+        """
+        state = (record.spec.digest, record.iteration) if is_trained else (None, 0)
+        return self._shares.get(_key(record.spec, record.seed, *state))
+
+    @cached_property
+    def _shares(self) -> dict[tuple[object, ...], float]:
+        analyses, complaints = self._read()
+        self.complaints = tuple(complaints)
+        return {
+            _key(one.spec, one.seed, one.spec.run, one.spec.iteration): 100 * one.passes.negative_share
+            for one in analyses
+            if _is_usual(one.spec)
+        }
+
+
+def _is_usual(spec: AnalysisSpec) -> bool:
+    group = spec.recipe.get("batch_norm", {}).get("group")
+    usual = spec.precision, spec.batch_norm, spec.images, spec.initialisation
+    return usual == ("fp64", "batch", group, "he") and spec.weights is None
+
+
+def _key(spec: AnalysisSpec | RunSpec, seed: int, run: str | None, iteration: int) -> tuple[object, ...]:
+    return canonical_json([spec.net, spec.recipe, spec.data]), seed, run, iteration
