@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,9 +17,9 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from paperbench.analysis.record import Analysis, Spectrum
+from paperbench.analysis.record import Analysis
 from paperbench.errors import PaperbenchError, one_line
-from paperbench.report.analyses import Analyses, Group
+from paperbench.report.analyses import SINGULAR, Analyses, Group, singular
 from paperbench.report.figures import COLOURS, DASHES, MARKERS, N_MARKERS, PAGE, STYLE, to_bytes
 
 __all__ = ["draw", "to_bytes"]
@@ -73,16 +73,15 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
     if minus is not None and not len(analyses.groups) == len(minus.groups) == len(groups) - 1 == 1:
         raise PaperbenchError("The difference is that of two nets. Name one net, and another one (`--minus NET`).")
     blocks = [_lines(groups[i : i + len(COLOURS)]) for i in range(0, len(groups), len(COLOURS))]
-    maps = {group: channels_of(group) for group in groups if group.analyses[0].channels}
+    maps = [(group, channels_of(group)) for group in groups if group.analyses[0].channels]
     if maps:
         blocks.append(_channels(maps))
     if minus is not None:
-        blocks.append(_difference(*maps.items()))
-    notes = [
-        everything.conditions,
-        *(["Bold: median; faint: each seed."] if any(len(g.seeds) > 1 for g in groups) else []),
-    ]
-    notes = textwrap.wrap(one_line(" ".join([*notes, "Vertical lines: a new stage begins."])), round(20 * PAGE))
+        blocks.append(_difference(*maps))
+    notes = [everything.conditions, "Vertical lines: a new stage begins."]
+    notes += ["Bold: median; faint: each seed."] if any(len(group.seeds) > 1 for group in groups) else []
+    notes += ["Dashed: error of the whole net."] if any(one.left_out for one in everything) else []
+    notes = textwrap.wrap(one_line(" ".join(notes)), round(20 * PAGE), break_on_hyphens=False)
     heights = [block.height for block in blocks]
     with style.context([STYLE], after_reset=True):
         figure = Figure((PAGE, sum(heights) + 0.13 * len(notes)), layout="constrained")
@@ -103,22 +102,17 @@ def _panels(groups: Sequence[Group]) -> Iterator[_Panel]:
     ):
         yield _Panel(column, title, partial(_of_units, column=column))
     measured = [one for group in groups for one in group.analyses]
-    if any(one.jacobians for one in measured):
-        for name, title in (
-            ("largest", "largest singular value"),
-            ("rms", "root mean square growth"),
-            ("condition", "condition number"),
-        ):
-            if any(None not in _of_chains(one, name)[1] for one in measured if one.jacobians):
-                yield _Panel(f"{name} of units", f"units: {title}", partial(_of_spectra, name=name))
-                yield _Panel(
-                    *(f"{name} of chains", f"chains up to x_L: {title}", partial(_of_chains, name=name)),
-                    *("length in units", ("log", "log")),
-                )
+    for name, title in SINGULAR:
+        units, chains = partial(_of_spectra, name=name), partial(_of_chains, name=name)
+        if any(set(units(one)[1]) - {None} for one in measured):
+            yield _Panel(f"{name} of units", f"units: {title}", units)
+        if any(set(chains(one)[1]) - {None} for one in measured):
+            on_logs = ("length in units", ("log", "log"))
+            yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, *on_logs)
     if any(one.paths for one in measured):
         yield _Panel("path norms", "gradient by path length, norm", partial(_of_paths, name="norm"), "path length")
         share = partial(_of_paths, name="share")
-        yield _Panel("path shares", "share of dE/dx_0", share, "path length", ("linear", "linear"))
+        yield _Panel("path shares", "gradient by path length, share", share, "path length", ("linear", "linear"))
     if any(one.left_out for one in measured):
         yield _Panel("left out", "error in % without unit l", _of_left_out, scales=("linear", "linear"))
 
@@ -132,16 +126,12 @@ def _of_units(one: Analysis, column: str) -> tuple[Sequence[float], Sequence[flo
 
 def _of_spectra(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
     spectra = one.jacobians.units if one.jacobians else ()
-    return [spectrum.first for spectrum in spectra], [_value(spectrum, name) for spectrum in spectra]
+    return [spectrum.first for spectrum in spectra], [singular(spectrum, name) for spectrum in spectra]
 
 
 def _of_chains(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
     spectra = one.jacobians.chains if one.jacobians else ()
-    return [chain.last - chain.first + 1 for chain in spectra], [_value(chain, name) for chain in spectra]
-
-
-def _value(spectrum: Spectrum, name: str) -> float | None:
-    return spectrum.largest[0] if name == "largest" else getattr(spectrum, name)
+    return [chain.last - chain.first + 1 for chain in spectra], [singular(chain, name) for chain in spectra]
 
 
 def _of_paths(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
@@ -227,20 +217,30 @@ def channels_of(group: Group) -> np.ndarray:
     return median
 
 
-def _channels(maps: Mapping[Group, np.ndarray]) -> _Block:
+def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> _Block:
     """Return a heat map for each net, of the deviation of each channel of x_l."""
     n_rows = (len(maps) + 1) // 2
-    found = np.concatenate([values[values > 0] for values in maps.values()])
+    found = np.concatenate([values[values > 0] for _, values in maps])
     limits = np.percentile(found, (2, 98)) if found.size else (0.1, 1)
 
     def draw_on(part: SubFigure) -> None:
         grid = part.subplots(n_rows, min(2, len(maps)), squeeze=False).flat
         for axes in grid[len(maps) :]:
             axes.remove()
-        for axes, (group, values) in zip(grid, maps.items(), strict=False):
+        for axes, (group, values) in zip(grid, maps, strict=False):
             image = _draw_map(axes, group, values, LogNorm(*limits), "cividis", f"channels, {group.label}")
         label, panels = "standard deviation of a channel of x_l", list(grid[: len(maps)])
-        bar = part.colorbar(image, ax=panels, label=label, location="bottom", shrink=0.5, aspect=50, extend="both")
+        bar = part.colorbar(
+            image,
+            ax=panels,
+            label=label,
+            location="bottom",
+            shrink=0.5,
+            aspect=50,
+            extend="both",
+            fraction=0.12 / n_rows,
+        )
+        bar.locator = LogLocator(subs=(1.0, 2.0, 5.0))
         bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
         bar.minorformatter = NullFormatter()
 
