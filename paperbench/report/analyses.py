@@ -244,7 +244,7 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
         ("Share of dE/dx_0 by path length, the number of units passed through weight layers:", _paths(groups)),
         ("Test error in % on these images, with F = 0 in one unit:", _left_out(groups)),
     ):
-        parts += [title, table(grid)] if grid.rows else []
+        parts += [title if is_markdown else paragraph(title), table(grid)] if grid.rows else []
     text = "\n\n".join(parts)
     return f"{escape_markdown(text) if is_markdown else text}\n"
 
