@@ -7,9 +7,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
-from paperbench.analysis.record import Analysis, Passes
+from paperbench.analysis.record import Analysis, Passes, Paths, Spectrum
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.report.csv_format import as_csv
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph
@@ -17,11 +17,11 @@ from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, 
 if TYPE_CHECKING:
     import pandas
 
-AnalysisFormat = Literal["text", "markdown", "json", "csv"]
+FORMATS = ("text", "markdown", "json", "csv")
 
 COLUMNS = (
     *("net", "seed", "run", "iteration", "weights", "initialisation", "data", "canonical"),
-    *("images", "batch_norm", "precision", "stage", "unit"),
+    *("images", "size", "batch_norm", "precision", "stage", "unit"),
     *(field.name for field in fields(Passes)),
 )
 """The columns of CSV and data frames: the net's and the conditions, the unit, then those of `Passes`."""
@@ -44,14 +44,6 @@ class Quantity:
     meaning: str
     of: Callable[[Analysis], float | None]
     in_percent: bool = False
-
-    def text(self, values: Sequence[float | None], choose: Callable[[list[float]], float] = statistics.median) -> str:
-        """Format one of the values of several seeds."""
-        found = [value for value in values if value is not None]
-        if not found:
-            return "-"
-        value = choose(found)
-        return f"{100 * value:.1f} %" if self.in_percent else f"{value:.3g}"
 
 
 OVERVIEW = (
@@ -119,6 +111,12 @@ BY_UNIT: tuple[tuple[str, str, str, str], ...] = (
 
 IN_PERCENT = ("negative", "cut")
 
+SINGULAR = (("largest", "largest singular value"), ("rms", "rms growth"), ("condition", "condition number"))
+"""What is shown of a `Spectrum`: the field and its header."""
+
+MAX_LENGTH = 5
+"""Length of the longest paths that have a column of their own."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -143,25 +141,22 @@ class Analyses(tuple[Analysis, ...]):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The analyses of each net together."""
+        """The analyses of each net together, as they were given."""
         found: dict[str, list[Analysis]] = {}
         for one in self:
             found.setdefault(one.spec.digest, []).append(one)
-        return tuple(
-            Group(", ".join([some[0].net, *(_facts(some[0])[name] for name in self._varying)]), tuple(some))
-            for some in found.values()
-        )
-
-    @property
-    def _varying(self) -> list[str]:
-        """The names of the conditions in which nets differ."""
-        return [name for name in _facts(self[0]) if len({_facts(one)[name] for one in self}) > 1]
+        shared = self._shared
+        labels = ([some[0].net, *(fact for fact in _facts(some[0]) if fact not in shared)] for some in found.values())
+        return tuple(Group(", ".join(label), tuple(some)) for label, some in zip(labels, found.values(), strict=True))
 
     @property
     def conditions(self) -> str:
-        """What all the nets share, in sentences."""
-        shared = _facts(self[0]).items()
-        return " ".join(f"{name}: {text}." for name, text in shared if name not in self._varying)
+        """The conditions that all nets share, in a sentence."""
+        return f"Conditions: {'; '.join(self._shared)}."
+
+    @property
+    def _shared(self) -> list[str]:
+        return [facts[0] for facts in zip(*map(_facts, self), strict=True) if len(set(facts)) == 1]
 
     def to_frame(self) -> pandas.DataFrame:
         """Return a row for each unit of each net, as the CSV has them.
@@ -173,14 +168,14 @@ class Analyses(tuple[Analysis, ...]):
 
         return of_units(COLUMNS, unit_rows(self))
 
-    def render(self, form: AnalysisFormat = "text") -> str:
+    def render(self, form: str = "text") -> str:
         """Format the analyses: "text" and "markdown" as tables, "csv" by unit, "json" as they are stored.
 
         Raises:
             PaperbenchError: The format is unknown.
         """
-        if form not in get_args(AnalysisFormat):
-            raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), get_args(AnalysisFormat))}")
+        if form not in FORMATS:
+            raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), FORMATS)}")
         if form == "json":
             return json.dumps([json.loads(one.to_json()) for one in self], indent=1) + "\n"
         if form == "csv":
@@ -202,32 +197,31 @@ def unit_rows(analyses: Iterable[Analysis]) -> Iterator[dict[str, Any]]:
     for one in analyses:
         spec = one.spec
         of_net = (one.net, one.seed, spec.run, spec.iteration, spec.weights, spec.initialisation, one.data.name)
-        facts = (*of_net, one.data.canonical, spec.images, spec.batch_norm, spec.precision)
+        facts = (*of_net, one.data.canonical, spec.images, spec.size, spec.batch_norm, spec.precision)
         for unit, (stage, row) in enumerate(zip(one.stages, one.passes.rows(), strict=True)):
             yield dict(zip(COLUMNS, (*facts, stage, unit, *row.values()), strict=True))
 
 
 def medians(group: Group, column: str) -> list[float | None]:
     """Return the median over seeds of a column of `Passes` for each unit; None where no seed has a number."""
-    found = zip(*(getattr(one.passes, column) for one in group.analyses), strict=True)
-    numbers = [[value for value in values if value is not None] for values in found]
-    return [statistics.median(values) if values else None for values in numbers]
+    return _medians([getattr(one.passes, column) for one in group.analyses])
 
 
-def _facts(analysis: Analysis) -> dict[str, str]:
+def _facts(analysis: Analysis) -> tuple[str, ...]:
     """Return the conditions of an analysis in words."""
     spec, data = analysis.spec, analysis.data
-    state = {"he": "initialisation", "orthogonal": "orthogonal initialisation"}[spec.initialisation]
+    state = {"he": "at initialisation", "orthogonal": "orthogonal weights"}[spec.initialisation]
     if spec.run:
         state = f"trained for {spec.iteration:,} iterations"
     elif spec.weights:
         state = f"weights {spec.weights[:8]}"
-    return {
-        "State": state,
-        "Images": f"{spec.images} of {data.name}" + ("" if data.is_comparable else ", not the paper's images"),
-        "Batch norm": {"batch": "statistics of the batch", "averages": "averages"}[spec.batch_norm],
-        "Precision": spec.precision,
-    }
+    return (
+        state,
+        data.name if data.is_comparable else f"{data.name}, not the paper's images",
+        f"{spec.images} images" + (f" of {spec.size}x{spec.size}" if spec.size else ""),
+        {"batch": "batch norm by the batch", "averages": "batch norm by averages"}[spec.batch_norm],
+        spec.precision,
+    )
 
 
 def _tables(analyses: Analyses, is_markdown: bool) -> str:
@@ -245,6 +239,12 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
     if len(groups) == 1:
         seeds = f", median of {len(groups[0].seeds)} seeds" if len(groups[0].seeds) > 1 else ""
         parts += [f"By unit{seeds}:", table(_by_unit(groups[0])), meanings((one[1], one[3]) for one in BY_UNIT)]
+    for title, grid in (
+        ("Jacobians of chains of units:", _chains(groups)),
+        ("Share of dE/dx_0 by path length, the number of units passed through weight layers:", _paths(groups)),
+        ("Test error in % on these images, with F = 0 in one unit:", _left_out(groups)),
+    ):
+        parts += [title if is_markdown else paragraph(title), table(grid)] if grid.rows else []
     text = "\n\n".join(parts)
     return f"{escape_markdown(text) if is_markdown else text}\n"
 
@@ -260,7 +260,7 @@ def _overview(groups: Sequence[Group]) -> Grid:
             choices += [("  lowest", min), ("  highest", max)]
         for label, choose in choices:
             values = ([quantity.of(one) for one in group.analyses] for quantity in OVERVIEW)
-            texts = (one.text(found, choose) for one, found in zip(OVERVIEW, values, strict=True))
+            texts = (_number(found, one.in_percent, choose) for one, found in zip(OVERVIEW, values, strict=True))
             rows.append((label, *texts))
     headers = ("net", *(one.header for one in OVERVIEW))
     return Grid(headers, tuple(rows), ("left", *["right"] * len(OVERVIEW)), ("key", *(one.part for one in OVERVIEW)))
@@ -271,7 +271,7 @@ def _by_unit(group: Group) -> Grid:
     first = group.analyses[0]
     stages = first.stages
     borders = {unit for unit in range(len(stages)) if stages[unit - 1 : unit] != stages[unit : unit + 1]}
-    shown = range(len(stages))
+    shown = list(range(len(stages)))
     if len(stages) > MAX_UNITS:
         shown = sorted({0, len(stages) - 1} | borders | {unit - 1 for unit in borders if unit})
     rows = [[str(unit), str(stages[unit])] for unit in shown] + [[str(len(stages)), ""]]
@@ -279,14 +279,84 @@ def _by_unit(group: Group) -> Grid:
         "signal_norm": statistics.median(one.output.norm for one in group.analyses),
         "gradient_norm": statistics.median(one.output_gradient for one in group.analyses),
     }
-    for part, header, column, _ in BY_UNIT:
-        quantity = Quantity(part, header, "", lambda _: None, column in IN_PERCENT)
-        values = medians(group, column)
+    columns = [(part, header, medians(group, column), column) for part, header, column, _ in BY_UNIT]
+    spectra = [one.jacobians.units for one in group.analyses if one.jacobians]
+    for name, header in SINGULAR if spectra else ():
+        columns.append(
+            ("jacobian", header, _medians([[singular(unit, name) for unit in some] for some in spectra]), "")
+        )
+    errors = [one.left_out.without for one in group.analyses if one.left_out]
+    if errors:
+        columns.append(("left out", "error in % without it", _medians(errors), ""))
+    for _, _, values, column in columns:
         for row, value in zip(rows, [*(values[unit] for unit in shown), last.get(column, math.nan)], strict=True):
-            row.append("" if value is not None and math.isnan(value) else quantity.text([value]))
-    headers = ("l", "stage", *(header for _, header, _, _ in BY_UNIT))
-    parts = ("key", "key", *(part for part, _, _, _ in BY_UNIT))
+            row.append("" if value is not None and math.isnan(value) else _number([value], column in IN_PERCENT))
+    headers = ("l", "stage", *(header for _, header, _, _ in columns))
+    parts = ("key", "key", *(part for part, _, _, _ in columns))
     return Grid(headers, tuple(map(tuple, rows)), ("right",) * len(headers), parts)
+
+
+def _chains(groups: Sequence[Group]) -> Grid:
+    """A row for each chain of units of a net; of several nets only the longest."""
+    rows = []
+    for group in groups:
+        found = [one.jacobians.chains for one in group.analyses if one.jacobians]
+        for of_seeds in list(zip(*found, strict=True))[slice(None) if len(groups) == 1 else slice(-1, None)]:
+            texts = (_number([singular(chain, name) for chain in of_seeds]) for name, _ in SINGULAR)
+            rows.append((group.label, f"{of_seeds[0].first} to {of_seeds[0].last}", *texts))
+    return Grid(("net", "units", *(header for _, header in SINGULAR)), tuple(rows), ("left", *["right"] * 4))
+
+
+def _paths(groups: Sequence[Group]) -> Grid:
+    """A row for each net: the share of dE/dx_0 by length of path."""
+    rows = []
+    for group in groups:
+        found = [one.paths for one in group.analyses if one.paths]
+        if found:
+            shares = [(*(one.share + (0.0,) * MAX_LENGTH)[: MAX_LENGTH + 1], _beyond(one)) for one in found]
+            rows.append((group.label, *(_number(values) for values in zip(*shares, strict=True))))
+    headers = ("net", *map(str, range(MAX_LENGTH + 1)), "longer")
+    return Grid(headers, tuple(rows), ("left", *["right"] * (len(headers) - 1)))
+
+
+def _beyond(paths: Paths) -> float:
+    return sum(paths.share[MAX_LENGTH + 1 :]) + paths.longer_share
+
+
+def _left_out(groups: Sequence[Group]) -> Grid:
+    """A row for each net: its error in percent, and those without one unit."""
+    rows = []
+    for group in groups:
+        found = [one.left_out for one in group.analyses if one.left_out]
+        if found:
+            errors = [value or 0.0 for value in _medians([one.without for one in found])]
+            worst = max(range(len(errors)), key=errors.__getitem__)
+            texts = _number([one.whole for one in found]), _number(errors), _number([errors[worst]]), str(worst)
+            rows.append((group.label, *texts))
+    return Grid(("net", "whole", "median without a unit", "worst", "unit"), tuple(rows), ("left", *["right"] * 4))
+
+
+def singular(spectrum: Spectrum, name: str) -> float | None:
+    """Return a number of `SINGULAR`."""
+    value: float | None = spectrum.largest[0] if name == "largest" else getattr(spectrum, name)
+    return value
+
+
+def _medians(columns: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Return the median of the numbers at each place of some columns; None where there are none."""
+    numbers = ([value for value in values if value is not None] for values in zip(*columns, strict=True))
+    return [statistics.median(values) if values else None for values in numbers]
+
+
+def _number(
+    values: Sequence[float | None], in_percent: bool = False, choose: Callable[[list[float]], float] = statistics.median
+) -> str:
+    """Format one of the values of several seeds."""
+    found = [value for value in values if value is not None]
+    if not found:
+        return "-"
+    value = choose(found)
+    return f"{100 * value:.1f} %" if in_percent else f"{value:.3g}"
 
 
 def _ratio(value: float, other: float) -> float | None:

@@ -5,74 +5,208 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.colors import CenteredNorm, LogNorm
+from matplotlib.colors import CenteredNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from paperbench.analysis.record import Analysis
 from paperbench.errors import PaperbenchError, one_line
-from paperbench.report.analyses import Analyses, Group
-from paperbench.report.figures import COLOURS, PAGE, STYLE, to_bytes
+from paperbench.report.analyses import SINGULAR, Analyses, Group, singular
+from paperbench.report.figures import COLOURS, DASHES, MARKERS, N_MARKERS, PAGE, STYLE, to_bytes
 
 __all__ = ["draw", "to_bytes"]
 
-NORMS = {
-    "signal_norm": "signal, norm of x_l",
-    "residual_norm": "residual, norm of F(x_l)",
-    "gradient_norm": "gradient, norm of dE/dx_l",
-    "direct_norm": "its part by shortcuts alone, norm",
-}
 ROW = 1.75
 """Height of a row of panels in inches."""
+
+Points = Callable[[Analysis], tuple[Sequence[float], Sequence[float | None]]]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A panel with a line for each net.
+
+    Attributes:
+        gid: Names the lines.
+        points: Returns what is drawn of one analysis.
+        x: The horizontal axis; stages are marked in "unit l".
+    """
+
+    gid: str
+    title: str
+    points: Points
+    x: str = "unit l"
+    scales: tuple[str, str] = ("linear", "log")
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A part of a figure with rows of panels and a title."""
+    """A part of a figure.
+
+    Attributes:
+        height: In inches.
+    """
 
     height: float
     draw: Callable[[SubFigure], None]
 
 
 def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
-    """Draw norms by unit, and whatever else was measured. Nets that are too many for one panel are split.
+    """Draw norms by unit, and what else was measured. Nets that are too many for one panel are split.
 
     Args:
         minus: Analyses of a second net, whose channels are subtracted from those of the first.
 
     Raises:
-        PaperbenchError: The two nets have different shapes, or are not two.
+        PaperbenchError: There is not one net and one to subtract, or they have different units.
     """
-    groups = Analyses([*analyses, *(minus or ())]).groups
-    if minus is not None and len(groups) != 2:
+    everything = Analyses([*analyses, *(minus or ())])
+    groups = everything.groups
+    if minus is not None and not len(analyses.groups) == len(minus.groups) == len(groups) - 1 == 1:
         raise PaperbenchError("The difference is that of two nets. Name one net, and another one (`--minus NET`).")
-    blocks = [_norms(groups[i : i + len(COLOURS)]) for i in range(0, len(groups), len(COLOURS))]
-    with_channels = [group for group in groups if all(one.channels for one in group.analyses)]
-    if with_channels:
-        blocks.append(_channels(with_channels, is_difference=minus is not None))
-    notes = textwrap.wrap(one_line(f"{analyses.conditions} {_key(groups)}"), 150, break_on_hyphens=False)
+    blocks = [_lines(groups[i : i + len(COLOURS)]) for i in range(0, len(groups), len(COLOURS))]
+    maps = [(group, channels_of(group)) for group in groups if group.analyses[0].channels]
+    if maps:
+        blocks.append(_channels(maps))
+    if minus is not None:
+        blocks.append(_difference(*maps))
+    notes = [everything.conditions, "Vertical lines: a new stage begins."]
+    notes += ["Bold: median; faint: each seed."] if any(len(group.seeds) > 1 for group in groups) else []
+    notes += ["Dashed: error of the whole net."] if any(one.left_out for one in everything) else []
+    notes = textwrap.wrap(one_line(" ".join(notes)), round(20 * PAGE), break_on_hyphens=False)
     heights = [block.height for block in blocks]
     with style.context([STYLE], after_reset=True):
         figure = Figure((PAGE, sum(heights) + 0.13 * len(notes)), layout="constrained")
-        for part, block in zip(
-            figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0], blocks, strict=True
-        ):
+        parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for part, block in zip(parts, blocks, strict=True):
             block.draw(part)
         figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
     return figure
 
 
-def values_of(analysis: Analysis, column: str) -> np.ndarray:
-    """Return a column of `Passes` for each unit, and for x_L where that has it; NaN for None."""
-    last = {"signal_norm": analysis.output.norm}
-    last |= dict.fromkeys(("gradient_norm", "direct_norm"), analysis.output_gradient)
-    return np.array([*getattr(analysis.passes, column), *([last[column]] if column in last else [])], dtype=float)
+def _panels(groups: Sequence[Group]) -> Iterator[_Panel]:
+    """Yield the panels for what was measured in any of some nets."""
+    for column, title in (
+        ("signal_norm", "signal, norm of x_l"),
+        ("residual_norm", "residual, norm of F(x_l)"),
+        ("gradient_norm", "gradient, norm of dE/dx_l"),
+        ("direct_norm", "its part by shortcuts alone, norm"),
+    ):
+        yield _Panel(column, title, partial(_of_units, column=column))
+    measured = [one for group in groups for one in group.analyses]
+    for name, title in SINGULAR:
+        units, chains = partial(_of_spectra, name=name), partial(_of_chains, name=name)
+        if any(set(units(one)[1]) - {None} for one in measured):
+            yield _Panel(f"{name} of units", f"units: {title}", units)
+        if any(set(chains(one)[1]) - {None} for one in measured):
+            on_logs = ("length in units", ("log", "log"))
+            yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, *on_logs)
+    if any(one.paths for one in measured):
+        yield _Panel("path norms", "gradient by path length, norm", partial(_of_paths, name="norm"), "path length")
+        share = partial(_of_paths, name="share")
+        yield _Panel("path shares", "gradient by path length, share", share, "path length", ("linear", "linear"))
+    if any(one.left_out for one in measured):
+        yield _Panel("left out", "error in % without unit l", _of_left_out, scales=("linear", "linear"))
+
+
+def _of_units(one: Analysis, column: str) -> tuple[Sequence[float], Sequence[float | None]]:
+    """Return a column of `Passes` by unit, with the value of x_L where there is one."""
+    last = {"signal_norm": one.output.norm, **dict.fromkeys(("gradient_norm", "direct_norm"), one.output_gradient)}
+    values = [*getattr(one.passes, column), *([last[column]] if column in last else [])]
+    return range(len(values)), values
+
+
+def _of_spectra(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
+    spectra = one.jacobians.units if one.jacobians else ()
+    return [spectrum.first for spectrum in spectra], [singular(spectrum, name) for spectrum in spectra]
+
+
+def _of_chains(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
+    spectra = one.jacobians.chains if one.jacobians else ()
+    return [chain.last - chain.first + 1 for chain in spectra], [singular(chain, name) for chain in spectra]
+
+
+def _of_paths(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
+    values = getattr(one.paths, name) if one.paths else ()
+    return range(len(values)), values
+
+
+def _of_left_out(one: Analysis) -> tuple[Sequence[float], Sequence[float | None]]:
+    errors = one.left_out.without if one.left_out else ()
+    return range(len(errors)), errors
+
+
+def _lines(groups: Sequence[Group]) -> _Block:
+    """Return panels with a line for each net, and their legend."""
+    panels = list(_panels(groups))
+    names = [_wrapped(group.label) for group in groups]
+    n_rows = (len(panels) + 1) // 2
+    n_lines = sum(max(text.count("\n") + 1 for text in names[i : i + 2]) for i in range(0, len(names), 2))
+
+    def draw_on(part: SubFigure) -> None:
+        grid = part.subplots(n_rows, 2).flat
+        for axes in grid[len(panels) :]:
+            axes.remove()
+        for axes, panel in zip(grid, panels, strict=False):
+            _draw_panel(axes, panel, groups)
+        handles = [Line2D([], [], color=COLOURS[n], marker=MARKERS[n]) for n, _ in enumerate(groups)]
+        part.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+
+    return _Block(n_rows * ROW + 0.14 * n_lines + 0.1, draw_on)
+
+
+def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
+    x_scale, y_scale = panel.scales
+    axes.set(title=panel.title, xlabel=panel.x, xscale=x_scale, yscale=y_scale)
+    for number, group in enumerate(groups):
+        found = [panel.points(one) for one in group.analyses]
+        xs = max((xs for xs, _ in found), key=len)
+        seeds = np.array([[*ys, *[None] * (len(xs) - len(ys))] for _, ys in found], dtype=float)
+        colour, gid = COLOURS[number], f"{panel.gid} of {group.label}"
+        for one, ys in zip(group.analyses, seeds, strict=True):
+            if len(seeds) > 1:
+                axes.plot(xs, ys, color=colour, linewidth=0.5, alpha=0.35, gid=f"{gid}, seed {one.seed}")
+        median = [np.median(some) if (some := ys[~np.isnan(ys)]).size else np.nan for ys in seeds.T]
+        step = max(1, len(xs) // N_MARKERS)
+        every = (number * step // len(COLOURS), step)
+        axes.plot(xs, median, color=colour, marker=MARKERS[number], markevery=every, gid=gid)
+        wholes = [one.left_out.whole for one in group.analyses if one.left_out and panel.gid == "left out"]
+        if wholes:
+            axes.axhline(float(np.median(wholes)), color=colour, linestyle=DASHES, linewidth=0.8, gid=f"whole {gid}")
+    if panel.x == "unit l":
+        _mark_stages(axes, groups)
+        axes.set_xlim(0, max(len(group.analyses[0].stages) for group in groups))
+    for axis, scale in ((axes.xaxis, x_scale), (axes.yaxis, y_scale)):
+        if scale == "log":
+            low, high = sorted(axis.get_view_interval())
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=7))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
+        else:
+            axis.set_major_locator(MaxNLocator(6, integer=axis is axes.xaxis))
+
+
+def _mark_stages(axes: Axes, groups: Sequence[Group]) -> None:
+    """Mark where stages begin, in a net's colour if nets differ."""
+    borders = [tuple(_borders(group)) for group in groups]
+    is_shared = len(set(borders)) == 1
+    for number, units in enumerate(borders[:1] if is_shared else borders):
+        for unit in units:
+            axes.axvline(unit, color="0.75" if is_shared else COLOURS[number], linewidth=0.5, alpha=0.6, zorder=0)
+
+
+def _borders(group: Group) -> Iterator[int]:
+    """Yield the first unit of each stage but the first."""
+    stages = group.analyses[0].stages
+    return (unit for unit, (before, after) in enumerate(pairwise(stages), start=1) if before != after)
 
 
 def channels_of(group: Group) -> np.ndarray:
@@ -83,95 +217,64 @@ def channels_of(group: Group) -> np.ndarray:
     return median
 
 
-def _key(groups: Sequence[Group]) -> str:
-    key = "Vertical lines: a new stage begins."
-    return f"Bold: median over the seeds; faint: each seed. {key}" if any(len(g.seeds) > 1 for g in groups) else key
-
-
-def _norms(groups: Sequence[Group]) -> _Block:
-    """Panels of norms by unit, with a line for each net."""
-    names = [_wrapped(group.label) for group in groups]
-    n_lines = sum(max(text.count("\n") + 1 for text in names[i : i + 2]) for i in range(0, len(names), 2))
+def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> _Block:
+    """Return a heat map for each net, of the deviation of each channel of x_l."""
+    n_rows = (len(maps) + 1) // 2
+    found = np.concatenate([values[values > 0] for _, values in maps])
+    limits = np.percentile(found, (2, 98)) if found.size else (0.1, 1)
 
     def draw_on(part: SubFigure) -> None:
-        for axes, (column, title) in zip(part.subplots(2, 2).flat, NORMS.items(), strict=True):
-            axes.set(title=title, yscale="log", xlabel="unit l")
-            _draw_lines(axes, groups, column)
-            _mark_stages(axes, groups)
-        handles = [Line2D([], [], color=COLOURS[number]) for number, _ in enumerate(groups)]
-        part.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
+        grid = part.subplots(n_rows, min(2, len(maps)), squeeze=False).flat
+        for axes in grid[len(maps) :]:
+            axes.remove()
+        for axes, (group, values) in zip(grid, maps, strict=False):
+            image = _draw_map(axes, group, values, LogNorm(*limits), "cividis", f"channels, {group.label}")
+        label, panels = "standard deviation of a channel of x_l", list(grid[: len(maps)])
+        bar = part.colorbar(
+            image,
+            ax=panels,
+            label=label,
+            location="bottom",
+            shrink=0.5,
+            aspect=50,
+            extend="both",
+            fraction=0.12 / n_rows,
+        )
+        bar.locator = LogLocator(subs=(1.0, 2.0, 5.0))
+        bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
+        bar.minorformatter = NullFormatter()
 
-    return _Block(2 * ROW + 0.14 * n_lines + 0.1, draw_on)
-
-
-def _draw_lines(axes: Axes, groups: Sequence[Group], column: str) -> None:
-    for number, group in enumerate(groups):
-        seeds = np.array([values_of(one, column) for one in group.analyses])
-        colour, units = COLOURS[number], np.arange(seeds.shape[1])
-        for one, values in zip(group.analyses, seeds, strict=True):
-            if len(seeds) > 1:
-                gid = f"{column} of {group.label}, seed {one.seed}"
-                axes.plot(units, values, color=colour, linewidth=0.5, alpha=0.35, gid=gid)
-        axes.plot(units, np.median(seeds, axis=0), color=colour, gid=f"{column} of {group.label}")
-    axes.set_xlim(0, max(len(group.analyses[0].stages) for group in groups))
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.yaxis.set_major_locator(LogLocator(numticks=6))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    return _Block(n_rows * (ROW + 0.25) + 0.4, draw_on)
 
 
-def _mark_stages(axes: Axes, groups: Sequence[Group]) -> None:
-    borders = [tuple(_borders(group.analyses[0].stages)) for group in groups]
-    for number, units in enumerate(borders):
-        for unit in units if number == 0 or len(set(borders)) > 1 else ():
-            colour = COLOURS[number] if len(set(borders)) > 1 else "0.75"
-            axes.axvline(unit, color=colour, linewidth=0.6, alpha=0.5, zorder=0, gid="stage")
-
-
-def _borders(stages: Sequence[int]) -> Iterator[int]:
-    """Yield the first unit of each stage but the first."""
-    return (unit for unit, (before, after) in enumerate(pairwise(stages), start=1) if before != after)
-
-
-def _channels(groups: Sequence[Group], is_difference: bool) -> _Block:
-    """Heat maps of the deviation of each channel of x_l, and of the difference of two nets.
+def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -> _Block:
+    """Return the heat map of the difference of two nets.
 
     Raises:
-        PaperbenchError: There are to be differences, and the nets have different shapes.
+        PaperbenchError: They have different units or channels.
     """
-    maps = {group.label: channels_of(group) for group in groups}
-    if is_difference and len({np.isnan(one).tobytes() + bytes(str(one.shape), "ascii") for one in maps.values()}) > 1:
-        raise PaperbenchError(f"{' and '.join(maps)} have different units or channels. Name two nets of one shape.")
-    n_panels = len(maps) + is_difference
-    n_rows = (n_panels + 1) // 2
-    found = np.concatenate([one[one > 0] for one in maps.values()])
+    (group, values), (other, subtracted) = of, minus
+    if values.shape != subtracted.shape or (np.isnan(values) != np.isnan(subtracted)).any():
+        both = f"{group.label} and {other.label}"
+        raise PaperbenchError(f"{both} have different units or channels. Name two nets of one shape.")
 
     def draw_on(part: SubFigure) -> None:
-        shared = LogNorm(found.min(), found.max()) if found.size else None
-        grid = part.subplots(n_rows, min(2, n_panels), squeeze=False)
-        for axes in grid.flat[n_panels:]:
-            axes.remove()
-        for axes, group, (label, values) in zip(grid.flat, groups, maps.items(), strict=False):
-            image = axes.imshow(values, norm=shared, cmap="cividis")
-            _finish_map(axes, group, f"deviation of channels, {label}")
-        part.colorbar(image, ax=list(grid.flat[: len(maps)]), shrink=0.9, label="")
-        if is_difference:
-            axes = grid.flat[len(maps)]
-            first, second = maps.values()
-            image = axes.imshow(first - second, norm=CenteredNorm(), cmap="RdBu_r")
-            _finish_map(axes, groups[0], "their difference")
-            part.colorbar(image, ax=axes, shrink=0.9)
+        axes, title = part.subplots(), f"channels, {group.label} minus {other.label}"
+        image = _draw_map(axes, group, values - subtracted, CenteredNorm(), "RdBu_r", title)
+        part.colorbar(image, ax=axes, location="bottom", shrink=0.5, aspect=50, label="difference of the deviations")
 
-    return _Block(n_rows * (ROW + 0.35), draw_on)
+    return _Block(ROW + 0.65, draw_on)
 
 
-def _finish_map(axes: Axes, group: Group, title: str) -> None:
-    axes.set(title=_wrapped(title), xlabel="unit l", ylabel="channel", aspect="auto", facecolor="0.9")
-    axes.invert_yaxis()
-    for unit in _borders(group.analyses[0].stages):
+def _draw_map(axes: Axes, group: Group, values: np.ndarray, norm: Normalize, colours: str, title: str) -> AxesImage:
+    image = axes.imshow(values, norm=norm, cmap=colours, aspect="auto", origin="lower", interpolation="nearest")
+    axes.set(title=_wrapped(title), xlabel="unit l", ylabel="channel", facecolor="0.9")
+    for unit in _borders(group):
         axes.axvline(unit - 0.5, color="white", linewidth=0.6)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, integer=True))
+    return image
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(one_line(text)[:200], 48)
+    return textwrap.fill(one_line(text)[:200], 42)

@@ -35,7 +35,19 @@ _TEXTS = {
     *("weights", "initialisation", "batch_norm"),
 }
 _FLAGS = {"differs", "canonical", "unverified", "is_mixed", "counted", "published_fails"}
-_WHOLE_NUMBERS = {"published_n", "n", "failed", "group", "seed", "iteration", "sessions", "images", "stage", "unit"}
+_WHOLE_NUMBERS = {
+    "published_n",
+    "n",
+    "failed",
+    "group",
+    "seed",
+    "iteration",
+    "sessions",
+    "images",
+    "size",
+    "stage",
+    "unit",
+}
 
 
 def of_nets(document: ComparisonDocument) -> pandas.DataFrame:

@@ -1,0 +1,110 @@
+"""`paperbench analyze`: formats, files, and what stops it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.cli.main import main
+from tests.cli.conftest import Run
+
+FULL = pytest.mark.full
+NET = ("preact_resnet20", "--set", "depth=8", "--dataset", "digits", "--images", 2, "--measure", "channels")
+MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results directory with the analysis of one net."""
+    results = tmp_path_factory.mktemp("analyzed") / "results"
+    assert main(["analyze", *map(str, NET), "--device", "cpu", "--results", str(results)]) == 0
+    return results
+
+
+@pytest.fixture
+def results(once: Path, tmp_path: Path) -> Path:
+    """A copy of it, where commands look for it by default."""
+    return shutil.copytree(once, tmp_path / "results")
+
+
+@pytest.fixture
+def analysis(results: Path) -> Analysis:
+    ((one,), _) = read_analyses(results)
+    return one
+
+
+def test_text_is_printed_from_the_results_directory(run: Run, analysis: Analysis) -> None:
+    code, out, err = run("analyze", *NET)
+    assert (code, err) == (0, "")
+    assert out.startswith("Signal and gradient in the residual units\n")
+    assert f"{analysis.passes.gradient_norm[0]:.3g}" in out
+
+
+def test_json_is_the_file_in_a_list(run: Run, results: Path) -> None:
+    (file,) = (results / "analysis").iterdir()
+    _, out, _ = run("analyze", *NET, "--format", "json")
+    assert json.loads(out) == [json.loads(file.read_text())]
+
+
+def test_csv_has_a_row_for_each_unit(run: Run, analysis: Analysis) -> None:
+    assert run("analyze", *NET, "--out", "units.csv") == (0, "Wrote units.csv.\n", "")
+    rows = list(csv.DictReader(io.StringIO(Path("units.csv").read_text())))
+    assert [float(row["gradient_norm"]) for row in rows] == list(analysis.passes.gradient_norm)
+
+
+@pytest.mark.parametrize("form", ["png", *(pytest.param(form, marks=FULL) for form in ("svg", "pdf"))])
+def test_pictures_are_written(run: Run, results: Path, form: str) -> None:
+    name = f"preact_resnet20-analysis.{form}"
+    assert run("analyze", *NET, "--format", form) == (0, f"Wrote {name}.\n", "")
+    assert Path(name).read_bytes().startswith(MAGIC[form])
+
+
+def test_the_second_net_is_subtracted(run: Run, results: Path) -> None:
+    code, out, _ = run("analyze", *NET, "--minus", "original_resnet20", "--out", "both.svg")
+    assert (code, out) == (0, "Wrote both.svg.\n")
+    assert "preact_resnet20(depth=8) minus" in Path("both.svg").read_text()
+    assert len(read_analyses(results)[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--out", "units.xls"), "Unknown format 'xls' of units.xls."),
+        (("--out", "units.csv", "--format", "json"), "contradict each other"),
+        (("--out", "missing/units.csv"), "missing is not a directory. Make it"),
+        (("--minus", "original_resnet20"), "Add `--measure channels --format svg`."),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_measured(
+    run: Run, options: tuple[str, ...], message: str
+) -> None:
+    code, out, err = run("analyze", "preact_resnet20", *options)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+    assert not Path("results").exists()
+
+
+def test_pictures_without_matplotlib_say_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "paperbench.report.analysis_figures", raising=False)
+    monkeypatch.delitem(sys.modules, "paperbench.report.figures", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = run("analyze", *NET, "--format", "svg")
+    assert code == 2
+    assert "pip install matplotlib" in err
+
+
+@FULL
+def test_nothing_but_its_own_lines_is_printed_on_stderr(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    command = [sys.executable, "-m", "paperbench", "analyze", *map(str, NET), "--results", str(tmp_path)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ended.stderr == "[1/1] preact_resnet20(depth=8), seed 0, iteration 0\n"

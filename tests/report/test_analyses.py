@@ -1,0 +1,140 @@
+"""Analyses as text, Markdown, CSV, JSON and data frames, beside the records."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from dataclasses import fields, replace
+
+import pytest
+
+from paperbench.analysis.record import Analysis, Passes
+from paperbench.errors import PaperbenchError
+from paperbench.report.analyses import Analyses
+from tests.report.made_analyses import made, with_everything
+
+SEEDS = Analyses(made(seed=seed) for seed in (0, 1, 2))
+NETS = Analyses([made(), made("original_resnet20"), made("original_resnet32", stages=(5, 5, 5))])
+
+
+def cells(text: str, begin: str) -> list[str]:
+    """Return the cells of the first line that begins with a text, after it."""
+    line = next(line for line in text.splitlines() if line.startswith(begin))
+    return line.removeprefix(begin).split()
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+def test_nets_have_a_row_each_in_their_order() -> None:
+    text = str(NETS)
+    assert [line.split()[0] for line in text.splitlines() if "_resnet" in line] == [one.net for one in NETS]
+    growth = [one.output.norm / one.passes.signal_norm[0] for one in NETS]
+    assert [cells(text, one.net)[4] for one in NETS] == [f"{value:.3g}" for value in growth]
+    assert "By unit" not in text
+
+
+def test_seeds_are_a_median_with_their_range() -> None:
+    ratios = sorted(one.passes.gradient_norm[0] / one.output_gradient for one in SEEDS)
+    shown = [cells(str(SEEDS), begin)[0] for begin in (f"{SEEDS[0].net}, median of 3 seeds", "  lowest", "  highest")]
+    assert shown == [f"{ratios[i]:.3g}" for i in (1, 0, 2)]
+
+
+def test_units_of_one_net_have_their_medians() -> None:
+    text = str(SEEDS).partition("By unit")[2]
+    for unit in (0, 4, 8):
+        (row,) = (line.split() for line in text.splitlines() if line.split()[:2] == [str(unit), str(unit // 3)])
+        assert row[2] == f"{statistics.median(one.passes.signal_norm[unit] for one in SEEDS):.3g}"
+        assert row[12] == f"{statistics.median(one.passes.direct_share[unit] for one in SEEDS):.3g}"
+        negative = statistics.median(one.passes.negative[unit] for one in SEEDS)
+        assert row[5:7] == [f"{100 * negative:.1f}", "%"]
+
+
+def test_of_many_units_the_first_and_last_of_each_stage_are_shown() -> None:
+    text = str(Analyses([made(stages=(18, 18, 18))])).partition("By unit")[2]
+    units = [line.split()[:2] for line in text.splitlines() if line[:2].strip().isdigit()]
+    expected = [["0", "0"], ["17", "0"], ["18", "1"], ["35", "1"], ["36", "2"], ["53", "2"]]
+    assert units[:6] == expected
+    assert units[6][0] == "54"
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_text_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for some in (Analyses([with_everything(made(stages=(18, 18, 18)))]), NETS, SEEDS):
+        assert max(map(len, str(some).splitlines())) <= columns
+
+
+def test_conditions_are_named_once_if_shared_else_in_each_label() -> None:
+    mixed = Analyses([made(), made(run="0" * 64, iteration=100), made(run="0" * 64, iteration=8_000)])
+    assert mixed.conditions == (
+        "Conditions: CIFAR-10 (a copy), not the paper's images; 4 images; batch norm by the batch; fp64."
+    )
+    assert [group.label.partition(", ")[2] for group in mixed.groups] == [
+        "at initialisation",
+        "trained for 100 iterations",
+        "trained for 8,000 iterations",
+    ]
+
+
+def test_measures_get_tables() -> None:
+    one = with_everything(made())
+    text = str(Analyses([one]))
+    assert one.jacobians
+    assert one.paths
+    assert one.left_out
+    longest = one.jacobians.chains[-1]
+    found = (longest.largest[0], longest.rms, longest.condition)
+    assert cells(text, f"{one.net}  0 to 8") == [f"{value:.3g}" for value in found]
+    shares = [*one.paths.share[:6], sum(one.paths.share[6:])]
+    errors = ["7", f"{statistics.median(one.left_out.without):.3g}", "12", "3"]
+    rows = [line.split()[1:] for line in text.splitlines() if line.startswith(one.net)]
+    assert [f"{share:.3g}" for share in shares] in rows
+    assert errors in rows
+
+
+def test_json_is_the_records_as_stored() -> None:
+    found = json.loads(NETS.render("json"))
+    assert [Analysis.from_json(json.dumps(one)) for one in found] == list(NETS)
+
+
+def test_csv_has_every_number_of_every_unit() -> None:
+    rows = list(csv.DictReader(io.StringIO(NETS.render("csv"))))
+    assert [(row["net"], int(row["unit"]), int(row["stage"])) for row in rows] == [
+        (one.net, unit, stage) for one in NETS for unit, stage in enumerate(one.stages)
+    ]
+    for field in fields(Passes):
+        assert [float(row[field.name]) for row in rows] == [v for one in NETS for v in getattr(one.passes, field.name)]
+
+
+def test_csv_leaves_missing_numbers_empty_and_names_harmless() -> None:
+    passes = replace(made().passes, cut=(None,) * 9)
+    row = next(csv.DictReader(io.StringIO(Analyses([made("=net", passes=passes)]).render("csv"))))
+    assert (row["net"], row["cut"], row["run"]) == ("'=net", "", "")
+
+
+def test_frame_is_the_csv_with_types() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = NETS.to_frame()
+    read = pandas.read_csv(io.StringIO(NETS.render("csv")))
+    assert list(frame.columns) == list(read.columns)
+    assert [str(frame[name].dtype) for name in ("net", "unit", "canonical", "factor")] == [
+        *("string", "int64", "boolean", "float64")
+    ]
+    empty = ["run", "weights", "size"]
+    assert frame[empty].isna().all(axis=None)
+    pandas.testing.assert_frame_equal(frame.drop(columns=empty), read.drop(columns=empty), check_dtype=False)
+
+
+def test_markdown_has_the_rows_of_the_text() -> None:
+    text = NETS._repr_markdown_()
+    assert [line.split("|")[1].strip() for line in text.splitlines() if "_resnet" in line] == [one.net for one in NETS]
+
+
+def test_unknown_format_is_refused() -> None:
+    with pytest.raises(PaperbenchError, match="Did you mean 'json'"):
+        NETS.render("jsn")
