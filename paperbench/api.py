@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, get_args
 
-from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.analysis.record import read_analyses
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
