@@ -162,7 +162,8 @@ def check_names(args: argparse.Namespace) -> None:
     if args.command == "schema":
         assert args.name in (None, *FORMATS)
     assert {*values.get("engines", ()), values.get("engine", "auto")} <= {*ENGINES, "auto"}
-    assert {*values.get("precisions", ()), values.get("precision")} <= {*PRECISIONS, None}
+    more = {"fp64"} if args.command == "analyze" else set[str]()
+    assert {*values.get("precisions", ()), values.get("precision")} <= {*PRECISIONS, *more, None}
 
 
 def test_commands_in_running_text_exist_with_their_options() -> None:

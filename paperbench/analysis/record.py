@@ -91,6 +91,8 @@ class Passes:
         lengths = {len(getattr(self, field.name)) for field in fields(self)}
         if len(lengths) > 1:
             raise ValueError("its columns have different lengths.")
+        if not self.factor:
+            raise ValueError("it has no units.")
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> Passes:

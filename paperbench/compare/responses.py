@@ -37,24 +37,19 @@ class Responses:
         It is the mean over all units, each with the same weight. None if there is no such analysis.
         """
         state = (record.spec.digest, record.iteration) if is_trained else (None, 0)
-        return self._shares.get(_key(record.spec, record.seed, *state))
+        return self._shares.get((*_key(record.spec, record.seed), *state, record.spec.recipe["batch_norm"]["group"]))
 
     @cached_property
     def _shares(self) -> dict[tuple[object, ...], float]:
         analyses, complaints = self._read()
         self.complaints = tuple(complaints)
         return {
-            _key(one.spec, one.seed, one.spec.run, one.spec.iteration): 100 * one.passes.negative_share
+            (*_key(spec, one.seed), spec.run, spec.iteration, spec.images): 100 * one.passes.negative_share
             for one in analyses
-            if _is_usual(one.spec)
+            if (spec := one.spec).weights is None
+            and (spec.precision, spec.batch_norm, spec.initialisation) == ("fp64", "batch", "he")
         }
 
 
-def _is_usual(spec: AnalysisSpec) -> bool:
-    group = spec.recipe.get("batch_norm", {}).get("group")
-    usual = spec.precision, spec.batch_norm, spec.images, spec.initialisation
-    return usual == ("fp64", "batch", group, "he") and spec.weights is None
-
-
-def _key(spec: AnalysisSpec | RunSpec, seed: int, run: str | None, iteration: int) -> tuple[object, ...]:
-    return canonical_json([spec.net, spec.recipe, spec.data]), seed, run, iteration
+def _key(spec: AnalysisSpec | RunSpec, seed: int) -> tuple[object, ...]:
+    return canonical_json([spec.net, spec.recipe, spec.data]), seed

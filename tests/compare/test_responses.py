@@ -54,7 +54,7 @@ def analysis(run: Record, percent: float, /, *, is_trained: bool, **changes: Any
     """
     share = percent / 100
     columns: dict[str, Any] = {field.name: (0.5, 0.5) for field in fields(Passes)}
-    columns["negative"] = (share - 0.1, share + 0.1)
+    columns["negative"] = (0.5 * share, 1.5 * share)
     state = {"run": run.spec.digest, "iteration": run.iteration} if is_trained else {"run": None, "iteration": 0}
     spec = AnalysisSpec(
         **{

@@ -92,7 +92,7 @@ def test_one_run_decides_nothing_without_a_published_std(table2: Table) -> None:
     assert flat(text).startswith("Table 2: what 1 run per cell would decide, or 2 where 1 is too few.")
     assert row(text, "9 cells, cifar10") == ["9 cells, cifar10", "0.5", "-", "-", "-"]
     assert "-: no verdict, as fewer than 3 runs need a published std." in flat(text)
-    assert "14 that need at least 2 runs per cell, or are about failures" in flat(text)
+    assert "14 that need at least 2 runs per cell, or are not about mean test errors" in flat(text)
     two = render(assess_outlook(compared(table2, seeds=2), tables=200))
     assert [text[:4] for text in row(two, "9 cells, cifar10")[2:]] == ["- / "] * 3
 
