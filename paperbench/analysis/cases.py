@@ -221,9 +221,7 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
             if dataset and dataset.fingerprint == record.spec.data:
                 found.append(of_run(run, record, dataset))
     if not found:
-        raise PaperbenchError(
-            f"{store.root} has no runs of these nets on these data. Train some: `paperbench run`."
-        )
+        raise PaperbenchError(f"{store.root} has no runs of these nets on these data. Train some: `paperbench run`.")
     return found
 
 

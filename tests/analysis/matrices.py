@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from scipy import sparse
 from torch import Tensor
 
-from paperbench.catalogue import Net
 from paperbench.models import ResidualNet
 from tests.reference import Parameters, State, Unit, _stem, units_of_stages
 
@@ -121,7 +120,8 @@ def walk(model: ResidualNet, images: Tensor, labels: Tensor, *, by_batch: bool, 
         channels = 4 * width if "bottleneck" in net.family else width
         for index in range(number):
             first, noise, stride = stage == index == 0, seed + len(units), 2 if stage and not index else 1
-            own, seen = (p, net, f"stages.{stage}.{index}", channels, stride), {}
+            own = (p, net, f"stages.{stage}.{index}", channels, stride)
+            seen: dict[str, Tensor] = {}
             output = Trace(*own, noise, seen)(x, first=first)
             units.append(_at(Unit(*own), x, output, seen, noise, first=first))
             x = output
@@ -190,7 +190,7 @@ def flat(x: Tensor) -> np.ndarray:
     return x.detach().numpy().ravel()
 
 
-def columns(walked: Walked) -> Iterator[dict[str, float | None]]:
+def columns(walked: Walked) -> Iterator[dict[str, Any]]:
     """Yield the values of `Passes` for each unit by name, by their definitions in paperbench.analysis.record."""
     units = walked.units
     gradients = [flat(g) for g in torch.autograd.grad(walked.loss, [unit.x for unit in units], retain_graph=True)]
@@ -234,5 +234,5 @@ def columns(walked: Walked) -> Iterator[dict[str, float | None]]:
             identity = flat(alone)
 
 
-def described(x: np.ndarray) -> dict[str, float]:
+def described(x: np.ndarray) -> dict[str, Any]:
     return {"norm": np.linalg.norm(x), "mean": x.mean(), "std": x.std()}
