@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy import sparse
+from scipy import sparse  # type: ignore[import-untyped]
 from torch import Tensor
 
 from paperbench.models import ResidualNet
@@ -40,6 +40,8 @@ class Trace(Unit):
         net, h = self.net, self.shortcut(read)
         factor, residual = torch.ones_like(h), f
         if net.shortcut == "constant_scaling":
+            assert net.shortcut_scale is not None
+            assert net.residual_scale is not None
             factor, residual = factor * net.shortcut_scale, f * net.residual_scale
         elif net.shortcut in GATED:
             name = f"{self.name}.addition.gate"
@@ -114,7 +116,8 @@ def walk(model: ResidualNet, images: Tensor, labels: Tensor, *, by_batch: bool, 
     net = model.net
     state: State = {name: tensor.detach().clone().double() for name, tensor in model.state_dict().items()}
     p = Parameters(state, by_batch)
-    x, units = _stem(p, net, images.double()).detach().requires_grad_(), []
+    x = _stem(p, net, images.double()).detach().requires_grad_()
+    units: list[At] = []
     for stage, number in enumerate(units_of_stages(net.family, net.depth)):
         width = (64 if net.family.startswith("imagenet") else 16) * 2**stage
         channels = 4 * width if "bottleneck" in net.family else width
