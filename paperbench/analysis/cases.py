@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,19 +18,20 @@ from torch import Tensor, nn
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
-from paperbench.analysis.walk import Subject, measure
+from paperbench.analysis.walk import Measured, Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, find_dataset, load_dataset
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, RunError, listing, nearest
 from paperbench.models import ResidualNet
 from paperbench.models.shortcuts import GatedAddition
 from paperbench.models.weights_file import net_of
+from paperbench.runs.checkpoints import DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.planning import needed_datasets, net_and_recipe, plan
 from paperbench.runs.record import DataFacts, Record
-from paperbench.runs.resume import Checkpoint
+from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.seeds import derived_seed
 from paperbench.specs.experiment import NetReference
@@ -38,6 +40,7 @@ from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table import Table, load_table
 from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.foreign import load_state, read_state
+from paperbench.training.precision import arithmetic_restored
 from paperbench.training.trainer import Trainer
 
 MEASURES: dict[Measure, Callable[[Subject], Any]] = {
@@ -76,7 +79,7 @@ class Case:
         recipe: How the net is initialised, and what its images are.
         seed: Of initialisation, images and noise: those of a run with this seed.
         run: Digest of the run's spec, if a run has trained the net.
-        iteration: Of that run. The batch is the one that it trains on next.
+        iteration: Of that run. The batch is the one that it trains on next, or its last if it is finished.
         state: The trained net's tensors; None at initialisation.
         weights: sha256 of the file with the weights, if the net is from a file.
     """
@@ -143,18 +146,43 @@ def prepare(
     Raises:
         PaperbenchError: There is no such table, net, run or file, or its data are missing.
     """
-    where, store = data_directory(data), Store(results)
+    where, store, ids = data_directory(data), Store(results), table_ids(root)
+    is_net = what is not None and what.partition(".")[0] in NETS
+    given = {
+        "--trained": trained,
+        "--set": settings,
+        "--cells": cells not in ("*", ["*"]),
+        "--profile": profile != "paper",
+        "--seeds": seeds != 1,
+        "--dataset": dataset,
+    }
+    if run is not None:
+        _refuse(given, "A run")
+    elif weights is not None:
+        _refuse(given, "A file of weights", "--dataset")
+    elif is_net:
+        _refuse(given, "A net", "--set", "--seeds", "--dataset")
+    elif trained:
+        _refuse(given, "A choice of runs", "--trained", "--cells", "--profile")
+    else:
+        _refuse(given, "A table", "--cells", "--profile", "--seeds")
     if run is not None:
         return [find_run(run, store, where)]
     if weights is not None:
         return [of_weights(weights, where, root, dataset)]
-    ids = table_ids(root)
-    if what is not None and what.partition(".")[0] in NETS:
+    if is_net:
+        assert what is not None  # noqa: S101
         return of_net(what, settings, seeds, where, root, dataset)
     if what not in ids:
         raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(str(what), [*ids, *NETS])}")
     cases = of_table(load_table(what, root), cells, profile, seeds, where)
     return of_runs(cases, profile, store) if trained else cases
+
+
+def _refuse(given: Mapping[str, Any], what: str, *taken: str) -> None:
+    """Refuse options that would change nothing."""
+    if useless := [option for option, value in given.items() if value and option not in taken]:
+        raise PaperbenchError(f"{what} takes no {listing(useless)}. Leave it out.")
 
 
 def analyse_all(
@@ -216,14 +244,15 @@ def of_net(
     bare, _, tag = name.partition(".")
     net = resolve(bare, **settings)
     key = dataset or tag or tags(bare)[0]
-    images, recipe = load_dataset(key, where), _recipe_of(net, root)
-    net = replace(net, num_classes=DATASETS[key].num_classes)
+    net, images, recipe = _on_dataset(net, key, where, root)
     reference = str(NetReference(name, settings))
     return [Case(reference, net, recipe, images, seed) for seed in range(seeds)]
 
 
 def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
     """Return the nets of all runs in a results directory that train these nets in this way, in any precision.
+
+    Without those that diverged, whose values are not finite.
 
     Raises:
         PaperbenchError: There are none, or one cannot be read.
@@ -232,7 +261,7 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
     found = []
     for run in store.directories():
         record = store.readable_record(run.path.name)
-        if record and record.spec.profile == profile:
+        if record and record.spec.profile == profile and record.status != "diverged":
             dataset = images.get(canonical_json([record.spec.net, record.spec.recipe]))
             if dataset and dataset.fingerprint == record.spec.data:
                 found.append(of_run(run, record, dataset))
@@ -272,7 +301,11 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
         file = next((one for one in run.checkpoints.newest_first() if one.path.name == record.files.checkpoint), None)
         if file is None:
             raise PaperbenchError(f"{run.path} lacks its checkpoint. Restore it, or go on with `paperbench run`.")
-        saved = Checkpoint.from_bytes(file.read(), record.run).state
+        try:
+            saved = Checkpoint.from_bytes(file.read(), record.run).state
+        except (CheckpointError, DamagedCheckpointError) as error:
+            about = f"{file.path} {error}" if isinstance(error, CheckpointError) else str(error)
+            raise RunError(f"{about}. Restore it, or go on with `paperbench run`.") from error
         state = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
     return Case(record.net, net, recipe, dataset, record.seed, record.spec.digest, record.iteration, state)
 
@@ -291,15 +324,24 @@ def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) 
         raise PaperbenchError(f"{file} does not say which net it holds, as files of paperbench do. Name another.")
     net, arguments = net_of(metadata, file)
     key = dataset or metadata.get("tag") or tags(metadata["architecture"])[0]
-    net = replace(net, num_classes=DATASETS[key].num_classes)
+    net, images, recipe = _on_dataset(net, key, where, root)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     reference = str(NetReference(metadata["architecture"], arguments))
-    return Case(reference, net, _recipe_of(net, root), load_dataset(key, where), seed=0, state=state, weights=digest)
+    return Case(reference, net, recipe, images, seed=0, state=state, weights=digest)
 
 
-def _recipe_of(net: Net, root: Path) -> Recipe:
-    name = "imagenet" if FAMILIES[net.family].pools_early else "cifar"
-    return read_named(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")[1]
+def _on_dataset(net: Net, key: str, where: Path, root: Path) -> tuple[Net, Dataset, Recipe]:
+    """Return a net for the classes of a data set, the data set, and the paper's recipe for such a net."""
+    images, info = load_dataset(key, where), DATASETS[key]
+    size = FAMILIES[net.family].size
+    if info.size != size:
+        raise PaperbenchError(
+            f"The net is for images of {size} x {size} pixels, and {info.title} has others. Name "
+            "another net or data set."
+        )
+    recipe = "imagenet" if info.are_photographs else "cifar"
+    file = root / "experiments" / "recipes" / f"{recipe}.yaml"
+    return replace(net, num_classes=info.num_classes), images, read_named(file, Recipe, "recipe")[1]
 
 
 def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subject:
@@ -321,6 +363,8 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
         else:
             evaluation = next(iter(case.recipe.evaluations.values()), None)
             batch = next(iter(trainer.feed.test(evaluation, spec.images)))
+        if len(batch.images) < spec.images:  # the last batch of an epoch
+            raise PaperbenchError(f"The batch has only {len(batch.images)} images. Ask for fewer (--images).")
         images = batch.images[: spec.images]
         own, least = images.shape[-1], 64 if FAMILIES[case.net.family].pools_early else 8
         if spec.size is not None and not least <= spec.size < own:
@@ -358,9 +402,11 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
         PaperbenchError: As for `subject_of`; or a number is not finite.
     """
     begin = time.monotonic()
-    subject = subject_of(case, conditions, device)
-    found = measure(subject)
-    extra = {name: MEASURES[name](subject) for name in conditions.measures if name in MEASURES}
+    with arithmetic_restored(), torch.random.fork_rng():
+        subject = subject_of(case, conditions, device)
+        found = measure(subject)
+        _require_finite(found, subject, case)
+        extra = {name: MEASURES[name](subject) for name in conditions.measures if name in MEASURES}
     return Analysis(
         schema=SCHEMA,
         kind="analysis",
@@ -379,3 +425,16 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
         environment=environment_facts(device),
         **extra,
     )
+
+
+def _require_finite(found: Measured, subject: Subject, case: Case) -> None:
+    rows = [
+        (f"stages.{unit.stage}.{unit.index}", row) for (unit, _), row in zip(subject.units, found.rows, strict=True)
+    ]
+    for what, column, in_order in (("signal", "residual_norm", rows), ("gradient", "gradient_norm", rows[::-1])):
+        for unit, row in in_order:
+            if not math.isfinite(row[column]):
+                raise PaperbenchError(
+                    f"{case.reference}, iteration {case.iteration:,}: the {what} is not finite, first in unit {unit}. "
+                    "Name another net or run, or try --precision fp64."
+                )

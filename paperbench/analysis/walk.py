@@ -143,10 +143,10 @@ def _forward(subject: Subject, x: Tensor) -> Iterator[tuple[UnitAt, dict[str, An
                 **{f"signal_{name}": value for name, value in _describe(unit.x).items()},
                 **{f"residual_{name}": value for name, value in _describe(unit.residual).items()},
                 "input_share": _share(carried, unit.x),
-                "sum_error": _norm(unit.output - from_input - from_residuals) / _norm(unit.output),
+                "sum_error": _distance(from_input + from_residuals, unit.output),
                 "negative": _mean(unit.y < 0),
                 "cut": _mean(unit.output == 0) if has_relu else None,
-                "identity_error": _norm(alone - identity) / _norm(identity),
+                "identity_error": _distance(alone, identity),
                 "identity_kept": _share(alone, identity),
                 "factor": _mean(unit.factor),
             },
@@ -197,6 +197,11 @@ def _norm(x: Tensor) -> float:
 
 def _dot(x: Tensor, y: Tensor) -> float:
     return float(torch.dot(x.flatten().double(), y.flatten().double()))
+
+
+def _distance(x: Tensor, y: Tensor) -> float:
+    """Return the distance of x from y, relative to the norm of y unless that is zero."""
+    return _norm(x - y) / (_norm(y) or 1.0)
 
 
 def _share(part: Tensor, whole: Tensor) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +52,24 @@ def set_arithmetic(precision: str) -> None:
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
+
+
+@contextmanager
+def arithmetic_restored() -> Iterator[None]:
+    """Leave torch's arithmetic on GPUs as it is before the body, whatever the body sets."""
+    holders: Sequence[tuple[Any, str]] = (
+        (torch.backends.cudnn.conv, "fp32_precision"),  # type: ignore[attr-defined]
+        (torch.backends.cuda.matmul, "fp32_precision"),
+        (torch.backends.cudnn, "deterministic"),
+        (torch.backends.cudnn, "benchmark"),
+    )
+    matmul, before = torch.get_float32_matmul_precision(), [getattr(*place) for place in holders]
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)  # first, since it sets one of the others, too
+        for (holder, name), value in zip(holders, before, strict=True):
+            setattr(holder, name, value)
 
 
 def memory_layout(precision: str, device: torch.device) -> torch.memory_format:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy import sparse
+from scipy import sparse  # type: ignore[import-untyped]
 from torch import Tensor
 
-from paperbench.catalogue import Net
 from paperbench.models import ResidualNet
 from tests.reference import Parameters, State, Unit, _stem, units_of_stages
 
@@ -41,6 +40,8 @@ class Trace(Unit):
         net, h = self.net, self.shortcut(read)
         factor, residual = torch.ones_like(h), f
         if net.shortcut == "constant_scaling":
+            assert net.shortcut_scale is not None
+            assert net.residual_scale is not None
             factor, residual = factor * net.shortcut_scale, f * net.residual_scale
         elif net.shortcut in GATED:
             name = f"{self.name}.addition.gate"
@@ -115,13 +116,15 @@ def walk(model: ResidualNet, images: Tensor, labels: Tensor, *, by_batch: bool, 
     net = model.net
     state: State = {name: tensor.detach().clone().double() for name, tensor in model.state_dict().items()}
     p = Parameters(state, by_batch)
-    x, units = _stem(p, net, images.double()).detach().requires_grad_(), []
+    x = _stem(p, net, images.double()).detach().requires_grad_()
+    units: list[At] = []
     for stage, number in enumerate(units_of_stages(net.family, net.depth)):
         width = (64 if net.family.startswith("imagenet") else 16) * 2**stage
         channels = 4 * width if "bottleneck" in net.family else width
         for index in range(number):
             first, noise, stride = stage == index == 0, seed + len(units), 2 if stage and not index else 1
-            own, seen = (p, net, f"stages.{stage}.{index}", channels, stride), {}
+            own = (p, net, f"stages.{stage}.{index}", channels, stride)
+            seen: dict[str, Tensor] = {}
             output = Trace(*own, noise, seen)(x, first=first)
             units.append(_at(Unit(*own), x, output, seen, noise, first=first))
             x = output
@@ -190,7 +193,7 @@ def flat(x: Tensor) -> np.ndarray:
     return x.detach().numpy().ravel()
 
 
-def columns(walked: Walked) -> Iterator[dict[str, float | None]]:
+def columns(walked: Walked) -> Iterator[dict[str, Any]]:
     """Yield the values of `Passes` for each unit by name, by their definitions in paperbench.analysis.record."""
     units = walked.units
     gradients = [flat(g) for g in torch.autograd.grad(walked.loss, [unit.x for unit in units], retain_graph=True)]
@@ -234,5 +237,5 @@ def columns(walked: Walked) -> Iterator[dict[str, float | None]]:
             identity = flat(alone)
 
 
-def described(x: np.ndarray) -> dict[str, float]:
+def described(x: np.ndarray) -> dict[str, Any]:
     return {"norm": np.linalg.norm(x), "mean": x.mean(), "std": x.std()}
