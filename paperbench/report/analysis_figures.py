@@ -200,7 +200,8 @@ def _mark_stages(axes: Axes, groups: Sequence[Group]) -> None:
     is_shared = len(set(borders)) == 1
     for number, units in enumerate(borders[:1] if is_shared else borders):
         for unit in units:
-            axes.axvline(unit, color="0.75" if is_shared else COLOURS[number], linewidth=0.5, alpha=0.6, zorder=0)
+            colour = "0.75" if is_shared else COLOURS[number]
+            axes.axvline(unit, color=colour, linewidth=0.5, alpha=0.6, zorder=0, gid="stage")
 
 
 def _borders(group: Group) -> Iterator[int]:
