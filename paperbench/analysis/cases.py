@@ -147,7 +147,6 @@ def prepare(
         PaperbenchError: There is no such table, net, run or file, or its data are missing.
     """
     where, store, ids = data_directory(data), Store(results), table_ids(root)
-    is_net = what is not None and what.partition(".")[0] in NETS
     given = {
         "--trained": trained,
         "--set": settings,
@@ -158,25 +157,21 @@ def prepare(
     }
     if run is not None:
         _refuse(given, "A run")
-    elif weights is not None:
-        _refuse(given, "A file of weights", "--dataset")
-    elif is_net:
-        _refuse(given, "A net", "--set", "--seeds", "--dataset")
-    elif trained:
-        _refuse(given, "A choice of runs", "--trained", "--cells", "--profile")
-    else:
-        _refuse(given, "A table", "--cells", "--profile", "--seeds")
-    if run is not None:
         return [find_run(run, store, where)]
     if weights is not None:
+        _refuse(given, "A file of weights", "--dataset")
         return [of_weights(weights, where, root, dataset)]
-    if is_net:
-        assert what is not None  # noqa: S101
+    assert what is not None  # noqa: S101
+    if what.partition(".")[0] in NETS:
+        _refuse(given, "A net", "--set", "--seeds", "--dataset")
         return of_net(what, settings, seeds, where, root, dataset)
     if what not in ids:
-        raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(str(what), [*ids, *NETS])}")
-    cases = of_table(load_table(what, root), cells, profile, seeds, where)
-    return of_runs(cases, profile, store) if trained else cases
+        raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(what, [*ids, *NETS])}")
+    if trained:
+        _refuse(given, "A choice of runs", "--trained", "--cells", "--profile")
+        return of_runs(of_table(load_table(what, root), cells, profile, 1, where), profile, store)
+    _refuse(given, "A table", "--cells", "--profile", "--seeds")
+    return of_table(load_table(what, root), cells, profile, seeds, where)
 
 
 def _refuse(given: Mapping[str, Any], what: str, *taken: str) -> None:
