@@ -39,11 +39,17 @@ class Subject:
     def __init__(
         self, model: ResidualNet, images: Tensor, labels: Tensor, *, by_batch: bool, dtype: torch.dtype, seed: int = 0
     ) -> None:
-        self.model = copy.deepcopy(model).to(dtype).train(by_batch).requires_grad_(False)
+        self.model = (
+            copy.deepcopy(model)
+            .to(dtype)
+            .to(memory_format=torch.contiguous_format)
+            .train(by_batch)
+            .requires_grad_(False)
+        )
         for layer in self.model.modules() if by_batch else ():
             if isinstance(layer, nn.BatchNorm2d):
                 layer.running_mean = layer.running_var = layer.num_batches_tracked = None  # nothing to update
-        self.images, self.labels, self._seed = images.to(dtype), labels, seed
+        self.images, self.labels, self._seed = images.to(dtype).contiguous(), labels, seed
         modules = (module for module in self.model.stages.modules() if isinstance(module, ResidualUnit))
         self.units = list(zip(units(model.net), modules, strict=True))
         self.spacing = math.isqrt(len(self.units)) + 1
@@ -144,8 +150,8 @@ def _forward(subject: Subject, x: Tensor) -> Iterator[tuple[UnitAt, dict[str, An
                 **{f"residual_{name}": value for name, value in _describe(unit.residual).items()},
                 "input_share": _share(carried, unit.x),
                 "sum_error": _distance(from_input + from_residuals, unit.output),
-                "negative": _mean(unit.y < 0),
-                "cut": _mean(unit.output == 0) if has_relu else None,
+                "negative": _fraction(unit.y < 0),
+                "cut": _fraction(unit.output == 0) if has_relu else None,
                 "identity_error": _distance(alone, identity),
                 "identity_kept": _share(alone, identity),
                 "factor": _mean(unit.factor),
@@ -189,6 +195,10 @@ def _describe(x: Tensor) -> dict[str, float]:
 
 def _mean(x: Tensor) -> float:
     return x.double().mean().item()
+
+
+def _fraction(true: Tensor) -> float:
+    return int(torch.count_nonzero(true)) / true.numel()
 
 
 def _norm(x: Tensor) -> float:
