@@ -42,8 +42,8 @@ class Passes:
     """What a pass forward and one back measured. Each column has one value per residual unit l, in order.
 
     "By shortcuts alone" means with everything else held fixed: gates, noise, statistics of batch norm, and which values
-    ReLU lets pass. Shares are parts of a squared norm: that of a is <a, x> / <x, x> if x is the sum of a and others. All
-    shares add up to 1. That of a term which points against the sum is below 0, and that of the others then above 1.
+    ReLU lets pass. Shares are parts of a squared norm: that of a is <a, x> / <x, x> if x is the sum of a and others.
+    They add up to 1. That of a term which points against the sum is below 0, and that of the others then above 1.
 
     "An identity" changes dimensions where the unit does, by option A or by the convolution of option B without BN. What
     is measured as a factor of its result b is <a, b> / <b, b>: the number if a is a multiple of b, and about 0, of
