@@ -20,14 +20,14 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, get_args
 
-from paperbench.analysis.record import read_analyses
+from paperbench.analysis.record import Analysis, Conditions, read_analyses, refuse
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
@@ -790,7 +790,8 @@ def analyze(
     """Measure signal and gradient in every unit of nets: Sections 2 and 3 of the paper.
 
     Args:
-        what: A net, or a table, whose nets are analysed at initialisation. None with `run` or `weights`.
+        what: A net, or a table, whose nets are analysed at initialisation. None with `run` or `weights`; without them
+            for all analyses that `results` holds, without torch.
         run: A run (its id or directory), whose net is analysed as far as it has been trained.
         weights: A weights file of paperbench.
         trained: Whether to analyse the table's runs in `results` in place of nets at initialisation.
@@ -801,24 +802,39 @@ def analyze(
         data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
         results: Directory in which analyses are kept, and found again.
         root: As for `load_table`.
-        announce: Called with a sentence before each new analysis.
+        announce: Called with a sentence before each new analysis, and about each file that cannot be read.
         conditions: `images`, `size`, `batch_norm`, `precision`, `initialisation` and `measures` of
-            `analysis.cases.Conditions`.
+            `analysis.record.Conditions`.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.
     """
     chosen = [name for name, value in (("a name", what), ("run", run), ("weights", weights)) if value is not None]
-    if len(chosen) != 1:
-        raise PaperbenchError(f"Name one net, table, run or weights file, not {listing(chosen) or 'none'}.")
-    wait_without_spinning()
-    from paperbench.analysis.cases import Conditions, analyse_all, prepare
+    if len(chosen) > 1:
+        raise PaperbenchError(f"Name one net, table, run or weights file, not {listing(chosen)}.")
     from paperbench.report.analyses import Analyses
+
+    directory, under = Path(results), Conditions(**conditions)
+    given = {
+        "--trained": trained,
+        "--set": settings,
+        "--cells": cells not in ("*", ["*"]),
+        "--profile": profile != "paper",
+        "--seeds": seeds != 1,
+        "--dataset": dataset,
+    }
+    if not chosen:
+        changed = {one.name.replace("_", " "): getattr(under, one.name) != one.default for one in fields(Conditions)}
+        refuse({**given, **changed}, "Without a net, table, run or weights file `analyze`")
+        return Analyses(_kept_analyses(directory, announce))
+    wait_without_spinning()
+    from paperbench.analysis.cases import analyse_all, prepare
     from paperbench.training.device import choose_device
 
-    directory, on = Path(results), choose_device(device, announce)
+    on = choose_device(device, announce)
     cases = prepare(
         what,
+        given,
         run=str(run) if run is not None else None,
         weights=Path(weights) if weights is not None else None,
         trained=trained,
@@ -831,4 +847,18 @@ def analyze(
         results=directory,
         root=find_spec_root(Path(root) if root is not None else None),
     )
-    return Analyses(analyse_all(cases, Conditions(**conditions), on, directory, announce))
+    return Analyses(analyse_all(cases, under, on, directory, announce))
+
+
+def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
+    """Return the analyses in a results directory, nets with few units first.
+
+    Raises:
+        PaperbenchError: It has none that can be read.
+    """
+    found, complaints = read_analyses(results)
+    for complaint in complaints:
+        announce(f"paperbench: left out: {complaint}")
+    if not found:
+        raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
+    return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +17,22 @@ from torch import Tensor, nn
 
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
-from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
+from paperbench.analysis.record import (
+    Analysis,
+    AnalysisSpec,
+    Conditions,
+    Measure,
+    Passes,
+    Signal,
+    find_analysis,
+    refuse,
+    write_analysis,
+)
 from paperbench.analysis.walk import Measured, Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, find_dataset, load_dataset
-from paperbench.errors import PaperbenchError, RunError, listing, nearest
+from paperbench.errors import PaperbenchError, RunError, nearest
 from paperbench.models import ResidualNet
 from paperbench.models.shortcuts import GatedAddition
 from paperbench.models.weights_file import net_of
@@ -51,23 +61,6 @@ MEASURES: dict[Measure, Callable[[Subject], Any]] = {
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """How nets are analysed; see `AnalysisSpec`.
-
-    Attributes:
-        images: Size of the batch; by default one batch-norm group of the recipe.
-        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
-    """
-
-    images: int | None = None
-    batch_norm: Literal["batch", "averages"] = "batch"
-    precision: Literal["fp32", "fp64"] = "fp64"
-    initialisation: Literal["he", "orthogonal"] = "he"
-    measures: tuple[Measure, ...] = ()
-    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +121,7 @@ class Case:
 
 def prepare(
     what: str | None,
+    given: Mapping[str, Any],
     *,
     run: str | None,
     weights: Path | None,
@@ -143,41 +137,30 @@ def prepare(
 ) -> list[Case]:
     """Return the nets that are to be analysed; see `paperbench.api.analyze`.
 
+    Args:
+        given: The options that some of these refuse, with a true value if they are given.
+
     Raises:
         PaperbenchError: There is no such table, net, run or file, or its data are missing.
     """
     where, store, ids = data_directory(data), Store(results), table_ids(root)
-    given = {
-        "--trained": trained,
-        "--set": settings,
-        "--cells": cells not in ("*", ["*"]),
-        "--profile": profile != "paper",
-        "--seeds": seeds != 1,
-        "--dataset": dataset,
-    }
     if run is not None:
-        _refuse(given, "A run")
+        refuse(given, "A run")
         return [find_run(run, store, where)]
     if weights is not None:
-        _refuse(given, "A file of weights", "--dataset")
+        refuse(given, "A file of weights", "--dataset")
         return [of_weights(weights, where, root, dataset)]
     assert what is not None  # noqa: S101
     if what.partition(".")[0] in NETS:
-        _refuse(given, "A net", "--set", "--seeds", "--dataset")
+        refuse(given, "A net", "--set", "--seeds", "--dataset")
         return of_net(what, settings, seeds, where, root, dataset)
     if what not in ids:
         raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(what, [*ids, *NETS])}")
     if trained:
-        _refuse(given, "A choice of runs", "--trained", "--cells", "--profile")
+        refuse(given, "A choice of runs", "--trained", "--cells", "--profile")
         return of_runs(of_table(load_table(what, root), cells, profile, 1, where), profile, store)
-    _refuse(given, "A table", "--cells", "--profile", "--seeds")
+    refuse(given, "A table", "--cells", "--profile", "--seeds")
     return of_table(load_table(what, root), cells, profile, seeds, where)
-
-
-def _refuse(given: Mapping[str, Any], what: str, *taken: str) -> None:
-    """Refuse options that would change nothing."""
-    if useless := [option for option, value in given.items() if value and option not in taken]:
-        raise PaperbenchError(f"{what} takes no {listing(useless)}. Leave it out.")
 
 
 def analyse_all(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
+from paperbench.errors import PaperbenchError, listing
 from paperbench.files import Writer, refuse_links
 from paperbench.runs.hashed import HashedJson, RecordError, read_all
 from paperbench.runs.record import Code, DataFacts, Environment, Seconds
@@ -241,6 +242,23 @@ class AnalysisSpec:
         return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """How nets are analysed; see `AnalysisSpec`.
+
+    Attributes:
+        images: Size of the batch; by default one batch-norm group of the recipe.
+        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
+    """
+
+    images: int | None = None
+    batch_norm: Literal["batch", "averages"] = "batch"
+    precision: Literal["fp32", "fp64"] = "fp64"
+    initialisation: Literal["he", "orthogonal"] = "he"
+    measures: tuple[Measure, ...] = ()
+    size: int | None = None
+
+
 @typed
 class Analysis(HashedJson):
     """An analysis of one net. Numbers have six significant digits.
@@ -278,6 +296,12 @@ class Analysis(HashedJson):
     def file_name(self) -> str:
         """Name of the file, unique for each spec and seed."""
         return f"{self.spec.digest[:12]}-s{self.seed}.json"
+
+
+def refuse(given: Mapping[str, Any], what: str, *taken: str) -> None:
+    """Refuse options that would change nothing."""
+    if useless := [option for option, value in given.items() if value and option not in taken]:
+        raise PaperbenchError(f"{what} takes no {listing(useless)}. Leave it out.")
 
 
 def write_analysis(root: Path, analysis: Analysis) -> Path:

@@ -24,12 +24,13 @@ FORMATS = ("text", "json", "csv", *PICTURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} WHAT [options]"
+    parser.usage = f"{parser.prog} [WHAT] [options]"
     parser.add_argument(
         "what",
         nargs="?",
         metavar="WHAT",
-        help="a net, such as preact_resnet164, or a table, such as table2: its nets at initialisation",
+        help="a net, such as preact_resnet164, or a table, such as table2: its nets at initialisation; without it, "
+        "--run and --weights: all analyses in --results",
     )
     parser.add_argument(
         "--run", metavar="RUN", help="the net of this run (its id or directory) as far as it is trained"
@@ -93,6 +94,9 @@ def execute(args: argparse.Namespace) -> int:
     form = format_of(args, FORMATS)
     if args.minus and (form not in PICTURES or "channels" not in args.measure):
         raise PaperbenchError("--minus is for the picture of all channels. Add `--measure channels --format svg`.")
+    names = [args.what, args.run, args.weights and args.weights.stem]
+    if args.minus and not any(names):
+        raise PaperbenchError("--minus needs a net to subtract from. Name one.")
     if args.out:
         check_directory(args.out)
     figures = import_figures("analysis_figures") if form in PICTURES else None
@@ -102,8 +106,8 @@ def execute(args: argparse.Namespace) -> int:
         content = figures.to_bytes(figures.draw(analyses, minus), form)
     else:
         content = analyses.render(form).encode()
-    what = args.what or (args.weights.stem if args.weights else Path(args.run).name)
-    write(args, form, content, f"{what}-analysis")
+    what = next(filter(None, names), args.results.resolve())
+    write(args, form, content, f"{Path(what).name}-analysis")
     return 0
 
 
