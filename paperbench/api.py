@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -33,7 +33,7 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
-from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
+from paperbench.errors import PaperbenchError, count, duration, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
@@ -769,66 +769,14 @@ def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:
     return prepare(net, **options).test()
 
 
-def analyze(
-    what: str | None = None,
-    *,
-    run: str | PathLike[str] | None = None,
-    weights: str | PathLike[str] | None = None,
-    trained: bool = False,
-    settings: Mapping[str, Any] | None = None,
-    cells: str | Sequence[str] = "*",
-    profile: str = "paper",
-    seeds: int = 1,
-    dataset: str | None = None,
-    data: str | PathLike[str] | None = None,
-    results: str | PathLike[str] = "results",
-    root: str | PathLike[str] | None = None,
-    device: str = "auto",
-    announce: Callable[[str], None] = lambda _: None,
-    **conditions: Any,
-) -> Analyses:
-    """Measure signal and gradient in every unit of nets: Sections 2 and 3 of the paper.
-
-    Args:
-        what: A net, or a table, whose nets are analysed at initialisation. None with `run` or `weights`.
-        run: A run (its id or directory), whose net is analysed as far as it has been trained.
-        weights: A weights file of paperbench.
-        trained: Whether to analyse the table's runs in `results` in place of nets at initialisation.
-        settings: Arguments of a net.
-        cells, profile: Of a table, see `plan`.
-        seeds: Initialisations per net.
-        dataset: Key of the data set of a net or weights file; by default the net's own.
-        data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
-        results: Directory in which analyses are kept, and found again.
-        root: As for `load_table`.
-        announce: Called with a sentence before each new analysis.
-        conditions: `images`, `size`, `batch_norm`, `precision`, `initialisation` and `measures` of
-            `analysis.cases.Conditions`.
+def analyze(what: str | None = None, **options: Any) -> Analyses:
+    """Measure signal and gradient in every unit of nets; see `analysis.cases.analyses_of` for the options.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.
     """
-    chosen = [name for name, value in (("a name", what), ("run", run), ("weights", weights)) if value is not None]
-    if len(chosen) != 1:
-        raise PaperbenchError(f"Name one net, table, run or weights file, not {listing(chosen) or 'none'}.")
     wait_without_spinning()
-    from paperbench.analysis.cases import Conditions, analyse_all, prepare
+    from paperbench.analysis.cases import analyses_of
     from paperbench.report.analyses import Analyses
-    from paperbench.training.device import choose_device
 
-    directory, on = Path(results), choose_device(device, announce)
-    cases = prepare(
-        what,
-        run=str(run) if run is not None else None,
-        weights=Path(weights) if weights is not None else None,
-        trained=trained,
-        settings=settings or {},
-        cells=cells,
-        profile=profile,
-        seeds=seeds,
-        dataset=dataset,
-        data=Path(data) if data is not None else None,
-        results=directory,
-        root=find_spec_root(Path(root) if root is not None else None),
-    )
-    return Analyses(analyse_all(cases, Conditions(**conditions), on, directory, announce))
+    return Analyses(analyses_of(what, **options))

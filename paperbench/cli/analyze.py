@@ -21,6 +21,11 @@ DESCRIPTION = (
     "command prints them again."
 )
 FORMATS = ("text", "json", "csv", *PICTURES)
+OPTIONS = (
+    *("trained", "cells", "profile", "seeds", "dataset", "data", "results", "device"),
+    *("images", "size", "batch_norm", "initialisation", "precision"),
+)
+"""The options that `api.analyze` takes as they are."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,9 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         nargs="+",
-        choices=("channels", "jacobians", "paths", "left-out"),
-        default=[],
-        help="measure these too",
+        type=lambda name: name.replace("-", "_"),
+        choices=("channels", "jacobians", "paths", "left_out"),
+        default=(),
+        dest="measures",
+        metavar="MEASURE",
+        help="measure these too: channels, jacobians, paths, left-out",
     )
     parser.add_argument(
         "--minus",
@@ -91,45 +99,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     form = format_of(args, FORMATS)
-    if args.minus and (form not in PICTURES or "channels" not in args.measure):
+    if args.minus and (form not in PICTURES or "channels" not in args.measures):
         raise PaperbenchError("--minus is for the picture of all channels. Add `--measure channels --format svg`.")
     if args.out:
         check_directory(args.out)
     figures = import_figures("analysis_figures") if form in PICTURES else None
-    analyses = _analyze(args)
+    named = {name: vars(args)[name] for name in ("what", "run", "weights") if vars(args)[name] is not None}
+    analyses = _analyse(args, named)
     if figures:
-        minus = _analyze(args, minus=True) if args.minus else None
+        minus = _analyse(args, dict.fromkeys(named, args.minus)) if args.minus else None
         content = figures.to_bytes(figures.draw(analyses, minus), form)
     else:
         content = analyses.render(form).encode()
-    what = args.what or (args.weights.stem if args.weights else Path(args.run).name)
-    write(args, form, content, f"{what}-analysis")
+    write(args, form, content, f"{args.what or Path(args.run or args.weights.stem).name}-analysis")
     return 0
 
 
-def _analyze(args: argparse.Namespace, minus: bool = False) -> Analyses:
+def _analyse(args: argparse.Namespace, named: dict[str, Any]) -> Analyses:
     from paperbench import api
 
-    names: dict[str, Any] = {"what": args.what, "run": args.run, "weights": args.weights}
-    if minus:
-        names = {name: args.minus if value is not None else None for name, value in names.items()}
-    return api.analyze(
-        **names,
-        trained=args.trained,
-        settings=parse_settings(args.settings),
-        cells=args.cells or "*",
-        profile=args.profile,
-        seeds=args.seeds,
-        dataset=args.dataset,
-        data=args.data,
-        results=args.results,
-        root=args.tables,
-        device=args.device,
-        announce=lambda text: print(text, file=sys.stderr),
-        images=args.images,
-        size=args.size,
-        batch_norm=args.batch_norm,
-        initialisation=args.initialisation,
-        precision=args.precision,
-        measures=tuple(name.replace("-", "_") for name in args.measure),
-    )
+    options = {name: vars(args)[name] for name in OPTIONS}
+    options |= {"settings": parse_settings(args.settings), "root": args.tables, "measures": tuple(args.measures)}
+    return api.analyze(**named, **options, announce=lambda text: print(text, file=sys.stderr))
