@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -27,13 +27,13 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, get_args
 
-from paperbench.analysis.record import read_analyses
+from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
-from paperbench.errors import PaperbenchError, count, duration, nearest, without_paths
+from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
@@ -769,14 +769,45 @@ def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:
     return prepare(net, **options).test()
 
 
-def analyze(what: str | None = None, **options: Any) -> Analyses:
-    """Measure signal and gradient in every unit of nets; see `analysis.cases.analyses_of` for the options.
+def analyze(
+    what: str | None = None,
+    *,
+    results: str | PathLike[str] = "results",
+    announce: Callable[[str], None] = lambda _: None,
+    **options: Any,
+) -> Analyses:
+    """Measure signal and gradient in every unit of nets: Sections 2 and 3 of the paper.
+
+    Args:
+        what: A net, or a table. Without it, and without a run or weights, `results` is read, without torch.
+        results: Directory in which analyses are kept.
+        announce: Called with a sentence before each new analysis, and about each file that cannot be read.
+        options: See `analysis.cases.analyses_of`.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.
     """
-    wait_without_spinning()
-    from paperbench.analysis.cases import analyses_of
     from paperbench.report.analyses import Analyses
 
-    return Analyses(analyses_of(what, **options))
+    if what is None and not {"run", "weights"} & options.keys():
+        if useless := options.keys() - {"data", "device", "root"}:
+            raise PaperbenchError(f"Only nets that are named can have {listing(sorted(useless))}. Name some.")
+        return Analyses(_kept_analyses(Path(results), announce))
+    wait_without_spinning()
+    from paperbench.analysis.cases import analyses_of
+
+    return Analyses(analyses_of(what, results=results, announce=announce, **options))
+
+
+def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
+    """Return the analyses in a results directory, nets with few units first.
+
+    Raises:
+        PaperbenchError: It has none that can be read.
+    """
+    found, complaints = read_analyses(results)
+    for complaint in complaints:
+        announce(f"paperbench: left out: {complaint}")
+    if not found:
+        raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
+    return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,16 @@ from torch import Tensor, nn
 
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
-from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
+from paperbench.analysis.record import (
+    Analysis,
+    AnalysisSpec,
+    Conditions,
+    Measure,
+    Passes,
+    Signal,
+    find_analysis,
+    write_analysis,
+)
 from paperbench.analysis.walk import Measured, Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
 from paperbench.data.dataset import Dataset
@@ -53,23 +62,6 @@ MEASURES: dict[Measure, Callable[[Subject], Any]] = {
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """How nets are analysed; see `AnalysisSpec`.
-
-    Attributes:
-        images: Size of the batch; by default one batch-norm group of the recipe.
-        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
-    """
-
-    images: int | None = None
-    batch_norm: Literal["batch", "averages"] = "batch"
-    precision: Literal["fp32", "fp64"] = "fp64"
-    initialisation: Literal["he", "orthogonal"] = "he"
-    measures: tuple[Measure, ...] = ()
-    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +115,7 @@ class Case:
             images=images,
             batch_norm=conditions.batch_norm,
             precision=conditions.precision,
-            measures=conditions.measures,
+            measures=tuple(conditions.measures),
             size=conditions.size,
         )
 
@@ -161,7 +153,7 @@ def analyses_of(
         results: Directory in which analyses are kept, and found again.
         root: Directory with experiments/; by default that of paperbench.
         announce: Called with a sentence before each new analysis.
-        conditions: See `Conditions`.
+        conditions: Fields of `Conditions`.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.

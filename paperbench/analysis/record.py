@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -231,6 +231,23 @@ class AnalysisSpec:
         """sha256 of the canonical JSON, in hex. A size of None is left out, as in analyses that could not have one."""
         values = {name: value for name, value in vars(self).items() if name != "size" or value is not None}
         return hashlib.sha256(canonical_json(values).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How nets are analysed; see `AnalysisSpec`.
+
+    Attributes:
+        images: Size of the batch; by default one batch-norm group of the recipe.
+        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
+    """
+
+    images: int | None = None
+    batch_norm: Literal["batch", "averages"] = "batch"
+    precision: Literal["fp32", "fp64"] = "fp64"
+    initialisation: Literal["he", "orthogonal"] = "he"
+    measures: tuple[Measure, ...] = ()
+    size: int | None = None
 
 
 @typed

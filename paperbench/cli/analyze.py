@@ -22,19 +22,20 @@ DESCRIPTION = (
 )
 FORMATS = ("text", "json", "csv", *PICTURES)
 OPTIONS = (
-    *("trained", "cells", "profile", "seeds", "dataset", "data", "results", "device"),
-    *("images", "size", "batch_norm", "initialisation", "precision"),
+    *("trained", "cells", "profile", "seeds", "dataset", "data", "device"),
+    *("images", "size", "batch_norm", "initialisation", "precision", "measures"),
 )
-"""The options that `api.analyze` takes as they are."""
+"""The options that `api.analyze` takes as they are, if they are given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} WHAT [options]"
+    parser.usage = f"{parser.prog} [WHAT] [options]"
     parser.add_argument(
         "what",
         nargs="?",
         metavar="WHAT",
-        help="a net, such as preact_resnet164, or a table, such as table2: its nets at initialisation",
+        help="a net, such as preact_resnet164, or a table, such as table2: its nets at initialisation; without it, "
+        "--run and --weights: all analyses in --results",
     )
     parser.add_argument(
         "--run", metavar="RUN", help="the net of this run (its id or directory) as far as it is trained"
@@ -43,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trained", action="store_true", help="the nets of the table's runs in --results, as far as they are trained"
     )
-    parser.add_argument(
-        "--seeds", type=number_of_runs, default=1, metavar="N", help="initialisations per net (default: 1)"
-    )
+    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="initialisations per net (default: 1)")
     add_settings(parser)
     add_shared(parser, "--cells", "--profile")
     parser.add_argument(
@@ -61,25 +60,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-norm",
         choices=("batch", "averages"),
-        default="batch",
         help="batch (default): statistics of the batch, as in training; averages: as in tests, on test images",
     )
     parser.add_argument(
         "--init",
         choices=("he", "orthogonal"),
-        default="he",
         dest="initialisation",
         help="initial weights: he (default), as in the paper, or orthogonal",
     )
-    parser.add_argument(
-        "--precision", choices=("fp64", "fp32"), default="fp64", help="of the arithmetic: fp64 (default) or fp32"
-    )
+    parser.add_argument("--precision", choices=("fp64", "fp32"), help="of the arithmetic: fp64 (default) or fp32")
     parser.add_argument(
         "--measure",
         nargs="+",
         type=lambda name: name.replace("-", "_"),
         choices=("channels", "jacobians", "paths", "left_out"),
-        default=(),
         dest="measures",
         metavar="MEASURE",
         help="measure these too: channels, jacobians, paths, left-out",
@@ -99,25 +93,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     form = format_of(args, FORMATS)
-    if args.minus and (form not in PICTURES or "channels" not in args.measures):
+    if args.minus and (form not in PICTURES or "channels" not in (args.measures or ())):
         raise PaperbenchError("--minus is for the picture of all channels. Add `--measure channels --format svg`.")
     if args.out:
         check_directory(args.out)
     figures = import_figures("analysis_figures") if form in PICTURES else None
     named = {name: vars(args)[name] for name in ("what", "run", "weights") if vars(args)[name] is not None}
+    if args.minus and not named:
+        raise PaperbenchError("--minus needs a net to subtract from. Name one.")
     analyses = _analyse(args, named)
     if figures:
         minus = _analyse(args, dict.fromkeys(named, args.minus)) if args.minus else None
         content = figures.to_bytes(figures.draw(analyses, minus), form)
     else:
         content = analyses.render(form).encode()
-    write(args, form, content, f"{args.what or Path(args.run or args.weights.stem).name}-analysis")
+    what = args.what or Path(args.run or (args.weights.stem if args.weights else args.results.resolve())).name
+    write(args, form, content, f"{what}-analysis")
     return 0
 
 
 def _analyse(args: argparse.Namespace, named: dict[str, Any]) -> Analyses:
     from paperbench import api
 
-    options = {name: vars(args)[name] for name in OPTIONS}
-    options |= {"settings": parse_settings(args.settings), "root": args.tables, "measures": tuple(args.measures)}
-    return api.analyze(**named, **options, announce=lambda text: print(text, file=sys.stderr))
+    options = {name: vars(args)[name] for name in OPTIONS} | {"settings": parse_settings(args.settings)}
+    given = {name: value for name, value in options.items() if value and (name, value) != ("profile", "paper")}
+    paths = {"results": args.results, "root": args.tables}
+    return api.analyze(**named, **given, **paths, announce=lambda text: print(text, file=sys.stderr))

@@ -31,9 +31,16 @@ MAX_UNITS = 12
 
 
 OVERVIEW: tuple[tuple[str, str, str, Callable[[Analysis], float | None]], ...] = (
-    ("gradient", "|dE/dx_0| / |dE/dx_L|", "", lambda a: _ratio(a.passes.gradient_norm[0], a.output_gradient)),
     (
-        *("gradient", "first term", "of Eq. 5: the share of dE/dx_0 that arrives by shortcuts alone"),
+        *("gradient", "gradient x_0 / x_L", "|dE/dx_0| / |dE/dx_L|, norms over the batch"),
+        lambda a: _ratio(a.passes.gradient_norm[0], a.output_gradient),
+    ),
+    (
+        *(
+            "gradient",
+            "by shortcuts",
+            "the share of dE/dx_0 that arrives by shortcuts alone, the first term of Eq. 5",
+        ),
         lambda a: a.passes.direct_share[0],
     ),
     (
@@ -41,12 +48,16 @@ OVERVIEW: tuple[tuple[str, str, str, Callable[[Analysis], float | None]], ...] =
         lambda a: a.passes.predicted[0],
     ),
     (
-        *("gradient", "Eq. 8, measured", "the factor by which the first term is what identity shortcuts would pass"),
+        *("gradient", "Eq. 8, measured", "the first term over what identity shortcuts would pass on"),
         lambda a: a.passes.measured[0],
     ),
-    ("signal", "|x_L| / |x_0|", "", lambda a: _ratio(a.output.norm, a.passes.signal_norm[0])),
+    ("signal", "signal x_L / x_0", "|x_L| / |x_0|", lambda a: _ratio(a.output.norm, a.passes.signal_norm[0])),
     (
-        *("signal", "y < 0", "the share of the values of y_l, Eq. 1, that ReLU after the addition cuts or would cut"),
+        *(
+            "signal",
+            "y < 0",
+            "the share of the values of y_l, Eq. 1, that are below zero, on average over the units",
+        ),
         lambda a: a.passes.negative_share,
     ),
     (
@@ -58,7 +69,7 @@ OVERVIEW: tuple[tuple[str, str, str, Callable[[Analysis], float | None]], ...] =
         lambda a: max(a.passes.sum_error),
     ),
     (
-        *("signal", "identity", "with F = 0 in all units, the share of them that are exactly an identity"),
+        *("signal", "identity", "with F = 0 in all units, the share of the units that are exactly an identity"),
         lambda a: a.passes.identity_error.count(0) / len(a.stages),
     ),
 )
@@ -70,9 +81,14 @@ BY_UNIT = (
     ("signal", "x_0 in x_l", "the share of x_l that is still x_0", "input_share"),
     ("signal", "y < 0", "", "negative"),
     ("signal", "error of Eq. 4", "", "sum_error"),
-    ("signal", "error if F = 0", "distance of x_{l+1} from an identity's, relative to its norm", "identity_error"),
+    (
+        "signal",
+        "error if F = 0",
+        "distance of x_{l+1} from an identity's output, relative",
+        "identity_error",
+    ),
     ("gradient", "|dE/dx_l|", "", "gradient_norm"),
-    ("gradient", "first term", "", "direct_share"),
+    ("gradient", "by shortcuts", "", "direct_share"),
     ("gradient", "cosine", "of the angle between both terms of Eq. 5", "cosine"),
     ("gradient", "Eq. 8, predicted", "", "predicted"),
     ("gradient", "Eq. 8, measured", "", "measured"),

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from paperbench import api
-from paperbench.analysis.cases import Case, Conditions, analyse_all, find_run, of_net, subject_of
-from paperbench.analysis.record import Analysis
+from paperbench.analysis.cases import Case, analyse_all, find_run, of_net, subject_of
+from paperbench.analysis.record import Analysis, Conditions
 from paperbench.data.digits import load_digits
 from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import PlannedRun
@@ -167,7 +167,7 @@ def test_case_counts_once_if_cells_share_it(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"what": "original_resnet20", "run": "x"}, "Name one net, table, run or weights file, not a name, run"),
-    ({}, "not none"),
+    ({}, "holds no analyses"),
     ({"run": "x", "seeds": 2}, "A run takes no --seeds"),
     ({"run": "x", "dataset": "digits"}, "A run takes no --dataset"),
     ({"weights": "x", "profile": "smoke"}, "A file of weights takes no --profile"),
