@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from paperbench.errors import PaperbenchError, listing
 from paperbench.files import Writer, refuse_links
 from paperbench.runs.hashed import HashedJson, RecordError, read_all
 from paperbench.runs.record import Code, DataFacts, Environment, Seconds
@@ -296,12 +295,6 @@ class Analysis(HashedJson):
     def file_name(self) -> str:
         """Name of the file, unique for each spec and seed."""
         return f"{self.spec.digest[:12]}-s{self.seed}.json"
-
-
-def refuse(given: Mapping[str, Any], what: str, *taken: str) -> None:
-    """Refuse options that would change nothing."""
-    if useless := [option for option, value in given.items() if value and option not in taken]:
-        raise PaperbenchError(f"{what} takes no {listing(useless)}. Leave it out.")
 
 
 def write_analysis(root: Path, analysis: Analysis) -> Path:

@@ -133,7 +133,7 @@ def test_unreadable_analyses_are_named_on_stderr(run: Run, results: Path) -> Non
     ("options", "message"),
     [
         ((), "results holds no analyses. Name a net, table, run or weights file"),
-        (("--trained", "--cells", "a", "--init", "orthogonal"), "takes no --trained, --cells, initialisation."),
+        (("--trained", "--cells", "a", "--init", "orthogonal"), "can have cells, initialisation, trained."),
         (("--measure", "channels", "--minus", "preact_resnet20", "--format", "png"), "--minus needs a net"),
     ],
 )
