@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -114,7 +114,7 @@ class Case:
             images=images,
             batch_norm=conditions.batch_norm,
             precision=conditions.precision,
-            measures=conditions.measures,
+            measures=tuple(name for name in get_args(Measure) if name in conditions.measures),
             size=conditions.size,
         )
 
