@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
@@ -174,15 +173,12 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
         axes.set_xlim(0, max(len(group.stages) for group in groups))
     for axis, scale in ((axes.xaxis, x_scale), (axes.yaxis, y_scale)):
         if scale == "log":
-            _on_logs(axis, *sorted(axis.get_view_interval()))
+            low, high = sorted(axis.get_view_interval())
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=7))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
         else:
             axis.set_major_locator(MaxNLocator(6, integer=axis is axes.xaxis))
-
-
-def _on_logs(axis: Axis, low: float, high: float) -> None:
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=7))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _mark_stages(axes: Axes, groups: Sequence[Group]) -> None:
@@ -215,10 +211,11 @@ def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> Block:
             axes.remove()
         for axes, (group, values) in zip(grid, maps, strict=False):
             image = _draw_map(axes, group, values, LogNorm(*limits), "cividis", f"channels, {group.label}")
-        panels, shape = list(grid[: len(maps)]), {"shrink": 0.5, "aspect": 50, "fraction": 0.12 / n_rows}
-        bar = part.colorbar(image, ax=panels, location="bottom", extend="both", **shape)
+        panels, height = list(grid[: len(maps)]), 0.12 / n_rows
+        bar = part.colorbar(image, ax=panels, location="bottom", shrink=0.5, aspect=50, extend="both", fraction=height)
         bar.set_label("standard deviation of a channel of x_l")
-        _on_logs(bar.long_axis, *limits)
+        bar.locator, bar.minorformatter = LogLocator(subs=(1.0, 2.0, 5.0)), NullFormatter()
+        bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
 
     return (n_rows * (ROW + 0.25) + 0.4, draw_on)
 
