@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -115,7 +115,7 @@ class Case:
             images=images,
             batch_norm=conditions.batch_norm,
             precision=conditions.precision,
-            measures=tuple(conditions.measures),
+            measures=tuple(name for name in get_args(Measure) if name in conditions.measures),
             size=conditions.size,
         )
 

@@ -143,6 +143,10 @@ class Spectrum:
     rank: Natural | None = None
     condition: Number | None = None
 
+    def __post_init__(self) -> None:
+        if not self.largest:
+            raise ValueError("it has no singular values.")
+
 
 @typed
 class Jacobians:
@@ -185,8 +189,8 @@ class Paths:
     longer_share: Number
 
     def __post_init__(self) -> None:
-        if not len(self.number) == len(self.norm) == len(self.share):
-            raise ValueError("its columns have different lengths.")
+        if not self.share or not len(self.number) == len(self.norm) == len(self.share):
+            raise ValueError("its columns are empty, or have different lengths.")
 
 
 @typed
@@ -290,6 +294,14 @@ class Analysis(HashedJson):
     jacobians: Jacobians | None = None
     paths: Paths | None = None
     left_out: LeftOut | None = None
+
+    def __post_init__(self) -> None:
+        by_unit: list[Sequence[object]] = [self.stages]
+        by_unit += [self.channels] if self.channels else []
+        by_unit += [self.jacobians.units] if self.jacobians else []
+        by_unit += [self.left_out.without] if self.left_out else []
+        if {len(part) for part in by_unit} != {len(self.passes.factor)}:
+            raise ValueError("its parts have different numbers of units.")
 
     @property
     def file_name(self) -> str:

@@ -110,9 +110,9 @@ class Analyses(tuple[Analysis, ...]):
     @property
     def groups(self) -> tuple[Group, ...]:
         """The analyses of each net together, as they were given."""
-        found: dict[str, list[Analysis]] = {}
+        found: dict[tuple[object, ...], list[Analysis]] = {}
         for one in self:
-            found.setdefault(one.spec.digest, []).append(one)
+            found.setdefault((one.spec.digest, one.stages), []).append(one)
         shared = self._shared
         labels = ([some[0].net, *(fact for fact in _facts(some[0]) if fact not in shared)] for some in found.values())
         return tuple(Group(", ".join(label), tuple(some)) for label, some in zip(labels, found.values(), strict=True))

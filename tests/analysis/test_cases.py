@@ -244,3 +244,10 @@ def test_interrupted_analyses_keep_what_is_done(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         api.analyze("original_resnet20", seeds=2, results=tmp_path, announce=interrupt, **NET)
     assert len([*(tmp_path / "analysis").iterdir()]) == 1
+
+
+def test_measures_have_one_order(tmp_path: Path) -> None:
+    """So that an analysis is found again, however its measures are named."""
+    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+    specs = [case.spec(Conditions(measures=some)) for some in (("channels", "paths"), ("paths", "channels", "paths"))]
+    assert specs[0] == specs[1]

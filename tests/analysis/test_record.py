@@ -124,3 +124,31 @@ def test_nothing_is_written_through_a_link(analysis: Analysis, tmp_path: Path) -
     with pytest.raises(PaperbenchError, match="is a link"):
         write_analysis(tmp_path, analysis)
     assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+SPECTRUM = {"first": 0, "last": 0, "largest": [2.0], "residual": None, "rms": 1.0}
+PATHS = {"number": [], "norm": [], "share": [], "longer_norm": 0.0, "longer_share": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stages": []}, "different numbers of units"),
+        ({"stages": [0] * 50}, "different numbers of units"),
+        ({"channels": [[1.0]]}, "different numbers of units"),
+        ({"left_out": {"whole": 10.0, "without": [1.0]}}, "different numbers of units"),
+        ({"jacobians": {"steps": 1, "block": 1, "units": [SPECTRUM], "stages": [], "chains": []}}, "numbers of units"),
+        (
+            {"jacobians": {"steps": 1, "block": 1, "units": [], "stages": [], "chains": [{**SPECTRUM, "largest": []}]}},
+            "no singular values",
+        ),
+        ({"paths": PATHS}, "its columns are empty"),
+    ],
+)
+def test_contradictory_values_are_refused(
+    analysis: Analysis, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    """With the right hash, as nobody's program but a forger's writes them."""
+    changed(write_analysis(tmp_path, analysis), **values)
+    found, (complaint,) = read_analyses(tmp_path)
+    assert (found, message in complaint) == ([], True), complaint
