@@ -29,71 +29,49 @@ COLUMNS = (
 MAX_UNITS = 12
 """Maximum number of units that are all listed; of more, the first and the last of each stage."""
 
-
-OVERVIEW: tuple[tuple[str, str, str, Callable[[Analysis], float | None]], ...] = (
-    (
-        *("gradient", "gradient x_0 / x_L", "|dE/dx_0| / |dE/dx_L|, norms over the batch"),
-        lambda a: _ratio(a.passes.gradient_norm[0], a.output_gradient),
-    ),
-    (
-        *(
-            "gradient",
-            "by shortcuts",
-            "the share of dE/dx_0 that arrives by shortcuts alone, the first term of Eq. 5",
-        ),
-        lambda a: a.passes.direct_share[0],
-    ),
-    (
-        *("gradient", "Eq. 8, predicted", "the product of the shortcuts' factors from x_0 to x_L; - for convolutions"),
-        lambda a: a.passes.predicted[0],
-    ),
-    (
-        *("gradient", "Eq. 8, measured", "the first term over what identity shortcuts would pass on"),
-        lambda a: a.passes.measured[0],
-    ),
-    ("signal", "signal x_L / x_0", "|x_L| / |x_0|", lambda a: _ratio(a.output.norm, a.passes.signal_norm[0])),
-    (
-        *(
-            "signal",
-            "y < 0",
-            "the share of the values of y_l, Eq. 1, that are below zero, on average over the units",
-        ),
-        lambda a: a.passes.negative_share,
-    ),
-    (
-        *(
-            "signal",
-            "error of Eq. 4",
-            "largest distance of x_l from the sum of Eqs. 4 and 7, relative to its norm",
-        ),
-        lambda a: max(a.passes.sum_error),
-    ),
-    (
-        *("signal", "identity", "with F = 0 in all units, the share of the units that are exactly an identity"),
-        lambda a: a.passes.identity_error.count(0) / len(a.stages),
-    ),
+OVERVIEW: tuple[tuple[str, str, Callable[[Analysis], float | None]], ...] = (
+    ("gradient", "gradient x_0 / x_L", lambda a: _ratio(a.passes.gradient_norm[0], a.output_gradient)),
+    ("gradient", "by shortcuts", lambda a: a.passes.direct_share[0]),
+    ("gradient", "Eq. 8, predicted", lambda a: a.passes.predicted[0]),
+    ("gradient", "Eq. 8, measured", lambda a: a.passes.measured[0]),
+    ("signal", "signal x_L / x_0", lambda a: _ratio(a.output.norm, a.passes.signal_norm[0])),
+    ("signal", "y < 0", lambda a: a.passes.negative_share),
+    ("signal", "error of Eq. 4", lambda a: max(a.passes.sum_error)),
+    ("signal", "identity", lambda a: a.passes.identity_error.count(0) / len(a.stages)),
 )
-"""The columns of the table of nets: part, header, meaning, and value."""
+"""The columns of the table of nets: part, header, and value."""
 
 BY_UNIT = (
-    ("signal", "|x_l|", "", "signal_norm"),
-    ("signal", "|F|", "F(x_l) as it is added, with its factor or gate", "residual_norm"),
-    ("signal", "x_0 in x_l", "the share of x_l that is still x_0", "input_share"),
-    ("signal", "y < 0", "", "negative"),
-    ("signal", "error of Eq. 4", "", "sum_error"),
-    (
-        "signal",
-        "error if F = 0",
-        "distance of x_{l+1} from an identity's output, relative",
-        "identity_error",
-    ),
-    ("gradient", "|dE/dx_l|", "", "gradient_norm"),
-    ("gradient", "by shortcuts", "", "direct_share"),
-    ("gradient", "cosine", "of the angle between both terms of Eq. 5", "cosine"),
-    ("gradient", "Eq. 8, predicted", "", "predicted"),
-    ("gradient", "Eq. 8, measured", "", "measured"),
+    ("signal", "|x_l|", "signal_norm"),
+    ("signal", "|F|", "residual_norm"),
+    ("signal", "x_0 in x_l", "input_share"),
+    ("signal", "y < 0", "negative"),
+    ("signal", "error of Eq. 4", "sum_error"),
+    ("signal", "error if F = 0", "identity_error"),
+    ("gradient", "|dE/dx_l|", "gradient_norm"),
+    ("gradient", "by shortcuts", "direct_share"),
+    ("gradient", "cosine", "cosine"),
+    ("gradient", "Eq. 8, predicted", "predicted"),
+    ("gradient", "Eq. 8, measured", "measured"),
 )
-"""The columns of the table by unit: part, header, meaning, if that is not in `OVERVIEW`, and column of `Passes`."""
+"""The columns of the table by unit: part, header, and column of `Passes`."""
+
+MEANINGS = {
+    "gradient x_0 / x_L": "|dE/dx_0| / |dE/dx_L|, norms over the batch",
+    "by shortcuts": "the share of the gradient that arrives by shortcuts alone, the first term of Eq. 5",
+    "Eq. 8, predicted": "the product of the shortcuts' factors up to x_L; - for convolutions",
+    "Eq. 8, measured": "the first term over what identity shortcuts would pass on",
+    "signal x_L / x_0": "|x_L| / |x_0|",
+    "y < 0": "the share of the values of y_l, Eq. 1, below zero; of a net the mean over its units",
+    "error of Eq. 4": "distance of x_{l+1} from the sum of Eqs. 4 and 7, relative to its norm; of a net the largest",
+    "identity": "with F = 0 in all units, the share of the units whose output is exactly that of an identity",
+    "|F|": "F(x_l) as it is added, with its factor or gate",
+    "x_0 in x_l": "the share of x_l that is still x_0",
+    "error if F = 0": "with F = 0 in all units, relative distance of x_{l+1} from an identity's output",
+    "cosine": "of the angle between both terms of Eq. 5",
+    "rms growth": "root mean square factor by which random changes of the input grow",
+}
+"""What headers mean, in lines below the first table with them."""
 
 SINGULAR = (("largest", "largest singular value"), ("rms", "rms growth"), ("condition", "condition number"))
 """What is shown of a `Spectrum`: the field and its header."""
@@ -220,24 +198,22 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
     """Return the tables with what their headings mean."""
     table = as_markdown if is_markdown else as_text
     groups = analyses.groups
-
-    def meanings(found: Iterable[tuple[str, str]]) -> str:
-        lines = (f"{header}: {meaning}." for header, meaning in found if meaning)
-        return " ".join(lines) if is_markdown else "\n".join(paragraph(line, "    ") for line in lines)
-
-    parts = ["Signal and gradient in the residual units", analyses.conditions]
-    parts = parts if is_markdown else list(map(paragraph, parts))
-    parts += [table(_overview(groups)), meanings(one[1:3] for one in OVERVIEW)]
+    grids = {"": _overview(groups)}
     if len(groups) == 1:
-        title = f"By unit{_of_seeds(groups[0])}:"
-        parts += [title, table(_by_unit(groups[0])), meanings(one[1:3] for one in BY_UNIT)]
-    for title, grid in (
-        ("Jacobians of chains of units (rms growth: of a random change of the input):", _chains(groups)),
-        ("Share of dE/dx_0 by path length, the number of units passed through weight layers:", _paths(groups)),
-        ("Test error in % on these images, of the whole net and with F = 0 in one unit:", _left_out(groups)),
-    ):
-        parts += [title if is_markdown else paragraph(title), table(grid)] if grid.rows else []
-    text = "\n\n".join(parts)
+        grids[f"By unit{_of_seeds(groups[0])}:"] = _by_unit(groups[0])
+    grids["Jacobians of chains of units:"] = _chains(groups)
+    grids["Share of dE/dx_0 by path length, the number of units passed through weight layers:"] = _paths(groups)
+    grids["Test error in % on these images, of the whole net and with F = 0 in one unit:"] = _left_out(groups)
+    prose = ["Signal and gradient in the residual units", analyses.conditions]
+    parts = prose if is_markdown else list(map(paragraph, prose))
+    known: set[str] = set()
+    for title, grid in grids.items():
+        if grid.rows:
+            lines = [f"{header}: {MEANINGS[header]}." for header in grid.headers if header in MEANINGS.keys() - known]
+            meanings = " ".join(lines) if is_markdown else "\n".join(paragraph(line, "    ") for line in lines)
+            parts += [title if is_markdown else paragraph(title), table(grid), meanings]
+            known |= {*grid.headers}
+    text = "\n\n".join(filter(None, parts))
     return f"{escape_markdown(text) if is_markdown else text}\n"
 
 
@@ -249,12 +225,12 @@ def _overview(groups: Sequence[Group]) -> Grid:
     """A row for each net; of several seeds the median, and the lowest and the highest below it."""
     rows = []
     for group in groups:
-        found = [[of(one) for one in group.analyses] for *_, of in OVERVIEW]
+        found = [[of(one) for one in group.analyses] for _, _, of in OVERVIEW]
         rows.append((group.label + _of_seeds(group), *map(_number, found)))
         if len(group.analyses) > 1:
             rows.append(("  lowest", *(_number(values, min) for values in found)))
             rows.append(("  highest", *(_number(values, max) for values in found)))
-    parts, headers, *_ = zip(*OVERVIEW, strict=True)
+    parts, headers, _ = zip(*OVERVIEW, strict=True)
     return Grid(("net", *headers), tuple(rows), ("left", *["right"] * len(OVERVIEW)), ("key", *parts))
 
 
@@ -263,7 +239,7 @@ def _by_unit(group: Group) -> Grid:
     analyses, end = group.analyses, len(group.stages)
     last_of_stages = {unit - 1 for unit in (*group.borders, end)}
     shown = range(end) if end <= MAX_UNITS else sorted({0, *group.borders, *last_of_stages})
-    columns = [(part, header, [by_unit(one, name) for one in analyses]) for part, header, _, name in BY_UNIT]
+    columns = [(part, header, [by_unit(one, name) for one in analyses]) for part, header, name in BY_UNIT]
     if spectra := [one.jacobians.units for one in analyses if one.jacobians]:
         for name, header in SINGULAR:
             columns.append(("jacobian", header, [[singular(unit, name) for unit in some] for some in spectra]))

@@ -26,7 +26,9 @@ __all__ = ["draw", "to_bytes"]
 ROW = 1.75
 """Height of a row of panels in inches."""
 
-Points = Callable[[Analysis], tuple[Sequence[float], Sequence[float | None]]]
+Points = tuple[Sequence[float], Sequence[float | None]]
+Block = tuple[float, Callable[[SubFigure], None]]
+"""A part of a figure: its height in inches, and what draws it."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,9 @@ class _Panel:
 
     gid: str
     title: str
-    points: Points
+    points: Callable[[Analysis], Points]
     x: str = "unit l"
     scales: tuple[str, str] = ("linear", "log")
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A part of a figure.
-
-    Attributes:
-        height: In inches.
-    """
-
-    height: float
-    draw: Callable[[SubFigure], None]
 
 
 def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
@@ -81,12 +71,12 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
     notes += ["Bold: median; faint: each seed."] if any(len(group.analyses) > 1 for group in groups) else []
     notes += ["Dashed: error of the whole net."] if any(one.left_out for one in everything) else []
     notes = textwrap.wrap(one_line(" ".join(notes)), round(20 * PAGE), break_on_hyphens=False)
-    heights = [block.height for block in blocks]
+    heights = [height for height, _ in blocks]
     with style.context([STYLE], after_reset=True):
         figure = Figure((PAGE, sum(heights) + 0.13 * len(notes)), layout="constrained")
         parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for part, block in zip(parts, blocks, strict=True):
-            block.draw(part)
+        for part, (_, draw_on) in zip(parts, blocks, strict=True):
+            draw_on(part)
         figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
     return figure
 
@@ -116,32 +106,32 @@ def _panels(groups: Sequence[Group]) -> Iterator[_Panel]:
         yield _Panel("left out", "error in % without unit l", _of_left_out, scales=("linear", "linear"))
 
 
-def _of_units(one: Analysis, column: str) -> tuple[Sequence[float], Sequence[float | None]]:
+def _of_units(one: Analysis, column: str) -> Points:
     values = by_unit(one, column)
     return range(len(values)), values
 
 
-def _of_spectra(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
+def _of_spectra(one: Analysis, name: str) -> Points:
     spectra = one.jacobians.units if one.jacobians else ()
     return [spectrum.first for spectrum in spectra], [singular(spectrum, name) for spectrum in spectra]
 
 
-def _of_chains(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
+def _of_chains(one: Analysis, name: str) -> Points:
     spectra = one.jacobians.chains if one.jacobians else ()
     return [chain.last - chain.first + 1 for chain in spectra], [singular(chain, name) for chain in spectra]
 
 
-def _of_paths(one: Analysis, name: str) -> tuple[Sequence[float], Sequence[float | None]]:
+def _of_paths(one: Analysis, name: str) -> Points:
     values = getattr(one.paths, name) if one.paths else ()
     return range(len(values)), values
 
 
-def _of_left_out(one: Analysis) -> tuple[Sequence[float], Sequence[float | None]]:
+def _of_left_out(one: Analysis) -> Points:
     errors = one.left_out.without if one.left_out else ()
     return range(len(errors)), errors
 
 
-def _lines(groups: Sequence[Group]) -> _Block:
+def _lines(groups: Sequence[Group]) -> Block:
     """Return panels with a line for each net, and their legend."""
     panels = list(_panels(groups))
     names = [_wrapped(group.label) for group in groups]
@@ -157,7 +147,7 @@ def _lines(groups: Sequence[Group]) -> _Block:
         handles = [Line2D([], [], color=COLOURS[n], marker=MARKERS[n]) for n, _ in enumerate(groups)]
         part.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
 
-    return _Block(n_rows * ROW + 0.14 * n_lines + 0.1, draw_on)
+    return (n_rows * ROW + 0.14 * n_lines + 0.1, draw_on)
 
 
 def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
@@ -209,7 +199,7 @@ def channels_of(group: Group) -> np.ndarray:
     return median
 
 
-def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> _Block:
+def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> Block:
     """Return a heat map for each net, of the deviation of each channel of x_l."""
     n_rows = (len(maps) + 1) // 2
     found = np.concatenate([values[values > 0] for _, values in maps])
@@ -221,25 +211,16 @@ def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> _Block:
             axes.remove()
         for axes, (group, values) in zip(grid, maps, strict=False):
             image = _draw_map(axes, group, values, LogNorm(*limits), "cividis", f"channels, {group.label}")
-        label, panels = "standard deviation of a channel of x_l", list(grid[: len(maps)])
-        bar = part.colorbar(
-            image,
-            ax=panels,
-            label=label,
-            location="bottom",
-            shrink=0.5,
-            aspect=50,
-            extend="both",
-            fraction=0.12 / n_rows,
-        )
-        bar.locator = LogLocator(subs=(1.0, 2.0, 5.0))
+        panels, height = list(grid[: len(maps)]), 0.12 / n_rows
+        bar = part.colorbar(image, ax=panels, location="bottom", shrink=0.5, aspect=50, extend="both", fraction=height)
+        bar.set_label("standard deviation of a channel of x_l")
+        bar.locator, bar.minorformatter = LogLocator(subs=(1.0, 2.0, 5.0)), NullFormatter()
         bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
-        bar.minorformatter = NullFormatter()
 
-    return _Block(n_rows * (ROW + 0.25) + 0.4, draw_on)
+    return (n_rows * (ROW + 0.25) + 0.4, draw_on)
 
 
-def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -> _Block:
+def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -> Block:
     """Return the heat map of the difference of two nets.
 
     Raises:
@@ -255,7 +236,7 @@ def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -
         image = _draw_map(axes, group, values - subtracted, CenteredNorm(), "RdBu_r", title)
         part.colorbar(image, ax=axes, location="bottom", shrink=0.5, aspect=50, label="difference of the deviations")
 
-    return _Block(ROW + 0.65, draw_on)
+    return (ROW + 0.65, draw_on)
 
 
 def _draw_map(axes: Axes, group: Group, values: np.ndarray, norm: Normalize, colours: str, title: str) -> AxesImage:
