@@ -1,13 +1,19 @@
-"""Rebuild the pictures of pictures.md and the report beside it from results/: `python docs/pictures.py`."""
+"""Rebuild from results/ the pictures of the docs, the report, and the tables of analysis.md: `python docs/pictures.py`."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import statistics
+from collections.abc import Callable, Sequence
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.cli.main import main
+from paperbench.report.analyses import Analyses
+from paperbench.report.analysis_figures import draw, to_bytes
 
 DOCS = Path(__file__).parent
 SMOKE = ("table2", "--profile", "smoke", "--seeds", "3", "--results", "results/smoke")
@@ -15,9 +21,38 @@ SHALLOW = ("table2", "--profile", "shallow", "--results", "results/jpeg-copy")
 PICTURES = {"fig2": ("fig2",), "fig4": ("fig4",), "fig5": ("fig5",), "smoke": SMOKE, "shallow": SHALLOW}
 """What is drawn, by the names of the files."""
 
+ANALYSED = {
+    "shortcuts": (
+        "original_resnet110",
+        "resnet110_constant_scaling(shortcut_scale=0.5, residual_scale=0.5)",
+        "resnet110_exclusive_gating(gate_bias=-6)",
+        "resnet110_shortcut_only_gating(gate_bias=0)",
+        "resnet110_conv_shortcut",
+    ),
+    "placements": (
+        "original_resnet110",
+        "resnet110_bn_after_addition",
+        "resnet110_relu_before_addition",
+        "resnet110_relu_only_preact",
+        "preact_resnet110",
+    ),
+}
+"""The nets in the pictures of analysis.md, at initialisation, by the names of the files."""
+
+COLUMNS: dict[str, Callable[[Analysis], float | None]] = {
+    "signal x_L / x_0": lambda one: one.output.norm / one.passes.signal_norm[0],
+    "y_l < 0": lambda one: one.passes.negative_share,
+    "distance from Eq. 4 or 7": lambda one: max(one.passes.sum_error),
+    "gradient x_0 / x_L": lambda one: one.passes.gradient_norm[0] / one.output_gradient,
+    "share of the first term": lambda one: one.passes.direct_share[0],
+    "product of Eq. 8": lambda one: one.passes.predicted[0],
+    "measured": lambda one: one.passes.measured[0],
+}
+"""The columns of the tables of analysis.md."""
+
 
 def build(directory: Path) -> None:
-    """Write pictures/*.svg and report/index.html into a directory."""
+    """Write pictures/*.svg, report/index.html and analysis.md into a directory."""
     (directory / "pictures").mkdir(exist_ok=True)
     with chdir(DOCS.parent), TemporaryDirectory() as results:
         for source in ("smoke", "jpeg-copy"):
@@ -27,6 +62,26 @@ def build(directory: Path) -> None:
         for command in (*commands, ("report", *report, "--out", f"{directory}/report")):
             if main(list(command)):
                 raise SystemExit(1)
+        analyses, _ = read_analyses(Path("results"))
+    for name, nets in ANALYSED.items():
+        chosen = Analyses(one for net in nets for one in analyses if one.net == net and not one.spec.iteration)
+        (directory / "pictures" / f"analysis-{name}.svg").write_bytes(to_bytes(draw(chosen), "svg"))
+    page = (DOCS / "analysis.md").read_text()
+    for name, is_trained in (("initial", False), ("trained", True)):
+        rows = table([one for one in analyses if bool(one.spec.iteration) == is_trained])
+        page = re.sub(rf"(<!-- table: {name} -->\n).*?(?=<!-- end -->)", rf"\1\n{rows}\n", page, flags=re.DOTALL)
+    (directory / "analysis.md").write_text(page)
+
+
+def table(analyses: Sequence[Analysis]) -> str:
+    """Return a row of medians for each net, in Markdown."""
+    lines = [["net", "seeds", *COLUMNS], ["---", *["--:"] * (1 + len(COLUMNS))]]
+    for net in dict.fromkeys(sorted(one.net for one in analyses)):
+        of_net = [one for one in analyses if one.net == net]
+        cells = [[of(one) for one in of_net] for of in COLUMNS.values()]
+        texts = ["-" if None in values else f"{statistics.median(values):.3g}" for values in cells]
+        lines.append([f"`{net}`", str(len(of_net)), *texts])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

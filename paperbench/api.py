@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, get_args
 
-from paperbench.analysis.record import read_analyses
+from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
@@ -772,63 +772,42 @@ def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:
 def analyze(
     what: str | None = None,
     *,
-    run: str | PathLike[str] | None = None,
-    weights: str | PathLike[str] | None = None,
-    trained: bool = False,
-    settings: Mapping[str, Any] | None = None,
-    cells: str | Sequence[str] = "*",
-    profile: str = "paper",
-    seeds: int = 1,
-    dataset: str | None = None,
-    data: str | PathLike[str] | None = None,
     results: str | PathLike[str] = "results",
-    root: str | PathLike[str] | None = None,
-    device: str = "auto",
     announce: Callable[[str], None] = lambda _: None,
-    **conditions: Any,
+    **options: Any,
 ) -> Analyses:
     """Measure signal and gradient in every unit of nets: Sections 2 and 3 of the paper.
 
     Args:
-        what: A net, or a table, whose nets are analysed at initialisation. None with `run` or `weights`.
-        run: A run (its id or directory), whose net is analysed as far as it has been trained.
-        weights: A weights file of paperbench.
-        trained: Whether to analyse the table's runs in `results` in place of nets at initialisation.
-        settings: Arguments of a net.
-        cells, profile: Of a table, see `plan`.
-        seeds: Initialisations per net.
-        dataset: Key of the data set of a net or weights file; by default the net's own.
-        data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
-        results: Directory in which analyses are kept, and found again.
-        root: As for `load_table`.
-        announce: Called with a sentence before each new analysis.
-        conditions: `images`, `size`, `batch_norm`, `precision`, `initialisation` and `measures` of
-            `analysis.cases.Conditions`.
+        what: A net, or a table. Without it, and without a run or weights, `results` is read, without torch.
+        results: Directory in which analyses are kept.
+        announce: Called with a sentence before each new analysis, and about each file that cannot be read.
+        options: See `analysis.cases.analyses_of`.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.
     """
-    chosen = [name for name, value in (("a name", what), ("run", run), ("weights", weights)) if value is not None]
-    if len(chosen) != 1:
-        raise PaperbenchError(f"Name one net, table, run or weights file, not {listing(chosen) or 'none'}.")
-    wait_without_spinning()
-    from paperbench.analysis.cases import Conditions, analyse_all, prepare
     from paperbench.report.analyses import Analyses
-    from paperbench.training.device import choose_device
 
-    directory, on = Path(results), choose_device(device, announce)
-    cases = prepare(
-        what,
-        run=str(run) if run is not None else None,
-        weights=Path(weights) if weights is not None else None,
-        trained=trained,
-        settings=settings or {},
-        cells=cells,
-        profile=profile,
-        seeds=seeds,
-        dataset=dataset,
-        data=Path(data) if data is not None else None,
-        results=directory,
-        root=find_spec_root(Path(root) if root is not None else None),
-    )
-    return Analyses(analyse_all(cases, Conditions(**conditions), on, directory, announce))
+    if what is None and not {"run", "weights"} & options.keys():
+        if useless := options.keys() - {"data", "device", "root"}:
+            raise PaperbenchError(f"Only nets that are named can have {listing(sorted(useless))}. Name some.")
+        return Analyses(_kept_analyses(Path(results), announce))
+    wait_without_spinning()
+    from paperbench.analysis.cases import analyses_of
+
+    return Analyses(analyses_of(what, results=results, announce=announce, **options))
+
+
+def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
+    """Return the analyses in a results directory, nets with few units first.
+
+    Raises:
+        PaperbenchError: It has none that can be read.
+    """
+    found, complaints = read_analyses(results)
+    for complaint in complaints:
+        announce(f"paperbench: left out: {complaint}")
+    if not found:
+        raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
+    return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

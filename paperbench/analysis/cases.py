@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,16 @@ from torch import Tensor, nn
 
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
-from paperbench.analysis.record import Analysis, AnalysisSpec, Measure, Passes, Signal, find_analysis, write_analysis
+from paperbench.analysis.record import (
+    Analysis,
+    AnalysisSpec,
+    Conditions,
+    Measure,
+    Passes,
+    Signal,
+    find_analysis,
+    write_analysis,
+)
 from paperbench.analysis.walk import Measured, Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
 from paperbench.data.dataset import Dataset
@@ -37,8 +47,9 @@ from paperbench.seeds import derived_seed
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import canonical_json
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, find_spec_root, load_table
 from paperbench.specs.table_files import read_named, table_ids
+from paperbench.training.device import choose_device
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.precision import arithmetic_restored
 from paperbench.training.trainer import Trainer
@@ -51,23 +62,6 @@ MEASURES: dict[Measure, Callable[[Subject], Any]] = {
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """How nets are analysed; see `AnalysisSpec`.
-
-    Attributes:
-        images: Size of the batch; by default one batch-norm group of the recipe.
-        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
-    """
-
-    images: int | None = None
-    batch_norm: Literal["batch", "averages"] = "batch"
-    precision: Literal["fp32", "fp64"] = "fp64"
-    initialisation: Literal["he", "orthogonal"] = "he"
-    measures: tuple[Measure, ...] = ()
-    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,63 +115,81 @@ class Case:
             images=images,
             batch_norm=conditions.batch_norm,
             precision=conditions.precision,
-            measures=conditions.measures,
+            measures=tuple(conditions.measures),
             size=conditions.size,
         )
 
 
-def prepare(
-    what: str | None,
+def analyses_of(
+    what: str | None = None,
     *,
-    run: str | None,
-    weights: Path | None,
-    trained: bool,
-    settings: Mapping[str, Any],
-    cells: str | Sequence[str],
-    profile: str,
-    seeds: int,
-    dataset: str | None,
-    data: Path | None,
-    results: Path,
-    root: Path,
-) -> list[Case]:
-    """Return the nets that are to be analysed; see `paperbench.api.analyze`.
+    run: str | PathLike[str] | None = None,
+    weights: str | PathLike[str] | None = None,
+    trained: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    cells: str | Sequence[str] | None = None,
+    profile: str = "paper",
+    seeds: int = 1,
+    dataset: str | None = None,
+    data: str | PathLike[str] | None = None,
+    results: str | PathLike[str] = "results",
+    root: str | PathLike[str] | None = None,
+    device: str = "auto",
+    announce: Callable[[str], None] = lambda _: None,
+    **conditions: Any,
+) -> Iterator[Analysis]:
+    """Yield the analyses of nets, each as soon as it is there.
+
+    Args:
+        what: A net, or a table, whose nets are analysed at initialisation. None with `run` or `weights`.
+        run: A run (its id or directory), whose net is analysed as far as it has been trained.
+        weights: A weights file of paperbench.
+        trained: Whether to analyse the table's runs in `results` in place of nets at initialisation.
+        settings: Arguments of a net.
+        cells, profile: Of a table, see `api.plan`; by default all cells.
+        seeds: Initialisations per net.
+        dataset: Key of the data set of a net or weights file; by default the net's own.
+        data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
+        results: Directory in which analyses are kept, and found again.
+        root: Directory with experiments/; by default that of paperbench.
+        announce: Called with a sentence before each new analysis.
+        conditions: Fields of `Conditions`.
 
     Raises:
-        PaperbenchError: There is no such table, net, run or file, or its data are missing.
+        PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.
     """
-    where, store, ids = data_directory(data), Store(results), table_ids(root)
-    given = {
-        "--trained": trained,
-        "--set": settings,
-        "--cells": cells not in ("*", ["*"]),
-        "--profile": profile != "paper",
-        "--seeds": seeds != 1,
-        "--dataset": dataset,
-    }
+    chosen = [name for name, value in (("a name", what), ("run", run), ("weights", weights)) if value is not None]
+    if len(chosen) != 1:
+        raise PaperbenchError(f"Name one net, table, run or weights file, not {listing(chosen) or 'none'}.")
+    given = {"--trained": trained, "--set": settings, "--cells": cells, "--dataset": dataset}
+    given |= {"--profile": profile != "paper", "--seeds": seeds != 1}
+
+    def refuse_all_but(*taken: str, by: str) -> None:
+        if useless := [option for option, value in given.items() if value and option not in taken]:
+            raise PaperbenchError(f"{by} takes no {listing(useless)}. Leave it out.")
+
+    where, store = data_directory(Path(data) if data else None), Store(Path(results))
+    ids = table_ids(specs := find_spec_root(Path(root) if root else None))
+    on = choose_device(device, announce)
     if run is not None:
-        _refuse(given, "A run")
-        return [find_run(run, store, where)]
-    if weights is not None:
-        _refuse(given, "A file of weights", "--dataset")
-        return [of_weights(weights, where, root, dataset)]
-    assert what is not None  # noqa: S101
-    if what.partition(".")[0] in NETS:
-        _refuse(given, "A net", "--set", "--seeds", "--dataset")
-        return of_net(what, settings, seeds, where, root, dataset)
-    if what not in ids:
-        raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(what, [*ids, *NETS])}")
-    if trained:
-        _refuse(given, "A choice of runs", "--trained", "--cells", "--profile")
-        return of_runs(of_table(load_table(what, root), cells, profile, 1, where), profile, store)
-    _refuse(given, "A table", "--cells", "--profile", "--seeds")
-    return of_table(load_table(what, root), cells, profile, seeds, where)
-
-
-def _refuse(given: Mapping[str, Any], what: str, *taken: str) -> None:
-    """Refuse options that would change nothing."""
-    if useless := [option for option, value in given.items() if value and option not in taken]:
-        raise PaperbenchError(f"{what} takes no {listing(useless)}. Leave it out.")
+        refuse_all_but(by="A run")
+        cases = [find_run(str(run), store, where)]
+    elif weights is not None:
+        refuse_all_but("--dataset", by="A file of weights")
+        cases = [of_weights(Path(weights), where, specs, dataset)]
+    elif what is not None and what.partition(".")[0] in NETS:
+        refuse_all_but("--set", "--seeds", "--dataset", by="A net")
+        cases = of_net(what, settings or {}, seeds, where, specs, dataset)
+    elif what is not None and what in ids:
+        if trained:
+            refuse_all_but("--trained", "--cells", "--profile", by="A choice of runs")
+        else:
+            refuse_all_but("--cells", "--profile", "--seeds", by="A table")
+        cases = of_table(load_table(what, specs), cells or "*", profile, seeds, where)
+        cases = of_runs(cases, profile, store) if trained else cases
+    else:
+        raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(str(what), [*ids, *NETS])}")
+    return analyse_all(cases, Conditions(**conditions), on, store.root, announce)
 
 
 def analyse_all(

@@ -102,7 +102,6 @@ def largest(chain: Sequence[UnitAt], steps: int, count: int = LARGEST) -> dict[s
         count: How many values, and vectors in a block.
     """
     like = chain[0].x
-    count = min(count, like.numel())
     generator = torch.Generator().manual_seed(0)  # one start for all: it only must know nothing of the Jacobian
     random = torch.randn(like.numel(), count, generator=generator, dtype=torch.float64)
     block = torch.linalg.qr(random.to(like))[0].T

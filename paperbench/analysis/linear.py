@@ -19,9 +19,8 @@ from paperbench.catalogue import Net
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.models.shortcuts import DropoutAddition, Projection, ZeroPadShortcut
 
-warnings.filterwarnings(
-    "ignore", r"`torch\.jit\.script` is deprecated", module=r"torch\."
-)  # by torch, in its first jvp
+# By torch, in its first jvp.
+warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", module=r"torch\.")
 
 
 class UnitAt:
@@ -52,13 +51,7 @@ class UnitAt:
 
     def whole(self, x: Tensor) -> Tensor:
         """Compute the unit at another input, with the same noise."""
-        shortcut, residual, entering = self.unit.paths(x)
-        if isinstance(self.unit.addition, DropoutAddition):
-            y = self.factor * shortcut + residual
-        else:
-            y = self.unit.addition(shortcut, residual, entering)
-        output: Tensor = self.unit.after_addition(y)
-        return output
+        return self._joined(*self.unit.paths(x))
 
     def by_shortcut(self, x: Tensor) -> Tensor:
         """Compute the unit at another input of the shortcut alone, with everything else held fixed."""
@@ -73,10 +66,14 @@ class UnitAt:
         """Compute the unit at another input with F = 0."""
         entering = self.unit.preactivation(x) if self.unit.shares_preactivation else x
         shortcut = self.unit.shortcut(entering)
+        return self._joined(shortcut, torch.zeros_like(shortcut), entering)
+
+    def _joined(self, shortcut: Tensor, residual: Tensor, entering: Tensor) -> Tensor:
+        """Compute f of the sum, with the same noise."""
         if isinstance(self.unit.addition, DropoutAddition):
-            y = self.factor * shortcut
+            y = self.factor * shortcut + residual
         else:
-            y = self.unit.addition(shortcut, torch.zeros_like(shortcut), entering)
+            y = self.unit.addition(shortcut, residual, entering)
         output: Tensor = self.unit.after_addition(y)
         return output
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,15 +43,22 @@ class Passes:
 
     "By shortcuts alone" means with everything else held fixed: gates, noise, statistics of batch norm, and which values
     ReLU lets pass. Shares are parts of a squared norm: that of a is <a, x> / <x, x> if x is the sum of a and others.
+    They add up to 1. That of a term which points against the sum is below 0, and that of the others then above 1.
+
+    "An identity" changes dimensions where the unit does, by option A or by the convolution of option B without BN. What
+    is measured as a factor of its result b is <a, b> / <b, b>: the number if a is a multiple of b, and about 0, of
+    either sign, if both have nothing in common, as after convolutions in all shortcuts.
 
     Attributes:
         signal_norm, signal_mean, signal_std: x_l.
         residual_norm, residual_mean, residual_std: F(x_l) as it is added, with its factor or gate.
-        input_share: The share of x_l that is still x_0, carried by shortcuts alone.
+        input_share: The share of x_l that is x_0, carried by shortcuts alone, and changed as they change it.
         sum_error: Distance of x_{l+1} from the sum of Eqs. (4) and (7), relative to the norm of x_{l+1}: x_0 and all F
-            up to F(x_l), each multiplied by the factors of the shortcuts after it.
-        negative: The share of the values of y_l, Eq. (1), that are below zero.
-        cut: The share of values that the ReLU after the addition sets to zero; None without such a ReLU.
+            up to F(x_l), each multiplied by the factors of the shortcuts after it. Where the pre-activation comes
+            before the split, the sum up to there takes the place of x_0. ReLU and BN after additions are what is left.
+        negative: The part of the values of y_l, Eq. (1), that are below zero.
+        cut: The part of the values that the ReLU after the addition sets to zero; None without such a ReLU. Equal to
+            `negative` unless BN comes between.
         identity_error: With F = 0 in all units, distance of x_{l+1} from an identity's output, relative to its norm.
             Begins anew after units that share their pre-activation or project: there the paper's derivations "do not
             hold strictly" (footnote 1).
@@ -63,7 +70,8 @@ class Passes:
         direct_share: The share of dE/dx_l that is the first term.
         cosine: Of the angle between both terms; None if one of them is zero.
         predicted: The product of the factors from this unit on, as in Eq. (8); None for 1x1 convolutions.
-        measured: The factor by which the first term is that of an identity shortcut.
+        measured: The factor by which the first term is what identities would let through. ReLU after additions, BN on
+            shortcuts and shared pre-activations change it, too; `predicted` leaves them out.
     """
 
     signal_norm: Numbers
@@ -231,6 +239,23 @@ class AnalysisSpec:
         """sha256 of the canonical JSON, in hex. A size of None is left out, as in analyses that could not have one."""
         values = {name: value for name, value in vars(self).items() if name != "size" or value is not None}
         return hashlib.sha256(canonical_json(values).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How nets are analysed; see `AnalysisSpec`.
+
+    Attributes:
+        images: Size of the batch; by default one batch-norm group of the recipe.
+        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
+    """
+
+    images: int | None = None
+    batch_norm: Literal["batch", "averages"] = "batch"
+    precision: Literal["fp32", "fp64"] = "fp64"
+    initialisation: Literal["he", "orthogonal"] = "he"
+    measures: tuple[Measure, ...] = ()
+    size: int | None = None
 
 
 @typed

@@ -21,15 +21,21 @@ DESCRIPTION = (
     "command prints them again."
 )
 FORMATS = ("text", "json", "csv", *PICTURES)
+OPTIONS = (
+    *("trained", "cells", "profile", "seeds", "dataset", "data", "device"),
+    *("images", "size", "batch_norm", "initialisation", "precision", "measures"),
+)
+"""The options that `api.analyze` takes as they are, if they are given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = f"{parser.prog} WHAT [options]"
+    parser.usage = f"{parser.prog} [WHAT] [options]"
     parser.add_argument(
         "what",
         nargs="?",
         metavar="WHAT",
-        help="a net, such as preact_resnet164, or a table, such as table2: its nets at initialisation",
+        help="a net, such as preact_resnet164, or a table, such as table2: its nets at initialisation; without it, "
+        "--run and --weights: all analyses in --results",
     )
     parser.add_argument(
         "--run", metavar="RUN", help="the net of this run (its id or directory) as far as it is trained"
@@ -38,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trained", action="store_true", help="the nets of the table's runs in --results, as far as they are trained"
     )
-    parser.add_argument(
-        "--seeds", type=number_of_runs, default=1, metavar="N", help="initialisations per net (default: 1)"
-    )
+    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="initialisations per net (default: 1)")
     add_settings(parser)
     add_shared(parser, "--cells", "--profile")
     parser.add_argument(
@@ -56,25 +60,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-norm",
         choices=("batch", "averages"),
-        default="batch",
         help="batch (default): statistics of the batch, as in training; averages: as in tests, on test images",
     )
     parser.add_argument(
         "--init",
         choices=("he", "orthogonal"),
-        default="he",
         dest="initialisation",
         help="initial weights: he (default), as in the paper, or orthogonal",
     )
-    parser.add_argument(
-        "--precision", choices=("fp64", "fp32"), default="fp64", help="of the arithmetic: fp64 (default) or fp32"
-    )
+    parser.add_argument("--precision", choices=("fp64", "fp32"), help="of the arithmetic: fp64 (default) or fp32")
     parser.add_argument(
         "--measure",
         nargs="+",
-        choices=("channels", "jacobians", "paths", "left-out"),
-        default=[],
-        help="measure these too",
+        type=lambda name: name.replace("-", "_"),
+        choices=("channels", "jacobians", "paths", "left_out"),
+        dest="measures",
+        metavar="MEASURE",
+        help="measure these too: channels, jacobians, paths, left-out",
     )
     parser.add_argument(
         "--minus",
@@ -91,45 +93,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     form = format_of(args, FORMATS)
-    if args.minus and (form not in PICTURES or "channels" not in args.measure):
+    if args.minus and (form not in PICTURES or "channels" not in (args.measures or ())):
         raise PaperbenchError("--minus is for the picture of all channels. Add `--measure channels --format svg`.")
     if args.out:
         check_directory(args.out)
     figures = import_figures("analysis_figures") if form in PICTURES else None
-    analyses = _analyze(args)
+    named = {name: vars(args)[name] for name in ("what", "run", "weights") if vars(args)[name] is not None}
+    if args.minus and not named:
+        raise PaperbenchError("--minus needs a net to subtract from. Name one.")
+    analyses = _analyse(args, named)
     if figures:
-        minus = _analyze(args, minus=True) if args.minus else None
+        minus = _analyse(args, dict.fromkeys(named, args.minus)) if args.minus else None
         content = figures.to_bytes(figures.draw(analyses, minus), form)
     else:
         content = analyses.render(form).encode()
-    what = args.what or (args.weights.stem if args.weights else Path(args.run).name)
+    what = args.what or Path(args.run or (args.weights.stem if args.weights else args.results.resolve())).name
     write(args, form, content, f"{what}-analysis")
     return 0
 
 
-def _analyze(args: argparse.Namespace, minus: bool = False) -> Analyses:
+def _analyse(args: argparse.Namespace, named: dict[str, Any]) -> Analyses:
     from paperbench import api
 
-    names: dict[str, Any] = {"what": args.what, "run": args.run, "weights": args.weights}
-    if minus:
-        names = {name: args.minus if value is not None else None for name, value in names.items()}
-    return api.analyze(
-        **names,
-        trained=args.trained,
-        settings=parse_settings(args.settings),
-        cells=args.cells or "*",
-        profile=args.profile,
-        seeds=args.seeds,
-        dataset=args.dataset,
-        data=args.data,
-        results=args.results,
-        root=args.tables,
-        device=args.device,
-        announce=lambda text: print(text, file=sys.stderr),
-        images=args.images,
-        size=args.size,
-        batch_norm=args.batch_norm,
-        initialisation=args.initialisation,
-        precision=args.precision,
-        measures=tuple(name.replace("-", "_") for name in args.measure),
-    )
+    options = {name: vars(args)[name] for name in OPTIONS} | {"settings": parse_settings(args.settings)}
+    given = {name: value for name, value in options.items() if value and (name, value) != ("profile", "paper")}
+    paths = {"results": args.results, "root": args.tables}
+    return api.analyze(**named, **given, **paths, announce=lambda text: print(text, file=sys.stderr))

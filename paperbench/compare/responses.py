@@ -1,7 +1,7 @@
 """What analyses of our runs' nets say about y_l of Eq. (1): the share of its values that are below zero.
 
 All are as `paperbench analyze TABLE` makes them by default, so that they can be compared: in float64, on one batch-norm
-group of training images, with the statistics of that group.
+group of training images of their own size, with the statistics of that group.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Responses:
             (*_key(spec, one.seed), spec.run, spec.iteration, spec.images): 100 * one.passes.negative_share
             for one in analyses
             if (spec := one.spec).weights is None
-            and (spec.precision, spec.batch_norm, spec.initialisation) == ("fp64", "batch", "he")
+            and (spec.precision, spec.batch_norm, spec.initialisation, spec.size) == ("fp64", "batch", "he", None)
         }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from paperbench.analysis.record import Analysis, Passes, Paths, Spectrum
+from paperbench.analysis.record import Analysis, Passes, Spectrum
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.report.csv_format import as_csv
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph
@@ -30,86 +30,70 @@ MAX_UNITS = 12
 """Maximum number of units that are all listed; of more, the first and the last of each stage."""
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A column of a table.
-
-    Attributes:
-        part: Whether it is about the "signal" or the "gradient".
-        meaning: What it is, in a line below the table.
-    """
-
-    part: str
-    header: str
-    meaning: str
-    of: Callable[[Analysis], float | None]
-    in_percent: bool = False
-
-
-OVERVIEW = (
-    Quantity(
-        *("gradient", "gradient x_0 / x_L", "norm of dE/dx_0 relative to that of dE/dx_L"),
+OVERVIEW: tuple[tuple[str, str, str, Callable[[Analysis], float | None]], ...] = (
+    (
+        *("gradient", "gradient x_0 / x_L", "|dE/dx_0| / |dE/dx_L|, norms over the batch"),
         lambda a: _ratio(a.passes.gradient_norm[0], a.output_gradient),
     ),
-    Quantity(
-        *("gradient", "by shortcuts", "the share of dE/dx_0 that arrives by shortcuts alone, the first term of Eq. 5"),
+    (
+        *(
+            "gradient",
+            "by shortcuts",
+            "the share of dE/dx_0 that arrives by shortcuts alone, the first term of Eq. 5",
+        ),
         lambda a: a.passes.direct_share[0],
     ),
-    Quantity(
-        *("gradient", "product, predicted", "of the shortcuts' factors from x_0 to x_L, Eq. 8; - for convolutions"),
+    (
+        *("gradient", "Eq. 8, predicted", "the product of the shortcuts' factors from x_0 to x_L; - for convolutions"),
         lambda a: a.passes.predicted[0],
     ),
-    Quantity(
-        *("gradient", "product, measured", "the factor by which that term is what identity shortcuts let through"),
+    (
+        *("gradient", "Eq. 8, measured", "the first term over what identity shortcuts would pass on"),
         lambda a: a.passes.measured[0],
     ),
-    Quantity(
-        *("signal", "signal x_L / x_0", "norm of x_L relative to that of x_0"),
-        lambda a: _ratio(a.output.norm, a.passes.signal_norm[0]),
+    ("signal", "signal x_L / x_0", "|x_L| / |x_0|", lambda a: _ratio(a.output.norm, a.passes.signal_norm[0])),
+    (
+        *(
+            "signal",
+            "y < 0",
+            "the share of the values of y_l, Eq. 1, that are below zero, on average over the units",
+        ),
+        lambda a: a.passes.negative_share,
     ),
-    Quantity(
-        *("signal", "y < 0", "the share of the values of y_l, Eq. 1, below zero, on average over the units"),
-        lambda a: _mean(a.passes.negative),
-        in_percent=True,
-    ),
-    Quantity(
-        *("signal", "cut", "the share that ReLU after the addition sets to zero, on average; - without this ReLU"),
-        lambda a: _mean(a.passes.cut),
-        in_percent=True,
-    ),
-    Quantity(
-        *("signal", "error of Eq. 4", "largest relative distance of a signal from the sum of Eqs. 4 and 7"),
+    (
+        *(
+            "signal",
+            "error of Eq. 4",
+            "largest distance of x_l from the sum of Eqs. 4 and 7, relative to its norm",
+        ),
         lambda a: max(a.passes.sum_error),
     ),
-    Quantity(
-        *("signal", "identity", "if all F = 0, the share of units whose output is exactly that of an identity"),
-        lambda a: _mean([error == 0 for error in a.passes.identity_error]),
-        in_percent=True,
+    (
+        *("signal", "identity", "with F = 0 in all units, the share of the units that are exactly an identity"),
+        lambda a: a.passes.identity_error.count(0) / len(a.stages),
     ),
 )
+"""The columns of the table of nets: part, header, meaning, and value."""
 
-BY_UNIT: tuple[tuple[str, str, str, str], ...] = (
-    ("signal", "x_l", "signal_norm", "norm over the batch"),
-    ("signal", "F", "residual_norm", "norm of F(x_l) as it is added, with its factor or gate"),
-    ("signal", "x_0 in x_l", "input_share", "the share of x_l that is still x_0"),
-    ("signal", "y < 0", "negative", ""),
-    ("signal", "cut", "cut", ""),
-    ("signal", "error of Eq. 4", "sum_error", ""),
+BY_UNIT = (
+    ("signal", "|x_l|", "", "signal_norm"),
+    ("signal", "|F|", "F(x_l) as it is added, with its factor or gate", "residual_norm"),
+    ("signal", "x_0 in x_l", "the share of x_l that is still x_0", "input_share"),
+    ("signal", "y < 0", "", "negative"),
+    ("signal", "error of Eq. 4", "", "sum_error"),
     (
         "signal",
-        "not identity",
+        "error if F = 0",
+        "distance of x_{l+1} from an identity's output, relative",
         "identity_error",
-        "if all F = 0, relative distance of x_{l+1} from an identity's output",
     ),
-    ("gradient", "dE/dx_l", "gradient_norm", "norm over the batch"),
-    ("gradient", "by shortcuts", "direct_share", ""),
-    ("gradient", "cosine", "cosine", "of the angle between both terms of Eq. 5"),
-    ("gradient", "predicted", "predicted", "product of the factors from x_l to x_L"),
-    ("gradient", "measured", "measured", ""),
+    ("gradient", "|dE/dx_l|", "", "gradient_norm"),
+    ("gradient", "by shortcuts", "", "direct_share"),
+    ("gradient", "cosine", "of the angle between both terms of Eq. 5", "cosine"),
+    ("gradient", "Eq. 8, predicted", "", "predicted"),
+    ("gradient", "Eq. 8, measured", "", "measured"),
 )
-"""The columns of the table by unit: part, header, column of `Passes`, and meaning, if that is not in `OVERVIEW`."""
-
-IN_PERCENT = ("negative", "cut")
+"""The columns of the table by unit: part, header, meaning, if that is not in `OVERVIEW`, and column of `Passes`."""
 
 SINGULAR = (("largest", "largest singular value"), ("rms", "rms growth"), ("condition", "condition number"))
 """What is shown of a `Spectrum`: the field and its header."""
@@ -130,8 +114,14 @@ class Group:
     analyses: tuple[Analysis, ...]
 
     @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(one.seed for one in self.analyses)
+    def stages(self) -> tuple[int, ...]:
+        """The stage of each unit."""
+        return self.analyses[0].stages
+
+    @property
+    def borders(self) -> list[int]:
+        """The first unit of each stage but the first."""
+        return [unit for unit, (before, after) in enumerate(pairwise(self.stages), start=1) if before != after]
 
 
 class Analyses(tuple[Analysis, ...]):
@@ -164,9 +154,9 @@ class Analyses(tuple[Analysis, ...]):
         Raises:
             PaperbenchError: pandas is not installed.
         """
-        from paperbench.report.frames import of_units
+        from paperbench.report.frames import frame
 
-        return of_units(COLUMNS, unit_rows(self))
+        return frame(COLUMNS, unit_rows(self))
 
     def render(self, form: str = "text") -> str:
         """Format the analyses: "text" and "markdown" as tables, "csv" by unit, "json" as they are stored.
@@ -202,9 +192,11 @@ def unit_rows(analyses: Iterable[Analysis]) -> Iterator[dict[str, Any]]:
             yield dict(zip(COLUMNS, (*facts, stage, unit, *row.values()), strict=True))
 
 
-def medians(group: Group, column: str) -> list[float | None]:
-    """Return the median over seeds of a column of `Passes` for each unit; None where no seed has a number."""
-    return _medians([getattr(one.passes, column) for one in group.analyses])
+def by_unit(analysis: Analysis, column: str) -> list[float | None]:
+    """Return a column of `Passes`, with the value of x_L where there is one."""
+    values, gradient = getattr(analysis.passes, column), analysis.output_gradient
+    last = {"signal_norm": analysis.output.norm, "gradient_norm": gradient, "direct_norm": gradient}.get(column)
+    return [*values] if last is None else [*values, last]
 
 
 def _facts(analysis: Analysis) -> tuple[str, ...]:
@@ -235,65 +227,54 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
 
     parts = ["Signal and gradient in the residual units", analyses.conditions]
     parts = parts if is_markdown else list(map(paragraph, parts))
-    parts += [table(_overview(groups)), meanings((one.header, one.meaning) for one in OVERVIEW)]
+    parts += [table(_overview(groups)), meanings(one[1:3] for one in OVERVIEW)]
     if len(groups) == 1:
-        seeds = f", median of {len(groups[0].seeds)} seeds" if len(groups[0].seeds) > 1 else ""
-        parts += [f"By unit{seeds}:", table(_by_unit(groups[0])), meanings((one[1], one[3]) for one in BY_UNIT)]
+        title = f"By unit{_of_seeds(groups[0])}:"
+        parts += [title, table(_by_unit(groups[0])), meanings(one[1:3] for one in BY_UNIT)]
     for title, grid in (
-        ("Jacobians of chains of units:", _chains(groups)),
+        ("Jacobians of chains of units (rms growth: of a random change of the input):", _chains(groups)),
         ("Share of dE/dx_0 by path length, the number of units passed through weight layers:", _paths(groups)),
-        ("Test error in % on these images, with F = 0 in one unit:", _left_out(groups)),
+        ("Test error in % on these images, of the whole net and with F = 0 in one unit:", _left_out(groups)),
     ):
         parts += [title if is_markdown else paragraph(title), table(grid)] if grid.rows else []
     text = "\n\n".join(parts)
     return f"{escape_markdown(text) if is_markdown else text}\n"
 
 
+def _of_seeds(group: Group) -> str:
+    return f", median of {len(group.analyses)} seeds" if len(group.analyses) > 1 else ""
+
+
 def _overview(groups: Sequence[Group]) -> Grid:
     """A row for each net; of several seeds the median, and the lowest and the highest below it."""
-    choices: list[tuple[str, Callable[[list[float]], float]]]
     rows = []
     for group in groups:
-        choices = [(group.label, statistics.median)]
-        if len(group.seeds) > 1:
-            choices = [(f"{group.label}, median of {len(group.seeds)} seeds", statistics.median)]
-            choices += [("  lowest", min), ("  highest", max)]
-        for label, choose in choices:
-            values = ([quantity.of(one) for one in group.analyses] for quantity in OVERVIEW)
-            texts = (_number(found, one.in_percent, choose) for one, found in zip(OVERVIEW, values, strict=True))
-            rows.append((label, *texts))
-    headers = ("net", *(one.header for one in OVERVIEW))
-    return Grid(headers, tuple(rows), ("left", *["right"] * len(OVERVIEW)), ("key", *(one.part for one in OVERVIEW)))
+        found = [[of(one) for one in group.analyses] for *_, of in OVERVIEW]
+        rows.append((group.label + _of_seeds(group), *map(_number, found)))
+        if len(group.analyses) > 1:
+            rows.append(("  lowest", *(_number(values, min) for values in found)))
+            rows.append(("  highest", *(_number(values, max) for values in found)))
+    parts, headers, *_ = zip(*OVERVIEW, strict=True)
+    return Grid(("net", *headers), tuple(rows), ("left", *["right"] * len(OVERVIEW)), ("key", *parts))
 
 
 def _by_unit(group: Group) -> Grid:
     """A row for each unit, or for the first and the last of each stage, and for x_L."""
-    first = group.analyses[0]
-    stages = first.stages
-    borders = {unit for unit in range(len(stages)) if stages[unit - 1 : unit] != stages[unit : unit + 1]}
-    shown = list(range(len(stages)))
-    if len(stages) > MAX_UNITS:
-        shown = sorted({0, len(stages) - 1} | borders | {unit - 1 for unit in borders if unit})
-    rows = [[str(unit), str(stages[unit])] for unit in shown] + [[str(len(stages)), ""]]
-    last = {
-        "signal_norm": statistics.median(one.output.norm for one in group.analyses),
-        "gradient_norm": statistics.median(one.output_gradient for one in group.analyses),
-    }
-    columns = [(part, header, medians(group, column), column) for part, header, column, _ in BY_UNIT]
-    spectra = [one.jacobians.units for one in group.analyses if one.jacobians]
-    for name, header in SINGULAR if spectra else ():
-        columns.append(
-            ("jacobian", header, _medians([[singular(unit, name) for unit in some] for some in spectra]), "")
-        )
-    errors = [one.left_out.without for one in group.analyses if one.left_out]
+    analyses, end = group.analyses, len(group.stages)
+    last_of_stages = {unit - 1 for unit in (*group.borders, end)}
+    shown = range(end) if end <= MAX_UNITS else sorted({0, *group.borders, *last_of_stages})
+    columns = [(part, header, [by_unit(one, name) for one in analyses]) for part, header, _, name in BY_UNIT]
+    if spectra := [one.jacobians.units for one in analyses if one.jacobians]:
+        for name, header in SINGULAR:
+            columns.append(("jacobian", header, [[singular(unit, name) for unit in some] for some in spectra]))
+    errors: list[list[float | None]] = [[*one.left_out.without] for one in analyses if one.left_out]
     if errors:
-        columns.append(("left out", "error in % without it", _medians(errors), ""))
-    for _, _, values, column in columns:
-        for row, value in zip(rows, [*(values[unit] for unit in shown), last.get(column, math.nan)], strict=True):
-            row.append("" if value is not None and math.isnan(value) else _number([value], column in IN_PERCENT))
-    headers = ("l", "stage", *(header for _, header, _, _ in columns))
-    parts = ("key", "key", *(part for part, _, _, _ in columns))
-    return Grid(headers, tuple(map(tuple, rows)), ("right",) * len(headers), parts)
+        columns.append(("left out", "error in % without it", errors))
+    texts = [[[*map(_number, zip(*found, strict=True)), ""][unit] for unit in (*shown, end)] for *_, found in columns]
+    keys = [str(unit) for unit in (*shown, end)], [*(str(group.stages[unit]) for unit in shown), ""]
+    parts, headers, _ = zip(*columns, strict=True)
+    rows = tuple(zip(*keys, *texts, strict=True))
+    return Grid(("l", "stage", *headers), rows, ("right",) * (2 + len(columns)), ("key", "key", *parts))
 
 
 def _chains(groups: Sequence[Group]) -> Grid:
@@ -311,28 +292,23 @@ def _paths(groups: Sequence[Group]) -> Grid:
     """A row for each net: the share of dE/dx_0 by length of path."""
     rows = []
     for group in groups:
-        found = [one.paths for one in group.analyses if one.paths]
-        if found:
-            shares = [(*(one.share + (0.0,) * MAX_LENGTH)[: MAX_LENGTH + 1], _beyond(one)) for one in found]
-            rows.append((group.label, *(_number(values) for values in zip(*shares, strict=True))))
+        if found := [one.paths for one in group.analyses if one.paths]:
+            shares = [(*one.share, *[0.0] * MAX_LENGTH) for one in found]
+            of_lengths = [*zip(*shares, strict=True)][: MAX_LENGTH + 1]
+            longer = [sum(one.share[MAX_LENGTH + 1 :]) + one.longer_share for one in found]
+            rows.append((group.label, *map(_number, [*of_lengths, longer])))
     headers = ("net", *map(str, range(MAX_LENGTH + 1)), "longer")
     return Grid(headers, tuple(rows), ("left", *["right"] * (len(headers) - 1)))
-
-
-def _beyond(paths: Paths) -> float:
-    return sum(paths.share[MAX_LENGTH + 1 :]) + paths.longer_share
 
 
 def _left_out(groups: Sequence[Group]) -> Grid:
     """A row for each net: its error in percent, and those without one unit."""
     rows = []
     for group in groups:
-        found = [one.left_out for one in group.analyses if one.left_out]
-        if found:
-            errors = [value or 0.0 for value in _medians([one.without for one in found])]
-            worst = max(range(len(errors)), key=errors.__getitem__)
-            texts = _number([one.whole for one in found]), _number(errors), _number([errors[worst]]), str(worst)
-            rows.append((group.label, *texts))
+        if found := [one.left_out for one in group.analyses if one.left_out]:
+            errors = [statistics.median(values) for values in zip(*(one.without for one in found), strict=True)]
+            whole, worst = _number([one.whole for one in found]), max(errors)
+            rows.append((group.label, whole, _number(errors), _number([worst]), str(errors.index(worst))))
     return Grid(("net", "whole", "median without a unit", "worst", "unit"), tuple(rows), ("left", *["right"] * 4))
 
 
@@ -342,27 +318,11 @@ def singular(spectrum: Spectrum, name: str) -> float | None:
     return value
 
 
-def _medians(columns: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the median of the numbers at each place of some columns; None where there are none."""
-    numbers = ([value for value in values if value is not None] for values in zip(*columns, strict=True))
-    return [statistics.median(values) if values else None for values in numbers]
-
-
-def _number(
-    values: Sequence[float | None], in_percent: bool = False, choose: Callable[[list[float]], float] = statistics.median
-) -> str:
-    """Format one of the values of several seeds."""
+def _number(values: Sequence[float | None], choose: Callable[[list[float]], float] = statistics.median) -> str:
+    """Format one of the values of several seeds, by default their median."""
     found = [value for value in values if value is not None]
-    if not found:
-        return "-"
-    value = choose(found)
-    return f"{100 * value:.1f} %" if in_percent else f"{value:.3g}"
+    return f"{choose(found):.3g}" if found else "-"
 
 
 def _ratio(value: float, other: float) -> float | None:
     return value / other if other else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if found else None

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 from matplotlib import style
@@ -19,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from paperbench.analysis.record import Analysis
 from paperbench.errors import PaperbenchError, one_line
-from paperbench.report.analyses import SINGULAR, Analyses, Group, singular
+from paperbench.report.analyses import SINGULAR, Analyses, Group, by_unit, singular
 from paperbench.report.figures import COLOURS, DASHES, MARKERS, N_MARKERS, PAGE, STYLE, to_bytes
 
 __all__ = ["draw", "to_bytes"]
@@ -79,7 +78,7 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
     if minus is not None:
         blocks.append(_difference(*maps))
     notes = [everything.conditions, "Vertical lines: a new stage begins."]
-    notes += ["Bold: median; faint: each seed."] if any(len(group.seeds) > 1 for group in groups) else []
+    notes += ["Bold: median; faint: each seed."] if any(len(group.analyses) > 1 for group in groups) else []
     notes += ["Dashed: error of the whole net."] if any(one.left_out for one in everything) else []
     notes = textwrap.wrap(one_line(" ".join(notes)), round(20 * PAGE), break_on_hyphens=False)
     heights = [block.height for block in blocks]
@@ -118,9 +117,7 @@ def _panels(groups: Sequence[Group]) -> Iterator[_Panel]:
 
 
 def _of_units(one: Analysis, column: str) -> tuple[Sequence[float], Sequence[float | None]]:
-    """Return a column of `Passes` by unit, with the value of x_L where there is one."""
-    last = {"signal_norm": one.output.norm, **dict.fromkeys(("gradient_norm", "direct_norm"), one.output_gradient)}
-    values = [*getattr(one.passes, column), *([last[column]] if column in last else [])]
+    values = by_unit(one, column)
     return range(len(values)), values
 
 
@@ -184,7 +181,7 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
     axes.set(title=panel.title, xlabel=panel.x, xscale=x_scale, yscale=y_scale)
     if panel.x == "unit l":
         _mark_stages(axes, groups)
-        axes.set_xlim(0, max(len(group.analyses[0].stages) for group in groups))
+        axes.set_xlim(0, max(len(group.stages) for group in groups))
     for axis, scale in ((axes.xaxis, x_scale), (axes.yaxis, y_scale)):
         if scale == "log":
             low, high = sorted(axis.get_view_interval())
@@ -197,18 +194,12 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
 
 def _mark_stages(axes: Axes, groups: Sequence[Group]) -> None:
     """Mark where stages begin, in a net's colour if nets differ."""
-    borders = [tuple(_borders(group)) for group in groups]
+    borders = [tuple(group.borders) for group in groups]
     is_shared = len(set(borders)) == 1
     for number, units in enumerate(borders[:1] if is_shared else borders):
         for unit in units:
             colour = "0.75" if is_shared else COLOURS[number]
             axes.axvline(unit, color=colour, linewidth=0.5, alpha=0.6, zorder=0, gid="stage")
-
-
-def _borders(group: Group) -> Iterator[int]:
-    """Yield the first unit of each stage but the first."""
-    stages = group.analyses[0].stages
-    return (unit for unit, (before, after) in enumerate(pairwise(stages), start=1) if before != after)
 
 
 def channels_of(group: Group) -> np.ndarray:
@@ -271,7 +262,7 @@ def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -
 def _draw_map(axes: Axes, group: Group, values: np.ndarray, norm: Normalize, colours: str, title: str) -> AxesImage:
     image = axes.imshow(values, norm=norm, cmap=colours, aspect="auto", origin="lower", interpolation="nearest")
     axes.set(title=_wrapped(title), xlabel="unit l", ylabel="channel", facecolor="0.9")
-    for unit in _borders(group):
+    for unit in group.borders:
         axes.axvline(unit - 0.5, color="white", linewidth=0.6)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, integer=True))

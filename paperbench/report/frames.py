@@ -36,17 +36,7 @@ _TEXTS = {
 }
 _FLAGS = {"differs", "canonical", "unverified", "is_mixed", "counted", "published_fails"}
 _WHOLE_NUMBERS = {
-    "published_n",
-    "n",
-    "failed",
-    "group",
-    "seed",
-    "iteration",
-    "sessions",
-    "images",
-    "size",
-    "stage",
-    "unit",
+    *("published_n", "n", "failed", "group", "seed", "iteration", "sessions", "images", "size", "stage", "unit")
 }
 
 
@@ -57,7 +47,7 @@ def of_nets(document: ComparisonDocument) -> pandas.DataFrame:
         number = row["published"] if isinstance(row["published"], float) else None
         changed = {"published": number, "published_fails": row["published"] == "fail"}
         rows.setdefault((row["cell"], row["setting"]), {**row, **changed})
-    return _frame(_OF_NETS, rows.values())
+    return frame(_OF_NETS, rows.values())
 
 
 def of_runs(document: ComparisonDocument, records: Iterable[Record]) -> pandas.DataFrame:
@@ -68,17 +58,12 @@ def of_runs(document: ComparisonDocument, records: Iterable[Record]) -> pandas.D
     """
     facts = {record.run: dict(_facts(record)) for record in records}
     rows = (row for row in comparison_rows(document) if row["seed"] is not None)
-    return _frame(_OF_RUNS, ({**row, **facts.get(row["run"], {})} for row in rows))
+    return frame(_OF_RUNS, ({**row, **facts.get(row["run"], {})} for row in rows))
 
 
 def of_curves(curves: Iterable[Curve]) -> pandas.DataFrame:
     """Return a row for each line of each history; see `JudgedTable.histories`."""
-    return _frame(CURVE_COLUMNS, curve_rows(curves))
-
-
-def of_units(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return a row for each unit of each net; see `Analyses.to_frame`."""
-    return _frame(columns, rows)
+    return frame(CURVE_COLUMNS, curve_rows(curves))
 
 
 def _facts(record: Record) -> Iterator[tuple[str, Any]]:
@@ -95,7 +80,12 @@ def _distinct(texts: Iterable[str | None]) -> str | None:
     return "; ".join(filter(None, dict.fromkeys(texts))) or None
 
 
-def _frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+def frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return rows as a frame.
+
+    Raises:
+        PaperbenchError: pandas is not installed.
+    """
     try:
         import pandas
     except ImportError as error:

@@ -17,7 +17,6 @@ from torch import Tensor
 from paperbench import api
 from paperbench.analysis.cases import (
     Case,
-    Conditions,
     analyse_all,
     find_run,
     of_net,
@@ -27,7 +26,7 @@ from paperbench.analysis.cases import (
     of_weights,
     subject_of,
 )
-from paperbench.analysis.record import Analysis
+from paperbench.analysis.record import Analysis, Conditions
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.errors import PaperbenchError
@@ -265,7 +264,7 @@ def test_case_counts_once_if_cells_share_it(tables: dict[str, Table], tmp_path: 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"what": "original_resnet20", "run": "x"}, "Name one net, table, run or weights file, not a name, run"),
-    ({}, "not none"),
+    ({}, "holds no analyses"),
     ({"run": "x", "seeds": 2}, "A run takes no --seeds"),
     ({"run": "x", "dataset": "digits"}, "A run takes no --dataset"),
     ({"weights": "x", "profile": "smoke"}, "A file of weights takes no --profile"),

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paperbench.analysis.cases import Conditions, analyse, of_net, orthogonal, subject_of
+from paperbench.analysis.cases import analyse, of_net, orthogonal, subject_of
 from paperbench.analysis.jacobians import LARGEST, all_values, jacobians, largest, transposed_matrix
 from paperbench.analysis.linear import UnitAt
-from paperbench.analysis.record import Analysis, Spectrum
+from paperbench.analysis.record import Analysis, Conditions, Spectrum
 from paperbench.analysis.walk import Subject
 from paperbench.catalogue import PLACEMENTS, resolve
 from paperbench.errors import PaperbenchError

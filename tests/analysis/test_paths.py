@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paperbench.analysis.cases import Case, Conditions
+from paperbench.analysis.cases import Case
 from paperbench.analysis.paths import gradient_by_length, leave_out, split_gradient
+from paperbench.analysis.record import Conditions
 from paperbench.analysis.walk import Subject
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset

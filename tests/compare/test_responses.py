@@ -231,6 +231,7 @@ def test_diverged_run_has_no_trained_net() -> None:
     [
         {"precision": "fp32"},
         {"images": 128},
+        {"size": 16},
         {"batch_norm": "averages"},
         {"initialisation": "orthogonal"},
         {"weights": "0" * 64},
