@@ -131,7 +131,8 @@ def test_products_are_those_of_jacobians(name: str) -> None:
     for unit in subject(model, side=3).forward():
         small = torch.randn(unit.x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
         for function in (unit.whole, unit.by_shortcut):
-            jacobian = torch.autograd.functional.jacobian(function, unit.x).reshape(unit.output.numel(), -1)
+            columns: Any = torch.autograd.functional.jacobian(function, unit.x, vectorize=True)
+            jacobian = columns.reshape(unit.output.numel(), -1)
             pushed = push(function, unit.x, small).flatten()
             torch.testing.assert_close(pushed, jacobian @ small.flatten(), rtol=1e-9, atol=1e-9)
             cotangent = torch.linspace(-1, 1, unit.output.numel(), dtype=torch.float64)
