@@ -227,10 +227,8 @@ def of_table(table: Table, cells: str | Sequence[str], profile: str, seeds: int,
     """
     chosen, of_profile = table.cells(cells), table.profiles.named(profile)
     datasets = {key: load_dataset(key, where) for key in needed_datasets(chosen, of_profile)}
-    cases: dict[tuple[str, int], Case] = {}
-    for run in plan(table, chosen, profile, "fp32", seeds, datasets):
-        cases[run.id, run.seed] = Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
-    return list(cases.values())
+    runs = plan(table, chosen, profile, "fp32", seeds, datasets)
+    return [Case(run.net_name, run.net, run.recipe, run.dataset, run.seed) for run in runs]
 
 
 def of_net(

@@ -151,8 +151,6 @@ def _lines(groups: Sequence[Group]) -> Block:
 
 
 def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
-    x_scale, y_scale = panel.scales
-    axes.set(title=panel.title, xlabel=panel.x, xscale=x_scale, yscale=y_scale)
     for number, group in enumerate(groups):
         found = [panel.points(one) for one in group.analyses]
         xs = max((xs for xs, _ in found), key=len)
@@ -168,6 +166,9 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
         wholes = [one.left_out.whole for one in group.analyses if one.left_out and panel.gid == "left out"]
         if wholes:
             axes.axhline(float(np.median(wholes)), color=colour, linestyle=DASHES, linewidth=0.8, gid=f"whole {gid}")
+    x_scale, y_scale = panel.scales
+    y_scale = y_scale if np.isfinite(axes.dataLim.minposy) else "linear"  # all is zero
+    axes.set(title=panel.title, xlabel=panel.x, xscale=x_scale, yscale=y_scale)
     if panel.x == "unit l":
         _mark_stages(axes, groups)
         axes.set_xlim(0, max(len(group.stages) for group in groups))

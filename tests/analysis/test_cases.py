@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +15,36 @@ import torch
 from torch import Tensor
 
 from paperbench import api
-from paperbench.analysis.cases import Case, analyse_all, find_run, of_net, subject_of
+from paperbench.analysis.cases import (
+    Case,
+    analyse_all,
+    find_run,
+    of_net,
+    of_run,
+    of_runs,
+    of_table,
+    of_weights,
+    subject_of,
+)
 from paperbench.analysis.record import Analysis, Conditions
+from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.store import Store
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
+from paperbench.specs.table import Table
+from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import Trainer
-from tests.helpers import ROOT
+from tests.helpers import ROOT, a_record, write_record
 from tests.runs.running import CPU, assert_same, plan_run, tiny_recipe, train
 
 FOUR = Conditions(images=4)
-NET: dict[str, Any] = {"settings": {"depth": 8}, "dataset": "digits", "images": 4, "device": "cpu"}
+SMALL: dict[str, Any] = {"images": 4, "size": 8, "device": "cpu"}
+NET: dict[str, Any] = {"settings": {"depth": 8}, "dataset": "digits", **SMALL}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run(paper_recipe: Recipe) -> PlannedRun:
     """10 iterations of 16 digits, in BN groups of 8, with noise in the net."""
     batch_norm = BatchNormSettings(8, 1e-5, 0.1, "moving_average")
@@ -37,6 +53,26 @@ def run(paper_recipe: Recipe) -> PlannedRun:
         paper_recipe, iterations=10, drops=Drops((8,), 0.1), batch_norm=batch_norm, monitoring=monitoring
     )
     return plan_run(recipe, load_digits(), "resnet110_dropout_shortcut")
+
+
+@pytest.fixture(scope="module")
+def paused_once(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results directory with the run after 6 iterations. Do not change."""
+    root = tmp_path_factory.mktemp("paused")
+    train(run, root, stop_at=6)
+    return root
+
+
+@pytest.fixture
+def paused(paused_once: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(paused_once, tmp_path / "paused")
+
+
+@pytest.fixture(scope="module")
+def finished(run: PlannedRun, paused_once: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The run at its end, which was never analysed. Do not change."""
+    return train(run, shutil.copytree(paused_once, tmp_path_factory.mktemp("finished") / "results"))[0]
 
 
 def analyze(results: Path, what: str | None = None, **arguments: Any) -> Analysis:
@@ -65,14 +101,13 @@ def assert_state(case: Case, expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(tensor, expected[name].to(tensor.dtype), rtol=0, atol=0, msg=name)
 
 
-@pytest.mark.parametrize("iterations", [0, 5])
+@pytest.mark.parametrize("iterations", [0, 6])
 def test_run_is_analysed_as_far_as_it_is_trained_on_its_next_images(
-    run: PlannedRun, tmp_path: Path, iterations: int
+    run: PlannedRun, paused_once: Path, iterations: int
 ) -> None:
     trainer = a_trainer(run, iterations)
     if iterations:
-        train(run, tmp_path, stop_at=iterations)
-        case = find_run(run.id, Store(tmp_path), tmp_path)
+        case = find_run(run.id, Store(paused_once), paused_once)
     else:
         case = Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
     assert case.iteration == iterations
@@ -81,17 +116,74 @@ def test_run_is_analysed_as_far_as_it_is_trained_on_its_next_images(
     torch.testing.assert_close(at.images, next_images(trainer).double(), rtol=0, atol=0)
 
 
-def test_analysed_run_goes_on_as_if_it_had_not_been(run: PlannedRun, tmp_path: Path) -> None:
-    for name in ("analysed", "other"):
-        train(run, tmp_path / name, stop_at=6)
-    directory = Store(tmp_path / "analysed").directory(run.id).path
+def test_analysed_run_goes_on_as_if_it_had_not_been(run: PlannedRun, paused: Path, finished: RunDirectory) -> None:
+    directory = Store(paused).directory(run.id).path
     before = {path: path.read_bytes() for path in directory.iterdir()}
-    analyze(tmp_path / "analysed", run=run.id, device="cpu")
+    analyze(paused, run=run.id, **SMALL)
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
-    one, other = (train(run, tmp_path / name)[0] for name in ("analysed", "other"))
-    assert_same(one, other)
-    finished = analyze(tmp_path / "analysed", run=directory, device="cpu")
-    assert finished.spec.iteration == 10
+    assert_same(train(run, paused)[0], finished)
+    assert analyze(paused, run=directory, **SMALL).spec.iteration == 10
+
+
+def test_diverged_run_is_analysed_as_it_ended(
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path
+) -> None:
+    broken = tiny_recipe(paper_recipe, learning_rate=1e30, warm_up=None, iterations=10, drops=Drops((8,), 0.1))
+    directory, log = train(plan_run(broken, small_dataset), tmp_path)
+    (file,) = directory.checkpoints.newest_first()
+    case = of_run(directory, log.record, small_dataset)
+    assert (log.record.status, case.iteration) == ("diverged", file.iteration)
+    with pytest.raises(PaperbenchError, match=f"iteration {case.iteration}: the signal is not finite"):
+        list(analyse_all([case], FOUR, CPU, tmp_path, lambda _: None))
+
+
+def test_runs_of_any_precision_are_found_but_for_diverged_ones(run: PlannedRun, paused: Path) -> None:
+    store, case = Store(paused), Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
+    bf16 = replace(run, spec=replace(run.spec, precision="bf16"))
+    train(bf16, paused, stop_at=2)
+    for changes in ({"profile": "smoke"}, {"data": "0" * 64}, {"recipe": {}}):
+        write_record(store, a_record(spec=replace(run.spec, **changes), status="partial"))
+    write_record(store, a_record(spec=run.spec, seed=1, status="diverged"))
+    found = of_runs([case], "paper", store)
+    assert {(one.run, one.iteration) for one in found} == {(run.spec.digest, 6), (bf16.spec.digest, 2)}
+
+
+def test_weights_of_a_run_are_analysed_as_the_run_is(run: PlannedRun, finished: RunDirectory, tmp_path: Path) -> None:
+    file, how = finished.weights_file, {**SMALL, "batch_norm": "averages"}
+    one = analyze(tmp_path, weights=file, dataset="digits", **how)
+    other = analyze(tmp_path, run=finished.path, **how)
+    assert (one.passes, one.loss, one.net) == (other.passes, other.loss, other.net)
+    assert (one.spec.run, one.spec.iteration) == (None, 0)
+    assert one.spec.weights == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": None}, "does not say which net it holds"),
+        ({"architecture": "resnet9"}, "holds a net that paperbench does not know"),
+        ({"arguments": "{"}, "holds a net that paperbench does not know"),
+        ({"arguments": '{"depth": 9}'}, "holds a net that paperbench does not know"),
+        ({"tag": "cifar"}, "Unknown data set 'cifar'"),
+    ],
+)
+def test_refuses_weights_with_wrong_metadata(
+    finished: RunDirectory, tmp_path: Path, change: dict[str, str | None], message: str
+) -> None:
+    state, metadata = read_tensor_file(finished.weights_file.read_bytes())
+    file = tmp_path / "weights.safetensors"
+    changed = {name: text for name, text in {**metadata, **change}.items() if text is not None}
+    file.write_bytes(tensor_file_bytes(state, changed))
+    with pytest.raises(PaperbenchError, match=message):
+        of_weights(file, tmp_path, ROOT)
+
+
+def test_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: Path) -> None:
+    state, metadata = read_tensor_file(finished.weights_file.read_bytes())
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(tensor_file_bytes(state, {**metadata, "arguments": '{"depth": 14}'}))
+    with pytest.raises(PaperbenchError, match=r"lacks|has no|does not fit|Missing"):
+        analyze(tmp_path, weights=file, dataset="digits", **SMALL)
 
 
 def torch_state() -> list[Any]:
@@ -160,9 +252,14 @@ def test_averages_are_measured_on_test_images(run: PlannedRun, tmp_path: Path) -
     assert not at.model.training
 
 
-def test_case_counts_once_if_cells_share_it(tmp_path: Path) -> None:
-    found = api.analyze("table2", cells=["original/*"], profile="smoke", results=tmp_path, images=4, device="cpu")
-    assert len({one.file_name for one in found}) == len(found)
+def test_every_setting_of_a_sweep_is_a_case(tables: dict[str, Table], tmp_path: Path) -> None:
+    cases = of_table(tables["table1"], "exclusive_gating_0_to_5/resnet110", "smoke", 1, tmp_path)
+    assert [case.net.gate_bias for case in cases] == [0, -1, -2, -3, -4, -5]
+
+
+def test_case_counts_once_if_cells_share_it(tables: dict[str, Table], tmp_path: Path) -> None:
+    cells = ["cifar10_resnet164/original", "cifar10_resnet1001/original"]  # of one depth in this profile
+    assert [case.seed for case in of_table(tables["table3"], cells, "smoke", 2, tmp_path)] == [0, 1]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -192,13 +289,6 @@ def test_refuses(tmp_path: Path, arguments: dict[str, Any], message: str) -> Non
         api.analyze(**arguments, results=tmp_path, device="cpu")
     assert message in str(error.value)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.fixture
-def paused(run: PlannedRun, tmp_path: Path) -> Path:
-    """A results directory with the run after 6 iterations; others change its only checkpoint."""
-    train(run, tmp_path, stop_at=6)
-    return tmp_path
 
 
 def damage(file: Path) -> None:

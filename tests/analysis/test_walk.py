@@ -51,13 +51,13 @@ def randomised(net: Net) -> ResidualNet:
     return model
 
 
-def measured(model: ResidualNet, *, by_batch: bool = True) -> Measured:
-    return measure(subject(model, by_batch=by_batch))
+def measured(model: ResidualNet, *, by_batch: bool = True, device: str = "cpu") -> Measured:
+    return measure(subject(model.to(device), by_batch=by_batch, device=device))
 
 
-def subject(model: ResidualNet, *, by_batch: bool = True, side: int | None = None) -> Subject:
-    images = images_for(model.net) if side is None else images_for(model.net)[:, :, :side, :side]
-    return Subject(model, images, LABELS, by_batch=by_batch, dtype=torch.float64, seed=SEED)
+def subject(model: ResidualNet, *, by_batch: bool = True, side: int | None = None, device: str = "cpu") -> Subject:
+    images, labels = images_for(model.net)[:, :, :side, :side].to(device), LABELS.to(device)
+    return Subject(model, images, labels, by_batch=by_batch, dtype=torch.float64, seed=SEED)
 
 
 def column(found: Measured, name: str) -> list[Any]:
@@ -87,7 +87,7 @@ def combinations() -> Iterator[Any]:
         yield pytest.param(name, {"depth": depth}, True, id=f"{name}, depth {depth}")
 
 
-@pytest.mark.parametrize(("name", "arguments", "by_batch"), combinations())
+@pytest.mark.parametrize(("name", "arguments", "by_batch"), list(combinations()))
 def test_every_value_is_that_of_explicit_matrices(name: str, arguments: dict[str, Any], by_batch: bool) -> None:
     model = randomised(resolve(name, **arguments))
     found = measured(model, by_batch=by_batch)
@@ -107,13 +107,32 @@ def test_every_value_is_that_of_explicit_matrices(name: str, arguments: dict[str
         assert channels == pytest.approx([*at.x.detach().numpy().std((0, 2, 3))], rel=1e-9)
 
 
+@pytest.mark.full
+def test_first_unit_receives_what_the_stem_for_photographs_gives() -> None:
+    model = randomised(resolve("preact_resnet18"))
+    walked = matrices.walk(model, images_for(model.net), LABELS, by_batch=True, seed=SEED)
+    torch.testing.assert_close(subject(model).enter(), walked.units[0].x.detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["preact_resnet20", "original_resnet20"])
+def test_gpu_finds_the_values_of_the_cpu(name: str) -> None:
+    model = randomised(resolve(name, depth=14))
+    for unit, (ours, theirs) in enumerate(
+        zip(*(measured(model, device=at).rows for at in ("cuda", "cpu")), strict=True)
+    ):
+        for key, value in theirs.items():
+            assert ours[key] == (None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)), (unit, key)
+
+
 @pytest.mark.parametrize("name", ["preact_resnet20", "original_resnet20"])
 def test_products_are_those_of_jacobians(name: str) -> None:
     model = randomised(resolve(name, depth=8))
-    for unit in subject(model, side=4).forward():
+    for unit in subject(model, side=3).forward():
         small = torch.randn(unit.x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
         for function in (unit.whole, unit.by_shortcut):
-            jacobian = torch.autograd.functional.jacobian(function, unit.x).reshape(unit.output.numel(), -1)
+            columns: Any = torch.autograd.functional.jacobian(function, unit.x, vectorize=True)
+            jacobian = columns.reshape(unit.output.numel(), -1)
             pushed = push(function, unit.x, small).flatten()
             torch.testing.assert_close(pushed, jacobian @ small.flatten(), rtol=1e-9, atol=1e-9)
             cotangent = torch.linspace(-1, 1, unit.output.numel(), dtype=torch.float64)
@@ -121,9 +140,12 @@ def test_products_are_those_of_jacobians(name: str) -> None:
             torch.testing.assert_close(pulled, cotangent @ jacobian, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["original_resnet20", pytest.param("preact_resnet20", marks=pytest.mark.full)])
-def test_gradient_norm_is_that_of_finite_differences(name: str) -> None:
-    at = subject(randomised(resolve(name, depth=8)), side=4)
+@pytest.mark.parametrize(
+    ("name", "side", "by_batch"),
+    [("original_resnet20", 2, False), pytest.param("preact_resnet20", 4, True, marks=pytest.mark.full)],
+)
+def test_gradient_norm_is_that_of_finite_differences(name: str, side: int, by_batch: bool) -> None:
+    at = subject(randomised(resolve(name, depth=8)), side=side, by_batch=by_batch)
     *_, last = at.forward()
 
     def loss(x: Tensor) -> float:

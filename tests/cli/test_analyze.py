@@ -19,7 +19,19 @@ from tests.cli.conftest import Run
 from tests.helpers import python
 
 FULL = pytest.mark.full
-NET = ("preact_resnet20", "--set", "depth=8", "--dataset", "digits", "--images", 2, "--measure", "channels")
+NET = (
+    "preact_resnet20",
+    "--set",
+    "depth=8",
+    "--dataset",
+    "digits",
+    "--images",
+    2,
+    "--size",
+    8,
+    "--measure",
+    "channels",
+)
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 
 
@@ -62,7 +74,8 @@ def test_csv_has_a_row_for_each_unit(run: Run, analysis: Analysis) -> None:
     assert [float(row["gradient_norm"]) for row in rows] == list(analysis.passes.gradient_norm)
 
 
-@pytest.mark.parametrize("form", ["png", *(pytest.param(form, marks=FULL) for form in ("svg", "pdf"))])
+@FULL
+@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
 def test_pictures_are_written(run: Run, results: Path, form: str) -> None:
     name = f"preact_resnet20-analysis.{form}"
     assert run("analyze", *NET, "--format", form) == (0, f"Wrote {name}.\n", "")

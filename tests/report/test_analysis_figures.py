@@ -133,11 +133,14 @@ def test_difference_of_what_are_not_two_nets_of_one_shape_is_refused(
         draw(Analyses(of), Analyses(minus))
 
 
-def test_zeros_do_not_stop_a_logarithmic_axis() -> None:
+@pytest.mark.filterwarnings("error")
+def test_only_zeros_have_a_linear_axis() -> None:
     zero = (0.0,) * 9
     passes = replace(made().passes, direct_norm=zero, signal_norm=zero)
     nothing = made(passes=passes, output_gradient=0.0, channels=tuple((0.0,) * 2 for _ in range(9)))
-    draw(Analyses([nothing])).draw_without_rendering()
+    figure = draw(Analyses([nothing]))
+    figure.draw_without_rendering()
+    assert [axes.get_yscale() for axes in figure.axes[:4]] == ["log", "log", "log", "linear"]
 
 
 def test_pictures_have_the_width_of_a_page(drawn: Figure) -> None:
