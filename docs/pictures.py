@@ -1,4 +1,4 @@
-"""Rebuild from results/ the pictures of the docs, the report, and the tables of analysis.md: `python docs/pictures.py`."""
+"""Rebuild the pictures, the report and the tables of analysis.md from results/: `python docs/pictures.py`."""
 
 from __future__ import annotations
 
