@@ -113,8 +113,7 @@ def largest(chain: Sequence[UnitAt], steps: int, count: int = LARGEST) -> dict[s
         remainder = (applied - columns[-1].T @ basis).T
         block, scale = torch.linalg.qr(remainder - basis.T @ (basis @ remainder))
         # Once more: where the remainder is zero, the columns of Q are not orthogonal to the basis.
-        block, rescale = torch.linalg.qr(block - basis.T @ (basis @ block))
-        block, scale = block.T, rescale @ scale
+        block = torch.linalg.qr(block - basis.T @ (basis @ block))[0].T
     projected = torch.cat([F.pad(column, (0, 0, 0, len(basis) - len(column))) for column in columns], 1)
     squares, vectors = torch.linalg.eigh(projected, UPLO="U")
     squares, vectors = squares.flip(0)[:count].clamp(min=0), vectors.flip(1)[:, :count]

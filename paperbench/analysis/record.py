@@ -66,7 +66,7 @@ class Passes:
         factor: Mean of what the shortcut is multiplied by: lambda of Eq. (6), 1 - g, or the mask of dropout.
         gradient_norm: dE/dx_l.
         direct_norm: Its first term in Eqs. (5) and (8), which arrives by shortcuts alone.
-        through_norm: Its other term, which has passed weight layers.
+        through_norm: Its other term, which has passed weight layers, gates, or the statistics of BN.
         direct_share: The share of dE/dx_l that is the first term.
         cosine: Of the angle between both terms; None if one of them is zero.
         predicted: The product of the factors from this unit on, as in Eq. (8); None for 1x1 convolutions.

@@ -166,6 +166,13 @@ def test_repeated_values_are_found_as_often_as_they_occur() -> None:
     np.testing.assert_allclose(largest(units, steps=6)["largest"], [3, 3, 2, 2], rtol=1e-10)
 
 
+@pytest.mark.parametrize("value", [0.0, 2.0])
+def test_after_one_step_nothing_may_be_left(value: float) -> None:  # what remains of a block is then zero
+    found = largest(linear_units([torch.full((16,), value)], side=1), steps=8)
+    np.testing.assert_allclose(found["largest"], [value] * 4, rtol=1e-12)
+    assert found["residual"] < 1e-12
+
+
 def test_more_steps_than_the_space_has_room_for_change_nothing() -> None:
     units = linear_units([torch.arange(16, 0, -1)], side=1)
     found = largest(units, steps=100)

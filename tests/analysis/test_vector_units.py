@@ -17,6 +17,7 @@ from paperbench.analysis.vector_units import (
     gradients,
     normalise,
     norms,
+    relu,
     signals,
     stack,
     toy_gradients,
@@ -65,6 +66,11 @@ def test_gradient_is_the_complex_step_derivative_of_the_stack(placement: Any, no
     derivative = (signals(units, x + 1e-30j * direction)[-1].output.imag * gradient).sum() / 1e-30
     whole, _ = gradients(signals(units, x), gradient)
     assert (whole[0] * direction).sum() == pytest.approx(derivative, rel=1e-10)
+
+
+def test_relu_lets_no_gradient_pass_at_zero_as_in_torch() -> None:
+    _, back = relu(np.array([-1.0, 0.0, 1.0]))
+    assert back(np.ones(3)).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("normalised", NORMALISED)
