@@ -33,6 +33,7 @@ from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, find_dataset, load_dataset
 from paperbench.errors import PaperbenchError, RunError, listing, nearest
+from paperbench.files import MAX_TENSOR_FILE_BYTES, read_at_most
 from paperbench.models import ResidualNet
 from paperbench.models.shortcuts import GatedAddition
 from paperbench.models.weights_file import net_of
@@ -330,7 +331,7 @@ def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) 
     net, arguments = net_of(metadata, file)
     key = dataset or metadata.get("tag") or tags(metadata["architecture"])[0]
     net, images, recipe = _on_dataset(net, key, where, root)
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    digest = hashlib.sha256(read_at_most(file, MAX_TENSOR_FILE_BYTES)).hexdigest()
     reference = str(NetReference(metadata["architecture"], arguments))
     return Case(reference, net, recipe, images, seed=0, state=state, weights=digest)
 

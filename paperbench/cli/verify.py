@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "check the files of a results directory; retrain the start of a run"
 DESCRIPTION = (
-    "Recompute the hashes of all runs and external results, and check that the files belong together. Exit status: 0 "
-    "if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees."
+    "Recompute the hashes of all runs, external results and analyses, and check that the files belong together. Exit "
+    "status: 0 if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees."
 )
 
 
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from paperbench.analysis.record import read_analyses
     from paperbench.runs.external import read_externals
     from paperbench.runs.store import Store
     from paperbench.runs.verify import verify
@@ -59,15 +60,22 @@ def execute(args: argparse.Namespace) -> int:
     if not results.is_dir():
         what = "is not a directory" if results.exists() else "does not exist"
         raise PaperbenchError(f"{results} {what}. Name a results directory (`--results DIR`).")
-    if not any((results / name).is_dir() for name in ("runs", "external")):
-        raise PaperbenchError(f"{results} has neither runs/ nor external/. Name a results directory (`--results DIR`).")
+    if not any((results / name).is_dir() for name in ("runs", "external", "analysis")):
+        raise PaperbenchError(
+            f"{results} has no runs/, external/ or analysis/. Name a results directory (`--results DIR`)."
+        )
     store = Store(results)
     datasets = _load_datasets(store, args.data) if args.rerun else []
     runs = verify(store, datasets)
     externals, complaints = read_externals(results)
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in runs).items()))
-    n_externals = len(externals) + len(complaints)
-    counts = {"run": len(runs), "external result": n_externals}
+    analyses, damaged = read_analyses(results)
+    counts = {
+        "run": len(runs),
+        "external result": len(externals) + len(complaints),
+        "analysis file": len(analyses) + len(damaged),
+    }
+    complaints += damaged
     found = " and ".join(count(number, noun) for noun, number in counts.items() if number) or "0 runs"
     _print(f"{results}: {found} checked{statuses and f': {statuses}'}.")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]

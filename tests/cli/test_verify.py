@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from paperbench.analysis.record import write_analysis
 from paperbench.errors import count
 from paperbench.runs.record import Record, Result
 from paperbench.runs.store import RunDirectory, Store
@@ -15,6 +16,7 @@ from paperbench.runs.weights import recorded_metadata
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from tests.cli.conftest import ONE_CELL, Run
 from tests.helpers import ROOT, a_record, copy_of_photo_specs, write_record
+from tests.report.made_analyses import made
 
 
 def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Path) -> None:
@@ -155,7 +157,7 @@ def test_names_of_files_forge_no_lines_and_no_terminal_commands(run: Run, tmp_pa
 def test_verify_refuses_what_is_not_a_results_directory(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, message in (
-        (tmp_path, "has neither runs/ nor external/"),
+        (tmp_path, "has neither runs/, external/ nor analysis/"),
         ("missing", "missing does not exist"),
         ("file", "file is not a directory"),
     ):
@@ -204,3 +206,12 @@ def test_published_runs_are_whole(run: Run) -> None:
         code, out, _ = run("verify", ROOT / "results" / name)
         assert code == 0, out
         assert f"{found}.\n" in out
+
+
+def test_damaged_analyses_are_problems(run: Run, tmp_path: Path) -> None:
+    path = write_analysis(tmp_path, made())
+    assert run("verify", tmp_path) == (0, f"{tmp_path}: 1 analysis file checked.\nOK: all files verified.\n", "")
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    code, out, _ = run("verify", tmp_path)
+    assert code == 1
+    assert f"problem: {path} does not have the sha256 of its values" in out

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from paperbench.analysis.record import write_analysis
 from paperbench.cli.main import main
 from paperbench.runs import lease, verify
 from paperbench.runs.store import Store
 from tests.helpers import copy_of_tiny_specs, random_images
+from tests.report.made_analyses import made, with_everything
 
 TABLE = ("table2", "--profile", "smoke", "--tables", ".")
 CELLS = ("original/resnet110", "preact/resnet110")
 COMPARE = ("compare", *TABLE, "--results", "results")
 VERIFY = ("verify", "results")
+ANALYZE = ("analyze", "--results", "results")
 RUN = ("run", *TABLE, "--results", "results", "--device", "cpu", "--cells", *CELLS)
 
 
@@ -41,6 +44,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert main([*RUN[:-2], CELLS[1], "--stop-at", "4"]) == 0
         external = ("--error", "6.5", "--seed", "1", "--source", "someone", "--tables", ".", "--results", "results")
         assert main(["record", "table2", CELLS[0], *external]) == 0
+        write_analysis(world / "results", with_everything(made()))
         (world / "results" / "superseded" / "old-1").mkdir(parents=True)
         (world / "results" / "superseded" / "old-1" / "record.json").write_text("{}")
         images, labels = random_images(10)
@@ -66,5 +70,12 @@ def names(untouched: Path) -> dict[str, str]:
     (last,) = store.directory(run["finished"]).checkpoints.newest_first()
     newest, older = store.directory(run["partial"]).checkpoints.newest_first()
     (external,) = (untouched / "results" / "external").iterdir()
-    files = {"last": last.path.name, "newest": newest.path.name, "older": older.path.name, "external": external.name}
-    return {"finished": run["finished"], "paused": run["partial"], **files}
+    (analysis,) = (untouched / "results" / "analysis").iterdir()
+    files = {
+        "analysis": analysis.name,
+        "last": last.path.name,
+        "newest": newest.path.name,
+        "older": older.path.name,
+        "external": external.name,
+    }
+    return {"finished": run["finished"], "paused": run["partial"], "analysis": analysis.name, **files}

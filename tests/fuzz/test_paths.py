@@ -19,7 +19,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.files import DAMAGED
 from paperbench.models.weights_file import check_weights
 from paperbench.runs.store import Store
-from tests.fuzz.conftest import COMPARE, RUN, TABLE, VERIFY
+from tests.fuzz.conftest import ANALYZE, COMPARE, RUN, TABLE, VERIFY
 from tests.helpers import ROOT
 from tests.limits import limit_address_space, limit_seconds
 
@@ -37,6 +37,7 @@ READ_BY = {
         *("results/external/{external}", "results/leases/{paused}.1", f"{PAUSED}", "results/external"),
         *("results/leases", "results/superseded", "results/runs", "results"),
     ),
+    (VERIFY, ANALYZE): ("results/analysis/{analysis}", "results/analysis"),
     (SHOW, COMPARE, DRY_RUN): (
         *("experiments/table2.yaml", "experiments/profiles.yaml", "experiments/recipes/cifar.yaml"),
         *("expected/table2.yaml", "expected", "experiments", "experiments/recipes"),

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paperbench.analysis.record import Analysis
 from paperbench.errors import RunError
+from paperbench.report.analyses import FORMATS, Analyses
 from paperbench.runs.hashed import RecordError
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
@@ -19,8 +21,10 @@ from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, times_examples
 from tests.helpers import a_photo_record, a_record, json_with_hash
 from tests.limits import limit_memory
+from tests.report.made_analyses import made, with_everything
 
 RECORD = a_photo_record().to_json()
+ANALYSIS = with_everything(made()).to_json()
 LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
 HISTORY = history_bytes([LINE, replace(LINE, iteration=80)])
 
@@ -50,6 +54,17 @@ def test_damaged_record_is_refused(run: RunDirectory, content: bytes) -> None:
 def test_record_with_altered_values_is_refused(tree: Any) -> None:
     text = json_with_hash(tree) if isinstance(tree, dict) else json.dumps(tree)  # with a wrong hash, all is refused
     is_refused(RecordError, Record.from_json, text)
+
+
+@times_examples(3)
+@given(tree=altered_trees(json.loads(ANALYSIS)) | JSON_VALUES)
+def test_analysis_with_altered_values_is_refused_or_shown(tree: Any) -> None:
+    def show(text: str) -> None:
+        analyses = Analyses([Analysis.from_json(text)])
+        for form in FORMATS:
+            analyses.render(form)
+
+    is_refused(RecordError, show, json_with_hash(tree) if isinstance(tree, dict) else json.dumps(tree))
 
 
 @times_examples(2)
