@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from wrapt import register_post_import_hook
 
 if TYPE_CHECKING:
-    from paperbench.api import evaluate, load_table, make_page, plan, run
+    from paperbench.api import analyze, evaluate, load_table, make_page, plan, run
 
-__all__ = ["evaluate", "load_table", "make_page", "plan", "run"]
+__all__ = ["analyze", "evaluate", "load_table", "make_page", "plan", "run"]
 __version__ = "0.1.0"
 
 

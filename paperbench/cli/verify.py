@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError(f"{results} {what}. Name a results directory (`--results DIR`).")
     if not any((results / name).is_dir() for name in ("runs", "external", "analysis")):
         raise PaperbenchError(
-            f"{results} has no runs/, external/ or analysis/. Name a results directory (`--results DIR`)."
+            f"{results} has neither runs/, external/ nor analysis/. Name a results directory (`--results DIR`)."
         )
     store = Store(results)
     datasets = _load_datasets(store, args.data) if args.rerun else []
