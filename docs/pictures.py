@@ -62,7 +62,7 @@ def build(directory: Path) -> None:
         for command in (*commands, ("report", *report, "--out", f"{directory}/report")):
             if main(list(command)):
                 raise SystemExit(1)
-        analyses, _ = read_analyses(Path("results"))
+        analyses = [one for one in read_analyses(Path("results"))[0] if not one.spec.measures]
     for name, nets in ANALYSED.items():
         chosen = Analyses(one for net in nets for one in analyses if one.net == net and not one.spec.iteration)
         (directory / "pictures" / f"analysis-{name}.svg").write_bytes(to_bytes(draw(chosen), "svg"))
