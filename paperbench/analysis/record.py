@@ -240,9 +240,8 @@ class AnalysisSpec:
 
     @property
     def digest(self) -> str:
-        """sha256 of the canonical JSON, in hex. A size of None is left out, as in analyses that could not have one."""
-        values = {name: value for name, value in vars(self).items() if name != "size" or value is not None}
-        return hashlib.sha256(canonical_json(values).encode()).hexdigest()
+        """sha256 of the canonical JSON, in hex."""
+        return hashlib.sha256(canonical_json(vars(self)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
