@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -273,15 +271,6 @@ def test_sizes_that_images_cannot_have_are_refused(tmp_path: Path, size: int) ->
     (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
     with pytest.raises(PaperbenchError, match="32 pixels can be made smaller, down to 8"):
         subject_of(case, Conditions(images=2, size=size), torch.device("cpu"))
-
-
-def test_digest_has_a_size_only_if_there_is_one(tmp_path: Path) -> None:
-    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
-    plain, smaller = case.spec(Conditions(images=2)), case.spec(Conditions(images=2, size=8))
-    values = {name: value for name, value in vars(plain).items() if name != "size"}
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    assert plain.digest == hashlib.sha256(text.encode()).hexdigest()
-    assert smaller.digest != plain.digest
 
 
 @pytest.mark.full
