@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
     from paperbench.training.evaluation import EvaluationMetrics
+    from paperbench.training.processes import Processes
 
 
 class JudgedTable:
@@ -535,17 +536,20 @@ class Plan:
 
         return tuple(dict.fromkeys(r.dataset.error for r in self.runs if isinstance(r.dataset, MissingDataset)))
 
-    def cost(self, *, only_if_long: bool = False) -> Cost | None:
+    def cost(self, *, only_if_long: bool = False, processes: int = 1) -> Cost | None:
         """Measure a step and the loader for some seconds, and estimate how long the remaining runs take.
 
         Return None if no remaining run trains on photographs, or, with `only_if_long`, if training takes minutes.
+
+        Args:
+            processes: Number of processes that will share each run.
 
         Raises:
             PaperbenchError: An image cannot be read, or the memory is not sufficient.
         """
         from paperbench.bench.cost import estimate
 
-        return estimate(self.remaining, self.device, only_if_long=only_if_long)
+        return estimate(self.remaining, self.device, only_if_long=only_if_long, processes=processes)
 
     def listing(self, cost: Cost | None = None) -> str:
         """List the runs, and how long the remaining ones take if `cost` is given."""
@@ -730,25 +734,32 @@ def plan(
     )
 
 
-def run(plan: Plan, observer: Observer | None = None) -> Outcome:
+def run(plan: Plan, observer: Observer | None = None, processes: Processes | None = None) -> Outcome:
     """Train the remaining runs of a plan, then judge the table. Ctrl-C and SIGTERM stop it after the current iteration.
 
     Args:
         observer: Follows the runs; by default progress is printed on stderr.
+        processes: Those that share each run, if this is number 0 of several; the others call `runs.follow.follow`.
 
     Raises:
-        PaperbenchError: A data set is missing, or a file cannot be written.
+        PaperbenchError: A data set is missing, a file cannot be written, or so many processes cannot share a run.
     """
     for error in plan.missing_data:
         raise PaperbenchError(error)
     from paperbench.report.progress import Progress
     from paperbench.runs.executor import Executor, remaining
     from paperbench.runs.limits import Limits, stopping_on_signals
+    from paperbench.training.processes import Processes
 
-    store, limits = Store(plan.results), Limits(plan.stop_at, plan.max_seconds)
+    store, limits, processes = Store(plan.results), Limits(plan.stop_at, plan.max_seconds), processes or Processes()
+    for one, _ in plan.remaining:
+        if problem := processes.refusal(one.net, one.recipe, one.dataset.num_train):
+            raise PaperbenchError(f"{one.net_name}: {problem}")
+    processes.limits = limits
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
-    with stopping_on_signals(limits) if current_thread() is main_thread() else nullcontext():
-        executor = Executor(store, plan.device, limits, observer, plan.incompatible, plan.engine)
+    is_launched = processes.count > 1
+    with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
+        executor = Executor(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
         failed = executor.run_all(plan.runs)
     is_cut_short = limits.exhausted
     plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run

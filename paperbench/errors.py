@@ -45,6 +45,10 @@ class DataError(PaperbenchError):
     """An image of a data set can no longer be read, or has changed."""
 
 
+class Interrupted(Exception):  # noqa: N818  (not an error: the user asked for it)
+    """A signal arrived during a long computation, such as a test."""
+
+
 class RunError(PaperbenchError):
     """An error of a single run; the other runs of the command can still be trained."""
 

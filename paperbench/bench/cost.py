@@ -46,7 +46,7 @@ class Cost:
 
 
 def estimate(
-    to_do: Sequence[tuple[PlannedRun, int]], device: torch.device, *, only_if_long: bool = False
+    to_do: Sequence[tuple[PlannedRun, int]], device: torch.device, *, only_if_long: bool = False, processes: int = 1
 ) -> Cost | None:
     """Estimate how long the training steps of runs on photographs take.
 
@@ -58,6 +58,7 @@ def estimate(
     Args:
         to_do: Runs, each with the number of iterations to do. Those on small images are left out.
         only_if_long: Whether to measure nothing if training takes minutes.
+        processes: Number of processes that share each run, as if that cost nothing.
 
     Returns:
         None if no run is on photographs, or nothing was measured.
@@ -77,11 +78,13 @@ def estimate(
     per_mac = step / batch / _macs(cheapest)
     recipes = {run.recipe.recipe: run.recipe for run, _ in chosen}
     rates = {name: _measure_loader(recipe, files) for name, recipe in recipes.items()}
-    seconds = {run.id: images * max(per_mac * _macs(run), 1 / rates[run.recipe.recipe]) for run, images in chosen}
+    per_image = {run.id: max(per_mac * _macs(run), 1 / rates[run.recipe.recipe]) for run, _ in chosen}
+    seconds = {run.id: images * per_image[run.id] / processes for run, images in chosen}
     each = " and ".join(f"{rate:,.0f}" for rate in rates.values())
     measured = (
         f"one step of {cheapest.net_name} on {device} ({step:.2g} s for {batch} images), the multiply-adds of other "
         f"nets, and {each} crops a second made of {source} in {count(processors(), 'thread')}"
+        f"{f', by each of {processes} processes' * (processes > 1)}"
     )
     return Cost(seconds, measured)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, number_of_runs, positive_int, positive_seconds
 from paperbench.errors import PaperbenchError, count
+from paperbench.launch import Launch
 
 if TYPE_CHECKING:
     from paperbench.api import Plan
     from paperbench.bench.cost import Cost
+    from paperbench.training.processes import Processes
 
 SUMMARY = "train the cells of a table, then print it"
 DESCRIPTION = (
@@ -83,6 +86,39 @@ def _print_plan(plan: Plan, cost: Cost | None) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    launch = Launch.of(os.environ)
+    if launch is None or args.dry_run:
+        return _run(args)
+    from paperbench.api import wait_without_spinning
+
+    wait_without_spinning()
+    from paperbench.data.sources import data_directory
+    from paperbench.runs.follow import follow
+    from paperbench.runs.limits import Limits, stopping_on_signals
+    from paperbench.training.device import choose_device, own_device
+    from paperbench.training.processes import Processes
+
+    args.device = own_device(args.device, launch)
+    device, limits, status = choose_device(args.device, _warn), Limits(), 2
+    processes = Processes(launch, device)
+    try:
+        if launch.rank == 0:
+            status = _run(args, processes)
+        else:
+            processes.limits = limits
+            with stopping_on_signals(limits, is_launched=True):
+                status = follow(processes, device, data_directory(args.data), limits)
+    finally:
+        processes.end(status)
+    return status
+
+
+def _warn(warning: str) -> None:
+    print(f"paperbench: warning: {warning}", file=sys.stderr)
+
+
+def _run(args: argparse.Namespace, processes: Processes | None = None) -> int:
+    """Run the command in a process that trains alone, or as number 0 of several."""
     from paperbench import api
     from paperbench.report.progress import Progress
 
@@ -105,19 +141,19 @@ def execute(args: argparse.Namespace) -> int:
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for warning in plan.warnings:
-        print(f"paperbench: warning: {warning}", file=sys.stderr)
-    cost = None
+        _warn(warning)
+    cost, shared_by = None, processes.count if processes else 1
     try:
-        cost = plan.cost(only_if_long=not args.dry_run)
+        cost = plan.cost(only_if_long=not args.dry_run, processes=shared_by)
     except PaperbenchError as error:
-        print(f"paperbench: warning: how long this takes could not be measured: {error}", file=sys.stderr)
+        _warn(f"how long this takes could not be measured: {error}")
     if args.dry_run:
         _print_plan(plan, cost)
         return 0
     if cost:
         print(f"paperbench: {cost}", file=sys.stderr)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
-    outcome = api.run(plan, progress)
+    outcome = api.run(plan, progress, processes)
     left, failed = len(outcome.remaining), len(outcome.failed)
     for complaint in outcome.judged.left_out:
         progress.say(f"paperbench: left out: {complaint}")

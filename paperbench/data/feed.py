@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,10 @@ from paperbench.data.loader import (
     InputTransform,
     TrainingBatches,
 )
+from paperbench.data.share import WHOLE, Share
 from paperbench.specs.recipe import Evaluation, Recipe
+
+Item = TypeVar("Item")
 
 
 class Feed(Protocol):
@@ -30,6 +34,7 @@ class Feed(Protocol):
         mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
         test_batch, groups_at_once: Number of images in a test, and of BN groups in a re-estimation, that go through the
             net at once. They affect only memory and speed.
+        share: This process's part of every batch, and of the batches of a test or re-estimation: every n-th.
     """
 
     device: torch.device
@@ -37,9 +42,10 @@ class Feed(Protocol):
     std: Tensor
     test_batch: int
     groups_at_once: int
+    share: Share
 
     def choices(self, iteration: int) -> Choices:
-        """Return the choices of an iteration, counted from 0. Those of another iteration may be overwritten.
+        """Return this process's choices of an iteration, from 0. Those of another iteration may be overwritten.
 
         Raises:
             DataError: An image cannot be read.
@@ -49,17 +55,21 @@ class Feed(Protocol):
         """Return the training batch with these choices. Runs on the device only."""
 
     def schedule(self, iterations: int) -> Choices | None:
-        """Return the choices of all iterations, stacked; None if they do not fit on a device."""
+        """Return this process's choices of all iterations, stacked; None if they do not fit on a device."""
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:
-        """Yield the test set in order, in batches of at most `batch_size`.
+        """Yield this process's batches of the test set, in order; they have at most `batch_size` images.
 
         Args:
             evaluation: How photographs are tested; None for small images.
         """
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
-        """Yield one pass of augmented training images, `at_once` BN groups each, without an incomplete last group."""
+        """Yield this process's batches of one pass of augmented training images, without an incomplete last group.
+
+        Args:
+            at_once: BN groups of a batch, but the last may have fewer.
+        """
 
     def advice(self) -> str | None:
         """Return what would feed a training that waits for its images; None if it hardly waits, or has just begun."""
@@ -104,23 +114,36 @@ class ImageFeed(TrainingBatches):
         options: Any = {"padding": padding, "flip": flip, "seed": seed, "device": device, "layout": layout}
         super().__init__(dataset, transform, batch_size=recipe.batch_size, **options)
         self._batches = partial(TrainingBatches, dataset, transform, **options)
-        self._group = recipe.batch_norm.group
+        self._recipe, self.share = recipe, WHOLE
         self.mean, self.std = transform.mean, transform.std
         self.test_batch, self.groups_at_once = (100, 1) if device.type == "cpu" else (2000, 16)
         self._test = torch.from_numpy(dataset.x_test).to(device), torch.from_numpy(dataset.y_test).to(device)
 
+    def choices(self, iteration: int) -> BatchIndices:
+        return BatchIndices(*(part[self._rows] for part in super().choices(iteration)))
+
+    def schedule(self, iterations: int) -> BatchIndices:
+        return BatchIndices(*(part[:, self._rows].contiguous() for part in super().schedule(iterations)))
+
+    @property
+    def _rows(self) -> slice:
+        return self.share.rows(self._recipe, self.batch_size)
+
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:  # noqa: ARG002  (whole images)
-        for pixels, labels in zip(*(part.split(batch_size) for part in self._test), strict=True):
+        for pixels, labels in self._own(zip(*(part.split(batch_size) for part in self._test), strict=True)):
             images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
             yield Batch(images.contiguous(memory_format=self.layout), labels)
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
-        stream = self._batches(batch_size=self._group, purpose="batch-norm")
+        stream = self._batches(batch_size=self._recipe.batch_norm.group, purpose="batch-norm")
         groups = stream.num_images // stream.batch_size
-        for first in range(0, groups, at_once):
+        for first in self._own(range(0, groups, at_once)):
             parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
             order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
             yield stream.make(BatchIndices(order, variant)).images
+
+    def _own(self, batches: Iterable[Item]) -> Iterator[Item]:
+        return islice(batches, self.share.rank, None, self.share.processes)
 
     def advice(self) -> None:
         return None

@@ -8,11 +8,11 @@ from typing import Literal
 
 import torch
 
-from paperbench.errors import PaperbenchError, RunError
+from paperbench.errors import Interrupted, PaperbenchError, RunError
 from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
-from paperbench.runs.limits import Interrupted, Limits
+from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
@@ -20,6 +20,7 @@ from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
+from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
 
 Incompatible = Literal["refuse", "restart", "continue"]
@@ -63,6 +64,7 @@ class Executor:
     Args:
         incompatible: What to do with runs that this process cannot simply resume.
         engine: Name of the engine to train with; "auto" chooses one for the device and the run.
+        processes: Those that train each run together; this is number 0.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Executor:
         observer: Observer,
         incompatible: Incompatible = "refuse",
         engine: str = "auto",
+        processes: Processes = ALONE,
     ) -> None:
+        self._processes = processes
         self._store, self._device, self._limits = store, device, limits
         self._observer, self._incompatible, self._engine = observer, incompatible, engine
 
@@ -259,6 +263,7 @@ class Executor:
             limits=self._limits,
             observer=self._observer,
             recompute=recompute,
+            processes=self._processes,
         )
         try:
             record = self._read_record(run, directory)

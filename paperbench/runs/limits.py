@@ -11,9 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-
-class Interrupted(Exception):  # noqa: N818  (not an error: the user asked for it)
-    """A signal arrived during a test."""
+from paperbench.errors import Interrupted
 
 
 @dataclass
@@ -52,17 +50,21 @@ class Limits:
 
 
 @contextmanager
-def stopping_on_signals(limits: Limits) -> Iterator[None]:
+def stopping_on_signals(limits: Limits, *, is_launched: bool = False) -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP stop training after the current iteration; a second signal exits at once.
 
     Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
+
+    Args:
+        is_launched: Whether a launcher started this process with others. It passes signals on that they have already
+            received, so a second one changes nothing; and it kills processes that take too long.
     """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if limits.signal is not None:
+        if limits.signal is not None and not is_launched:
             raise SystemExit(128 + number)
-        limits.signal = number
-        if sys.stderr is None:  # descriptor 2 may be any file
+        limits.signal = limits.signal or number
+        if is_launched or sys.stderr is None:  # descriptor 2 may be any file
             return
         with suppress(OSError):  # the terminal may be closed
             os.write(

@@ -122,6 +122,7 @@ class Session:
         seconds: Duration, including tests and checkpoints.
         engine: "eager", "graph" or "compile".
         fallback: Why faster engines were not used although "auto" preferred them; None if it had its first choice.
+        processes: Number of processes that shared the batches; None for one.
     """
 
     last: Natural
@@ -130,6 +131,7 @@ class Session:
     code: Code
     environment: Environment
     fallback: Line | None = None
+    processes: Count | None = None
 
 
 @typed

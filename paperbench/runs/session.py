@@ -13,13 +13,14 @@ from torch import Tensor
 
 from paperbench.architecture import macs
 from paperbench.catalogue import DATASETS
-from paperbench.errors import DataError, RunError, count, summarize_error, without_paths
+from paperbench.errors import DataError, Interrupted, RunError, count, summarize_error, without_paths
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
+from paperbench.runs.follow import SharedRun
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.lease import Lease
-from paperbench.runs.limits import Interrupted, Limits
+from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status
@@ -39,8 +40,10 @@ from paperbench.training.engine import BIT_EQUAL, EngineChoice, EngineError, Eng
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.metrics import TrainingMetrics
+from paperbench.training.processes import ALONE, Processes
 from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
+from paperbench.typed import to_json
 
 _SLOW_PERIODS = 2
 """Periods between log lines in which training waits for images before that is said; it always waits for the first."""
@@ -56,6 +59,7 @@ class RunSession:
         engine: Name of the engine to train with, or "auto".
         allow_mixing: Whether to resume from another numerics version or major version of torch.
         recompute: Whether the backward pass recomputes the residual units, to save memory.
+        processes: Those that train the run together; this is number 0.
 
     Attributes:
         engine: The chosen engine, and why it was chosen.
@@ -80,9 +84,10 @@ class RunSession:
         limits: Limits,
         observer: Observer,
         recompute: bool = False,
+        processes: Processes = ALONE,
     ) -> None:
         self.run, self.directory, self._lease = run, directory, lease
-        self._limits, self._observer = limits, observer
+        self._limits, self._observer, self._processes = limits, observer, processes
         self._started = time.monotonic()
         warn = partial(observer.warned, run)
         checkpoint = newest_checkpoint(run, directory, record, allow_mixing=allow_mixing, warn=warn)
@@ -91,12 +96,14 @@ class RunSession:
         self.history = list(facts.history) if facts else []
         self.best_test_error = facts.best_test_error if facts else None
         self.divergence = facts.divergence if facts else None
+        self._recompute = recompute
         self._untrained = partial(
             Trainer,
             *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device),
             recompute=recompute,
             between_batches=limits.raise_if_signalled,
             announce=warn,
+            processes=processes,
         )
         candidates = engine_candidates(
             engine,
@@ -141,6 +148,9 @@ class RunSession:
 
     def _sound_trainer(self, engine: EngineName, *, is_new: bool) -> Trainer:
         trainer = self._untrained(engine=engine)
+        parts = self.run.spec, self.run.seed, self.run.dataset.key, tuple(self.run.recipe.evaluations.values())
+        self._processes.order("build", text=to_json(SharedRun(*parts, engine, self._recompute)))
+        self._processes.agreed(lambda: None)
         if is_new and engine != "eager":
             self._observer.checking(self.run, engine)
             if problem := engine_error(trainer, engine, self._limits.raise_if_signalled):
@@ -339,7 +349,7 @@ class RunSession:
                 continue
             if has_finite_state(self.trainer):
                 return
-        self.trainer.load_state_dict(self._untrained(engine="eager").state_dict())
+        self.trainer.load_state_dict(self._untrained(engine="eager", processes=ALONE).state_dict())
 
     def _divergence(self, origin: Origin | None) -> Divergence:
         """Return the divergence with its learning rate."""
@@ -381,9 +391,9 @@ class RunSession:
     def _sessions(self) -> tuple[Session, ...]:
         """Return the earlier sessions, and this one so far."""
         seconds = round(time.monotonic() - self._started, 3)
-        present = Session(
-            self.trainer.iteration, seconds, self.engine.name, self._code, self._environment, self.fallback
-        )
+        own = self.engine.name, self._code, self._environment, self.fallback
+        processes = self._processes.count if self._processes.count > 1 else None
+        present = Session(self.trainer.iteration, seconds, *own, processes)
         return (*self._earlier_sessions, present)
 
     def _record(
@@ -444,5 +454,7 @@ def history_line(
 def _arithmetic(session: Session) -> str:
     """Describe what the rounding of a session's numbers depends on."""
     engine = " or ".join(sorted(BIT_EQUAL)) if session.engine in BIT_EQUAL else session.engine
+    if session.engine not in BIT_EQUAL and session.processes:
+        engine += f" in {session.processes} processes"
     environment = session.environment
     return f"torch {environment.torch} on {environment.device}, {environment.threads} threads, engine {engine}"

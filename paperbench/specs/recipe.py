@@ -306,15 +306,19 @@ class Recipe:
         """Return the number of passes over a training set of this size before an iteration, counted from 0."""
         return round(self.images_before(iteration, images) / images, 4)
 
+    @property
+    def groups(self) -> int:
+        """Number of batch-norm groups of a whole batch."""
+        return self.batch_size // self.batch_norm.group
+
     def group_sizes(self, images: int) -> tuple[int, ...]:
         """Return the sizes of the batch-norm groups of a batch.
 
         A short batch has as many groups as a whole one, as equal as possible and the larger ones first: so does the
         authors' code divide a batch among GPUs (DataParallelTable of github.com/torch/cunn). Empty groups are left out.
         """
-        groups = self.batch_size // self.batch_norm.group
-        size, larger = divmod(images, groups)
-        return tuple(n for n in (size + (index < larger) for index in range(groups)) if n)
+        size, larger = divmod(images, self.groups)
+        return tuple(n for n in (size + (index < larger) for index in range(self.groups)) if n)
 
     def defining_values(self) -> dict[str, Any]:
         """Return the values that enter a digest, as JSON values: those that are set and affect training."""

@@ -1,72 +1,75 @@
-"""Batch norm without cuDNN, and grouped: each group of images has separate statistics, as on the paper's two GPUs."""
+"""Batch norm in training: without cuDNN, in groups as on the paper's GPUs, and with its averages kept apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class BatchNorm2dWithoutCudnn(nn.BatchNorm2d):
-    """BN that uses torch's own kernels on GPUs, and computes what `nn.BatchNorm2d` does.
+class TrainingBatchNorm2d(nn.BatchNorm2d):
+    """BN that leaves its moving averages to `BatchNormAverages`, and otherwise computes what `nn.BatchNorm2d` does.
 
-    In training, torch chooses a mode of cuDNN for channels_last float32 that may overflow where others do not: a net
-    whose activations grow would seem to diverge. Needs a momentum, and does not count batches: the trainer does.
+    In training it keeps the statistics of the batch. So processes that share a batch can exchange them, and add them to
+    the averages in the order of the groups. Make one with `replace`.
+
+    It uses torch's own kernels on GPUs: for channels_last float32, torch would choose a mode of cuDNN that may overflow
+    where others do not, and a net whose activations grow would seem to diverge.
+
+    Attributes:
+        means, variances: Statistics of the last batch in training, (groups, C) each; the variances are unbiased. One
+            group, unless this is a `GroupedBatchNorm2d`.
     """
 
+    means: Tensor
+    variances: Tensor
+
+    @staticmethod
+    def replace(layer: nn.BatchNorm2d) -> None:
+        """Turn a layer on its final device into one of this class, in place."""
+        layer.__class__ = TrainingBatchNorm2d
+        layer.means, layer.variances = (layer.weight.new_zeros(1, layer.num_features) for _ in range(2))
+
     def forward(self, x: Tensor) -> Tensor:
-        return self._normalise(x, self.training, self.momentum or 0.0)
-
-    def _normalise(self, x: Tensor, is_training: bool, weight: float) -> Tensor:
-        """Normalise the whole batch; `weight` is that of the batch in the moving averages."""
-        own, averages = (self.weight, self.bias), (self.running_mean, self.running_var)
+        own = self.weight, self.bias
         # torch.batch_norm ignores its argument cudnn_enabled
-        return torch.native_batch_norm(x, *own, *averages, is_training, weight, self.eps)[0]
+        if not self.training:
+            return torch.native_batch_norm(x, *own, self.running_mean, self.running_var, False, 0.0, self.eps)[0]
+        # "moving averages" in which the batch has the weight 1: its statistics
+        return torch.native_batch_norm(x, *own, self.means[0], self.variances[0], True, 1.0, self.eps)[0]
 
 
-class GroupedBatchNorm2d(BatchNorm2dWithoutCudnn):
+class GroupedBatchNorm2d(TrainingBatchNorm2d):
     """BN that splits a batch into consecutive groups of images and normalises each group separately.
 
-    Equal to `nn.BatchNorm2d` on one group after another, up to rounding, but the net takes the whole batch at once.
-    With one group it calls the same function as its base class. For training only.
+    Equal to `TrainingBatchNorm2d` on one group after another, up to rounding, but the net takes the whole batch at
+    once. With one group it calls the same function as its base class. For training only.
 
     Args:
         like: The layer whose parameters, buffers and settings are shared.
         group_size: Images per group.
-        groups: Groups per training batch; `MovingAverages` then updates the running statistics. If None, batches have
-            any number of groups, and the running statistics are plain averages over all groups so far.
+        groups: Groups per training batch; None if that varies.
 
     Attributes:
         weight, bias: With several `groups`, one copy per group, (groups, C): the gradients per group are then summed
             for all layers at once, which is faster than layer by layer. Otherwise the parameters of `like`.
-        means, variances: Statistics of the last batch, (groups, C) each, with unbiased variances. None without
-            `groups`.
 
     Raises:
-        ValueError: `like` has no momentum (cumulative averages), or the batch does not consist of `groups` groups.
+        ValueError: The batch does not consist of `groups` groups.
 
     Shape: (N, C, H, W) with N a multiple of `group_size` -> the same.
     """
 
-    means: Tensor | None
-    variances: Tensor | None
-
     def __init__(self, like: nn.BatchNorm2d, group_size: int, groups: int | None) -> None:
         super().__init__(like.num_features, like.eps, like.momentum, device="meta")
-        if like.momentum is None:
-            raise ValueError("BN with cumulative averages cannot be grouped.")
-        self.group_size, self.groups, self.average_weight = group_size, groups, like.momentum
+        self.group_size, self.groups = group_size, groups
         self.weight, self.bias = like.weight, like.bias
         if groups is not None and groups > 1:
             self.weight, self.bias = (nn.Parameter(p.detach().repeat(groups, 1)) for p in (like.weight, like.bias))
         self.running_mean, self.running_var = like.running_mean, like.running_var
         self.num_batches_tracked = None  # saves a kernel per layer and step; the trainer counts
-        self._num_averaged = 0
-        statistics = None if groups is None else like.weight.detach().new_zeros(groups, like.num_features)
-        self.register_buffer("means", statistics, persistent=False)
-        self.register_buffer("variances", None if statistics is None else statistics.clone(), persistent=False)
+        self.means, self.variances = (like.weight.detach().new_zeros(groups or 1, like.num_features) for _ in range(2))
         self.train(like.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,52 +79,59 @@ class GroupedBatchNorm2d(BatchNorm2dWithoutCudnn):
                 f"{x.shape[0]} images cannot be split into {self.groups or 'whole'} groups of {self.group_size}."
             )
         if groups == 1:
-            weight = self.average_weight if self.groups is not None else 1 / (self._num_averaged + 1)
-            self._num_averaged += 1 if self.groups is None else 0
-            return self._normalise(x, True, weight)
+            if self.groups is None:
+                self.means, self.variances = self.means[:1], self.variances[:1]
+            return super().forward(x)
         y, means, variances = _GroupedBatchNorm.apply(x, self.weight, self.bias, groups, self.eps)
         n = self.group_size * x.shape[2] * x.shape[3]
-        self._record(means, variances * (n / (n - 1)))
+        with torch.no_grad():
+            variances = variances * (n / (n - 1))
+            if self.groups is None:
+                self.means, self.variances = means, variances
+            else:  # the same tensors for every batch, as a captured step needs them
+                self.means.copy_(means)
+                self.variances.copy_(variances)
         normalised: Tensor = y
         return normalised
 
-    @torch.no_grad()
-    def _record(self, means: Tensor, variances: Tensor) -> None:
-        """Keep the groups' statistics, (groups, C) each, or average them into the running statistics."""
-        if self.means is not None and self.variances is not None:
-            self.means.copy_(means)
-            self.variances.copy_(variances)
-            return
-        self._num_averaged += len(means)
-        for average, values in ((self.running_mean, means), (self.running_var, variances)):
-            if average is not None:
-                average.lerp_(values.mean(0), len(values) / self._num_averaged)
 
-
-class MovingAverages:
-    """Moving averages of all grouped BN layers of a net, updated together to save two kernels per layer.
+class BatchNormAverages:
+    """The averages of all BN layers of a net, which become the statistics that it is tested with.
 
     Args:
-        layers: Layers with the same number of groups. Layers with one group update themselves and are skipped.
+        net: All its BN layers are of `TrainingBatchNorm2d`, with the same number of groups and the same weight of the
+            newest statistics.
     """
 
-    def __init__(self, layers: Iterable[GroupedBatchNorm2d]) -> None:
+    def __init__(self, net: nn.Module) -> None:
+        self._layers = [layer for layer in net.modules() if isinstance(layer, TrainingBatchNorm2d)]
         self._averages: list[Tensor] = []
-        self._statistics: dict[int, list[Tensor]] = {}  # by group
-        self._weight = 0.0
-        for layer in layers:
-            self._weight = layer.average_weight
-            for average, statistics in ((layer.running_mean, layer.means), (layer.running_var, layer.variances)):
-                if average is not None and statistics is not None and len(statistics) > 1:
-                    self._averages.append(average)
-                    for group, values in enumerate(statistics.unbind()):
-                        self._statistics.setdefault(group, []).append(values)
+        self._weight = self._layers[0].momentum or 0.0
+        for layer in self._layers:
+            assert layer.running_mean is not None  # noqa: S101
+            assert layer.running_var is not None  # noqa: S101
+            self._averages += [layer.running_mean, layer.running_var]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Add the statistics of the last batch, one group after another."""
-        for statistics in self._statistics.values():
-            torch._foreach_lerp_(self._averages, statistics, self._weight)
+    def last_batch(self) -> Tensor:
+        """Return the statistics of the last batch in training, a row per group: (groups, values). Clears them."""
+        parts = [part for layer in self._layers for part in (layer.means, layer.variances)]
+        rows = torch.cat(parts, dim=1)
+        torch._foreach_zero_(parts)  # with a weight of 0, torch's kernel would add what is not finite to the next ones
+        return rows
+
+    @torch.no_grad()
+    def move(self, row: Tensor) -> None:
+        """Add a group's row of statistics to the moving averages, with the weight that the layers have."""
+        torch._foreach_lerp_(self._averages, self._split(row), self._weight)
+
+    @torch.no_grad()
+    def set(self, row: Tensor) -> None:
+        """Replace the averages."""
+        torch._foreach_copy_(self._averages, self._split(row))
+
+    def _split(self, row: Tensor) -> list[Tensor]:
+        return list(row.split([average.numel() for average in self._averages]))
 
 
 class _GroupedBatchNorm(torch.autograd.Function):

@@ -7,7 +7,7 @@ compiled once. Stem and classifier are not compiled.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partialmethod
 from types import MethodType
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from paperbench.data.loader import Choices
 from paperbench.models.residual_unit import ResidualUnit
-from paperbench.training.engine import EngineError
+from paperbench.training.engine import EngineError, Step
 from paperbench.training.memory import is_out_of_memory
 
 MAX_KINDS = 64
@@ -59,30 +59,30 @@ def _compiled_forward(unit: ResidualUnit, x: Tensor) -> Tensor:
     return ResidualUnit.forward(unit, x)
 
 
-def with_clear_compile_errors(step: Callable[[Choices], None]) -> Callable[[Choices], None]:
-    """Wrap a step so that failures raise an `EngineError` until it succeeds once, since the first call compiles it.
+class CompiledStep:
+    """A step whose failures raise an `EngineError` until it has succeeded once, since the first call compiles it.
 
     Backends may raise anything, and backward passes are compiled when autograd first calls them. Out-of-memory errors
     are raised as such.
     """
-    is_compiled = False
 
-    def wrapped(choices: Choices) -> None:
-        nonlocal is_compiled
-        if is_compiled:
-            step(choices)
+    def __init__(self, step: Step) -> None:
+        self._step, self._is_compiled = step, False
+        self.update = step.update
+
+    def compute(self, choices: Choices, images: int | None = None) -> None:
+        if self._is_compiled:
+            self._step.compute(choices, images)
             return
         try:
             with _children_in_own_sessions():
-                step(choices)
+                self._step.compute(choices, images)
         except Exception as error:
             cause = getattr(error, "inner_exception", error)
             if is_out_of_memory(cause):
                 raise cause  # noqa: B904
             raise EngineError(f"torch.compile failed ({type(error).__name__}: {_reason(str(error))})") from error
-        is_compiled = True
-
-    return wrapped
+        self._is_compiled = True
 
 
 @contextmanager

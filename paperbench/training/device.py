@@ -9,12 +9,26 @@ import torch
 import torch.nn.functional as F
 
 from paperbench.errors import PaperbenchError, one_line
+from paperbench.launch import Launch
 
 _OLDER_BUILD = "a torch for CUDA 12.6, from https://download.pytorch.org/whl/cu126"
 """It runs with drivers for any CUDA 12, and has kernels for GPUs from sm_50 on; later ones begin with sm_75."""
 
 CUDA_ERRORS = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
 """What torch raises if a GPU, or the number of one, cannot be used."""
+
+
+def own_device(wanted: str, launch: Launch | None) -> str:
+    """Return the name of the device of one of several processes: each has the GPU of its number on its machine.
+
+    Raises:
+        PaperbenchError: A certain GPU is wanted for all.
+    """
+    if launch is None or not torch.cuda.device_count() or wanted not in ("auto", "cuda"):
+        if launch and wanted.startswith("cuda:"):
+            raise PaperbenchError(f"Several processes cannot share {wanted}. With `--device cuda`, each takes its own.")
+        return wanted
+    return f"cuda:{launch.local_rank}"
 
 
 def choose_device(wanted: str, warn: Callable[[str], None]) -> torch.device:

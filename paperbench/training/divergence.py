@@ -70,7 +70,7 @@ def find_in_training(trainer: Trainer, last: int, between_steps: Callable[[], No
 
 def find_in_test(trainer: Trainer, between_batches: Callable[[], None] = no_interrupt) -> Origin | None:
     """Test the trainer's net and return the origin of the first non-finite output, or None."""
-    with _broken_outputs(trainer.model) as broken:
+    with trainer.stepping_eagerly(), _broken_outputs(trainer.model) as broken:
         loss = trainer.test(between_batches).loss
     if not math.isfinite(loss):
         broken.append("loss")

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import torch
 
 from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
+
+if TYPE_CHECKING:
+    from paperbench.training.processes import Processes
 
 EngineName = Literal["eager", "graph", "compile"]
 
@@ -54,14 +57,28 @@ class Engine(Protocol):
         """Run one iteration, counted from 0. The device may still be working on it on return."""
 
 
-class EagerEngine:
-    """Runs a step one operation after another."""
+class Step(Protocol):
+    """A training step in two parts; see `training.step.TrainingStep`."""
 
-    def __init__(self, step: Callable[[Choices], None], batches: Feed) -> None:
-        self._step, self._batches = step, batches
+    def compute(self, choices: Choices, images: int | None = None) -> None: ...
+    def update(self) -> None: ...
+
+
+class EagerEngine:
+    """Runs a step one operation after another.
+
+    Args:
+        batch_size: Returns the number of images of an iteration.
+    """
+
+    def __init__(self, step: Step, batches: Feed, batch_size: Callable[[int], int], processes: Processes) -> None:
+        self._step, self._batches, self._batch_size, self._processes = step, batches, batch_size, processes
 
     def step(self, iteration: int) -> None:
-        self._step(self._batches.choices(iteration))
+        self._processes.agreed(
+            lambda: self._step.compute(self._batches.choices(iteration), self._batch_size(iteration))
+        )
+        self._step.update()
 
 
 class ShortBatchEngine:

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from paperbench.data.loader import Batch
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.precision import autocast
+from paperbench.training.processes import ALONE, Processes
 from paperbench.training.working_copy import WorkingCopy
 
 Result = TypeVar("Result")
@@ -60,25 +61,31 @@ def evaluate(
     precision: str,
     device: torch.device,
     between_batches: Callable[[], None] = no_interrupt,
+    processes: Processes = ALONE,
 ) -> EvaluationMetrics:
     """Test a net with its current BN statistics. Leaves it in evaluation mode.
 
     Args:
+        batches: Those of this process.
         between_batches: Called before each batch; may raise to abort.
     """
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    wrong, wrong5 = torch.zeros(2, dtype=torch.int64, device=device).unbind()
-    images = 0
-    for batch in batches:
+
+    def sums(batch: Batch) -> Tensor:
         between_batches()
         with autocast(precision, device):
             logits = model(batch.images).float()
-        loss += F.cross_entropy(logits.double(), batch.labels, reduction="sum")
-        wrong += (logits.argmax(1) != batch.labels).sum()
-        wrong5 += (_ranks(logits, batch.labels) >= 5).sum()
-        images += len(batch.labels)
-    return EvaluationMetrics(loss.item() / images, 100 * wrong.item() / images, 100 * wrong5.item() / images)
+        loss = F.cross_entropy(logits.double(), batch.labels, reduction="sum")
+        wrong = (logits.argmax(1) != batch.labels).sum()
+        wrong5 = (_ranks(logits, batch.labels) >= 5).sum()
+        return torch.stack([loss, wrong, wrong5, loss.new_full((), len(batch.labels))])[None]
+
+    total = torch.zeros(4, dtype=torch.float64, device=device)  # exact for the numbers of images
+    for rows in processes.rows(batches, sums, 1, like=total):
+        for row in rows:
+            total += row
+    loss, wrong, wrong5, images = total.tolist()
+    return EvaluationMetrics(loss / images, 100 * wrong / images, 100 * wrong5 / images)
 
 
 def _ranks(logits: Tensor, labels: Tensor) -> Tensor:
@@ -96,27 +103,35 @@ def reestimate_batch_norm(
     precision: str,
     device: torch.device,
     between_batches: Callable[[], None] = no_interrupt,
+    processes: Processes = ALONE,
+    at_once: int = 1,
 ) -> None:
     """Replace BN's moving averages by plain averages over groups of training images.
 
     The running mean and (unbiased) variance of every BN layer become the averages of its batch statistics over all
-    groups, with equal weights. The parameters do not change.
+    groups, with equal weights. They are added up in float64, in the order of the groups. The parameters do not change.
 
     Args:
-        batches: Images of shape (N, 3, H, W), where N is a multiple of `group`.
+        batches: Those of this process: images of shape (N, 3, H, W), where N is a multiple of `group`.
         group: Images per batch-norm group.
-        between_batches: Called before each batch; may raise to abort, which leaves the BN statistics incomplete.
+        between_batches: Called before each batch; may raise to abort, which changes nothing.
+        at_once: Maximum number of groups of a batch.
     """
-    for layer in model.modules():
-        if isinstance(layer, _BatchNorm):
-            layer.reset_running_stats()
-    copy = WorkingCopy(model, batch_norm_group=group).module
-    groups = 0
-    for images in batches:
+    copy = WorkingCopy(model, batch_norm_group=group)
+
+    def statistics(images: Tensor) -> Tensor:
         between_batches()
         with autocast(precision, device):
-            copy(images)
-        groups += len(images) // group
+            copy.module(images)
+        return copy.averages.last_batch()
+
+    like = copy.averages.last_batch()[0]
+    total, groups = torch.zeros_like(like, dtype=torch.float64), 0
+    for rows in processes.rows(batches, statistics, at_once, like):
+        for row in rows:
+            total += row
+        groups += len(rows)
+    copy.averages.set(total / groups)
     set_batch_count(model, groups)
     model.eval()
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, summarize_error
-from paperbench.training.engine import EngineError
+from paperbench.training.engine import EngineError, Step
 from paperbench.training.memory import is_out_of_memory
+from paperbench.training.processes import Processes
 
 Work = Callable[[], object]
 """Operations on existing tensors."""
@@ -115,6 +116,8 @@ class _Copies:
 class GraphEngine:
     """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
+    If several processes share the run, the update is not captured, because all must agree before.
+
     Args:
         state: All tensors that a step changes.
         clear_gradients: Frees the gradients that a step leaves behind.
@@ -122,13 +125,15 @@ class GraphEngine:
 
     def __init__(
         self,
-        step: Callable[[Choices], None],
+        step: Step,
         batches: Feed,
         iterations: int,
         state: Sequence[Tensor],
         clear_gradients: Callable[[], None],
         capture: CudaCapture,
+        processes: Processes,
     ) -> None:
+        self._processes = processes
         self._step, self._state, self._clear_gradients, self._capture = step, state, clear_gradients, capture
         self._iterations, self._batches = iterations, batches
         schedule = batches.schedule(iterations)
@@ -138,6 +143,11 @@ class GraphEngine:
     def step(self, iteration: int) -> None:
         if iteration >= self._iterations:
             raise PaperbenchError(f"Iteration {iteration} does not exist: the training has {self._iterations}.")
+        self._processes.agreed(lambda: self._run(iteration))
+        if self._processes.count > 1:
+            self._step.update()
+
+    def _run(self, iteration: int) -> None:
         self._inputs = self._inputs or _Copies(self._batches, iteration)
         if self._replay is None:
             self._replay = self._capture_step(self._inputs)
@@ -153,7 +163,9 @@ class GraphEngine:
         """
 
         def work() -> None:
-            self._step(inputs.read())
+            self._step.compute(inputs.read())
+            if self._processes.count == 1:
+                self._step.update()
 
         def warm_up() -> None:
             work()

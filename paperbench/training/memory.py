@@ -97,7 +97,7 @@ def memory_needed(net: Net, recipe: Recipe, precision: Precision, *, recompute: 
     group, photographs = recipe.batch_norm.group, recipe.photographs
     needed = _group_memory(net, group, precision, photographs.crop if photographs else None, recompute=recompute)
     # `TreeSum` has as many sums, when the last group comes, as the number of groups before has binary ones.
-    sums = max(groups.bit_count() for groups in range(recipe.batch_size // group))
+    sums = max(groups.bit_count() for groups in range(recipe.groups))
     needed += 4 * parameters(net) * sums
     if photographs:  # beside the group, the bytes of the whole batch, and the float32 values of its other groups
         pixels = 3 * photographs.crop**2

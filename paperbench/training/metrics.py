@@ -32,7 +32,7 @@ class MetricAccumulator:
     def add(self, loss: Tensor, wrong: Tensor) -> None:
         """Add the summed loss and the number of errors of some images. Runs on the device, so it can be captured."""
         self._loss += loss
-        self._wrong += wrong
+        self._wrong += wrong.long()
 
     def count(self, images: int) -> None:
         """Add the number of these images, which the host knows."""

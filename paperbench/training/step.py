@@ -12,19 +12,21 @@ from paperbench.specs.recipe import Recipe
 from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import autocast
+from paperbench.training.processes import Processes
 from paperbench.training.tree_sum import TreeSum
 from paperbench.training.working_copy import DirectModel
 
 
 class TrainingStep:
-    """Gather, augment, forward, loss, backward, update, and metrics.
+    """Gather, augment, forward, loss, backward; then update, and metrics.
 
     The batch goes through the net in chunks of one batch-norm group each, and their gradients are summed. This is what
-    the paper's two or eight GPUs did in parallel. BN's moving averages include every group.
+    the paper's two or eight GPUs did in parallel. BN's moving averages include every group, one after the other.
 
     Args:
         working: The net or a working copy of it.
-        at_once: Whether the net takes the whole batch at once, and tells the groups apart.
+        processes: Those that share the batch.
+        at_once: Whether the net takes all groups at once, and tells them apart.
     """
 
     def __init__(
@@ -35,11 +37,15 @@ class TrainingStep:
         recipe: Recipe,
         batches: Feed,
         precision: str,
+        processes: Processes,
         *,
         at_once: bool = False,
     ) -> None:
         self._working, self._optimiser, self._metrics = working, optimiser, metrics
         self._recipe, self._batches, self._precision, self._at_once = recipe, batches, precision, at_once
+        self._processes = processes
+        self._rows: list[Tensor] = []
+        self._sums = TreeSum()
         self._device = batches.device
         self._loss_weights = {recipe.batch_size: self._loss_weight(recipe.batch_size)}
 
@@ -47,28 +53,47 @@ class TrainingStep:
         """Return the weight of one image in the mean loss of a batch."""
         return torch.tensor(1 / images, device=self._device)
 
-    def __call__(self, choices: Choices) -> None:
-        """Train on the chosen images. Runs the same operations for all batches of a size, so it can be captured."""
+    def compute(self, choices: Choices, images: int | None = None) -> None:
+        """Compute the gradients of this process's images, which changes no state of the training.
+
+        Runs the same operations for all batches of a size, as `update` does, so they can be captured.
+
+        Args:
+            choices: Those of this process's images.
+            images: Number of images of the whole batch; by default the recipe's.
+        """
+        images = images or self._recipe.batch_size
         batch = self._batches.make(choices)
         self._working.refresh()
-        size = len(batch.labels)
-        weight = self._loss_weights.get(size)
+        weight = self._loss_weights.get(images)
         if weight is None:
-            weight = self._loss_weights[size] = self._loss_weight(size)
-        chunks = [size] if self._at_once else list(self._recipe.group_sizes(size))
-        sums = TreeSum()
-        for images, labels in zip(batch.images.split(chunks), batch.labels.split(chunks), strict=True):
+            weight = self._loss_weights[images] = self._loss_weight(images)
+        sizes = self._processes.share.group_sizes(self._recipe, images)
+        chunks = [sum(sizes)] if self._at_once else list(sizes)
+        self._rows, self._sums = [], TreeSum()
+        for chunk, labels in zip(batch.images.split(chunks), batch.labels.split(chunks), strict=True):
             # Gradients start from None for each chunk and are added in one call; autograd would add them one by one.
             self._working.clear_gradients()
-            self._backward(images, labels, weight)
-            sums.add(self._working.gradients())
-        self._optimiser.step(sums.total())
+            self._rows.append(self._backward(chunk, labels, weight))
+            self._sums.add(self._working.gradients())
 
-    def _backward(self, images: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Compute the gradients of the chunk's share of the batch's mean loss, given the weight of one image in it."""
+    def _backward(self, images: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+        """Compute the gradients of the chunk's share of the batch's mean loss, given the weight of one image in it.
+
+        Returns:
+            A row per group: its BN statistics, and the loss and number of errors; in the first row, those of the chunk.
+        """
         with autocast(self._precision, self._device):
             logits = self._working.module(images).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
         loss.backward(weight)
-        self._working.update_moving_averages()
-        self._metrics.add(loss.detach(), (logits.detach().argmax(1) != labels).sum())
+        statistics = self._working.averages.last_batch()
+        sums = torch.stack([loss.detach(), (logits.detach().argmax(1) != labels).sum()])
+        return torch.cat([statistics, F.pad(sums[None], (0, 0, 0, len(statistics) - 1))], dim=1)
+
+    def update(self) -> None:
+        """Add the gradients of all processes, and update parameters, moving averages and metrics."""
+        for row in self._processes.gathered(torch.cat(self._rows)):
+            self._working.averages.move(row[:-2])
+            self._metrics.add(row[-2], row[-1])
+        self._optimiser.step(self._processes.summed(self._sums.total()))

@@ -14,15 +14,14 @@ from torch import Tensor, nn
 from paperbench.catalogue import Net
 from paperbench.data.dataset import Dataset
 from paperbench.data.feed import make_feed
-from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import check_fit
-from paperbench.training.batch_norm import BatchNorm2dWithoutCudnn
-from paperbench.training.compiling import compile_units, with_clear_compile_errors
-from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine
+from paperbench.training.batch_norm import TrainingBatchNorm2d
+from paperbench.training.compiling import CompiledStep, compile_units
+from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine, Step
 from paperbench.training.evaluation import (
     EvaluationMetrics,
     as_memory_allows,
@@ -35,15 +34,19 @@ from paperbench.training.graph import CudaCapture, GraphEngine
 from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import has_bf16, keep_stream_in_fp32, memory_layout, set_arithmetic
+from paperbench.training.processes import ALONE, Order, Processes
 from paperbench.training.step import TrainingStep
 from paperbench.training.working_copy import DirectModel, WorkingCopy
 
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
 """Incremented by every change after which the same spec and seed give different numbers. Records contain it."""
 
 
 class Trainer:
     """Trains one net with one seed.
+
+    If several processes share the run, each has a trainer. Process 0 calls `step`, `test`, `finish`,
+    `load_state_dict`, `state_dict` and `close`; its trainer orders the others to do the same, and theirs `obey`.
 
     Args:
         seed: Seed of initialisation, order of images, augmentation and noise.
@@ -52,6 +55,7 @@ class Trainer:
         layout: Memory layout of images, weights and activations; by default that of `precision.memory_layout`.
         compile_options: Further arguments of `compile_units`.
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
+        processes: Those that share the run.
         between_batches: Called regularly while the data are prepared; may raise to abort.
         announce: Called with the progress of long passes over the training images, in words.
 
@@ -77,6 +81,7 @@ class Trainer:
         compile_options: Mapping[str, Any] | None = None,
         *,
         recompute: bool = False,
+        processes: Processes = ALONE,
         between_batches: Callable[[], None] = no_interrupt,
         announce: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -87,7 +92,7 @@ class Trainer:
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
         self.layout = layout or memory_layout(precision, device)
-        self._compile_options = compile_options or {}
+        self._compile_options, self._processes = compile_options or {}, processes
         self.iteration = 0
         set_arithmetic(precision)
         # Only noise inside a net (dropout shortcuts) uses torch's default generators.
@@ -98,6 +103,7 @@ class Trainer:
             keep_stream_in_fp32(self.model)
         self._num_images = dataset.num_train
         self.feed = make_feed(dataset, recipe, seed, device, self.layout, between_batches, announce)
+        self.feed.share = processes.share
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
         self._metrics = MetricAccumulator(device)
         self._engine = self._make_engine(engine)
@@ -110,7 +116,7 @@ class Trainer:
         model.to(self.device).to(memory_format=self.layout)
         for layer in model.modules():
             if isinstance(layer, nn.BatchNorm2d):
-                layer.__class__ = BatchNorm2dWithoutCudnn
+                TrainingBatchNorm2d.replace(layer)
                 layer.eps = self.recipe.batch_norm.eps
                 layer.momentum = self.recipe.batch_norm.moving_average
                 if layer.num_batches_tracked is not None:
@@ -118,11 +124,36 @@ class Trainer:
                     layer.num_batches_tracked = layer.num_batches_tracked.cpu()
         return model
 
+    def obey(self, order: Order, between_batches: Callable[[], None]) -> None:
+        """Do what process 0 has ordered.
+
+        Raises:
+            What process 0 raises, too.
+        """
+        match order.name:
+            case "step":
+                self._step()
+            case "test":
+                self._test(between_batches, order.argument)
+            case "finish":
+                self._finish(between_batches)
+            case "load":
+                self._receive_state(order.argument)
+            case "compare":
+                self._processes.compare(self._state_tensors())
+            case "close":
+                self.feed.close()
+
     def step(self) -> None:
         """Run one iteration. The first one may compile or capture the step."""
+        self._processes.order("step")
+        self._step()
+
+    def _step(self) -> None:
         rate = self.recipe.rate_at(self.iteration)
         if self.recipe.photographs and rate != self.recipe.rate_at(self.iteration - 1):
-            self.feed.choices(self.iteration)  # if an image is missing, before the momentum is scaled
+            # if an image is missing, before the momentum is scaled
+            self._processes.agreed(lambda: self.feed.choices(self.iteration))
         self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
         self._metrics.count(self._batch_size(self.iteration))
@@ -135,16 +166,26 @@ class Trainer:
 
     @contextmanager
     def stepping_eagerly(self) -> Iterator[None]:
-        """Inside the context, steps call the modules of `model` and their hooks, whatever the engine."""
-        engine, self._engine = self._engine, self._make_engine("eager")
+        """Inside the context, steps call the modules of `model` and their hooks, whatever the engine.
+
+        Other processes wait meanwhile, and this one makes the whole batches. A state must be loaded before their next
+        step.
+        """
+        engine, processes = self._engine, self._processes
+        self._take_part_in(ALONE)
+        self._engine = self._make_engine("eager")
         try:
             yield
         finally:
+            self._take_part_in(processes)
             self._engine = engine
+
+    def _take_part_in(self, processes: Processes) -> None:
+        self._processes, self.feed.share = processes, processes.share
 
     def _make_engine(self, engine: EngineName) -> Engine:
         """Return an engine for this training. All engines change the same tensors in place."""
-        eager = EagerEngine(self._make_step(DirectModel(self.model)), self.feed)
+        eager = self._make_eager_engine(self._make_step(DirectModel(self.model)))
         if engine == "eager":
             return eager
         bf16 = has_bf16(self.precision)
@@ -159,27 +200,28 @@ class Trainer:
 
     def _make_compiled_engine(self, *, bf16: bool) -> Engine:
         size, group = self.recipe.batch_size, self.recipe.batch_norm.group
-        if self.recipe.photographs:  # their groups fill a GPU one by one, and its memory at once
+        # the groups of photographs fill a GPU one by one, and its memory at once
+        at_once = not self.recipe.photographs and self._processes.count == 1
+        if not at_once:
             working = WorkingCopy(self.model, bf16_weights=bf16)
         else:
             working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
         compile_units(working.module, **self._compile_options)
-        step = with_clear_compile_errors(self._make_step(working, at_once=not self.recipe.photographs))
-        if self.device.type == "cpu":
-            return EagerEngine(step, self.feed)
-        return self._make_graph_engine(step, working)
+        step = CompiledStep(self._make_step(working, at_once=at_once))
+        return self._make_eager_engine(step) if self.device.type == "cpu" else self._make_graph_engine(step, working)
+
+    def _make_eager_engine(self, step: Step) -> Engine:
+        return EagerEngine(step, self.feed, self._batch_size, self._processes)
 
     def _make_step(self, working: DirectModel, *, at_once: bool = False) -> TrainingStep:
-        batches = self.feed
-        return TrainingStep(
-            working, self._optimiser, self._metrics, self.recipe, batches, self.precision, at_once=at_once
-        )
+        own = working, self._optimiser, self._metrics, self.recipe, self.feed, self.precision, self._processes
+        return TrainingStep(*own, at_once=at_once)
 
-    def _make_graph_engine(self, step: Callable[[Choices], None], working: DirectModel) -> Engine:
+    def _make_graph_engine(self, step: Step, working: DirectModel) -> Engine:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
-        capture = CudaCapture(self.device)
-        return GraphEngine(step, self.feed, self.recipe.iterations, state, working.clear_gradients, capture)
+        what = step, self.feed, self.recipe.iterations, state, working.clear_gradients
+        return GraphEngine(*what, CudaCapture(self.device), self._processes)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""
@@ -206,12 +248,23 @@ class Trainer:
         Raises:
             PaperbenchError: An image cannot be read.
         """
-        evaluation = evaluation or next(iter(self.recipe.evaluations.values()), None)
+        number = self._evaluations.index(evaluation) if evaluation else 0
+        self._processes.order("test", number)
+        return self._test(between_batches, number)
+
+    @property
+    def _evaluations(self) -> list[Evaluation | None]:
+        """The recipe's evaluations, or the only test of whole images."""
+        return [*self.recipe.evaluations.values()] or [None]
+
+    def _test(self, between_batches: Callable[[], None], number: int) -> EvaluationMetrics:
+        """Return the result of one of the evaluations."""
+        evaluation, processes = self._evaluations[number], self._processes
 
         def test_with(batch_size: int) -> EvaluationMetrics:
             self.feed.test_batch = batch_size  # for later tests, too
             batches = self.feed.test(evaluation, batch_size)
-            return evaluate(self.model, batches, self.precision, self.device, between_batches)
+            return evaluate(self.model, batches, self.precision, self.device, between_batches, processes)
 
         return as_memory_allows(test_with, self.feed.test_batch, self.device)
 
@@ -227,23 +280,34 @@ class Trainer:
         Raises:
             PaperbenchError: An image cannot be read.
         """
+        self._processes.order("finish")
+        return self._finish(between_batches)
+
+    def _finish(self, between_batches: Callable[[], None]) -> list[EvaluationMetrics]:
         self._set_batch_count()
-        batch_norm = self.recipe.batch_norm
+        batch_norm, processes = self.recipe.batch_norm, self._processes
 
         def reestimate_with(groups: int) -> None:
-            batches = self.feed.reestimation(groups)
-            reestimate_batch_norm(self.model, batches, batch_norm.group, self.precision, self.device, between_batches)
+            batches, how = self.feed.reestimation(groups), (batch_norm.group, self.precision, self.device)
+            reestimate_batch_norm(self.model, batches, *how, between_batches, processes, groups)
 
         if batch_norm.at_test == "reestimated":
             as_memory_allows(reestimate_with, self.feed.groups_at_once, self.device)
-        return [self.test(between_batches, one) for one in self.recipe.evaluations.values() or [None]]
+        return [self._test(between_batches, number) for number in range(len(self._evaluations))]
 
     def close(self) -> None:
         """Free the memory and threads of the training images. The trainer can still be used."""
         self.feed.close()
+        self._processes.order("close")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state for an exact resume with any engine, as tensors by dotted names. They are not copied."""
+        """Return the state for an exact resume with any engine, as tensors by dotted names. They are not copied.
+
+        Raises:
+            RunError: Other processes hold another state.
+        """
+        self._processes.order("compare")
+        self._processes.compare(self._state_tensors())
         self._set_batch_count()
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
@@ -256,8 +320,7 @@ class Trainer:
 
     def _set_batch_count(self) -> None:
         """Set BN's counters, which not every engine updates."""
-        groups = self.recipe.batch_size // self.recipe.batch_norm.group
-        set_batch_count(self.model, self.iteration * groups)
+        set_batch_count(self.model, self.iteration * self.recipe.groups)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Resume from a state of the same net, recipe and seed. Its tensors are copied.
@@ -278,6 +341,19 @@ class Trainer:
         torch.set_rng_state(parts["noise"]["cpu"])
         if self.device.type == "cuda" and "cuda" in parts["noise"]:
             torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)
+        self._processes.order("load", self.iteration)
+        self._receive_state(self.iteration)
+
+    def _receive_state(self, iteration: int) -> None:
+        """Take over the state of process 0, but for its metrics, which nobody else reads."""
+        self._processes.broadcast(self._state_tensors())
+        self._optimiser.resume(iteration, self._optimiser.momentum)
+        self.iteration = iteration
+
+    def _state_tensors(self) -> list[Tensor]:
+        """Return the parameters, BN's moving averages and the momentum, which all processes share."""
+        averages = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        return [*self.model.parameters(), *averages, *self._optimiser.momentum]
 
 
 def _generator_states(device: torch.device) -> dict[str, Tensor]:

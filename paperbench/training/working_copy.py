@@ -8,24 +8,27 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
+from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d
 from paperbench.training.tree_sum import TreeSum
 
 
 class DirectModel:
-    """The net itself, as `module`."""
+    """The net itself.
+
+    Attributes:
+        module: The net.
+        averages: The averages of its BN layers.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         self.module = net
+        self.averages = BatchNormAverages(net)
         self._parameters = list(net.parameters())
 
     def refresh(self) -> None:
         """Prepare for a step after an update of the parameters or a test."""
         if not self.module.training:
             self.module.train()
-
-    def update_moving_averages(self) -> None:
-        """Update BN's moving averages with the last forward pass, unless the forward pass did so itself."""
 
     def clear_gradients(self) -> None:
         """Set all gradients to None."""
@@ -85,7 +88,7 @@ class WorkingCopy(DirectModel):
                             if copies is not own:
                                 self._by_group[indices[id(own)]] = own, copies
         self._parameters = list(self.module.parameters())
-        self._averages = MovingAverages(m for m in self.module.modules() if isinstance(m, GroupedBatchNorm2d))
+        self.averages = BatchNormAverages(self.module)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -96,9 +99,6 @@ class WorkingCopy(DirectModel):
             pairs = [(row, own) for own, copies in self._by_group.values() for row in copies.unbind()]
             rows, owns = zip(*pairs, strict=True)
             torch._foreach_copy_(rows, owns)
-
-    def update_moving_averages(self) -> None:
-        self._averages.update()
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:

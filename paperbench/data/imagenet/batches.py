@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -125,6 +125,7 @@ class TrainingCrops(CropSource):
         flip: Whether to mirror half of the crops.
         has_short_batches: Whether the last batch of an epoch has the images that are left; else batches span epochs.
         purpose: Name of the random stream.
+        rows: Returns which images of a batch of this size to make.
     """
 
     def __init__(
@@ -137,10 +138,11 @@ class TrainingCrops(CropSource):
         has_short_batches: bool,
         seed: int,
         purpose: str = "training",
+        rows: Callable[[int], slice] = slice,
     ) -> None:
         super().__init__(files, settings, settings.crop)
         self.batch_size, self.seed, self._purpose = batch_size, seed, purpose
-        self._flip, self._has_short_batches = flip, has_short_batches
+        self._flip, self._has_short_batches, self._rows = flip, has_short_batches, rows
         self._order = lru_cache(2)(lambda epoch: permutation(seed, purpose, epoch, len(files)))
 
     def plan(self, number: int) -> BatchPlan:
@@ -148,7 +150,9 @@ class TrainingCrops(CropSource):
             (self._order(epoch)[first:last], words(self.seed, self._purpose, epoch, first, last))
             for epoch, first, last in self._slices(number)
         ]
-        return BatchPlan(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        images, random = (np.concatenate(part) for part in zip(*parts, strict=True))
+        rows = self._rows(len(images))
+        return BatchPlan(images[rows], random[rows])
 
     def _slices(self, number: int) -> Iterator[tuple[int, int, int]]:
         """Yield the epoch and the first and last (exclusive) position of each part of a batch."""

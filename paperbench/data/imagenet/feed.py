@@ -15,6 +15,7 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.data.imagenet.stream import CropStream, processors
 from paperbench.data.loader import Batch, Choices
+from paperbench.data.share import WHOLE
 from paperbench.errors import duration
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 
@@ -53,17 +54,23 @@ class PhotoFeed:
         self._training_crops = partial(
             TrainingCrops, dataset.train, self._settings, flip=flip, has_short_batches=has_short_batches, seed=seed
         )
+        self.share = WHOLE
         self._stream: CropStream | None = None
+        self._stream_share = WHOLE
         self._last: int | None = None  # iteration of the choices
         self._choices: Choices = ()
 
     def choices(self, iteration: int) -> Choices:
         last, self._last = self._last, None  # in case that the batch cannot be made
         if iteration != last:
-            if self._stream is None or last is None or iteration != last + 1:
+            if self._stream is None or last is None or iteration != last + 1 or self.share != self._stream_share:
                 self.close()
-                crops = self._training_crops(batch_size=self._recipe.batch_size)
-                self._stream = self._open(crops, iteration, training_threads(self.device))
+                rows = partial(self.share.rows, self._recipe)
+                crops = self._training_crops(batch_size=self._recipe.batch_size, rows=rows)
+                self._stream, self._stream_share = (
+                    self._open(crops, training_threads(self.device), iteration),
+                    self.share,
+                )
             self._choices = _on_device(next(self._stream), self.device)
         self._last = iteration
         return self._choices
@@ -86,15 +93,13 @@ class PhotoFeed:
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
-        done, total = 0, len(self._dataset.train) // group * group
+        batch, total = at_once * group, len(self._dataset.train) // group * group
         tell = self._progress("averaging BN statistics")
-        for crops in self._pass(self._training_crops(batch_size=at_once * group, purpose="batch-norm")):
-            pixels, _, *colours = (part[: total - done] for part in _on_device(crops, self.device))
+        source = self._training_crops(batch_size=batch, purpose="batch-norm")
+        for number, crops in zip(self._own_numbers(-(-total // batch)), self._pass(source), strict=False):
+            pixels, _, *colours = (part[: total - number * batch] for part in _on_device(crops, self.device))
             yield self._training_transform(pixels, ColourChoices(*colours))
-            done += len(pixels)
-            tell(done)
-            if done == total:
-                return
+            tell(min((number + 1) * batch, total))
 
     def advice(self) -> str | None:
         return self._stream.advice() if self._stream else None
@@ -135,12 +140,15 @@ class PhotoFeed:
 
         return tell
 
-    def _open(self, source: CropSource, start: int, threads: int) -> CropStream:
-        return CropStream(source, start=start, threads=threads, pinned=self.device.type == "cuda")
+    def _own_numbers(self, batches: int) -> range:
+        return range(self.share.rank, batches, self.share.processes)
+
+    def _open(self, source: CropSource, threads: int, start: int, step: int = 1) -> CropStream:
+        return CropStream(source, start=start, step=step, threads=threads, pinned=self.device.type == "cuda")
 
     def _pass(self, source: CropSource) -> Iterator[Crops]:
-        """Yield the batches of a source; each is valid until the next."""
-        with self._open(source, 0, processors()) as stream:
+        """Yield this process's batches of a source; each is valid until the next."""
+        with self._open(source, processors(), self.share.rank, self.share.processes) as stream:
             for crops in stream:
                 self._between_batches()
                 yield crops

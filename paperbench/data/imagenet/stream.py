@@ -109,16 +109,16 @@ class CropStream:
 
     Args:
         source: Where the images are from. Its batches end with the first that has no images.
-        start: Number of the first batch.
+        start, step: Number of the first batch, and the difference between numbers.
         threads: If 0, the consumer makes the crops.
         ahead: Number of batches that are made while the consumer has another.
         pinned: Whether the pixels are in page-locked memory, from which a GPU copies without the processor.
     """
 
     def __init__(
-        self, source: CropSource, *, start: int = 0, threads: int, ahead: int = 2, pinned: bool = False
+        self, source: CropSource, *, start: int = 0, step: int = 1, threads: int, ahead: int = 2, pinned: bool = False
     ) -> None:
-        self._source, self._next = source, start
+        self._source, self._next, self._step = source, start, step
         shape = source.batch_size, source.crop, source.crop, 3
         buffers = 1 + (ahead if threads else 0)
         self._free = [torch.empty(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
@@ -194,7 +194,7 @@ class CropStream:
             self._pending.append(batch)
             for row in range(batch.missing):
                 self._crew.tasks.put((batch, row))
-            self._next += 1
+            self._next += self._step
 
 
 def _advice(seconds: float, waited: float, worked: float, threads: int) -> str | None:
@@ -208,8 +208,9 @@ def _advice(seconds: float, waited: float, worked: float, threads: int) -> str |
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of processors for this process: its part, if torchrun started several on this machine."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def _keep_freed_memory() -> None:

@@ -1,0 +1,76 @@
+"""What the processes of a run do that do not lead it: they train as process 0 orders, and open no results directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from paperbench.data.dataset import Dataset
+from paperbench.data.sources import load_dataset
+from paperbench.errors import PaperbenchError
+from paperbench.runs.limits import Limits
+from paperbench.runs.planning import net_and_recipe
+from paperbench.specs.recipe import Evaluation
+from paperbench.specs.run_spec import RunSpec
+from paperbench.training.engine import EngineName
+from paperbench.training.memory import release_memory
+from paperbench.training.processes import Order, Processes, ProcessLostError
+from paperbench.training.trainer import Trainer
+from paperbench.typed import Id, Natural, from_json, typed
+
+
+@typed
+class SharedRun:
+    """What a process needs to know of a run, beside its data.
+
+    Attributes:
+        dataset: Key of the data set.
+        evaluations: How the net is tested.
+    """
+
+    spec: RunSpec
+    seed: Natural
+    dataset: Id
+    evaluations: tuple[Evaluation, ...]
+    engine: EngineName
+    recompute: bool
+
+
+def follow(processes: Processes, device: torch.device, data: Path, limits: Limits) -> int:
+    """Follow the orders of process 0 until the last one; return the exit status that it gives.
+
+    Args:
+        data: The data directory.
+
+    Raises:
+        ProcessLostError: Another process has ended, or does not answer.
+    """
+    trainer: Trainer | None = None
+    datasets: dict[str, Dataset] = {}
+
+    def build(order: Order) -> Trainer:
+        run = from_json(SharedRun, order.text)
+        if run.dataset not in datasets:
+            datasets[run.dataset] = load_dataset(run.dataset, data)
+        if datasets[run.dataset].fingerprint != run.spec.data:
+            raise PaperbenchError(f"the images of {run.dataset} in {data} are not those of process 0.")
+        what = *net_and_recipe(run.spec, run.evaluations), datasets[run.dataset], run.seed, run.spec.precision, device
+        between = limits.raise_if_signalled
+        return Trainer(*what, run.engine, recompute=run.recompute, processes=processes, between_batches=between)
+
+    while (order := processes.receive()).name != "end":
+        try:
+            if order.name == "build":
+                trainer = None
+                release_memory(device)
+                trainer = processes.agreed(lambda order=order: build(order))  # type: ignore[misc]
+            elif trainer:
+                trainer.obey(order, limits.raise_if_signalled)
+        except ProcessLostError:
+            raise
+        except Exception as error:
+            if error is not processes.agreed_error:
+                raise
+            processes.agreed_error = None  # process 0 has it, too, and decides; here, it only keeps memory
+    return order.argument

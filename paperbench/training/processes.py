@@ -1,0 +1,364 @@
+"""Processes that train one run together, bit for bit as a single process would.
+
+Each process makes and trains on some batch-norm groups of every batch. Everything that would depend on their number is
+done in the order of the groups instead: gradients are added in the binary tree of `training.tree_sum`, and statistics
+and losses are gathered before they are added up. Collectives only move numbers; none of them adds.
+
+Process 0 leads. It alone has the results directory, the screen and the loop of the training. The others do what it
+orders (`Trainer.obey`). Before anything that depends on all of them, all agree that each has succeeded, so an error or
+a signal in one of them is an error or a signal in all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from hashlib import sha256
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
+
+from paperbench.catalogue import Net
+from paperbench.data.share import Share
+from paperbench.errors import DataError, Interrupted, PaperbenchError, RunError, count, one_line
+from paperbench.launch import Launch
+from paperbench.specs.recipe import Recipe
+from paperbench.training.engine import EngineError
+from paperbench.training.memory import is_out_of_memory
+from paperbench.training.tree_sum import TreeSum
+
+Result = TypeVar("Result")
+Part = TypeVar("Part")
+
+SILENCE_SECONDS = 60.0
+"""Time without a sign of life after which a process counts as lost."""
+BEAT_SECONDS = 5.0
+WAIT = timedelta(hours=1)
+"""How long a process waits for another one that is alive but busy, such as with a mean image."""
+_FOREVER = timedelta(days=365)
+_ALIGNMENT = 4
+"""Gradients start at multiples of so many values, or kernels would read them one by one."""
+_MAX_TEXT = 2_000
+
+_ORDERS = ("step", "test", "finish", "load", "compare", "close", "build", "end")
+_ERRORS: tuple[type[Exception], ...] = (
+    *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, RuntimeError),
+)
+"""Errors that processes tell each other, the most specific first."""
+
+
+class ProcessLostError(PaperbenchError):
+    """Another process of the run has ended, or does not answer."""
+
+
+class _Stoppable(Protocol):
+    signal: int | None
+
+
+class Order(NamedTuple):
+    """What process 0 wants all processes to do.
+
+    Attributes:
+        argument: A number: of an evaluation, of iterations, or the exit status.
+        text: Of "build" only.
+    """
+
+    name: str
+    argument: int
+    text: str
+
+
+class Processes:
+    """All processes of a run, seen from one of them. Without arguments: a process that trains alone.
+
+    Attributes:
+        rank: Number of this process.
+        count: Number of processes.
+        share: This process's part of every batch.
+        limits: Its signal is told to the other processes, and theirs to it.
+        agreed_error: The last error that all processes know of.
+
+    Raises:
+        PaperbenchError: The other processes cannot be reached.
+    """
+
+    def __init__(self, launch: Launch | None = None, device: torch.device | None = None) -> None:
+        self.rank, self.count = (launch.rank, launch.count) if launch else (0, 1)
+        self.share = Share(self.rank, self.count)
+        self.limits: _Stoppable | None = None
+        self.agreed_error: Exception | None = None
+        self._has_ended = threading.Event()
+        if launch and device:
+            self._join(launch, device)
+
+    def _join(self, launch: Launch, device: torch.device) -> None:
+        names = {"RANK": launch.rank, "WORLD_SIZE": launch.count, "LOCAL_RANK": launch.local_rank}
+        os.environ |= {name: str(value) for name, value in names.items()}
+        os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=WAIT)
+            self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
+            self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
+            store = TCPStore(launch.address, launch.port, is_master=False)
+        except (RuntimeError, ValueError) as error:
+            raise PaperbenchError(
+                f"Process {launch.rank} of {launch.count} cannot reach the others at {launch.address}:{launch.port} "
+                f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
+                "MASTER_PORT."
+            ) from error
+        threading.Thread(target=self._watch, args=(store,), daemon=True, name="other processes").start()
+
+    def refusal(self, net: Net, recipe: Recipe, images: int) -> str | None:
+        """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
+
+        Args:
+            images: Size of the training set.
+        """
+        if self.count == 1:
+            return None
+        if net.has_noise:
+            return "Dropout draws its noise for one batch-norm group after the other, so it takes a single process."
+        groups = recipe.groups
+        legal = [n for n in range(1, groups + 1) if groups % n == 0 and (n == 1 or (groups // n).bit_count() == 1)]
+        if recipe.epoch_end and 0 < images % recipe.batch_size < groups:
+            return f"The last batch of an epoch has only {images % recipe.batch_size} images. Use a single process."
+        if self.count in legal:
+            return None
+        *others, most = map(str, legal)
+        return (
+            f"{self.count} processes cannot share its batches: they have {count(groups, 'batch-norm group')} of "
+            f"{recipe.batch_norm.group} images. Use {', '.join(others)}{' or ' * bool(others)}{most}."
+        )
+
+    # Orders
+
+    def order(self, name: str, argument: int = 0, text: str = "") -> None:
+        """As process 0, tell the other processes what to do; as another one, or alone, do nothing."""
+        if self.count > 1 and self.rank == 0:
+            self._exchange_order(_ORDERS.index(name), argument, text.encode())
+
+    def receive(self) -> Order:
+        """Wait for the next order of process 0."""
+        return self._exchange_order(0, 0, b"")
+
+    def _exchange_order(self, code: int, argument: int, text: bytes) -> Order:
+        numbers = torch.tensor([code, argument, len(text), (self.limits and self.limits.signal) or 0])
+        with _losses_reported():
+            dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._orders)
+            code, argument, length, signal = numbers.tolist()
+            if length:
+                text = self._text_from(0, text, length)
+        if signal and self.limits and not self.limits.signal:
+            self.limits.signal = signal
+        return Order(_ORDERS[code], argument, text.decode())
+
+    def _text_from(self, rank: int, text: bytes, length: int) -> bytes:
+        values = torch.tensor(list(text.ljust(length)[:length]), dtype=torch.uint8)
+        dist.broadcast(values, rank, group=self._hosts)
+        return bytes(values.tolist())
+
+    def end(self, status: int) -> None:
+        """Part from the other processes, without waiting for lost ones.
+
+        Args:
+            status: The exit status that process 0 wants all to have.
+        """
+        if self.count > 1 and not self._has_ended.is_set():
+            try:
+                self.order("end", status)
+            except ProcessLostError:
+                pass  # reported already
+            finally:
+                self._has_ended.set()
+
+    # Agreement
+
+    def agreed(self, work: Callable[[], Result]) -> Result:
+        """Return the result of some work, once every process has succeeded in its own.
+
+        Raises:
+            Whatever the work raises; or, if it fails in another process, an error of the same kind that says so.
+            ProcessLostError: Another process has ended, or does not answer.
+        """
+        if self.count == 1:
+            return work()
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as caught:
+            error = caught
+        codes = self._numbers(_error_code(error))
+        first = next((rank for rank, code in enumerate(codes) if code), None)
+        if first is None:
+            return result  # type: ignore[return-value]
+        with _losses_reported():
+            text = self._text_from(first, str(error).encode(errors="replace"), _MAX_TEXT).decode(errors="replace")
+        self.agreed_error = error or _ERRORS[codes[first] - 1](f"Process {first}: {text.strip()}")
+        raise self.agreed_error
+
+    def _numbers(self, number: int) -> list[int]:
+        """Return the numbers of all processes."""
+        numbers = torch.zeros(self.count, dtype=torch.int64)
+        with _losses_reported():
+            dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
+        found: list[int] = numbers.tolist()
+        return found
+
+    def compare(self, tensors: Iterable[Tensor]) -> None:
+        """Check that all processes hold the same values, bit for bit.
+
+        Raises:
+            RunError: They do not.
+        """
+        if self.count == 1:
+            return
+
+        def check() -> None:
+            if len(set(sums)) > 1:
+                raise RunError(
+                    "The processes hold different parameters, although all have made the same updates: a GPU or its "
+                    "driver computes wrongly. Nothing was saved; the same command resumes from the last checkpoint."
+                )
+
+        values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
+        sums = self._numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
+        self.agreed(check)
+
+    # Numbers
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite the tensors, all of one dtype, with those of process 0."""
+        if self.count == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        with _losses_reported(), torch.no_grad():
+            dist.broadcast(flat, 0)
+            for tensor, values in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(values.view(tensor.shape))
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, (k, n) each, in their order: (count * k, n)."""
+        if self.count == 1:
+            return rows
+        found = rows.new_empty(self.count * len(rows), rows.shape[1])
+        with _losses_reported():
+            dist.all_gather_into_tensor(found, rows)
+        return found
+
+    def rows(
+        self, parts: Iterable[Part], work: Callable[[Part], Tensor], at_most: int, like: Tensor
+    ) -> Iterator[Tensor]:
+        """Yield what the work makes of the parts of all processes, in order, some rows (k, n) at a time.
+
+        Args:
+            parts: This process's: numbers rank, rank + count, rank + 2 count and so on.
+            work: Makes up to `at_most` rows of a part. May raise to abort, in all processes.
+            like: Has the rows' length n, as (n,), their dtype and device.
+        """
+        if self.count == 1:
+            yield from map(work, parts)
+            return
+        own = iter(parts)
+
+        def next_rows() -> Tensor:
+            part = next(own, None)
+            return like.new_empty(0, len(like)) if part is None else work(part)
+
+        while True:
+            mine = self.agreed(next_rows)
+            numbers = self._numbers(len(mine))
+            if not any(numbers):
+                return
+            padded = like.new_zeros(at_most, len(like))
+            padded[: len(mine)] = mine
+            by_process = self.gathered(padded).view(self.count, at_most, -1)
+            yield torch.cat([rows[:number] for rows, number in zip(by_process, numbers, strict=True)])
+
+    def summed(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return the sum of the processes' lists of tensors, in the order of the tree.
+
+        Each process adds a part of all values, in the order of the tree, and then all get all sums.
+
+        Args:
+            tensors: Float tensors of one dtype, dense in any layout.
+        """
+        if self.count == 1:
+            return tensors
+        sizes = [-(-t.numel() // _ALIGNMENT) * _ALIGNMENT for t in tensors]
+        per_process = -(-sum(sizes) // (self.count * _ALIGNMENT)) * _ALIGNMENT
+        flat = tensors[0].new_zeros(self.count * per_process)
+        starts = accumulate(sizes[:-1], initial=0)
+        views = [flat.as_strided(t.shape, t.stride(), start) for t, start in zip(tensors, starts, strict=True)]
+        received = torch.empty_like(flat)
+        with _losses_reported(), torch.no_grad():
+            torch._foreach_copy_(views, tensors)
+            dist.all_to_all_single(received, flat)
+            sums = TreeSum()
+            for part in received.view(self.count, per_process):
+                sums.add([part])
+            dist.all_gather_into_tensor(flat, sums.total()[0])
+        return views
+
+    # Signs of life
+
+    def _watch(self, store: TCPStore) -> None:
+        """Give signs of life, and end this process if another one gives none.
+
+        A process that waits for a lost one may be deep in a library, where no exception reaches it.
+        """
+        seen = dict.fromkeys(range(self.count), (0, time.monotonic()))
+        while not self._has_ended.wait(BEAT_SECONDS):
+            try:
+                beats = {rank: store.add(f"paperbench/{rank}", int(rank == self.rank)) for rank in seen}
+            except RuntimeError:
+                if not self._has_ended.wait(BEAT_SECONDS):
+                    self._die("process 0 or the launcher has ended")
+                return
+            now = time.monotonic()
+            seen = {rank: old if old[0] == beats[rank] else (beats[rank], now) for rank, old in seen.items()}
+            for rank, (_, last) in seen.items():
+                if now - last > SILENCE_SECONDS:
+                    self._die(f"process {rank} has not answered for {SILENCE_SECONDS:.0f} seconds")
+
+    def _die(self, why: str) -> None:
+        if not self._has_ended.is_set():
+            os.write(2, f"paperbench: error: process {self.rank} ends: {why}. {_RESUME}\n".encode())
+            os._exit(1)
+
+
+_RESUME = "The last checkpoint is kept; the same command resumes from it."
+
+
+@contextmanager
+def _losses_reported() -> Iterator[None]:
+    """Turn torch's errors about unreachable processes into ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        reason = one_line(str(error).partition("\n")[0])[:300]
+        raise ProcessLostError(f"Another process of this run has ended ({reason}). {_RESUME}") from error
+
+
+def _error_code(error: Exception | None) -> int:
+    """Return 1 + the index of the kind of an error; 0 without one."""
+    if error is None:
+        return 0
+    if is_out_of_memory(error):
+        return 1 + _ERRORS.index(torch.OutOfMemoryError)
+    kinds = (index for index, kind in enumerate(_ERRORS, start=1) if isinstance(error, kind))
+    return next(kinds, len(_ERRORS))
+
+
+ALONE = Processes()
+"""A process that trains alone."""
