@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -156,13 +157,8 @@ class Trainer:
             self._processes.agreed(lambda: self.feed.choices(self.iteration))
         self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
-        self._metrics.count(self._batch_size(self.iteration))
+        self._metrics.count(_batch_size(self.recipe, self._num_images, self.iteration))
         self.iteration += 1
-
-    def _batch_size(self, iteration: int) -> int:
-        """Return the number of images of an iteration."""
-        before, after = (self.recipe.images_before(i, self._num_images) for i in (iteration, iteration + 1))
-        return after - before
 
     @contextmanager
     def stepping_eagerly(self) -> Iterator[None]:
@@ -196,7 +192,8 @@ class Trainer:
             fast = self._make_compiled_engine(bf16=bf16)
         if self.recipe.epoch_end is None:
             return fast
-        return ShortBatchEngine(fast, eager, lambda i: self._batch_size(i) == self.recipe.batch_size)
+        recipe, images = self.recipe, self._num_images
+        return ShortBatchEngine(fast, eager, lambda i: _batch_size(recipe, images, i) == recipe.batch_size)
 
     def _make_compiled_engine(self, *, bf16: bool) -> Engine:
         size, group = self.recipe.batch_size, self.recipe.batch_norm.group
@@ -211,7 +208,10 @@ class Trainer:
         return self._make_eager_engine(step) if self.device.type == "cpu" else self._make_graph_engine(step, working)
 
     def _make_eager_engine(self, step: Step) -> Engine:
-        return EagerEngine(step, self.feed, self._batch_size, self._processes)
+        batch_size = partial(
+            _batch_size, self.recipe, self._num_images
+        )  # no method, which would keep the trainer alive
+        return EagerEngine(step, self.feed, batch_size, self._processes)
 
     def _make_step(self, working: DirectModel, *, at_once: bool = False) -> TrainingStep:
         own = working, self._optimiser, self._metrics, self.recipe, self.feed, self.precision, self._processes
@@ -354,6 +354,11 @@ class Trainer:
         """Return the parameters, BN's moving averages and the momentum, which all processes share."""
         averages = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         return [*self.model.parameters(), *averages, *self._optimiser.momentum]
+
+
+def _batch_size(recipe: Recipe, images: int, iteration: int) -> int:
+    """Return the number of images of an iteration, given that of the training set."""
+    return recipe.images_before(iteration + 1, images) - recipe.images_before(iteration, images)
 
 
 def _generator_states(device: torch.device) -> dict[str, Tensor]:

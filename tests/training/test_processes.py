@@ -37,7 +37,9 @@ def outcome_of(count: int, recipe: Recipe, dataset: Dataset, *, net: str = "prea
 @pytest.fixture
 def shared_recipe(recipe: Recipe) -> Recipe:
     """Six batches of 16 images in four groups."""
-    return replace(recipe, iterations=6, drops=Drops((5,), 0.1), batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated"))
+    return replace(
+        recipe, iterations=6, drops=Drops((5,), 0.1), batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated")
+    )
 
 
 @pytest.mark.parametrize("count", [2, 4])
