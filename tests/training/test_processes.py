@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
