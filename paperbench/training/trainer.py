@@ -308,6 +308,9 @@ class Trainer:
         """
         self._processes.order("compare")
         self._processes.compare(self._state_tensors())
+        return self._state()
+
+    def _state(self) -> dict[str, Tensor]:
         self._set_batch_count()
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
@@ -329,7 +332,7 @@ class Trainer:
             ValueError, RuntimeError: The state belongs to another net.
         """
         on_gpu = {"noise.cuda"}  # a run may move from a GPU to a CPU, or back
-        check_fit(*({name: one[name] for name in one.keys() - on_gpu} for one in (state, self.state_dict())))
+        check_fit(*({name: one[name] for name in one.keys() - on_gpu} for one in (state, self._state())))
         parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for name, tensor in state.items():
             part, _, rest = name.partition(".")

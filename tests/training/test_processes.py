@@ -288,6 +288,20 @@ class Faulty:
         return self._function(*arguments)
 
 
+def limited(
+    passes: Callable[..., Iterator[Any]], most: int, size: Callable[[Any], int]
+) -> Callable[..., Iterator[Any]]:
+    """A feed's pass over images that runs out of memory at a batch of more than `most` images."""
+
+    def limited_pass(*arguments: Any) -> Iterator[Any]:
+        for batch in passes(*arguments):
+            if size(batch) > most:
+                raise torch.OutOfMemoryError("out of memory")
+            yield batch
+
+    return limited_pass
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("iteration", [1, 3])
 def test_unreadable_image_of_one_process_stops_all_before_the_step(
@@ -350,9 +364,9 @@ def test_lack_of_memory_in_one_process_halves_the_batches_of_all(
     def work(processes: Processes) -> Any:
         trainer = replace(Training(), at_once=(28, 12)).trainer(data, processes)
         if processes.rank:
-            feed, error = trainer.feed, torch.OutOfMemoryError("out of memory")
-            feed.test = Faulty(feed.test, error, lambda _, images: images > 7)  # type: ignore[method-assign]
-            feed.reestimation = Faulty(feed.reestimation, error, lambda n: n > 3)  # type: ignore[method-assign]
+            feed = trainer.feed
+            feed.test = limited(feed.test, 7, lambda batch: len(batch.labels))  # type: ignore[method-assign]
+            feed.reestimation = limited(feed.reestimation, 12, len)  # type: ignore[method-assign]
         outcome = led(processes, trainer, to_the_end)
         return outcome, trainer.feed.test_batch
 
@@ -370,7 +384,7 @@ def test_flipped_bit_in_one_process_is_found_before_a_state_is_saved(data: Data)
             trainer = Training().trainer(data, processes)
             if processes.rank:
                 tensors = trainer.model.fc.bias, trainer.model.tail.bn.running_var, trainer._optimiser.momentum[0]
-                tensors[pick].data.view(-1).view(torch.int32)[3] ^= 1
+                tensors[pick].data.flatten(0, 0).view(torch.int32)[3] ^= 1
 
             def lead(trainer: Trainer) -> None:
                 with pytest.raises(RunError, match="hold different parameters"):
