@@ -290,7 +290,7 @@ class Trainer:
 
         def reestimate_with(groups: int) -> None:
             batches, how = self.feed.reestimation(groups), (batch_norm.group, self.precision, self.device)
-            reestimate_batch_norm(self.model, batches, *how, between_batches, processes, groups)
+            reestimate_batch_norm(self.model, batches, *how, between_batches, processes)
 
         if batch_norm.at_test == "reestimated":
             as_memory_allows(reestimate_with, self.feed.groups_at_once, self.device)
