@@ -20,6 +20,9 @@ from paperbench.training.trainer import Trainer
 CPU = torch.device("cpu")
 SECONDS = 120.0
 
+# Autograd starts its threads with the first backward pass. Later, in a test, they would keep it from working in forks.
+torch.ones(1, requires_grad=True).sum().backward()
+
 
 def free_port() -> int:
     with socket.socket() as one:
