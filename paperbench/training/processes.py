@@ -49,7 +49,7 @@ _ALIGNMENT = 4
 """Gradients start at multiples of so many values, or kernels would read them one by one."""
 _MAX_TEXT = 2_000
 
-_ORDERS = ("step", "test", "finish", "load", "compare", "close", "build", "end")
+_ORDERS = ("step", "test", "finish", "load", "compare", "close", "build", "measure", "end")
 _ERRORS: tuple[type[Exception], ...] = (
     *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, RuntimeError),
 )
@@ -70,8 +70,8 @@ class Order(NamedTuple):
     """What process 0 wants all processes to do.
 
     Attributes:
-        argument: A number: of an evaluation, of iterations, or the exit status.
-        text: Of "build" only.
+        argument: A number: of an evaluation, of iterations, of repetitions, or the exit status.
+        text: Of "build" and "measure" only.
     """
 
     name: str
