@@ -270,20 +270,23 @@ def test_session_that_cannot_resume_is_freed_before_the_restart(
     assert log.record.status == "finished"
 
 
-def set_numerics(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    """Change the numerics version of the code."""
+THIS, NEXT = trainer_module.NUMERICS_VERSION, trainer_module.NUMERICS_VERSION + 1
+
+
+def raise_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the numerics version of the code."""
     modules = [
         m for name, m in sys.modules.items() if name.startswith("paperbench.") and hasattr(m, "NUMERICS_VERSION")
     ]
     assert len(modules) > 3
     for module in modules:
-        monkeypatch.setattr(module, "NUMERICS_VERSION", version)
+        monkeypatch.setattr(module, "NUMERICS_VERSION", NEXT)
 
 
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("numerics", "numerics version 1 (this is 2). Resuming would mix versions."),
+        ("numerics", f"numerics version {THIS} (this is {NEXT}). Resuming would mix versions."),
         ("torch", "(this is 99.0.1). Resuming would mix versions."),
     ],
 )
@@ -295,7 +298,7 @@ def test_versions_are_mixed_only_on_request(
     if what == "torch":
         monkeypatch.setattr(torch, "__version__", "99.0.1")
     else:
-        set_numerics(monkeypatch, 2)
+        raise_numerics(monkeypatch)
     _, refused = train(run, tmp_path)
     assert message in refused.failure
     assert "`--incompatible restart` restarts it" in refused.failure
@@ -321,13 +324,14 @@ def test_finished_run_of_other_version_restarts_on_request(
 ) -> None:
     directory, _ = train(run, tmp_path)
     old = files_of(directory)
-    set_numerics(monkeypatch, 2)
+    raise_numerics(monkeypatch)
     _, refused = train(run, tmp_path)
-    assert "by numerics version 1 (this is 2; `--incompatible restart` restarts it)" in refused.skips[0][1]
+    expected = f"by numerics version {THIS} (this is {NEXT}; `--incompatible restart` restarts it)"
+    assert expected in refused.skips[0][1]
     assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     directory, log = train(run, tmp_path, incompatible="restart")
     assert log.steps == list(range(1, 21))
-    assert (log.record.numerics, log.record.is_mixed) == ((2,), False)
+    assert (log.record.numerics, log.record.is_mixed) == ((NEXT,), False)
     assert files_of(RunDirectory(tmp_path / "superseded" / f"{run.id}-1")) == old
     _, again = train(run, tmp_path, incompatible="restart")
     assert again.steps == []
@@ -338,7 +342,7 @@ def test_restart_leaves_what_a_successor_has_finished(
 ) -> None:
     """The process is suspended right before it moves the old files away; meanwhile another one restarts the run."""
     directory, _ = train(run, tmp_path, stop_at=8)
-    set_numerics(monkeypatch, 2)
+    raise_numerics(monkeypatch)
     finished: dict[str, bytes] = {}
     rename = Path.replace
 

@@ -380,11 +380,11 @@ def test_hooks_run_when_stepping_eagerly(runs: Runs) -> None:
 def outcome(layer: nn.BatchNorm2d, x: Tensor, upstream: Tensor, part: int) -> dict[str, Tensor]:
     """Output, gradients and running statistics of a layer that gets `part` images at a time."""
     output = torch.cat([layer(images) for images in x.split(part)])
+    dx, *others = torch.autograd.grad(output, (x, layer.weight, layer.bias), upstream)
     if isinstance(layer, GroupedBatchNorm2d):
         averages = BatchNormAverages(layer)
         for row in averages.last_batch():
             averages.move(row)
-    dx, *others = torch.autograd.grad(output, (x, layer.weight, layer.bias), upstream)
     weight, bias = (gradient.view(-1, 5).sum(0) for gradient in others)  # per group if grouped
     moved = {"mean": layer.running_mean.clone(), "variance": layer.running_var.clone()}
     return {"output": output, "x": dx, "weight": weight, "bias": bias, **moved}

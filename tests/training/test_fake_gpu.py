@@ -81,7 +81,7 @@ def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine:
     with fake_gpu() as gpu:
         trainer = advance(replace(runs, precision=precision).new(engine), 2)
         trainer.feed.groups_at_once = 1
-        for evaluate, values in ((trainer.test, 3), (trainer.training_metrics, 2), (trainer.finish, 3)):
+        for evaluate, values in ((trainer.test, 4), (trainer.training_metrics, 2), (trainer.finish, 4)):
             gpu.reads = 0
             evaluate()
             assert gpu.reads == values, "not once per batch"

@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def together(count: int, work: Callable[[Processes], Any]) -> list[Any]:
-    """Return what the work returns in each of `count` processes, which may be one."""
+    """Return what the work returns in each of `count` processes, which may be one. A failure in any is one here."""
     context = multiprocessing.get_context("fork")
     port, started = free_port(), []
     for rank in range(count):
