@@ -28,9 +28,10 @@ done
 
 device=${PAPERBENCH_FIRST_DEVICE:-cuda}
 tf32=tf32 short=110 middle=164 deep=1001 quick='' rounds='' engines='eager graph compile' run=() small=()
+scaling=(--engines graph --models preact_resnet110 preact_resnet152)
 if [ "$device" = cpu ]; then
     tf32=fp32 short=20 middle=20 deep=20 small=(--batch-size 16 --seconds 0.05) run=(--profile smoke)
-    quick=16 rounds=2 engines=eager
+    quick=16 rounds=2 engines=eager scaling=(--models preact_resnet20 --seconds 0.05)
     export OMP_NUM_THREADS=1
 fi
 log=$out/log.txt limit=540 child='' names='' left='' failed=''
@@ -60,6 +61,13 @@ main() {
     stage repetitions 7 "the same training twice, and resumed in another process, with every engine" \
         "any difference: README's promise of bit-for-bit resumption is wrong on this GPU" \
         -m paperbench.bench.checks repetitions "$device" "preact_resnet$short" "$work/repetitions.json" $quick
+    if [ -n "$list" ] || [ "$device" = cpu ] || (($(nvidia-smi -L 2> /dev/null | wc -l) > 1)); then
+        stage scaling 6 "two processes that train one run, if there are two GPUs: speed, and equality with one" \
+            "different parameters: no run by several processes; whether to overlap the sum of gradients with the backward
+            pass (training/processes.py): if it takes more than 15 % of a step" \
+            -m torch.distributed.run --standalone --nproc-per-node 2 -m paperbench bench --scaling --device "$device" \
+            "${scaling[@]}" --rounds "${rounds:-5}" --minutes @minutes --json "$work/scaling.json"
+    fi
     for engine in $engines; do
         stage "table5-$engine" 4 "a small Table 5 with engine $engine" \
             "any failure: no training on photographs with this engine before it is fixed" \

@@ -32,7 +32,8 @@ done
 class Script:
     """The script, with stages that do next to nothing."""
 
-    def __init__(self, directory: Path, fails: str = "nothing", hangs: str = "nothing") -> None:
+    def __init__(self, directory: Path, fails: str = "nothing", hangs: str = "nothing", gpus: int = 1) -> None:
+        self.gpus = gpus
         self.out, self.calls = directory / "out", directory / "calls"
         self.python = directory / "python"
         self.python.write_text(FAKE_PYTHON.format(calls=self.calls, fails=fails, hangs=hangs))
@@ -41,7 +42,11 @@ class Script:
     def run(
         self, *arguments: str, device: str = "cuda", python: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHON": str(python or self.python), "PAPERBENCH_FIRST_DEVICE": device}
+        (self.python.parent / "nvidia-smi").write_text(f"#!/bin/sh\nseq {self.gpus}\n")
+        (self.python.parent / "nvidia-smi").chmod(0o755)
+        path = f"{self.python.parent}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "PAPERBENCH_FIRST_DEVICE": device}
+        environment["PYTHON"] = str(python or self.python)
         command = ["bash", str(ROOT / "ci" / "first_gpu.sh"), "--out", str(self.out), *arguments]
         self.calls.write_text("")
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
@@ -84,6 +89,14 @@ def test_all_stages_run_once_and_paper_runs_go_on(script: Script) -> None:
     assert len(list(script.out.iterdir())) <= 8
     assert script.run().returncode == 0
     assert [line.split()[2:4] for line in script.called] == [["run", "table2"]]
+
+
+def test_one_run_is_shared_if_there_are_two_gpus(tmp_path: Path) -> None:
+    script = Script(tmp_path, gpus=2)
+    assert script.run("scaling").returncode == 0
+    (call,) = script.called
+    assert "--nproc-per-node 2 -m paperbench bench --scaling --device cuda --engines graph --models" in call
+    assert "scaling.json" in script.state
 
 
 def test_packed_runs_have_no_leases_and_one_checkpoint(script: Script) -> None:
@@ -132,13 +145,14 @@ def test_interrupt_stops_a_stage_and_keeps_its_runs(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_rehearsal_on_a_cpu_gives_a_summary(script: Script) -> None:
-    done = script.run("batch-norm", "repetitions", "runs", device="cpu", python=Path(sys.executable))
+    done = script.run("batch-norm", "repetitions", "scaling", "runs", device="cpu", python=Path(sys.executable))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Left" not in done.stdout
     summary = (script.out / "summary.txt").read_text()
     for expected in (
         "batch norm, contiguous",
         "eager bf16, trained twice",
+        "2 processes: ",
         "finished, 80 of 80 iterations",
     ):
         assert expected in " ".join(summary.split())

@@ -9,12 +9,13 @@ import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from operator import truediv
 from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
 
 from paperbench.bench.breakdown import COMBO_KERNELS, NOT_DETERMINISTIC, TIMED, Breakdown, Row
-from paperbench.bench.figures import BenchReport, Machine, NetFigures, VariantFigures
+from paperbench.bench.figures import BenchReport, Machine, NetFigures, ScalingReport, VariantFigures
 from paperbench.errors import PaperbenchError, one_line
 from paperbench.runs.store import RunDirectory
 from paperbench.training.engine import COMPILE_MIN_ITERATIONS
@@ -29,6 +30,9 @@ DEFAULTS = {
 """For each setting, how many times as fast it must be to become the default, and where to change that."""
 
 OTHER_LAYOUT = (1.03, "memory_layout in training/precision.py")
+
+OVERLAP = 0.15
+"""Share of a step that the sum of gradients must take, so that hiding it behind the backward pass is worth its code."""
 
 
 @typed
@@ -80,6 +84,7 @@ def summarise(directory: Path) -> str:
         "repetitions*.json": lambda path: _repetitions(from_json(Checks, path.read_bytes())),
         "breakdown*.json": lambda path: _settings(from_json(Breakdown, path.read_bytes())),
         "bench*.json": lambda path: _speeds(from_json(BenchReport, path.read_bytes())),
+        "scaling*.json": lambda path: _scaling(from_json(ScalingReport, path.read_bytes())),
         "results/runs/*/record.json": lambda path: _run(RunDirectory(path.parent)),
         "*.exit": _failure,
     }
@@ -187,6 +192,23 @@ def _break_even(compiled: VariantFigures, graph: VariantFigures) -> str:
         f"compile pays off from {iterations:,.0f} iterations -> {'keep' if keep else 'change'} COMPILE_MIN_ITERATIONS "
         f"({COMPILE_MIN_ITERATIONS:,}) in training/engine.py"
     )
+
+
+def _scaling(found: ScalingReport) -> Iterator[str]:
+    for net in found.nets:
+        gain = statistics.median(map(truediv, net.alone, net.together))
+        tree = statistics.median(map(truediv, net.gradients, net.together))
+        verdict = (
+            "DIFFERENT from one process: train no run with several"
+            if net.is_equal is False
+            else (
+                "look into overlapping the exchange with the backward pass" if tree > OVERLAP else "keep the exchange"
+            )
+        )
+        yield (
+            f"{net.net}, {net.engine} {net.precision}, {net.processes} processes: {gain:.2f} times as fast as one, sum "
+            f"of gradients {tree:.1%} -> {verdict}"
+        )
 
 
 def _run(directory: RunDirectory) -> Iterator[str]:

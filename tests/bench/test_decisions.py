@@ -9,9 +9,10 @@ import torch
 
 from paperbench.bench.breakdown import Breakdown, Ceilings, Row
 from paperbench.bench.decisions import BatchNormRow, Checks, Repetition, summarise
-from paperbench.bench.figures import BenchReport, Kind, NetFigures, Variant, VariantFigures
+from paperbench.bench.figures import BenchReport, Kind, NetFigures, ScalingReport, Variant, VariantFigures
 from paperbench.bench.setup import machine_facts
 from paperbench.typed import to_json
+from tests.bench.test_scaling import FIGURES
 
 MACHINE = machine_facts(torch.device("cpu"))
 
@@ -46,6 +47,22 @@ def test_setting_changes_if_it_is_faster_by_its_threshold(tmp_path: Path) -> Non
         "  contiguous, not deterministic 9.00 ms, 1.11 times as fast -> keep what is trained",
         "  contiguous, not deterministic, timed 7.00 ms, 1.43 times as fast -> change set_arithmetic in "
         "training/precision.py: look for faster deterministic algorithms",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "look into overlapping the exchange with the backward pass"),
+        ({"gradients": (0.25, 0.25, 0.25)}, "keep the exchange"),
+        ({"is_equal": False}, "DIFFERENT from one process: train no run with several"),
+    ],
+)
+def test_exchange_overlaps_if_it_takes_long(tmp_path: Path, changes: dict[str, Any], verdict: str) -> None:
+    found = ScalingReport(1, MACHINE, (replace(FIGURES, **changes),))
+    share = "10.0%" if "gradients" in changes else "20.0%"
+    assert summary_of(tmp_path, "scaling.json", found) == [
+        f"preact_resnet1001, eager fp32, 2 processes: 1.60 times as fast as one, sum of gradients {share} -> {verdict}"
     ]
 
 
