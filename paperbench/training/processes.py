@@ -49,7 +49,7 @@ _ALIGNMENT = 4
 """Gradients start at multiples of so many values, or kernels would read them one by one."""
 _MAX_TEXT = 2_000
 
-_ORDERS = ("step", "test", "finish", "load", "compare", "close", "build", "end")
+_ORDERS = ("step", "rate", "test", "finish", "load", "compare", "close", "build", "end")
 _ERRORS: tuple[type[Exception], ...] = (
     *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, RuntimeError),
 )
@@ -71,7 +71,7 @@ class Order(NamedTuple):
 
     Attributes:
         argument: A number: of an evaluation, of iterations, or the exit status.
-        text: Of "build" only.
+        text: Of "build", the run; of "rate", the learning rate.
     """
 
     name: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -186,14 +186,14 @@ def engine_error(trainer: Trainer, engine: EngineName, between_steps: Callable[[
     Returns:
         The first difference, or None.
     """
-    recipe, initial = trainer.recipe, _copy_of(trainer.state_dict())
+    initial = _copy_of(trainer.state_dict())
 
     def begin() -> Trainer:
         trainer.load_state_dict(initial)
         return trainer
 
-    steps = min(STEPS_OF_A_RUN, recipe.iterations)
-    trainer.recipe = replace(recipe, learning_rate=LEARNING_RATE, warm_up=None)
+    steps = min(STEPS_OF_A_RUN, trainer.recipe.iterations)
+    trainer.set_constant_rate(LEARNING_RATE)
     try:
         if engine in BIT_EQUAL:
             with trainer.stepping_eagerly():
@@ -205,7 +205,7 @@ def engine_error(trainer: Trainer, engine: EngineName, between_steps: Callable[[
             reference = find_reference(begin, trainer.precision, steps)
         return step_error(first_steps(begin(), steps, between_steps), reference, trainer.precision)
     finally:
-        trainer.recipe = recipe
+        trainer.set_constant_rate(None)
         begin()
 
 

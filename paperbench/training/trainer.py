@@ -95,6 +95,7 @@ class Trainer:
         self.layout = layout or memory_layout(precision, device)
         self._compile_options, self._processes = compile_options or {}, processes
         self.iteration = 0
+        self._constant_rate: float | None = None
         set_arithmetic(precision)
         # Only noise inside a net (dropout shortcuts) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
@@ -134,6 +135,8 @@ class Trainer:
         match order.name:
             case "step":
                 self._step()
+            case "rate":
+                self._constant_rate = float(order.text) if order.text else None
             case "test":
                 self._test(between_batches, order.argument)
             case "finish":
@@ -151,7 +154,7 @@ class Trainer:
         self._step()
 
     def _step(self) -> None:
-        rate = self.recipe.rate_at(self.iteration)
+        rate = self._constant_rate or self.recipe.rate_at(self.iteration)
         if self.recipe.photographs and rate != self.recipe.rate_at(self.iteration - 1):
             # if an image is missing, before the momentum is scaled
             self._processes.agreed(lambda: self.feed.choices(self.iteration))
@@ -159,6 +162,11 @@ class Trainer:
         self._engine.step(self.iteration)
         self._metrics.count(_batch_size(self.recipe, self._num_images, self.iteration))
         self.iteration += 1
+
+    def set_constant_rate(self, rate: float | None) -> None:
+        """Step at this learning rate in all processes; None: at the recipe's."""
+        self._processes.order("rate", text=str(rate or ""))
+        self._constant_rate = rate
 
     @contextmanager
     def stepping_eagerly(self) -> Iterator[None]:

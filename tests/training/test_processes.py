@@ -25,6 +25,7 @@ from paperbench.training.engine import EngineName
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.processes import ALONE, Processes
+from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
 from tests.training.tape import Tape
 from tests.training.together import CPU, led, together
@@ -274,6 +275,22 @@ def test_divergence_is_located_as_by_one_process(data: Data, alone: Callable[[Tr
     assert shared == lead(wild.trainer(data, ALONE))
     assert shared[0].count("Origin(") == 2
     assert shared[1] == []
+
+
+@pytest.mark.parametrize("engine", ["graph", pytest.param("compile", marks=pytest.mark.full)])
+def test_first_steps_of_an_engine_are_compared_and_leave_no_trace(
+    engine: EngineName, data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    training = Training("preact_resnet110_1layer", 5, engine=engine)
+
+    def lead(trainer: Trainer) -> Any:
+        before = state_of(trainer)
+        return engine_error(trainer, engine), differences(state_of(trainer), before), to_the_end(trainer)
+
+    error, changed, outcome = together(2, lambda processes: led(processes, training.trainer(data, processes), lead))[0]
+    assert (error, changed) == (None, [])
+    if engine == "graph":
+        assert_equal(outcome, alone(training))
 
 
 class Faulty:
