@@ -70,7 +70,10 @@ class Training:
     def trainer(self, data: Data, processes: Processes) -> Trainer:
         recipe, dataset = (data.photo_recipe, data.photos) if self.photographs else (data.recipe, data.images)
         batch_norm = replace(recipe.batch_norm, group=self.group)
-        recipe = replace(recipe, **{"batch_norm": batch_norm, **self.changes})
+        changes = {"batch_norm": batch_norm, **self.changes}
+        if recipe.photographs and changes.get("input") == "per_pixel_mean":
+            changes["photographs"] = replace(recipe.photographs, mean_image_scale=20)
+        recipe = replace(recipe, **changes)
         what = resolve(self.net, depth=self.depth), recipe, dataset, 3, self.precision, CPU, self.engine
         trainer = Trainer(*what, recompute=self.recompute, processes=processes)
         trainer.feed.test_batch, trainer.feed.groups_at_once = self.at_once
