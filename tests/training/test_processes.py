@@ -120,7 +120,7 @@ def assert_equal(found: Outcome, expected: Outcome) -> None:
 
 
 # 47 photographs in batches of 16, the last of an epoch with groups of 4 + 4 + 4 + 3
-DAGGER = {"batch_size": 16, "iterations": 4, "drops": Drops((3,), 0.1)}
+DAGGER = {"batch_size": 16, "iterations": 4, "momentum_form": "caffe", "drops": Drops((3,), 0.1)}
 MEANS = {
     "input": "per_pixel_mean",
     "evaluations": {"first": Evaluation(crop=16, scale=18), "second": Evaluation(crop=24, scale=24)},
