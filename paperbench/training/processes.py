@@ -187,7 +187,7 @@ class Processes:
         """Return the result of some work, once every process has succeeded in its own.
 
         Raises:
-            Whatever the work raises; or, if it fails in a process before this one, an error of that kind that says so.
+            An error of the kind that the first failing process raises: this one's own, or one that names that process.
             ProcessLostError: Another process has ended, or does not answer.
         """
         if self.count == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,16 +17,18 @@ from torch import Tensor
 from paperbench.catalogue import NETS, resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.errors import DataError, RunError
+from paperbench.errors import DataError, Interrupted, RunError
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Recipe
 from paperbench.training import compiling
 from paperbench.training import trainer as trainer_module
 from paperbench.training.divergence import find_in_test, find_in_training
-from paperbench.training.engine import EngineName
-from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.engine import EngineError, EngineName
+from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows
 from paperbench.training.metrics import TrainingMetrics
-from paperbench.training.processes import ALONE, Processes
+from paperbench.training.processes import ALONE, Processes, is_agreed
+from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
+from paperbench.training.tree_sum import TreeSum
 from tests.training.tape import Tape
 from tests.training.together import CPU, led, together
 from tests.training.trainings import advance, differences, state_of
@@ -67,7 +70,10 @@ class Training:
     def trainer(self, data: Data, processes: Processes) -> Trainer:
         recipe, dataset = (data.photo_recipe, data.photos) if self.photographs else (data.recipe, data.images)
         batch_norm = replace(recipe.batch_norm, group=self.group)
-        recipe = replace(recipe, **{"batch_norm": batch_norm, **self.changes})
+        changes = {"batch_norm": batch_norm, **self.changes}
+        if recipe.photographs and changes.get("input") == "per_pixel_mean":
+            changes["photographs"] = replace(recipe.photographs, mean_image_scale=20)
+        recipe = replace(recipe, **changes)
         what = resolve(self.net, depth=self.depth), recipe, dataset, 3, self.precision, CPU, self.engine
         trainer = Trainer(*what, recompute=self.recompute, processes=processes)
         trainer.feed.test_batch, trainer.feed.groups_at_once = self.at_once
@@ -114,7 +120,7 @@ def assert_equal(found: Outcome, expected: Outcome) -> None:
 
 
 # 47 photographs in batches of 16, the last of an epoch with groups of 4 + 4 + 4 + 3
-DAGGER = {"batch_size": 16, "iterations": 4, "drops": Drops((3,), 0.1)}
+DAGGER = {"batch_size": 16, "iterations": 4, "momentum_form": "caffe", "drops": Drops((3,), 0.1)}
 MEANS = {
     "input": "per_pixel_mean",
     "evaluations": {"first": Evaluation(crop=16, scale=18), "second": Evaluation(crop=24, scale=24)},
@@ -276,6 +282,22 @@ def test_divergence_is_located_as_by_one_process(data: Data, alone: Callable[[Tr
     assert shared[1] == []
 
 
+@pytest.mark.parametrize("engine", ["graph", pytest.param("compile", marks=pytest.mark.full)])
+def test_first_steps_of_an_engine_are_compared_and_leave_no_trace(
+    engine: EngineName, data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    training = Training("preact_resnet110_1layer", 5, engine=engine)
+
+    def lead(trainer: Trainer) -> Any:
+        before = state_of(trainer)
+        return engine_error(trainer, engine), differences(state_of(trainer), before), to_the_end(trainer)
+
+    error, changed, outcome = together(2, lambda processes: led(processes, training.trainer(data, processes), lead))[0]
+    assert (error, changed) == (None, [])
+    if engine == "graph":
+        assert_equal(outcome, alone(training))
+
+
 class Faulty:
     """A function that raises an error at some calls."""
 
@@ -395,3 +417,153 @@ def test_flipped_bit_in_one_process_is_found_before_a_state_is_saved(data: Data)
 
     errors = together(2, work)[1]
     assert [[type(error) for error in each] for each in errors] == [[RunError]] * 3
+
+
+def random_gradients(group: int) -> list[Tensor]:
+    """Of odd sizes and in several layouts, with sums that round."""
+    generator = torch.Generator().manual_seed(group)
+    shapes = (3, 5, 3, 3), (1,), (7,), (2, 3, 1, 1), (11, 13), ()
+    gradients = [torch.randn(shape, generator=generator) * 3**group for shape in shapes]
+    gradients[0] = gradients[0].to(memory_format=torch.channels_last)
+    gradients[4] = gradients[4].T
+    return gradients
+
+
+def total_of(groups: range) -> list[Tensor]:
+    """Their sum, in plain words: halves are summed first; of three processes' groups, the first two's."""
+    if len(groups) == 1:
+        return random_gradients(groups[0])
+    half = 2 ** ((len(groups) - 1).bit_length() - 1)
+    return [a + b for a, b in zip(total_of(groups[:half]), total_of(groups[half:]), strict=True)]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_sums_and_rows_are_in_the_order_of_groups(count: int) -> None:
+    groups = 4 * count
+
+    def work(processes: Processes) -> Any:
+        rank, sums = processes.rank, TreeSum()
+        for group in range(4 * rank, 4 * rank + 4):
+            sums.add(random_gradients(group))
+        summed = processes.summed(sums.total())
+        gathered = processes.gathered(torch.arange(6.0).view(2, 3) + 10 * rank)
+        # part 1 has no rows, part 4 one row, and the others two; the sums round in float32
+        parts = [torch.full((n, 2), 10.0**p) for p, n in enumerate((2, 0, 2, 2, 1, 2, 2, 2))]
+        total = torch.zeros(2, dtype=torch.float64)
+        rows = processes.add_rows(range(rank, 8, count), lambda part: parts[part], total)
+        values = [torch.full((2, 3), float(rank)), torch.full((4, 1), -float(rank))]
+        processes.broadcast(values)
+        return summed, gathered, (rows, total), values
+
+    for summed, gathered, (rows, total), values in together(count, work):
+        for found, expected in zip(summed, total_of(range(groups)), strict=True):
+            assert torch.equal(found, expected)
+        assert gathered.tolist() == [[10 * r + 3 * k + i for i in range(3)] for r in range(count) for k in range(2)]
+        assert (rows, total.tolist()) == (13, [2 + 2e2 + 2e3 + 1e4 + 2e5 + 2e6 + 2e7] * 2)
+        assert not any(value.any() for value in values)
+
+
+def test_rows_are_added_one_by_one_in_the_order_of_parts() -> None:
+    """In another order, the small ones would not be lost."""
+
+    def work(processes: Processes) -> list[float]:
+        total = torch.zeros(1)
+        values = (1.0, 2.0**24, 1.0, 1.0, -(2.0**24), 5.0, 7.0)
+        processes.add_rows(values[processes.rank :: 2], lambda value: torch.tensor([[value]]), total)
+        return total.tolist()
+
+    assert together(2, work) == [[12.0], [12.0]]
+
+
+FAILURES: list[tuple[tuple[Exception | None, Exception | None], type[Exception], str]] = [
+    ((None, DataError("gone")), DataError, "gone"),
+    ((KeyError("name"), None), RuntimeError, "'name'"),
+    ((None, MemoryError("full")), torch.OutOfMemoryError, "full"),
+    ((Interrupted("by a signal"), None), Interrupted, "by a signal"),
+    ((None, EngineError("no graph")), EngineError, "no graph. Choose another engine, such as `--engine eager`."),
+    ((torch.OutOfMemoryError("full"), DataError("gone")), torch.OutOfMemoryError, "full"),
+    ((DataError("é" * 3000), RunError("other")), DataError, "é" * 1000),
+]
+"""Errors of two processes, and what both then raise."""
+
+
+def test_errors_of_some_processes_are_errors_of_one_kind_in_all() -> None:
+    """So all try again with less memory, or none does. The next agreement works."""
+
+    def agreed(processes: Processes, error: Exception | None) -> Any:
+        def fail() -> None:
+            if error:
+                raise error
+
+        try:
+            processes.agreed(fail)
+        except Exception as caught:
+            return type(caught), str(caught), is_agreed(caught), processes.agreed(lambda: 2)
+
+    def work(processes: Processes) -> Any:
+        return [agreed(processes, errors[processes.rank]) for errors, _, _ in FAILURES]
+
+    for rank, caught in enumerate(together(2, work)):
+        for (errors, kind, text), (found, says, *rest) in zip(FAILURES, caught, strict=True):
+            assert (found, *rest) == (kind, True, 2)
+            assert text in says
+            assert isinstance(errors[rank], Exception) or says.startswith(f"Process {1 - rank}: ")
+
+
+def test_agreed_error_keeps_no_memory() -> None:
+    """Its traceback refers to tensors, which the next attempt has no room for."""
+
+    def work(processes: Processes) -> bool:
+        tensor = torch.zeros(3)
+        alive = weakref.ref(tensor)
+
+        def fail(kept: Tensor) -> None:
+            raise torch.OutOfMemoryError("out of memory")
+
+        def attempt(at_once: int) -> bool:
+            nonlocal tensor
+            if at_once == 1:
+                return alive() is None
+            kept, tensor = tensor, torch.zeros(0)
+            processes.agreed(lambda: fail(kept))
+            return False
+
+        return as_memory_allows(attempt, 2, CPU)
+
+    assert together(2, work) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("groups", "illegal", "advice"),
+    [
+        (8, (3, 5, 16), "Use 1, 2, 4 or 8"),
+        (6, (2, 4), "they have 6 batch-norm groups of 4 images. Use 1, 3 or 6"),
+        (1, (2,), "1 batch-norm group of 4 images. Use 1"),
+        (12, (2, 4), "Use 1, 3, 6 or 12"),
+    ],
+)
+def test_other_numbers_of_processes_are_refused(
+    groups: int, illegal: tuple[int, ...], advice: str, base: Recipe
+) -> None:
+    recipe, net = replace(base, batch_size=4 * groups), resolve("preact_resnet20", depth=8)
+    for count in range(1, 17):
+        processes = Processes()
+        processes.count = count
+        refusal = processes.refusal(net, recipe, 100)
+        parts = groups / count
+        assert (refusal is None) == (count == 1 or parts in {1, 2, 4, 8, 16}), count
+        assert refusal is None or refusal.startswith(f"{count} processes cannot share its batches")
+        assert count not in illegal or advice in (refusal or "")
+
+
+def test_noise_and_tiny_last_batches_take_one_process(data: Data) -> None:
+    recipe = replace(data.photo_recipe, batch_size=16, batch_norm=replace(data.photo_recipe.batch_norm, group=4))
+    noisy, quiet = resolve("resnet110_dropout_shortcut", depth=8), resolve("preact_resnet20", depth=8)
+    processes = Processes()
+    assert processes.refusal(noisy, recipe, 51) is None
+    processes.count = 2
+    assert "single process" in (processes.refusal(noisy, recipe, 47) or "")
+    assert processes.refusal(quiet, recipe, 47) is None
+    assert processes.refusal(quiet, recipe, 48) is None
+    assert processes.refusal(quiet, recipe, 52) is None
+    assert "only 3 images" in (processes.refusal(quiet, recipe, 51) or "")
