@@ -38,7 +38,7 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def base(paper_recipe: Recipe) -> Recipe:
-    """Batches of 16 images in four groups; the rate drops before the second and the last. 25 groups are re-estimated."""
+    """Batches of 16 images in four groups; the rate drops twice. 25 groups are re-estimated."""
     return replace(
         paper_recipe,
         batch_size=16,
