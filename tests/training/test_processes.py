@@ -38,13 +38,13 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def base(paper_recipe: Recipe) -> Recipe:
-    """Batches of 16 images in four groups; the rate drops before the last. 25 groups are re-estimated."""
+    """Batches of 16 images in four groups; the rate drops twice. 25 groups are re-estimated."""
     return replace(
         paper_recipe,
         batch_size=16,
         iterations=STEPS,
         warm_up=None,
-        drops=Drops((STEPS - 1,), 0.1),
+        drops=Drops((1, STEPS - 1), 0.1),
         batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated"),
     )
 
@@ -243,7 +243,7 @@ def test_every_test_image_counts_once(data: Data) -> None:
 def test_training_continues_in_another_number_of_processes(
     before: int, after: int, data: Data, alone: Callable[[Training], Outcome]
 ) -> None:
-    """The rate drops right after."""
+    """The rate has dropped, and drops again right after."""
     training = Training("preact_resnet110_1layer", 5)
 
     def begin(trainer: Trainer) -> dict[str, Tensor]:
