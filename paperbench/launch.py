@@ -52,5 +52,4 @@ class Launch:
 
 def first_host(nodes: str) -> str:
     """Return the first host of a list as Slurm writes it: "gpu[03-05,9],login" gives "gpu03"."""
-    name, number, rest = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?([^,]*)", nodes).groups(default="")  # type: ignore[union-attr]
-    return f"{name}{number}{rest}"
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes).partition(",")[0]

@@ -87,7 +87,7 @@ def commands_of(document: Path) -> Iterator[list[str]]:
         if block.language not in ("", "sh"):
             continue
         for line in block.code.replace("\\\n", " ").splitlines():
-            if re.match(r"\s*(\w+=\S+ )*paperbench ", line):
+            if re.match(r"\s*(\w+=\S+ )*(torchrun .*-m |srun .*)?paperbench ", line):
                 words = shlex.split(line, comments=True)
                 words = words[words.index("paperbench") + 1 :]
                 end = next((i for i, word in enumerate(words) if word in ("|", "&&", ";", ">")), len(words))

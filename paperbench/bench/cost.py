@@ -94,17 +94,7 @@ def _measure_step(run: PlannedRun, files: ImageFiles, device: torch.device) -> t
     images, group = run.recipe.batch_size, run.recipe.batch_norm.group
     if device.type == "cpu" and images * _macs(run) > _WHOLE:
         images = group = 2
-    recipe = replace(
-        run.recipe,
-        batch_size=images,
-        batch_norm=replace(run.recipe.batch_norm, group=group),
-        input=ChannelValues((0.5, 0.5, 0.5), (1.0, 1.0, 1.0)),
-        photographs=replace(_photographs(run.recipe), mean_image_scale=None),
-        silent=(),
-    )
-    sample = PhotoDataset(
-        "", "a sample", "", canonical=False, classes=(), train=files, test=files, directory=files.root
-    )
+    recipe, sample = on_sample(run.recipe, files, images, group)
     times: list[float] = []
     try:
         with closing(Trainer(run.net, recipe, sample, 0, run.spec.precision, device)) as trainer:
@@ -122,6 +112,21 @@ def _measure_step(run: PlannedRun, files: ImageFiles, device: torch.device) -> t
     return images, min(times)
 
 
+def on_sample(recipe: Recipe, files: ImageFiles, batch_size: int, group: int) -> tuple[Recipe, PhotoDataset]:
+    """Return a recipe for photographs with another batch, which needs no mean image, and some files as its data set."""
+    changed = replace(
+        recipe,
+        batch_size=batch_size,
+        batch_norm=replace(recipe.batch_norm, group=group),
+        input=ChannelValues((0.5, 0.5, 0.5), (1.0, 1.0, 1.0)),
+        photographs=replace(_photographs(recipe), mean_image_scale=None),
+        silent=(),
+    )
+    return changed, PhotoDataset(
+        "", "a sample", "", canonical=False, classes=(), train=files, test=files, directory=files.root
+    )
+
+
 def _measure_loader(recipe: Recipe, files: ImageFiles) -> float:
     """Return how many training crops all processors make per second."""
     batch = 4 * processors()
@@ -134,5 +139,5 @@ def _macs(run: PlannedRun) -> int:
 
 
 def _photographs(recipe: Recipe) -> Photographs:
-    assert recipe.photographs  # noqa: S101  (other runs are left out)
+    assert recipe.photographs  # noqa: S101  (others are left out)
     return recipe.photographs

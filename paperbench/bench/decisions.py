@@ -120,7 +120,7 @@ def _batch_norm(found: Checks) -> Iterator[str]:
         is_better = cudnn_error <= 4 * error and cudnn_ms < ms / 1.1
         verdict = "cuDNN may be used" if is_better else "keep torch's"
         yield (
-            f"batch norm, {layout}: torch's worst {ours}; cuDNN's {cudnn} -> {verdict} (BatchNorm2dWithoutCudnn in "
+            f"batch norm, {layout}: torch's worst {ours}; cuDNN's {cudnn} -> {verdict} (TrainingBatchNorm2d in "
             "training/batch_norm.py)"
         )
 

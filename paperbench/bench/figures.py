@@ -175,6 +175,50 @@ class LoaderReport:
     recipes: dict[str, tuple[LoaderRow, ...]]
 
 
+@typed
+class ScalingFigures:
+    """Measurements of one net that several processes train together. All times are seconds per step, one per round.
+
+    Attributes:
+        threads: CPU threads of each process.
+        is_equal: Whether the first steps of all processes gave the parameters of process 0 alone, bit for bit; None for
+            engines that do not promise it.
+        alone: A step by process 0 alone, on the whole batch, while the others wait.
+        alone_all_threads: The same with the CPU threads of all processes. Empty on GPUs.
+        together: A step by all processes.
+        gradients: Its part that adds up the gradients of all processes.
+        all_reduce: torch's sum of as many numbers, which a step does not use.
+        statistics: Its part that gathers batch-norm statistics and losses.
+        agreement: Its part that sends an order, and agrees that all processes have succeeded.
+    """
+
+    net: str
+    parameters: int
+    batch_size: int
+    bn_group: int
+    engine: str
+    precision: str
+    processes: int
+    threads: int
+    is_equal: bool | None
+    alone: tuple[float, ...]
+    alone_all_threads: tuple[float, ...]
+    together: tuple[float, ...]
+    gradients: tuple[float, ...]
+    all_reduce: tuple[float, ...]
+    statistics: tuple[float, ...]
+    agreement: tuple[float, ...]
+
+
+@typed
+class ScalingReport:
+    """Contents of the file that `paperbench bench --scaling --json` writes. An interrupted command leaves out nets."""
+
+    schema: Literal[1]
+    machine: Machine
+    nets: tuple[ScalingFigures, ...]
+
+
 def median_ratio(ours: Sequence[float], others: Sequence[float], noise: float | None) -> Ratio | None:
     """Return how many times as fast `ours` is as `others`, or None if they share no round.
 

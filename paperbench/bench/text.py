@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Sequence
 
 from paperbench.bench.breakdown import Breakdown, Row
-from paperbench.bench.figures import LoaderReport, LoaderRow, NetFigures, Ratio, VariantFigures
+from paperbench.bench.figures import LoaderReport, LoaderRow, NetFigures, Ratio, ScalingFigures, VariantFigures
+from paperbench.errors import count
 
 WIDTH = 80
 
@@ -47,6 +48,64 @@ reads the files, checks their sha256 and fills batches. Over: times as fast as
 decoding with Pillow, as the recipe's plain loop, and as one thread of the
 stream; median of rounds, and the largest distance of a round from it."""
 _STEP_IMAGES, _STEP_MS = 256, (50, 100, 200, 400)
+
+_SCALING_HEADER = [
+    ["", "images", "over", "", "over one with"],
+    ["step by", "per s", "one", "efficiency", "all threads"],
+]
+_PARTS_HEADER = [["part of a step by all", "ms", "share"]]
+SCALING_LEGEND = """\
+Over: times as fast; median of rounds, and the largest distance of a round from
+it. Efficiency: over one, divided by the number of processes. Parts are timed
+alone, so the rest includes waiting for slower processes. all_reduce: torch's
+sum of as many numbers, for comparison; its order depends on the processes."""
+
+
+def format_scaling(found: ScalingFigures) -> str:
+    """Return the tables of one net: steps by one process and by all, and the parts of the latter."""
+
+    def cells(name: str, seconds: Sequence[float], processes: int = 0) -> list[str]:
+        over = _ratios(found.alone, seconds) if seconds is not found.alone else []
+        return [
+            name,
+            f"{found.batch_size / statistics.median(seconds):,.1f}",
+            _format_rounds(over),
+            f"{statistics.median(over) / processes:.0%}" if processes else "",
+            _format_rounds(_ratios(found.alone_all_threads, seconds) if processes else []),
+        ]
+
+    one, threads = count(1, "process"), count(found.threads * found.processes, "thread")
+    rows = [cells(one, found.alone)]
+    if found.alone_all_threads:
+        rows.append(cells(f"{one}, {threads}", found.alone_all_threads))
+    rows.append(cells(f"{found.processes} processes", found.together, found.processes))
+    used = {
+        "sum of gradients": found.gradients,
+        "statistics and losses": found.statistics,
+        "orders and agreement": found.agreement,
+    }
+    rest = tuple(whole - sum(parts) for whole, *parts in zip(found.together, *used.values(), strict=True))
+    shares = {**used, "the rest": rest, "all_reduce instead": found.all_reduce}
+    parts = [
+        [name, f"{1000 * statistics.median(own):.2f}", f"{statistics.median(_ratios(own, found.together)):.1%}"]
+        for name, own in shares.items()
+    ]
+    equal = {
+        True: ["Parameters as by one process, bit for bit."],
+        False: ["WRONG: parameters differ from one process's."],
+    }
+    groups = count(found.batch_size // found.bn_group, "group")
+    return "\n".join(
+        [
+            f"{found.net}: {found.parameters:,} parameters, engine {found.engine}, {found.precision}",
+            f"Batch size {found.batch_size} in {groups}; {count(found.threads, 'CPU thread')} per process.",
+            *(equal[found.is_equal] if found.is_equal is not None else []),
+            "",
+            _format_table(_SCALING_HEADER, rows),
+            "",
+            _format_table(_PARTS_HEADER, parts),
+        ]
+    )
 
 
 def format_loader(found: LoaderReport) -> str:
@@ -144,10 +203,20 @@ def _variant_cells(found: VariantFigures) -> list[str]:
 def _loader_cells(row: LoaderRow, *others: LoaderRow) -> list[str]:
     cells = [row.name, f"{1 / statistics.median(row.image_seconds):,.0f}"]
     for other in others:
-        ratios = [theirs / ours for ours, theirs in zip(row.image_seconds, other.image_seconds, strict=True)]
-        median = statistics.median(ratios)
-        cells.append(f"{median:.2f} ±{max(abs(ratio - median) for ratio in ratios):.2f}" if row != other else "")
+        cells.append(_format_rounds(_ratios(other.image_seconds, row.image_seconds) if row != other else []))
     return cells + [""] * (3 - len(others))
+
+
+def _ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return the ratios of two measurements within each round."""
+    return [one / other for one, other in zip(seconds, others, strict=True)] if seconds else []
+
+
+def _format_rounds(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return ""
+    median = statistics.median(ratios)
+    return f"{median:.2f} ±{max(abs(ratio - median) for ratio in ratios):.2f}"
 
 
 def _format_ratio(ratio: Ratio | None) -> str:

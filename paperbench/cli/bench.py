@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from paperbench.cli.arguments import add_shared, positive_int, positive_seconds
 from paperbench.errors import PaperbenchError
+from paperbench.launch import Launch
 
 MODELS = {
     "cpu": ("preact_resnet20", "preact_resnet110"),
@@ -24,8 +26,9 @@ SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
 DESCRIPTION = (
     "Measure images per second with every engine and precision, and with plain PyTorch loops, in interleaved rounds. A "
     "variant is timed only if its first losses and parameter updates match eager float32. With --breakdown: measure "
-    "where the time of one net's training step goes. With --loader: measure how fast ImageNet's crops are made. Exit "
-    "status: 1 if a variant failed or nothing was measured, else 0; running out of memory or time is not a failure."
+    "where the time of one net's training step goes. With --loader: measure how fast ImageNet's crops are made. With "
+    "--scaling: measure how fast several processes train one run. Exit status: 1 if a variant failed or made wrong "
+    "steps, or nothing was measured, else 0; running out of memory or time is not a failure."
 )
 
 
@@ -49,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "on ImageNet, on this machine's processor",
     )
     parser.add_argument(
+        "--scaling",
+        action="store_true",
+        help="measure a training step by one process and by all that torchrun or srun has started, and what the "
+        "latter spend on each other; --models may take photographs",
+    )
+    parser.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
@@ -60,17 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="E",
         help="eager, graph, compile (default: all that this machine supports; on a CPU only eager, as compiling takes "
-        "minutes). With --breakdown: one (default: as for `run`)",
+        "minutes). With --breakdown or --scaling: one (default: as for `run`)",
     )
     parser.add_argument(
         "--precisions",
         nargs="+",
         default=[],
         metavar="P",
-        help="such as fp32 bf16 (default: all that the device supports). With --breakdown: one (default: as for `run`)",
+        help="such as fp32 bf16 (default: all that the device supports). With --breakdown or --scaling: one (default: "
+        "as for `run`)",
     )
     add_shared(parser, "--device")
-    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="images per step (default: 128)")
+    parser.add_argument(
+        "--batch-size", type=positive_int, metavar="N", help="images per step (default: 128; 256 photographs)"
+    )
     parser.add_argument("--rounds", type=positive_int, metavar="N", help="measurements of each variant (default: 7)")
     parser.add_argument(
         "--seconds",
@@ -100,10 +112,15 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.api import wait_without_spinning
 
     wait_without_spinning()
+    launch = Launch.of(os.environ)
+    if launch and not args.scaling:
+        raise PaperbenchError("Several processes measure only --scaling. Start one process for anything else.")
     if args.loader:
         return _measure_loader(args)
     if args.data:
         raise PaperbenchError("--data is for --loader alone.")
+    if args.scaling:
+        return _measure_scaling(args, launch)
     args.batch_size = args.batch_size or 128
     if not args.breakdown:
         return _measure(args)
@@ -174,6 +191,51 @@ def _measure_loader(args: argparse.Namespace) -> int:
     print(format_loader(found))
     _write(args.json, found)
     return 0
+
+
+def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
+    if args.breakdown or len(args.engines) > 1 or len(args.precisions) > 1:
+        raise PaperbenchError("--scaling takes one engine and one precision, and neither --breakdown nor --loader.")
+    if launch is None:
+        raise PaperbenchError(
+            "--scaling measures several processes. Start them with `torchrun --nproc-per-node 2 -m paperbench bench "
+            "--scaling`, or with srun."
+        )
+    from paperbench.bench.figures import ScalingFigures, ScalingReport
+    from paperbench.bench.scaling import follow_scaling, measure_scaling, scaling_training
+    from paperbench.bench.setup import machine_facts
+    from paperbench.bench.text import SCALING_LEGEND, format_scaling
+    from paperbench.training.device import choose_device, own_device
+    from paperbench.training.engine import engine_candidates
+    from paperbench.training.precision import choose_precision
+    from paperbench.training.processes import Processes
+
+    device, status = choose_device(own_device(args.device, launch), _log), 2
+    precision = choose_precision(args.precisions[0] if args.precisions else None, device)
+    engine = engine_candidates((args.engines or ["auto"])[0], device, iterations=64_000)[0].name
+    names = list(dict.fromkeys(args.models or MODELS[device.type]))
+    trainings = {name: scaling_training(name, args.batch_size, device) for name in names}
+    processes = Processes(launch, device)
+    try:
+        if launch.rank:
+            return follow_scaling(processes, trainings, engine, precision)
+        for one in trainings.values():
+            if problem := processes.refusal(one.net, one.recipe, one.dataset.num_train):
+                raise PaperbenchError(f"{one.name}: {problem}")
+        end = time.monotonic() + 60 * (args.minutes or float("inf"))
+        nets: list[ScalingFigures] = []
+        for one in trainings.values():
+            now = time.monotonic()
+            deadline = now + (end - now) / (len(names) - len(nets))
+            how = engine, precision, processes, args.rounds or 7, args.seconds, deadline, _log
+            nets.append(measure_scaling(one, *how))
+            print(format_scaling(nets[-1]), end="\n\n", flush=True)
+            _write(args.json, ScalingReport(1, machine_facts(device), tuple(nets)))
+        print(SCALING_LEGEND)
+        status = int(any(net.is_equal is False for net in nets))
+    finally:
+        processes.end(status)
+    return status
 
 
 def _log(line: str) -> None:

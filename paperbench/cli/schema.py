@@ -23,6 +23,7 @@ FORMATS = {
     "bench": "bench.figures.BenchReport",
     "breakdown": "bench.breakdown.Breakdown",
     "loader": "bench.figures.LoaderReport",
+    "scaling": "bench.figures.ScalingReport",
     "comparison": "report.json_format.ComparisonDocument",
 }
 """The type of each file format, as a path below `paperbench`."""

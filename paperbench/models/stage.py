@@ -1,6 +1,5 @@
 """A stage of residual units, with gradient checkpointing."""
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -10,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "means", "variances")
+"""What BN's forward pass writes; `training.batch_norm` explains the last two."""
 
 
 class Stage(nn.Sequential):
@@ -51,7 +51,7 @@ class Stage(nn.Sequential):
 
 
 class FrozenMovingAverages(AbstractContextManager[None]):
-    """Keeps BN in training mode but leaves its moving averages and its counter unchanged.
+    """Keeps BN in training mode but leaves its statistics and its counter unchanged.
 
     Recomputing a unit would otherwise count its batch twice. torch enters this context once per backward pass. Not
     thread-safe: while one thread is inside, no other may train the same module.
@@ -59,19 +59,24 @@ class FrozenMovingAverages(AbstractContextManager[None]):
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-        self._before: list[list[tuple[Tensor | None, ...]]] = []
+        self._before: list[list[dict[str, Tensor]]] = []
 
     def __enter__(self) -> None:
         # Other tensors take the updates. A momentum of 0 would make torch.compile compile each unit twice.
-        self._before.append([tuple(getattr(layer, name) for name in _AVERAGES) for layer in self._layers])
+        self._before.append([_statistics(layer) for layer in self._layers])
         for layer, before in zip(self._layers, self._before[-1], strict=True):
-            _set_averages(layer, [None if own is None else torch.empty_like(own) for own in before])
+            _set(layer, {name: torch.empty_like(own) for name, own in before.items()})
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         for layer, before in zip(self._layers, self._before.pop(), strict=True):
-            _set_averages(layer, before)
+            _set(layer, before)
 
 
-def _set_averages(layer: nn.Module, values: Iterable[Tensor | None]) -> None:
-    for name, value in zip(_AVERAGES, values, strict=True):
+def _statistics(layer: nn.Module) -> dict[str, Tensor]:
+    values = ((name, getattr(layer, name, None)) for name in _STATISTICS)
+    return {name: value for name, value in values if value is not None}
+
+
+def _set(layer: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
         setattr(layer, name, value)

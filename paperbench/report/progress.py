@@ -70,9 +70,10 @@ class Progress(Observer):
     def warned(self, run: PlannedRun, text: str) -> None:
         self.say(f"    {run.id}: {text}")
 
-    def checking(self, run: PlannedRun, engine: str) -> None:
+    def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
         self._begin(run)
-        self.say(f"    {run.id}: comparing the first steps of engine {engine} with eager ones{_wait(engine)}")
+        others = f"in {processes} processes with those of eager in one" if processes > 1 else "with eager ones"
+        self.say(f"    {run.id}: comparing the first steps of engine {engine} {others}{_wait(engine)}")
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self._here, self._last = iteration, last_iteration

@@ -15,7 +15,7 @@ from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 from paperbench.training.engine import EngineName
 from paperbench.training.memory import release_memory
-from paperbench.training.processes import Order, Processes, ProcessLostError
+from paperbench.training.processes import Order, Processes, ProcessLostError, is_agreed
 from paperbench.training.trainer import Trainer
 from paperbench.typed import Id, Natural, from_json, typed
 
@@ -70,7 +70,6 @@ def follow(processes: Processes, device: torch.device, data: Path, limits: Limit
         except ProcessLostError:
             raise
         except Exception as error:
-            if error is not processes.agreed_error:
-                raise
-            processes.agreed_error = None  # process 0 has it, too, and decides; here, it only keeps memory
+            if not is_agreed(error):
+                raise  # process 0 has not, and would wait
     return order.argument

@@ -23,8 +23,11 @@ class Observer:
             reason: Why this engine was chosen.
         """
 
-    def checking(self, run: PlannedRun, engine: str) -> None:
-        """The first steps of an engine are about to be compared with eager ones; the first may compile the net."""
+    def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
+        """The first steps of an engine, or of several processes, are about to be compared with those of eager in one.
+
+        The first of them may compile the net.
+        """
 
     def stepped(self, iteration: int) -> None:
         """An iteration is done."""

@@ -151,9 +151,14 @@ class RunSession:
         parts = self.run.spec, self.run.seed, self.run.dataset.key, tuple(self.run.recipe.evaluations.values())
         self._processes.order("build", text=to_json(SharedRun(*parts, engine, self._recompute)))
         self._processes.agreed(lambda: None)
-        if is_new and engine != "eager":
-            self._observer.checking(self.run, engine)
-            if problem := engine_error(trainer, engine, self._limits.raise_if_signalled):
+        if is_new and (engine != "eager" or self._processes.count > 1):
+            self._observer.checking(self.run, engine, self._processes.count)
+            problem = engine_error(trainer, engine, self._limits.raise_if_signalled)
+            if problem and engine == "eager":
+                problem = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
+                self._observer.warned(self.run, problem)
+                self._fallback.append(problem)
+            elif problem:
                 raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
         return trainer
 

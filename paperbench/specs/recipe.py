@@ -13,7 +13,7 @@ from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
 from paperbench.typed import Count, Id, Line, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
 
-Share = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=16_384)]
 """Length in pixels."""
 Rate = Annotated[float, Field(gt=0, le=1e30)]
@@ -33,7 +33,7 @@ class Drops:
     """Iterations, counted from 0, at which the learning rate is multiplied by `factor`."""
 
     at: Annotated[tuple[Natural, ...], FailFast(), Field(max_length=1_000)]
-    factor: Share
+    factor: Fraction
 
     def __post_init__(self) -> None:
         if list(self.at) != sorted(set(self.at)):
@@ -54,7 +54,7 @@ class BatchNormSettings:
 
     group: Annotated[int, Field(ge=2)]
     eps: Positive
-    moving_average: Share
+    moving_average: Fraction
     at_test: Literal["reestimated", "moving_average"]
 
 
@@ -115,7 +115,7 @@ class Photographs:
     interpolation: Interpolation
     crop: Annotated[int, Field(ge=1, le=4_096)]
     shorter_side: tuple[Side, Side] | None = None
-    area: tuple[Share, Share] | None = None
+    area: tuple[Fraction, Fraction] | None = None
     aspect_ratio: tuple[Positive, Positive] | None = None
     jitter: Annotated[float, Field(gt=0, le=1)] | None = None
     lighting: Lighting | None = None
@@ -193,7 +193,7 @@ class Monitoring:
     log_every: Count
     test_every: Count
     checkpoint_every: Count
-    checkpoint_share: Share
+    checkpoint_share: Fraction
 
 
 @typed

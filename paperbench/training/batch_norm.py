@@ -106,7 +106,6 @@ class BatchNormAverages:
     def __init__(self, net: nn.Module) -> None:
         self._layers = [layer for layer in net.modules() if isinstance(layer, TrainingBatchNorm2d)]
         self._averages: list[Tensor] = []
-        self._weight = self._layers[0].momentum or 0.0
         for layer in self._layers:
             assert layer.running_mean is not None  # noqa: S101
             assert layer.running_var is not None  # noqa: S101
@@ -123,7 +122,7 @@ class BatchNormAverages:
     @torch.no_grad()
     def move(self, row: Tensor) -> None:
         """Add a group's row of statistics to the moving averages, with the weight that the layers have."""
-        torch._foreach_lerp_(self._averages, self._split(row), self._weight)
+        torch._foreach_lerp_(self._averages, self._split(row), self._layers[0].momentum or 0.0)
 
     @torch.no_grad()
     def set(self, row: Tensor) -> None:

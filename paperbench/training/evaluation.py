@@ -81,9 +81,7 @@ def evaluate(
         return torch.stack([loss, wrong, wrong5, loss.new_full((), len(batch.labels))])[None]
 
     total = torch.zeros(4, dtype=torch.float64, device=device)  # exact for the numbers of images
-    for rows in processes.rows(batches, sums, 1, like=total):
-        for row in rows:
-            total += row
+    processes.add_rows(batches, sums, total)
     loss, wrong, wrong5, images = total.tolist()
     return EvaluationMetrics(loss / images, 100 * wrong / images, 100 * wrong5 / images)
 
@@ -104,7 +102,6 @@ def reestimate_batch_norm(
     device: torch.device,
     between_batches: Callable[[], None] = no_interrupt,
     processes: Processes = ALONE,
-    at_once: int = 1,
 ) -> None:
     """Replace BN's moving averages by plain averages over groups of training images.
 
@@ -115,9 +112,8 @@ def reestimate_batch_norm(
         batches: Those of this process: images of shape (N, 3, H, W), where N is a multiple of `group`.
         group: Images per batch-norm group.
         between_batches: Called before each batch; may raise to abort, which changes nothing.
-        at_once: Maximum number of groups of a batch.
     """
-    copy = WorkingCopy(model, batch_norm_group=group)
+    copy = processes.agreed(lambda: WorkingCopy(model, batch_norm_group=group))
 
     def statistics(images: Tensor) -> Tensor:
         between_batches()
@@ -125,12 +121,8 @@ def reestimate_batch_norm(
             copy.module(images)
         return copy.averages.last_batch()
 
-    like = copy.averages.last_batch()[0]
-    total, groups = torch.zeros_like(like, dtype=torch.float64), 0
-    for rows in processes.rows(batches, statistics, at_once, like):
-        for row in rows:
-            total += row
-        groups += len(rows)
+    total = torch.zeros_like(copy.averages.last_batch()[0], dtype=torch.float64)
+    groups = processes.add_rows(batches, statistics, total)
     copy.averages.set(total / groups)
     set_batch_count(model, groups)
     model.eval()

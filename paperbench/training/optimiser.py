@@ -27,13 +27,14 @@ class MomentumSGD:
 
     Attributes:
         momentum: One buffer b per parameter, initially zero; empty if the recipe has no momentum.
+        rate: The learning rate.
     """
 
     def __init__(self, parameters: Iterable[Tensor], recipe: Recipe) -> None:
         self._parameters, self._recipe = list(parameters), recipe
-        self._rate = recipe.rate_at(0)
+        self.rate = recipe.rate_at(0)
         like = self._parameters[0]
-        self._rate_on_device = torch.tensor(self._rate, dtype=like.dtype, device=like.device)
+        self._rate_on_device = torch.tensor(self.rate, dtype=like.dtype, device=like.device)
         decays = [recipe.weight_decay_on != "convolutions" or p.ndim == 4 for p in self._parameters]
         self._groups = [
             ([i for i, its_decay in enumerate(decays) if its_decay == decay], recipe.weight_decay if decay else 0.0)
@@ -44,12 +45,12 @@ class MomentumSGD:
     @torch.no_grad()
     def set_rate(self, rate: float) -> None:
         """Set the learning rate. Does nothing if it is unchanged, and never waits for the device."""
-        if rate == self._rate:
+        if rate == self.rate:
             return
         self._rate_on_device.fill_(rate)
         if self._recipe.momentum_form == "caffe" and self.momentum:
-            torch._foreach_mul_(self.momentum, self._rate / rate)
-        self._rate = rate
+            torch._foreach_mul_(self.momentum, self.rate / rate)
+        self.rate = rate
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
@@ -79,5 +80,5 @@ class MomentumSGD:
             raise ValueError("The momentum does not fit the parameters.")
         for ours, theirs in zip(self.momentum, momentum, strict=True):
             ours.copy_(theirs)
-        self._rate = self._recipe.rate_at(max(iteration - 1, 0))
-        self._rate_on_device.fill_(self._rate)
+        self.rate = self._recipe.rate_at(max(iteration - 1, 0))
+        self._rate_on_device.fill_(self.rate)

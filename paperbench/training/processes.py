@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
@@ -48,11 +49,13 @@ _ALIGNMENT = 4
 """Gradients start at multiples of so many values, or kernels would read them one by one."""
 _MAX_TEXT = 2_000
 
-_ORDERS = ("step", "test", "finish", "load", "compare", "close", "build", "end")
+_ORDERS = ("step", "test", "finish", "load", "compare", "close", "build", "measure", "end")
 _ERRORS: tuple[type[Exception], ...] = (
     *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, RuntimeError),
 )
 """Errors that processes tell each other, the most specific first."""
+_AGREED = "_is_agreed"
+"""Attribute of the errors that all processes have."""
 
 
 class ProcessLostError(PaperbenchError):
@@ -67,8 +70,8 @@ class Order(NamedTuple):
     """What process 0 wants all processes to do.
 
     Attributes:
-        argument: A number: of an evaluation, of iterations, or the exit status.
-        text: Of "build" only.
+        argument: A number: of an evaluation, of iterations, of repetitions, or the exit status.
+        text: Of "build" and "measure" only.
     """
 
     name: str
@@ -84,7 +87,6 @@ class Processes:
         count: Number of processes.
         share: This process's part of every batch.
         limits: Its signal is told to the other processes, and theirs to it.
-        agreed_error: The last error that all processes know of.
 
     Raises:
         PaperbenchError: The other processes cannot be reached.
@@ -94,7 +96,6 @@ class Processes:
         self.rank, self.count = (launch.rank, launch.count) if launch else (0, 1)
         self.share = Share(self.rank, self.count)
         self.limits: _Stoppable | None = None
-        self.agreed_error: Exception | None = None
         self._has_ended = threading.Event()
         if launch and device:
             self._join(launch, device)
@@ -186,7 +187,7 @@ class Processes:
         """Return the result of some work, once every process has succeeded in its own.
 
         Raises:
-            Whatever the work raises; or, if it fails in another process, an error of the same kind that says so.
+            Whatever the work raises; or, if it fails in a process before this one, an error of that kind that says so.
             ProcessLostError: Another process has ended, or does not answer.
         """
         if self.count == 1:
@@ -200,13 +201,27 @@ class Processes:
         first = next((rank for rank, code in enumerate(codes) if code), None)
         if first is None:
             return result  # type: ignore[return-value]
+        raise self._agreed_error(error, codes, first)
+
+    def _agreed_error(self, error: Exception | None, codes: list[int], first: int) -> Exception:
+        """Return the error to raise in this process: its own, if it is of the kind of the first process's.
+
+        All must raise the same kind: where one tries again with less memory, none may give up.
+        """
+        own = error.reason if isinstance(error, EngineError) else str(error)
         with _losses_reported():
-            text = self._text_from(first, str(error).encode(errors="replace"), _MAX_TEXT).decode(errors="replace")
-        self.agreed_error = error or _ERRORS[codes[first] - 1](f"Process {first}: {text.strip()}")
-        raise self.agreed_error
+            text = self._text_from(first, own.encode(errors="replace"), _MAX_TEXT).decode(errors="replace")
+        kind = _ERRORS[codes[first] - 1]
+        if codes[self.rank] != codes[first] or not isinstance(error, kind):
+            error, cause = kind(f"Process {first}: {text.strip()}"), error
+            error.__cause__ = cause
+        setattr(error, _AGREED, True)
+        return error
 
     def _numbers(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
+        if self.count == 1:
+            return [number]
         numbers = torch.zeros(self.count, dtype=torch.int64)
         with _losses_reported():
             dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
@@ -254,34 +269,34 @@ class Processes:
             dist.all_gather_into_tensor(found, rows)
         return found
 
-    def rows(
-        self, parts: Iterable[Part], work: Callable[[Part], Tensor], at_most: int, like: Tensor
-    ) -> Iterator[Tensor]:
-        """Yield what the work makes of the parts of all processes, in order, some rows (k, n) at a time.
+    def add_rows(self, parts: Iterable[Part], work: Callable[[Part], Tensor], total: Tensor) -> int:
+        """Add what the work makes of the parts of all processes, row by row in the order of the parts.
 
         Args:
             parts: This process's: numbers rank, rank + count, rank + 2 count and so on.
-            work: Makes up to `at_most` rows of a part. May raise to abort, in all processes.
-            like: Has the rows' length n, as (n,), their dtype and device.
+            work: Makes rows (k, n) of a part. May raise to abort, in all processes.
+            total: What the rows are added to, (n,). They are converted to its dtype.
+
+        Returns:
+            The number of rows.
         """
-        if self.count == 1:
-            yield from map(work, parts)
-            return
         own = iter(parts)
 
         def next_rows() -> Tensor:
             part = next(own, None)
-            return like.new_empty(0, len(like)) if part is None else work(part)
+            return total.new_empty(0, len(total)) if part is None else work(part).to(total.dtype)
 
+        rows = 0
         while True:
             mine = self.agreed(next_rows)
             numbers = self._numbers(len(mine))
             if not any(numbers):
-                return
-            padded = like.new_zeros(at_most, len(like))
-            padded[: len(mine)] = mine
-            by_process = self.gathered(padded).view(self.count, at_most, -1)
-            yield torch.cat([rows[:number] for rows, number in zip(by_process, numbers, strict=True)])
+                return rows
+            by_process = self.gathered(F.pad(mine, (0, 0, 0, max(numbers) - len(mine)))).split(max(numbers))
+            for theirs, number in zip(by_process, numbers, strict=True):
+                for row in theirs[:number]:
+                    total += row
+            rows += sum(numbers)
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return the sum of the processes' lists of tensors, in the order of the tree.
@@ -358,6 +373,11 @@ def _error_code(error: Exception | None) -> int:
         return 1 + _ERRORS.index(torch.OutOfMemoryError)
     kinds = (index for index, kind in enumerate(_ERRORS, start=1) if isinstance(error, kind))
     return next(kinds, len(_ERRORS))
+
+
+def is_agreed(error: Exception) -> bool:
+    """Whether all processes have raised this error, or one of its kind."""
+    return hasattr(error, _AGREED)
 
 
 ALONE = Processes()

@@ -45,7 +45,7 @@ class TrainingStep:
         self._recipe, self._batches, self._precision, self._at_once = recipe, batches, precision, at_once
         self._processes = processes
         self._rows: list[Tensor] = []
-        self._sums = TreeSum()
+        self._gradients: list[Tensor] = []
         self._device = batches.device
         self._loss_weights = {recipe.batch_size: self._loss_weight(recipe.batch_size)}
 
@@ -70,12 +70,13 @@ class TrainingStep:
             weight = self._loss_weights[images] = self._loss_weight(images)
         sizes = self._processes.share.group_sizes(self._recipe, images)
         chunks = [sum(sizes)] if self._at_once else list(sizes)
-        self._rows, self._sums = [], TreeSum()
+        self._rows, self._gradients, sums = [], [], TreeSum()  # frees the last batch's
         for chunk, labels in zip(batch.images.split(chunks), batch.labels.split(chunks), strict=True):
             # Gradients start from None for each chunk and are added in one call; autograd would add them one by one.
             self._working.clear_gradients()
             self._rows.append(self._backward(chunk, labels, weight))
-            self._sums.add(self._working.gradients())
+            sums.add(self._working.gradients())
+        self._gradients = sums.total()
 
     def _backward(self, images: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         """Compute the gradients of the chunk's share of the batch's mean loss, given the weight of one image in it.
@@ -96,4 +97,4 @@ class TrainingStep:
         for row in self._processes.gathered(torch.cat(self._rows)):
             self._working.averages.move(row[:-2])
             self._metrics.add(row[-2], row[-1])
-        self._optimiser.step(self._processes.summed(self._sums.total()))
+        self._optimiser.step(self._processes.summed(self._gradients))

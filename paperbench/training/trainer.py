@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -133,7 +134,7 @@ class Trainer:
         """
         match order.name:
             case "step":
-                self._step()
+                self._step(_as_float(order.argument))
             case "test":
                 self._test(between_batches, order.argument)
             case "finish":
@@ -147,12 +148,12 @@ class Trainer:
 
     def step(self) -> None:
         """Run one iteration. The first one may compile or capture the step."""
-        self._processes.order("step")
-        self._step()
-
-    def _step(self) -> None:
         rate = self.recipe.rate_at(self.iteration)
-        if self.recipe.photographs and rate != self.recipe.rate_at(self.iteration - 1):
+        self._processes.order("step", _as_int(rate))
+        self._step(rate)
+
+    def _step(self, rate: float) -> None:
+        if self.recipe.photographs and rate != self._optimiser.rate:
             # if an image is missing, before the momentum is scaled
             self._processes.agreed(lambda: self.feed.choices(self.iteration))
         self._optimiser.set_rate(rate)
@@ -289,7 +290,7 @@ class Trainer:
 
         def reestimate_with(groups: int) -> None:
             batches, how = self.feed.reestimation(groups), (batch_norm.group, self.precision, self.device)
-            reestimate_batch_norm(self.model, batches, *how, between_batches, processes, groups)
+            reestimate_batch_norm(self.model, batches, *how, between_batches, processes)
 
         if batch_norm.at_test == "reestimated":
             as_memory_allows(reestimate_with, self.feed.groups_at_once, self.device)
@@ -308,6 +309,9 @@ class Trainer:
         """
         self._processes.order("compare")
         self._processes.compare(self._state_tensors())
+        return self._state()
+
+    def _state(self) -> dict[str, Tensor]:
         self._set_batch_count()
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
@@ -329,7 +333,7 @@ class Trainer:
             ValueError, RuntimeError: The state belongs to another net.
         """
         on_gpu = {"noise.cuda"}  # a run may move from a GPU to a CPU, or back
-        check_fit(*({name: one[name] for name in one.keys() - on_gpu} for one in (state, self.state_dict())))
+        check_fit(*({name: one[name] for name in one.keys() - on_gpu} for one in (state, self._state())))
         parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for name, tensor in state.items():
             part, _, rest = name.partition(".")
@@ -354,6 +358,17 @@ class Trainer:
         """Return the parameters, BN's moving averages and the momentum, which all processes share."""
         averages = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         return [*self.model.parameters(), *averages, *self._optimiser.momentum]
+
+
+def _as_int(number: float) -> int:
+    """Return the integer with the bits of a float, which grows with it from 0 on."""
+    return int.from_bytes(struct.pack(">d", number))
+
+
+def _as_float(number: int) -> float:
+    """Return the inverse of `_as_int`."""
+    value: float = struct.unpack(">d", number.to_bytes(8))[0]
+    return value
 
 
 def _batch_size(recipe: Recipe, images: int, iteration: int) -> int:

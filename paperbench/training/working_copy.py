@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d
+from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d, TrainingBatchNorm2d
 from paperbench.training.tree_sum import TreeSum
 
 
@@ -44,7 +44,7 @@ class DirectModel:
 
 
 class WorkingCopy(DirectModel):
-    """A copy of a net, always in training mode, that shares the net's parameters and buffers.
+    """A copy of a net, always in training mode, that shares the net's parameters, buffers and BN statistics.
 
     Args:
         bf16_weights: Also keep the weights of convolutions and classifier in bfloat16. Autocast gives the same numbers,
@@ -65,7 +65,9 @@ class WorkingCopy(DirectModel):
         groups: int | None = None,
     ) -> None:
         # deepcopy does not copy the tensors in its memo.
-        memo = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
+        layers = [layer for layer in net.modules() if isinstance(layer, TrainingBatchNorm2d)]
+        statistics = chain.from_iterable((layer.means, layer.variances) for layer in layers)
+        memo = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers(), statistics)}
         indices = {id(parameter): index for index, parameter in enumerate(net.parameters())}
         # By index of the parameter: the net's tensor, and its bfloat16 copy or its copies per group.
         self._rounded: dict[int, tuple[Tensor, Tensor]] = {}

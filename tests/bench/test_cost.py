@@ -52,6 +52,7 @@ def test_runs_on_small_images_are_not_measured(tmp_path: Path) -> None:
     assert estimate(plan.remaining, CPU) is None
 
 
+@pytest.mark.full
 def test_step_and_loader_are_measured_on_the_runs_own_images(tmp_path: Path) -> None:
     plan = api.plan("table5", tmp_path, profile="smoke", cells="preact_resnet152", device="cpu", stop_at=1)
     found = plan.cost()

@@ -18,7 +18,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, read_tensor_file, tensor_file_bytes
-from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused
+from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, share_of_examples
 from tests.helpers import random_dataset
 from tests.runs.running import plan_run, tiny_recipe, train
 
@@ -91,6 +91,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
 }
 
 
+@share_of_examples(2)
 @given(part=st.sampled_from(["iteration", "window", "noise", "momentum", "model"]), change=st.sampled_from([*CHANGES]))
 def test_checkpoint_with_altered_tensor_is_refused(
     run: PlannedRun, checkpoint: bytes, elsewhere: RunDirectory, part: str, change: str

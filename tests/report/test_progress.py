@@ -254,12 +254,12 @@ def test_engine_is_named_once_until_it_changes(run: PlannedRun) -> None:
 def test_comparison_of_engines_warns_of_compilation(run: PlannedRun) -> None:
     stream = io.StringIO()
     progress = Progress([], 1, stream)
-    progress.checking(run, "compile")
-    progress.checking(run, "graph")
+    progress.checking(run, "compile", 1)
+    progress.checking(run, "graph", 2)
     progress.started(run, 8, 80, "compile", "the run started with it")
     assert [line for line in stream.getvalue().splitlines() if "engine" in line] == [
         f"    {run.id}: comparing the first steps of engine compile with eager ones; compiling can take minutes",
-        f"    {run.id}: comparing the first steps of engine graph with eager ones",
+        f"    {run.id}: comparing the first steps of engine graph in 2 processes with those of eager in one",
         "    engine compile: the run started with it; compiling can take minutes",
     ]
 

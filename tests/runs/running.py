@@ -94,7 +94,7 @@ class Log(Observer):
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self.engine = (engine, reason)
 
-    def checking(self, run: PlannedRun, engine: str) -> None:
+    def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
         self.checks.append(engine)
 
     def stepped(self, iteration: int) -> None:

@@ -212,8 +212,8 @@ def test_signal_during_the_comparison_leaves_no_run(run: PlannedRun, tmp_path: P
     limits = Limits()
 
     class Stopping(Log):
-        def checking(self, run: PlannedRun, engine: str) -> None:
-            super().checking(run, engine)
+        def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
+            super().checking(run, engine, processes)
             limits.signal = 15
 
     directory, log = train(run, tmp_path, limits, Stopping())

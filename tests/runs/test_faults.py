@@ -21,13 +21,13 @@ from tests.helpers import ROOT
 from tests.runs.running import Log, assert_same, fill, train
 
 FAULTS = {
-    "limit memory": ((9, 1, 6), (4, 1, 12), (1, 1, 48)),
-    "fail": ((90, 1, 10), (6, 1, 140), (1, 4, 3_000)),
-    "kill before": ((60, 1, 3), (4, 1, 40), (1, 1, 150)),
-    "kill after": ((60, 1, 3), (4, 1, 40), (1, 1, 150)),
-    "suspend": ((150, 1, 5), (8, 1, 100), (1, 3, 2_000)),
-    "fail at images": ((150, 1, 5), (12, 1, 50), (1, 1, 500)),
-    "kill with images": ((60, 1, 3), (6, 1, 25), (1, 1, 150)),
+    "limit memory": ((18, 1, 3), (4, 1, 12), (1, 1, 48)),
+    "fail": ((180, 1, 5), (6, 1, 140), (1, 4, 3_000)),
+    "kill before": ((120, 1, 1), (4, 1, 40), (1, 1, 150)),
+    "kill after": ((120, 1, 1), (4, 1, 40), (1, 1, 150)),
+    "suspend": ((300, 1, 2), (8, 1, 100), (1, 3, 2_000)),
+    "fail at images": ((300, 1, 2), (12, 1, 50), (1, 1, 500)),
+    "kill with images": ((120, 1, 1), (6, 1, 25), (1, 1, 150)),
 }
 """For each kind of fault, by default, with --full and with --stress: see `Task` for the first two numbers; the third is
 how many trainings that disturbs at least."""

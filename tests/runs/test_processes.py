@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
@@ -23,7 +19,6 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Recipe
 from paperbench.training.processes import Processes
-from paperbench.training.step import TrainingStep
 from tests.runs.running import CPU, Log, assert_same, plan_run, tiny_recipe, train
 from tests.training.together import together
 
@@ -34,9 +29,7 @@ Fault = Callable[[int, Limits], object]
 @pytest.fixture(scope="module")
 def run(paper_recipe: Recipe, small_dataset: ImageDataset) -> PlannedRun:
     """20 batches of 16 images in four groups."""
-    return plan_run(
-        tiny_recipe(paper_recipe, batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated")), small_dataset
-    )
+    return plan_run(tiny_recipe(paper_recipe, batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated")), small_dataset)
 
 
 @pytest.fixture(scope="module")

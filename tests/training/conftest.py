@@ -37,7 +37,7 @@ def photos() -> Dataset:
     return load_dataset("photos", Path())
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def photo_recipe(tables: dict[str, Table]) -> Recipe:
     """The dagger row's: 16 iterations with a drop, each epoch four batches of ten (groups of two) and one of eight."""
     table = tables["table5"]

@@ -33,8 +33,8 @@ from paperbench.models.residual_unit import ResidualUnit
 from paperbench.specs.recipe import Drops, Recipe, WarmUp
 from paperbench.training import compiling
 from paperbench.training import trainer as trainer_module
-from paperbench.training.batch_norm import GroupedBatchNorm2d, MovingAverages
-from paperbench.training.engine import EagerEngine, available_engines
+from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d
+from paperbench.training.engine import available_engines
 from paperbench.training.trainer import Trainer
 from tests.helpers import ROOT
 from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, take_metrics, through_a_file
@@ -274,14 +274,17 @@ def test_out_of_memory_while_compiling_stays_that(
 def test_error_after_the_first_step_is_not_blamed_on_the_compiler() -> None:
     errors = [None, ValueError("a failure of its own")]
 
-    def step(_: Any) -> None:
-        if error := errors.pop(0):
-            raise error
+    class FailingStep:
+        def compute(self, *_: Any) -> None:
+            if error := errors.pop(0):
+                raise error
 
-    step = compiling.with_clear_compile_errors(step)
-    step(None)
+        def update(self) -> None: ...
+
+    step = compiling.CompiledStep(FailingStep())
+    step.compute(())
     with pytest.raises(ValueError, match="of its own"):
-        step(None)
+        step.compute(())
 
 
 FIRST_STEP = """
@@ -378,11 +381,13 @@ def outcome(layer: nn.BatchNorm2d, x: Tensor, upstream: Tensor, part: int) -> di
     """Output, gradients and running statistics of a layer that gets `part` images at a time."""
     output = torch.cat([layer(images) for images in x.split(part)])
     if isinstance(layer, GroupedBatchNorm2d):
-        MovingAverages([layer]).update()
+        averages = BatchNormAverages(layer)
+        for row in averages.last_batch():
+            averages.move(row)
     dx, *others = torch.autograd.grad(output, (x, layer.weight, layer.bias), upstream)
     weight, bias = (gradient.view(-1, 5).sum(0) for gradient in others)  # per group if grouped
-    averages = {"mean": layer.running_mean.clone(), "variance": layer.running_var.clone()}
-    return {"output": output, "x": dx, "weight": weight, "bias": bias, **averages}
+    moved = {"mean": layer.running_mean.clone(), "variance": layer.running_var.clone()}
+    return {"output": output, "x": dx, "weight": weight, "bias": bias, **moved}
 
 
 def random_layer(dtype: torch.dtype) -> nn.BatchNorm2d:
@@ -461,7 +466,7 @@ def test_captured_and_eager_compiled_steps_are_bit_equal(runs: Runs, net: str, m
     fresh.load_state_dict(saved)
     assert differences(state_of(advance(fresh, 40)), states[-1]) == []
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_make_graph_engine", lambda self, step, _: EagerEngine(step, self._batches))
+        patch.setattr(Trainer, "_make_graph_engine", lambda self, step, _: self._make_eager_engine(step))
         one_by_one = runs.new("compile")
     found = [state_of(advance(one_by_one, iteration)) for iteration in (1, 2, 20, 40)]
     for mine, theirs in zip(found, states, strict=True):

@@ -50,7 +50,9 @@ def test_training_equals_a_plain_loop(recipe: Recipe, small_dataset: ImageDatase
         trainer.step()
 
     for key, value in trainer.model.state_dict().items():
-        if "num_batches" not in key:
+        if "running" in key:  # we move them in float32, torch's kernel in float64
+            torch.testing.assert_close(value, state[key], rtol=1e-6, atol=1e-6, msg=key)
+        elif "num_batches" not in key:
             assert torch.equal(value, state[key]), key
 
 
@@ -113,7 +115,7 @@ def losses(net: str, recipe: Recipe, dataset: ImageDataset, precision: str, devi
 
 
 def test_bf16_losses_are_close_to_fp32_losses(recipe: Recipe, small_dataset: ImageDataset) -> None:
-    fp32, bf16 = (losses("preact_resnet20", recipe, small_dataset, p, "cpu", 10) for p in ("fp32", "bf16"))
+    fp32, bf16 = (losses("preact_resnet20", recipe, small_dataset, p, "cpu", 5) for p in ("fp32", "bf16"))
     assert bf16 == pytest.approx(fp32, rel=0.05)
     assert bf16 != fp32
 

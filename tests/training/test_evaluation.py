@@ -15,6 +15,7 @@ from paperbench.data.feed import make_feed
 from paperbench.data.loader import Batch
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
+from paperbench.training.batch_norm import TrainingBatchNorm2d
 from paperbench.training.evaluation import as_memory_allows, evaluate, no_interrupt, reestimate_batch_norm
 from paperbench.training.memory import release_memory
 from paperbench.training.trainer import Trainer
@@ -61,6 +62,7 @@ def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> No
     for layer in (stack[0], stack[2]):
         layer.running_mean.fill_(7)
         layer.running_var.fill_(torch.inf)  # as after near-divergence
+        TrainingBatchNorm2d.replace(layer)
     before = [p.detach().clone() for p in stack.parameters()]
     reestimate_batch_norm(stack, torch.cat(groups).split(6 * at_once), 6, "fp32", CPU)
     assert all(map(torch.equal, stack.parameters(), before))
@@ -79,6 +81,17 @@ def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> No
         assert layer.momentum == 0.1
         assert layer.num_batches_tracked == 5
     assert not stack.training
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_reestimation_adds_in_float64(at_once: int) -> None:
+    """In float32, the second mean would vanish in the first."""
+    layer = nn.BatchNorm2d(1)
+    TrainingBatchNorm2d.replace(layer)
+    means = torch.tensor([2.0**26, 1.0, -(2.0**26)])
+    images = means.repeat_interleave(2)[:, None, None, None].expand(-1, 1, 4, 4)
+    reestimate_batch_norm(nn.Sequential(layer), images.split(2 * at_once), 2, "fp32", CPU)
+    torch.testing.assert_close(layer.running_mean, torch.tensor([1 / 3]))
 
 
 class LittleMemory:

@@ -17,7 +17,7 @@ from paperbench.data.loader import InputTransform
 from paperbench.errors import RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
-from paperbench.training.batch_norm import BatchNorm2dWithoutCudnn
+from paperbench.training.batch_norm import TrainingBatchNorm2d
 from paperbench.training.divergence import find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import ENGINES, EngineName
 from paperbench.training.metrics import MetricAccumulator
@@ -213,7 +213,7 @@ def test_batch_norm_that_uses_cudnn_is_found(runs: Runs, monkeypatch: pytest.Mon
         mean, variance = self.running_mean, self.running_var
         return F.batch_norm(x, mean, variance, self.weight, self.bias, self.training, 0.1)
 
-    monkeypatch.setattr(BatchNorm2dWithoutCudnn, "forward", forward)
+    monkeypatch.setattr(TrainingBatchNorm2d, "forward", forward)
     with fake_gpu():
         trainer = runs.new("eager")
         with pytest.raises(DeviceError, match="uses cuDNN"):

@@ -2,49 +2,396 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from paperbench.catalogue import resolve
-from paperbench.data.dataset import Dataset
-from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe
-from paperbench.training.processes import Processes
+from paperbench.catalogue import NETS, resolve
+from paperbench.data.dataset import ImageDataset
+from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.errors import DataError, RunError
+from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Recipe
+from paperbench.training import compiling
+from paperbench.training import trainer as trainer_module
+from paperbench.training.divergence import find_in_test, find_in_training
+from paperbench.training.engine import EngineName
+from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.metrics import TrainingMetrics
+from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import Trainer
-from tests.training.together import CPU, together
+from tests.training.tape import Tape
+from tests.training.together import CPU, led, together
 from tests.training.trainings import advance, differences, state_of
 
-
-def outcome_of(count: int, recipe: Recipe, dataset: Dataset, *, net: str = "preact_resnet20", **options: Any) -> Any:
-    """State after the recipe's iterations, training loss, and the results of a test before and after the end."""
-
-    def work(processes: Processes) -> Any:
-        trainer = Trainer(resolve(net, depth=8), recipe, dataset, 3, "fp32", CPU, processes=processes, **options)
-        if processes.rank:
-            while (order := processes.receive()).name != "end":
-                trainer.obey(order, lambda: None)
-            return None
-        advance(trainer, recipe.iterations)
-        state, metrics = state_of(trainer), trainer.training_metrics()
-        tests = [trainer.test(), *trainer.finish()]
-        return state, metrics, tests, state_of(trainer)
-
-    return together(count, work)[0]
+STEPS = 3
 
 
-@pytest.fixture
-def shared_recipe(recipe: Recipe) -> Recipe:
-    """Six batches of 16 images in four groups."""
+@pytest.fixture(scope="module")
+def base(paper_recipe: Recipe) -> Recipe:
+    """Batches of 16 images in four groups; the rate drops before the last. 25 groups are re-estimated."""
     return replace(
-        recipe, iterations=6, drops=Drops((5,), 0.1), batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated")
+        paper_recipe,
+        batch_size=16,
+        iterations=STEPS,
+        warm_up=None,
+        drops=Drops((STEPS - 1,), 0.1),
+        batch_norm=BatchNormSettings(4, 1e-5, 0.1, "reestimated"),
     )
 
 
+@dataclass(frozen=True)
+class Training:
+    """A training on random images of 16 pixels, or on the embedded photographs.
+
+    Attributes:
+        at_once: Test images, and groups of a re-estimation, that go through the net at once.
+    """
+
+    net: str = "preact_resnet20"
+    depth: int = 8
+    precision: str = "fp32"
+    engine: EngineName = "eager"
+    group: int = 4
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    photographs: bool = False
+    recompute: bool = False
+    at_once: tuple[int, int] = (7, 3)
+
+    def trainer(self, data: Data, processes: Processes) -> Trainer:
+        recipe, dataset = (data.photo_recipe, data.photos) if self.photographs else (data.recipe, data.images)
+        batch_norm = replace(recipe.batch_norm, group=self.group)
+        recipe = replace(recipe, **{"batch_norm": batch_norm, **self.changes})
+        what = resolve(self.net, depth=self.depth), recipe, dataset, 3, self.precision, CPU, self.engine
+        trainer = Trainer(*what, recompute=self.recompute, processes=processes)
+        trainer.feed.test_batch, trainer.feed.groups_at_once = self.at_once
+        return trainer
+
+
+@dataclass(frozen=True)
+class Data:
+    recipe: Recipe
+    images: ImageDataset
+    photo_recipe: Recipe
+    photos: PhotoDataset
+
+
+@pytest.fixture(scope="module")
+def data(base: Recipe, tiny_dataset: ImageDataset, photo_recipe: Recipe, photos: PhotoDataset) -> Data:
+    """47 photographs, of which epochs end with unequal groups."""
+    return Data(base, tiny_dataset, photo_recipe, replace(photos, train=photos.train.select(np.arange(47))))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """State and metrics after the last iteration; results of tests before and after the end; the last state."""
+
+    trained: dict[str, Tensor]
+    metrics: TrainingMetrics
+    tests: list[EvaluationMetrics]
+    finished: dict[str, Tensor]
+
+
+def to_the_end(trainer: Trainer) -> Outcome:
+    advance(trainer, trainer.recipe.iterations)
+    trained, metrics = state_of(trainer), trainer.training_metrics()
+    evaluations = list(trainer.recipe.evaluations.values()) or [None]
+    tests = [*(trainer.test(evaluation=one) for one in evaluations), *trainer.finish()]
+    return Outcome(trained, metrics, tests, state_of(trainer))
+
+
+def assert_equal(found: Outcome, expected: Outcome) -> None:
+    assert differences(found.trained, expected.trained) == []
+    assert differences(found.finished, expected.finished) == []
+    assert (found.metrics, found.tests) == (expected.metrics, expected.tests)
+    assert all(value.isfinite().all() for value in expected.finished.values())
+
+
+# 47 photographs in batches of 16, the last of an epoch with groups of 4 + 4 + 4 + 3
+DAGGER = {"batch_size": 16, "iterations": 4, "drops": Drops((3,), 0.1)}
+MEANS = {
+    "input": "per_pixel_mean",
+    "evaluations": {"first": Evaluation(crop=16, scale=18), "second": Evaluation(crop=24, scale=24)},
+}
+SMALLEST = {"basic": 8, "bottleneck": 11, "one_layer": 5}
+UNITS = {
+    (net.family, net.placement, net.shortcut): Training(name, SMALLEST[net.family], ("fp32", "bf16")[index % 2])
+    for index, (name, net) in enumerate((name, resolve(name)) for name in NETS)
+    if net.family in SMALLEST and not net.has_noise
+}
+"""A training per kind of unit."""
+
+TRAININGS = {
+    "two groups": (Training(group=8, changes={"momentum_form": "nesterov"}), (2,)),
+    "four groups": (Training("resnet110_exclusive_gating", precision="bf16"), (2, 4)),
+    "eight groups": (
+        Training("original_resnet110_1layer", 5, group=2, changes={"weight_decay_on": "convolutions"}, recompute=True),
+        (2, 4, 8),
+    ),
+    "six groups": (Training(group=3, changes={"batch_size": 18, "momentum_form": "pytorch"}), (3, 6)),
+    "one test batch": (Training(at_once=(100, 100), changes={"momentum": 0.0}), (2,)),
+    "photographs": (Training(photographs=True, changes=DAGGER, at_once=(5, 2)), (2, 4)),
+    "mean images": (Training(photographs=True, precision="bf16", changes={**DAGGER, **MEANS}, at_once=(5, 2)), (2,)),
+    "captured": (Training(engine="graph"), (2, 4)),
+    "captured in bf16": (Training("resnet110_conv_shortcut", precision="bf16", engine="graph"), (2,)),
+    "captured photographs": (Training(photographs=True, engine="graph", changes=DAGGER), (2,)),
+}
+DEFAULT = {"two groups", "four groups", "photographs", "captured"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tapes() -> Iterator[None]:
+    """Replace CUDA graphs by tapes, and do not generate code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "CudaCapture", lambda _: Tape())
+        patch.setattr(trainer_module, "compile_units", partial(compiling.compile_units, backend="aot_eager"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(data: Data) -> Callable[[Training], Outcome]:
+    """What a single process makes of a training."""
+    found: dict[str, Outcome] = {}
+
+    def outcome(training: Training) -> Outcome:
+        eager = replace(training, engine="eager")
+        if str(eager) not in found:
+            found[str(eager)] = to_the_end(eager.trainer(data, ALONE))
+        return found[str(eager)]
+
+    return outcome
+
+
+def outcomes(count: int, trainings: list[Training], data: Data) -> list[Outcome]:
+    """What several processes make of one training after the other."""
+
+    def work(processes: Processes) -> list[Any]:
+        return [led(processes, training.trainer(data, processes), to_the_end) for training in trainings]
+
+    first, *others = together(count, work)
+    assert not any(errors for each in others for errors in each)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        pytest.param(name, count, marks=() if name in DEFAULT and count < 5 else pytest.mark.full)
+        for name, (_, counts) in TRAININGS.items()
+        for count in counts
+    ],
+)
+def test_processes_make_the_numbers_of_one(
+    name: str, count: int, data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    training, _ = TRAININGS[name]
+    (found,) = outcomes(count, [training], data)
+    assert_equal(found, alone(training))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("count", [2, 4])
-def test_processes_make_the_numbers_of_one(count: int, shared_recipe: Recipe, tiny_dataset: Dataset) -> None:
-    alone, shared = (outcome_of(n, shared_recipe, tiny_dataset) for n in (1, count))
-    assert differences(shared[0], alone[0]) == []
-    assert differences(shared[3], alone[3]) == []
-    assert shared[1:3] == alone[1:3]
+def test_processes_make_the_numbers_of_one_with_every_kind_of_unit(
+    count: int, data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    for unit, found in zip(UNITS, outcomes(count, list(UNITS.values()), data), strict=True):
+        print(*unit)
+        assert_equal(found, alone(UNITS[unit]))
+
+
+@pytest.mark.full
+def test_compiled_steps_of_processes_are_close_to_eager_ones(data: Data, alone: Callable[[Training], Outcome]) -> None:
+    """They take one group after the other, so they may round otherwise than those of one process."""
+    for precision, bound in (("fp32", 1e-4), ("bf16", 5e-2)):
+        training = Training(precision=precision, engine="compile", changes={"learning_rate": 0.01})
+        (found,) = outcomes(2, [training], data)
+        assert found.metrics.loss == pytest.approx(alone(training).metrics.loss, rel=bound)
+
+
+def test_every_test_image_counts_once(data: Data) -> None:
+    """Six batches of at most 7 images for four processes, against all images at once."""
+
+    def lead(trainer: Trainer) -> Any:
+        advance(trainer, STEPS)
+        tested = trainer.test()
+        mean = data.images.x_train.mean(0, dtype=np.float64) / 255
+        images = torch.from_numpy(data.images.x_test / 255 - mean).permute(0, 3, 1, 2)
+        with torch.no_grad():
+            return tested, trainer.model.double()(images)
+
+    tested, logits = together(4, lambda processes: led(processes, Training().trainer(data, processes), lead))[0]
+    labels = torch.from_numpy(data.images.y_test)
+    assert tested.error == pytest.approx(100 * (logits.argmax(1) != labels).double().mean().item())
+    assert tested.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(4, 1), (1, 2), *(pytest.param(*p, marks=pytest.mark.full) for p in ((4, 2), (2, 4)))]
+)
+def test_training_continues_in_another_number_of_processes(
+    before: int, after: int, data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    """The rate drops right after."""
+    training = Training("preact_resnet110_1layer", 5)
+
+    def begin(trainer: Trainer) -> dict[str, Tensor]:
+        return state_of(advance(trainer, STEPS - 1))
+
+    def end(trainer: Trainer) -> Outcome:
+        trainer.load_state_dict(state)
+        return to_the_end(trainer)
+
+    def work(lead: Callable[[Trainer], Any], processes: Processes) -> Any:
+        return led(processes, training.trainer(data, processes), lead)
+
+    state = together(before, partial(work, begin))[0]
+    assert_equal(together(after, partial(work, end))[0], alone(training))
+
+
+def test_divergence_is_located_as_by_one_process(data: Data, alone: Callable[[Training], Outcome]) -> None:
+    """Process 0 searches alone, in whole batches; then all go on from a loaded state."""
+    wild = Training(changes={"learning_rate": 1e30, "drops": Drops((), 0.1)})
+
+    def lead(trainer: Trainer) -> Any:
+        untrained = state_of(trainer)
+        trainer.step()
+        once = state_of(trainer)
+        advance(trainer, STEPS)
+        metrics, in_test = trainer.training_metrics(), find_in_test(trainer)
+        trainer.load_state_dict(untrained)
+        origin = find_in_training(trainer, STEPS)
+        trainer.load_state_dict(untrained)
+        trainer.step()
+        return str((metrics, origin, in_test)), differences(state_of(trainer), once)
+
+    shared = together(2, lambda processes: led(processes, wild.trainer(data, processes), lead))[0]
+    assert shared == lead(wild.trainer(data, ALONE))
+    assert shared[0].count("Origin(") == 2
+    assert shared[1] == []
+
+
+class Faulty:
+    """A function that raises an error at some calls."""
+
+    def __init__(self, function: Callable[..., Any], error: Exception, fails: Callable[..., bool]) -> None:
+        self._function, self._error, self._fails = function, error, fails
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._fails(*arguments):
+            raise self._error
+        return self._function(*arguments)
+
+
+def limited(
+    passes: Callable[..., Iterator[Any]], most: int, size: Callable[[Any], int]
+) -> Callable[..., Iterator[Any]]:
+    """A feed's pass over images that runs out of memory at a batch of more than `most` images."""
+
+    def limited_pass(*arguments: Any) -> Iterator[Any]:
+        for batch in passes(*arguments):
+            if size(batch) > most:
+                raise torch.OutOfMemoryError("out of memory")
+            yield batch
+
+    return limited_pass
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("iteration", [1, 3])
+def test_unreadable_image_of_one_process_stops_all_before_the_step(
+    failing: int, iteration: int, data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    """At iteration 3, the rate drops."""
+    training, broken = Training(photographs=True, changes=DAGGER, at_once=(5, 2)), [True]
+
+    def lead(trainer: Trainer) -> Outcome:
+        before = state_of(advance(trainer, iteration))
+        with pytest.raises(DataError, match="lost"):
+            trainer.step()
+        broken.clear()
+        assert differences(state_of(trainer), before) == []
+        return to_the_end(trainer)
+
+    def work(processes: Processes) -> Any:
+        trainer = training.trainer(data, processes)
+        if processes.rank == failing:
+            calls = iter([True, False])
+            fails = lambda number: number == iteration and next(calls, False)  # noqa: E731
+            trainer.feed.choices = Faulty(trainer.feed.choices, DataError("lost"), fails)  # type: ignore[method-assign]
+        return led(processes, trainer, lead)
+
+    outcome, errors = together(2, work)
+    assert_equal(outcome, alone(training))
+    assert [(type(error), str(error)) for error in errors] == [
+        (DataError, "Process 0: lost" if not failing else "lost")
+    ]
+
+
+def test_lack_of_memory_in_one_process_stops_all_before_the_step(
+    data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    def lead(trainer: Trainer) -> Outcome:
+        before = state_of(advance(trainer, 1))
+        with pytest.raises(torch.OutOfMemoryError, match="Process 1: can't allocate memory"):
+            trainer.step()
+        assert differences(state_of(trainer), before) == []
+        return to_the_end(trainer)
+
+    def work(processes: Processes) -> Any:
+        trainer = Training().trainer(data, processes)
+        if processes.rank:
+            calls = iter([False, False, False, True])  # the second group of the second step
+            error = RuntimeError("can't allocate memory")
+            trainer.model.fc.forward = Faulty(trainer.model.fc.forward, error, lambda _: next(calls, False))
+        return led(processes, trainer, lead)
+
+    outcome, errors = together(2, work)
+    assert_equal(outcome, alone(Training()))
+    assert [type(error) for error in errors] == [torch.OutOfMemoryError]
+
+
+def test_lack_of_memory_in_one_process_halves_the_batches_of_all(
+    data: Data, alone: Callable[[Training], Outcome]
+) -> None:
+    """Tests of 28 images at once become tests of 7; re-estimation of 12 groups at once becomes one of 3."""
+
+    def work(processes: Processes) -> Any:
+        trainer = replace(Training(), at_once=(28, 12)).trainer(data, processes)
+        if processes.rank:
+            feed = trainer.feed
+            feed.test = limited(feed.test, 7, lambda batch: len(batch.labels))  # type: ignore[method-assign]
+            feed.reestimation = limited(feed.reestimation, 12, len)  # type: ignore[method-assign]
+        outcome = led(processes, trainer, to_the_end)
+        return outcome, trainer.feed.test_batch
+
+    (outcome, first), (_, second) = together(2, work)
+    assert_equal(outcome, alone(Training()))
+    assert first == second == 7
+
+
+def test_flipped_bit_in_one_process_is_found_before_a_state_is_saved(data: Data) -> None:
+    """In a parameter, an average and a momentum."""
+
+    def work(processes: Processes) -> Any:
+        found = []
+        for pick in range(3):
+            trainer = Training().trainer(data, processes)
+            if processes.rank:
+                tensors = trainer.model.fc.bias, trainer.model.tail.bn.running_var, trainer._optimiser.momentum[0]
+                tensors[pick].data.flatten(0, 0).view(torch.int32)[3] ^= 1
+
+            def lead(trainer: Trainer) -> None:
+                with pytest.raises(RunError, match="hold different parameters"):
+                    trainer.state_dict()
+
+            found.append(led(processes, trainer, lead))
+        return found
+
+    errors = together(2, work)[1]
+    assert [[type(error) for error in each] for each in errors] == [[RunError]] * 3

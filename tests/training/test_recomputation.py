@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -9,11 +10,14 @@ from functools import partial
 import pytest
 import torch
 import torch._dynamo
+from torch import nn
 
 from paperbench.data.dataset import ImageDataset
+from paperbench.models.stage import Stage
 from paperbench.specs.recipe import Recipe
 from paperbench.training import compiling
 from paperbench.training import trainer as trainer_module
+from paperbench.training.batch_norm import BatchNormAverages, TrainingBatchNorm2d
 from paperbench.training.engine import EngineName
 from tests.training.fake_gpu import CUDA, fake_gpu
 from tests.training.tape import Tape
@@ -53,6 +57,20 @@ def test_recomputed_units_change_no_number(
     runs = with_group(replace(runs, net=net, precision=precision), group)
     expected = state_of(advance(runs.new(engine), 4))
     assert differences(state_of(advance(replace(runs, recompute=True).new(engine), 4)), expected) == []
+
+
+def test_recomputed_units_keep_statistics_that_overflow() -> None:
+    """A variance may be infinite where all outputs are finite. Written twice, with a weight of 0, it would be NaN."""
+    rows = []
+    for recompute in (False, True):
+        layer = nn.BatchNorm2d(1)
+        TrainingBatchNorm2d.replace(layer)
+        stage = Stage(nn.Sequential(layer), has_noise=False)
+        stage.grad_checkpointing = recompute
+        images = torch.full((2, 1, 2, 2), 3e38, requires_grad=True)
+        stage(images * torch.tensor([1.0, -1.0])[:, None, None, None]).sum().backward()
+        rows.append(BatchNormAverages(stage).last_batch())
+    assert rows[0].tolist() == rows[1].tolist() == [[0.0, math.inf]]
 
 
 @pytest.mark.parametrize("engine", ["eager", "graph"])

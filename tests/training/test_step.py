@@ -14,6 +14,8 @@ from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.loader import Batch
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
+from paperbench.training import trainer as trainer_module
+from paperbench.training.batch_norm import TrainingBatchNorm2d
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -51,8 +53,12 @@ def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
     The net computes in float64, too: in float32, rounding turns a ReLU on or off here and there.
     """
     recipe = replace(paper_recipe, batch_size=256, batch_norm=replace(paper_recipe.batch_norm, group=32))
+    monkeypatch.setattr(trainer_module, "_batch_size", lambda *_: images)
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, tiny_dataset, 0, "fp32", CPU)
-    trainer.model.double()
+    for layer in trainer.model.double().modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            TrainingBatchNorm2d.replace(layer)
+    trainer._engine = trainer._make_engine("eager")  # of the new tensors
     whole = trainer.feed.make(trainer.feed.choices(0))
     batch = Batch(whole.images[:images].double(), whole.labels[:images])
     found: list[list[torch.Tensor]] = []

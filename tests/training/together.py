@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from paperbench.launch import Launch
-from paperbench.training.processes import Processes
+from paperbench.training.evaluation import no_interrupt
+from paperbench.training.processes import Processes, is_agreed
+from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 SECONDS = 120.0
@@ -30,7 +32,7 @@ def free_port() -> int:
 
 
 def together(count: int, work: Callable[[Processes], Any]) -> list[Any]:
-    """Return what the work returns in each of `count` processes, which may be one; raise what it raises in the first."""
+    """Return what the work returns in each of `count` processes, which may be one."""
     context = multiprocessing.get_context("fork")
     port, started = free_port(), []
     for rank in range(count):
@@ -51,6 +53,25 @@ def together(count: int, work: Callable[[Processes], Any]) -> list[Any]:
     failures = [failure for _, failure in results if failure]
     assert not failures, "\n".join(failures)
     return [result for result, _ in results]
+
+
+def led(processes: Processes, trainer: Trainer, lead: Callable[[Trainer], Any]) -> Any:
+    """Return what the function returns in process 0; in the others, which obey it, the errors that all have raised."""
+    if not processes.rank:
+        try:
+            return lead(trainer)
+        finally:
+            trainer.close()
+    errors = []
+    while (order := processes.receive()).name != "close":
+        try:
+            trainer.obey(order, no_interrupt)
+        except Exception as error:
+            if not is_agreed(error):
+                raise
+            errors.append(error)
+    trainer.obey(order, no_interrupt)
+    return errors
 
 
 def _run(launch: Launch | None, work: Callable[[Processes], Any], connection: Connection) -> None:

@@ -18,8 +18,7 @@ from paperbench.data.feed import make_feed
 from paperbench.data.imagenet.crops import central_view, random_view, render
 from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
-from paperbench.errors import DataError, PaperbenchError
-from paperbench.runs.limits import Interrupted
+from paperbench.errors import DataError, Interrupted, PaperbenchError
 from paperbench.specs.recipe import BatchNormSettings, ChannelValues, Evaluation, Recipe
 from paperbench.training.evaluation import no_interrupt
 from tests.data.imagenet import reference

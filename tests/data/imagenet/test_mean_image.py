@@ -17,8 +17,7 @@ from paperbench.data.imagenet.batches import CentralCrops, CropSource
 from paperbench.data.imagenet.batches import read_and_decode as read
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
-from paperbench.errors import DataError, PaperbenchError
-from paperbench.runs.limits import Interrupted
+from paperbench.errors import DataError, Interrupted, PaperbenchError
 from paperbench.specs.recipe import Evaluation, Photographs
 from tests.data.imagenet.small_files import crops_of, image_files, photographs
 

@@ -1,0 +1,201 @@
+"""Measures what several processes gain by training one run together, and what they spend on each other.
+
+A step by process 0 alone, a step by all, and the parts of the latter take turns in one job, so that a slowdown of the
+machine affects all. Process 0 measures; the others repeat what it orders.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+
+import torch
+import torch.distributed as dist
+
+from paperbench.architecture import parameters
+from paperbench.bench.cost import on_sample
+from paperbench.bench.figures import ScalingFigures
+from paperbench.bench.loader import sample_photographs
+from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, synchronize
+from paperbench.bench.throughput import MIN_STEPS
+from paperbench.catalogue import FAMILIES, resolve
+from paperbench.specs.table import find_spec_root, load_table
+from paperbench.training.engine import BIT_EQUAL
+from paperbench.training.evaluation import no_interrupt
+from paperbench.training.memory import release_memory
+from paperbench.training.processes import Processes
+from paperbench.training.trainer import Trainer
+
+PARTS = ("together", "gradients", "all_reduce", "statistics", "agreement")
+
+
+def scaling_training(name: str, batch_size: int | None, device: torch.device) -> Training:
+    """Return the training of a net on random small images, or on scikit-learn's photographs with Table 5's recipe.
+
+    Args:
+        batch_size: By default 128 small images, or 256 photographs. Photographs keep groups of 32 if they divide it.
+
+    Raises:
+        PaperbenchError: The net is unknown, or the batch is too small for batch norm.
+    """
+    net = resolve(name)
+    if FAMILIES[net.family].size == IMAGE_SIZE:
+        return bench_training(name, batch_size or 128, device)
+    table = load_table("table5", find_spec_root())
+    recipe = table.recipe_in(table.profiles.named("paper"))
+    size, group = batch_size or recipe.batch_size, recipe.batch_norm.group
+    files, _ = sample_photographs()
+    recipe, sample = on_sample(recipe, files, size, group if size % group == 0 else size)
+    return Training(name, net, recipe, sample, device)  # type: ignore[arg-type]  # only plain loops want an array
+
+
+class SharedSteps:
+    """One process's side of what the processes do together: steps, and their parts alone."""
+
+    def __init__(self, training: Training, engine: str, precision: str, processes: Processes) -> None:
+        self._processes, self._device = processes, training.device
+        self.trainer = training.trainer(engine, precision, processes=processes)
+        model = self.trainer.model
+        gradients = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        flat = gradients[0].new_zeros(sum(gradient.numel() for gradient in gradients))
+        averages = sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
+        rows = flat.new_zeros(training.recipe.groups // processes.count, averages + 2)
+        self._parts: dict[str, Callable[[], object]] = {
+            "together": self._step,
+            "gradients": lambda: processes.summed(gradients),
+            "all_reduce": lambda: dist.all_reduce(flat),
+            "statistics": lambda: processes.gathered(rows),
+            "agreement": self._agree,
+        }
+
+    def run(self, part: str, times: int) -> None:
+        """Repeat one of `PARTS`, in step with the other processes, and wait for the device."""
+        for _ in range(times):
+            self._parts[part]()
+        synchronize(self._device)
+
+    def _step(self) -> None:
+        _rewind(self.trainer)
+        if self._processes.rank:
+            self.trainer.obey(self._processes.receive(), no_interrupt)
+        else:
+            self.trainer.step()
+
+    def _agree(self) -> None:
+        if self._processes.rank:
+            self._processes.receive()
+        else:
+            self._processes.order("step")
+        self._processes.agreed(lambda: None)
+
+
+def follow_scaling(processes: Processes, trainings: Mapping[str, Training], engine: str, precision: str) -> int:
+    """Take part in what process 0 measures; return the exit status that it gives.
+
+    Args:
+        trainings: By name, as process 0 has them.
+
+    Raises:
+        ProcessLostError: Another process has ended, or does not answer.
+    """
+    shared: SharedSteps | None = None
+    while (order := processes.receive()).name != "end":
+        if order.name == "measure" and shared:
+            shared.run(order.text, order.argument)
+        elif order.name == "build":
+            shared = None
+            training = trainings[order.text]
+            release_memory(training.device)
+            shared = _shared_steps(training, engine, precision, processes)
+        elif shared:
+            shared.trainer.obey(order, no_interrupt)
+    return order.argument
+
+
+def measure_scaling(
+    training: Training,
+    engine: str,
+    precision: str,
+    processes: Processes,
+    rounds: int,
+    seconds: float,
+    deadline: float,
+    log: Callable[[str], None],
+) -> ScalingFigures:
+    """Measure one net, as process 0.
+
+    Args:
+        seconds: Minimum length of a measurement.
+        deadline: Value of `time.monotonic()` after which no further round begins.
+        log: Prints a line of progress.
+    """
+    device, threads = training.device, torch.get_num_threads()
+    release_memory(device)
+    processes.order("build", text=training.name)
+    shared = _shared_steps(training, engine, precision, processes)
+    with closing(shared.trainer), closing(training.trainer(engine, precision)) as alone:
+
+        def time_part(part: str, times: int) -> float:
+            processes.order("measure", times, part)
+            start = time.perf_counter()
+            shared.run(part, times)
+            return time.perf_counter() - start
+
+        def time_alone(threads: int, times: int) -> float:
+            before = torch.get_num_threads()
+            torch.set_num_threads(threads)
+            start = time.perf_counter()
+            for _ in range(times):
+                _rewind(alone)
+                alone.step()
+            synchronize(device)
+            elapsed = time.perf_counter() - start
+            torch.set_num_threads(before)
+            return elapsed
+
+        ways: dict[str, Callable[[int], float]] = {"alone": lambda n: time_alone(threads, n)}
+        for part in PARTS:
+            ways[part] = lambda n, part=part: time_part(part, n)  # type: ignore[misc]
+        for name in ("alone", "together"):
+            ways[name](MIN_STEPS)  # compile or capture, warm the caches
+        is_equal = _equal_parameters(alone, shared.trainer) if engine in BIT_EQUAL else None
+        if device.type == "cpu":
+            ways["alone_all_threads"] = lambda n: time_alone(threads * processes.count, n)
+        times = {name: max(MIN_STEPS, math.ceil(seconds * MIN_STEPS / way(MIN_STEPS))) for name, way in ways.items()}
+        found: dict[str, list[float]] = {name: [] for name in (*ways, "alone_all_threads")}
+        for number in range(rounds):
+            first = number % len(ways)
+            for name, way in [*ways.items()][first:] + [*ways.items()][:first]:
+                found[name].append(way(times[name]) / times[name])
+            log(f"{training.name}, round {number + 1} of {rounds}")
+            if time.monotonic() > deadline:
+                break
+    return ScalingFigures(
+        net=training.name,
+        parameters=parameters(training.net),
+        batch_size=training.recipe.batch_size,
+        bn_group=training.recipe.batch_norm.group,
+        engine=engine,
+        precision=precision,
+        processes=processes.count,
+        threads=threads,
+        is_equal=is_equal,
+        **{name: tuple(values) for name, values in found.items()},
+    )
+
+
+def _shared_steps(training: Training, engine: str, precision: str, processes: Processes) -> SharedSteps:
+    return processes.agreed(lambda: SharedSteps(training, engine, precision, processes))
+
+
+def _rewind(trainer: Trainer) -> None:
+    """Begin again at the end: captured steps have batches for the recipe's iterations only."""
+    if trainer.iteration == trainer.recipe.iterations:
+        trainer.iteration = 0
+
+
+def _equal_parameters(*trainers: Trainer) -> bool:
+    lists: Sequence[list[torch.Tensor]] = [list(trainer.model.parameters()) for trainer in trainers]
+    return all(torch.equal(one, other) for one, other in zip(*lists, strict=True))
