@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
@@ -18,7 +23,9 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Recipe
+from paperbench.training.engine import EagerEngine
 from paperbench.training.processes import Processes
+from paperbench.training.step import TrainingStep
 from tests.runs.running import CPU, Log, assert_same, plan_run, tiny_recipe, train
 from tests.training.together import together
 
@@ -105,7 +112,7 @@ def test_shared_run_goes_on_with_fewer_processes(run: PlannedRun, expected: RunD
     assert_same(shared, expected)
     record = shared.read_record()
     assert record
-    assert [(one.until, one.processes) for one in record.sessions] == [(7, 4), (11, 2), (15, None), (20, 2)]
+    assert [(one.last, one.processes) for one in record.sessions] == [(7, 4), (11, 2), (15, None), (20, 2)]
 
 
 def test_runs_follow_one_another_and_finished_ones_are_skipped(
@@ -121,17 +128,22 @@ def test_runs_follow_one_another_and_finished_ones_are_skipped(
 
 
 def in_step(iteration: int, work: Callable[[], object]) -> None:
-    """Arrange for some work in the middle of an iteration, counted from 1, of this process."""
-    backward, steps = TrainingStep.compute, 0
+    """Arrange for some work in the middle of an iteration, counted from 1, of this process: once."""
+    step, compute, present = EagerEngine.step, TrainingStep.compute, 0
 
-    def compute(self: TrainingStep, *arguments: Any) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == iteration:
+    def counted(self: EagerEngine, number: int) -> None:
+        nonlocal present
+        present = number + 1
+        step(self, number)
+
+    def disturbed(self: TrainingStep, *arguments: Any) -> None:
+        nonlocal iteration
+        if present == iteration:
+            iteration = 0
             work()
-        backward(self, *arguments)
+        compute(self, *arguments)
 
-    TrainingStep.compute = compute  # type: ignore[method-assign]
+    EagerEngine.step, TrainingStep.compute = counted, disturbed  # type: ignore[method-assign]
 
 
 def fault_of(rank: int, iteration: int, work: Callable[[Limits], object]) -> Fault:
@@ -177,9 +189,7 @@ def test_other_images_in_one_process_are_an_error_before_training(run: PlannedRu
     assert not Store(tmp_path).directory(run.id).checkpoints.newest_first()
 
 
-def test_lost_lease_leaves_the_run_and_starts_the_next(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path
-) -> None:
+def test_lost_lease_leaves_the_run_and_starts_the_next(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     first = replace(run, seed=1)
 
     def take_over(_: Limits) -> None:
@@ -191,12 +201,8 @@ def test_lost_lease_leaves_the_run_and_starts_the_next(
     assert_same(Store(tmp_path).directory(run.id), expected)
 
 
-def break_parameter(trainer_model: torch.nn.Module) -> None:
-    next(trainer_model.parameters()).data.fill_(torch.inf)
-
-
 def test_divergence_is_recorded_as_by_one_process(run: PlannedRun, tmp_path: Path) -> None:
-    wild = replace(run, recipe=replace(run.recipe, learning_rate=1e30, warm_up=None))
+    wild = plan_run(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)  # type: ignore[arg-type]
     for count in (1, 2):
         share(count, [wild], tmp_path / str(count))
     alone, shared = (Store(tmp_path / str(count)).directory(wild.id) for count in (1, 2))
@@ -207,20 +213,22 @@ def test_divergence_is_recorded_as_by_one_process(run: PlannedRun, tmp_path: Pat
     assert_same(shared, alone)
 
 
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_nothing_is_written_after_a_process_is_lost(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, rank: int
 ) -> None:
-    """The lost process leaves the digest of the files in their directory's last moment before it dies."""
-    before: list[Any] = []
+    kept, directory = tmp_path / "kept", Store(tmp_path / "r").directory(run.id).path
 
     def die(_: Limits) -> None:
+        shutil.copytree(directory, kept)
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(AssertionError, match="ended without a result"):
-        share(2, [run], tmp_path, fault=fault_of(rank, 14, die))
-    record = Store(tmp_path).directory(run.id).read_record()
-    assert record
-    assert (record.iteration, before) == (8, [])
-    share(1, [run], tmp_path)
-    assert_same(Store(tmp_path).directory(run.id), expected)
+        share(2, [run], tmp_path / "r", fault=fault_of(rank, 14, die))
+    assert contents(directory) == contents(kept)
+    share(1, [run], tmp_path / "r")
+    assert_same(Store(tmp_path / "r").directory(run.id), expected)
