@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,3 +235,40 @@ def test_nothing_is_written_after_a_process_is_lost(
     assert contents(directory) == contents(kept)
     share(1, [run], tmp_path / "r")
     assert_same(Store(tmp_path / "r").directory(run.id), expected)
+
+
+def kill(_: Limits) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(limits: Limits) -> None:
+    limits.signal = signal.SIGTERM
+
+
+def suspend(_: Limits) -> None:
+    """Suspend this process for a moment."""
+    subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.full
+def test_random_faults_of_processes_lose_nothing(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, stress: bool
+) -> None:
+    """One fault of one process after another; a run that ends is checked, and another one begins."""
+    rng, finished = random.Random(0), 0
+    for number in range(50 if stress else 6):
+        store, count = Store(tmp_path / str(finished)), rng.choice((2, 4))
+        record = store.readable_record(run.id)
+        iteration = rng.randint(record.iteration if record else 0, 20) + 1
+        work, rank = rng.choice((kill, stop, suspend)), rng.randrange(count)
+        with suppress(AssertionError):  # of killed processes
+            share(count, [run], store.root, fault=fault_of(rank, iteration, work))
+        record = store.directory(run.id).read_record()
+        if record and record.status == "finished":
+            assert_same(store.directory(run.id), expected)
+            finished += 1
+        assert record or work is kill, f"fault {number}"
+    store = Store(tmp_path / str(finished))
+    share(1, [run], store.root)
+    assert_same(store.directory(run.id), expected)
