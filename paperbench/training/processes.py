@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -40,8 +40,10 @@ Result = TypeVar("Result")
 Part = TypeVar("Part")
 
 SILENCE_SECONDS = 60.0
-"""Time without a sign of life after which a process counts as lost."""
-BEAT_SECONDS = 5.0
+"""A run ends within this time after a process of it stops to give signs of life."""
+BEAT_SECONDS = 2.0
+JOIN = timedelta(minutes=5)
+"""How long a process waits for the others to start."""
 WAIT = timedelta(hours=1)
 """How long a process waits for another one that is alive but busy, such as with a mean image."""
 _FOREVER = timedelta(days=365)
@@ -96,6 +98,8 @@ class Processes:
         self.rank, self.count = (launch.rank, launch.count) if launch else (0, 1)
         self.share = Share(self.rank, self.count)
         self.limits: _Stoppable | None = None
+        self._loss: str | None = None
+        self._silence = dict.fromkeys(range(self.count), 0.0)
         self._has_ended = threading.Event()
         if launch and device:
             self._join(launch, device)
@@ -106,7 +110,7 @@ class Processes:
         os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=WAIT)
+            dist.init_process_group(backend, timeout=JOIN)
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
             self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
             store = TCPStore(launch.address, launch.port, is_master=False)
@@ -116,7 +120,8 @@ class Processes:
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
                 "MASTER_PORT."
             ) from error
-        threading.Thread(target=self._watch, args=(store,), daemon=True, name="other processes").start()
+        for work in (partial(self._beat, store), self._watch):
+            threading.Thread(target=work, daemon=True, name="other processes").start()
 
     def refusal(self, net: Net, recipe: Recipe, images: int) -> str | None:
         """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
@@ -153,7 +158,7 @@ class Processes:
 
     def _exchange_order(self, code: int, argument: int, text: bytes) -> Order:
         numbers = torch.tensor([code, argument, len(text), (self.limits and self.limits.signal) or 0])
-        with _losses_reported():
+        with self._losses_reported():
             dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._orders)
             code, argument, length, signal = numbers.tolist()
             if length:
@@ -209,9 +214,13 @@ class Processes:
         All must raise the same kind: where one tries again with less memory, none may give up.
         """
         own = error.reason if isinstance(error, EngineError) else str(error)
-        with _losses_reported():
+        if isinstance(error, Interrupted):
+            own = str((self.limits and self.limits.signal) or "")
+        with self._losses_reported():
             text = self._text_from(first, own.encode(errors="replace"), _MAX_TEXT).decode(errors="replace")
         kind = _ERRORS[codes[first] - 1]
+        if kind is Interrupted and text.strip() and self.limits and not self.limits.signal:
+            self.limits.signal = int(text)
         if codes[self.rank] != codes[first] or not isinstance(error, kind):
             error, cause = kind(f"Process {first}: {text.strip()}"), error
             error.__cause__ = cause
@@ -223,7 +232,7 @@ class Processes:
         if self.count == 1:
             return [number]
         numbers = torch.zeros(self.count, dtype=torch.int64)
-        with _losses_reported():
+        with self._losses_reported():
             dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
         found: list[int] = numbers.tolist()
         return found
@@ -255,7 +264,7 @@ class Processes:
         if self.count == 1 or not tensors:
             return
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-        with _losses_reported(), torch.no_grad():
+        with self._losses_reported(), torch.no_grad():
             dist.broadcast(flat, 0)
             for tensor, values in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(values.view(tensor.shape))
@@ -265,7 +274,7 @@ class Processes:
         if self.count == 1:
             return rows
         found = rows.new_empty(self.count * len(rows), rows.shape[1])
-        with _losses_reported():
+        with self._losses_reported():
             dist.all_gather_into_tensor(found, rows)
         return found
 
@@ -314,7 +323,7 @@ class Processes:
         starts = accumulate(sizes[:-1], initial=0)
         views = [flat.as_strided(t.shape, t.stride(), start) for t, start in zip(tensors, starts, strict=True)]
         received = torch.empty_like(flat)
-        with _losses_reported(), torch.no_grad():
+        with self._losses_reported(), torch.no_grad():
             torch._foreach_copy_(views, tensors)
             dist.all_to_all_single(received, flat)
             sums = TreeSum()
@@ -323,26 +332,48 @@ class Processes:
             dist.all_gather_into_tensor(flat, sums.total()[0])
         return views
 
-    # Signs of life
+    # Losses
 
-    def _watch(self, store: TCPStore) -> None:
-        """Give signs of life, and end this process if another one gives none.
+    @contextmanager
+    def _losses_reported(self) -> Iterator[None]:
+        """Turn torch's errors about unreachable processes into ours, after which no process is waited for again."""
+        if self._loss:
+            raise ProcessLostError(self._loss)
+        try:
+            yield
+        except RuntimeError as error:
+            reason = one_line(str(error).partition("\n")[0])[:300]
+            what = "The memory ran out between processes" if is_out_of_memory(error) else "Another process has ended"
+            self._loss = f"{what} ({reason}). {_RESUME}"
+            raise ProcessLostError(self._loss) from error
 
-        A process that waits for a lost one may be deep in a library, where no exception reaches it.
-        """
-        seen = dict.fromkeys(range(self.count), (0, time.monotonic()))
+    def _beat(self, store: TCPStore) -> None:
+        """Give signs of life, and note those of the others."""
+        counts: dict[int, int] = {}
         while not self._has_ended.wait(BEAT_SECONDS):
             try:
-                beats = {rank: store.add(f"paperbench/{rank}", int(rank == self.rank)) for rank in seen}
+                for rank in self._silence:
+                    number = store.add(f"paperbench/{rank}", int(rank == self.rank))
+                    if counts.get(rank) != number:
+                        counts[rank], self._silence[rank] = number, 0.0
             except RuntimeError:
                 if not self._has_ended.wait(BEAT_SECONDS):
                     self._die("process 0 or the launcher has ended")
                 return
-            now = time.monotonic()
-            seen = {rank: old if old[0] == beats[rank] else (beats[rank], now) for rank, old in seen.items()}
-            for rank, (_, last) in seen.items():
-                if now - last > SILENCE_SECONDS:
-                    self._die(f"process {rank} has not answered for {SILENCE_SECONDS:.0f} seconds")
+
+    def _watch(self) -> None:
+        """End this process if another one is silent: it may wait for that one in a library that no exception reaches.
+
+        Counts the time in which this process runs, so that all can be suspended together. In a thread of its own, as a
+        call of `_beat` may wait for a process 0 that is suspended.
+        """
+        while not self._has_ended.wait(1):
+            for rank in self._silence:
+                self._silence[rank] += 1
+            if max(self._silence.values()) > SILENCE_SECONDS - 2 * BEAT_SECONDS:
+                silent = [rank for rank, seconds in self._silence.items() if seconds == max(self._silence.values())]
+                who = "process 0 or the launcher" if self.rank in silent else f"process {silent[0]}"
+                self._die(f"{who} has not answered for about {SILENCE_SECONDS:.0f} seconds")
 
     def _die(self, why: str) -> None:
         if not self._has_ended.is_set():
@@ -351,18 +382,6 @@ class Processes:
 
 
 _RESUME = "The last checkpoint is kept; the same command resumes from it."
-
-
-@contextmanager
-def _losses_reported() -> Iterator[None]:
-    """Turn torch's errors about unreachable processes into ours."""
-    try:
-        yield
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise
-        reason = one_line(str(error).partition("\n")[0])[:300]
-        raise ProcessLostError(f"Another process of this run has ended ({reason}). {_RESUME}") from error
 
 
 def _error_code(error: Exception | None) -> int:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
@@ -18,7 +26,9 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Recipe
+from paperbench.training.engine import EagerEngine
 from paperbench.training.processes import Processes
+from paperbench.training.step import TrainingStep
 from tests.runs.running import CPU, Log, assert_same, plan_run, tiny_recipe, train
 from tests.training.together import together
 
@@ -95,3 +105,170 @@ def test_shared_run_leaves_what_one_process_leaves(
     record = shared.read_record()
     assert record
     assert [session.processes for session in record.sessions] == [count]
+
+
+def test_shared_run_goes_on_with_fewer_processes(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
+    """From four to two, to one, and to two for the rest."""
+    for count, stop_at in ((4, 7), (2, 11), (1, 15), (2, None)):
+        share(count, [run], tmp_path, stop_at=stop_at)
+    shared = Store(tmp_path).directory(run.id)
+    assert_same(shared, expected)
+    record = shared.read_record()
+    assert record
+    assert [(one.last, one.processes) for one in record.sessions] == [(7, 4), (11, 2), (15, None), (20, 2)]
+
+
+def test_runs_follow_one_another_and_finished_ones_are_skipped(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path
+) -> None:
+    others = [replace(run, seed=seed) for seed in (1, 2)]
+    share(2, others[:1], tmp_path, stop_at=3)
+    share(2, [run], tmp_path)
+    outcome = share(2, [*others, run], tmp_path, status=7)
+    assert outcome.steps == [*range(4, 21), *range(1, 21)]
+    assert outcome.followers == [7], "the status that process 0 gives"
+    assert_same(Store(tmp_path).directory(run.id), expected)
+
+
+def in_step(iteration: int, work: Callable[[], object]) -> None:
+    """Arrange for some work in the middle of an iteration, counted from 1, of this process: once."""
+    step, compute, present = EagerEngine.step, TrainingStep.compute, 0
+
+    def counted(self: EagerEngine, number: int) -> None:
+        nonlocal present
+        present = number + 1
+        step(self, number)
+
+    def disturbed(self: TrainingStep, *arguments: Any) -> None:
+        nonlocal iteration
+        if present == iteration:
+            iteration = 0
+            work()
+        compute(self, *arguments)
+
+    EagerEngine.step, TrainingStep.compute = counted, disturbed  # type: ignore[method-assign]
+
+
+def fault_of(rank: int, iteration: int, work: Callable[[Limits], object]) -> Fault:
+    """A fault in one process in the middle of an iteration."""
+    return lambda this, limits: in_step(iteration, lambda: work(limits)) if this == rank else None
+
+
+def out_of_memory(_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_memory_that_runs_out_in_one_process_is_saved_in_all(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, rank: int
+) -> None:
+    outcome = share(2, [run], tmp_path, fault=fault_of(rank, 10, out_of_memory))
+    (warning,) = outcome.warnings
+    assert "recomputes the residual units" in warning
+    assert outcome.steps == [*range(1, 10), *range(9, 21)], "from the checkpoint of iteration 8"
+    assert_same(Store(tmp_path).directory(run.id), expected)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_signal_in_one_process_stops_all_after_the_iteration(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, rank: int
+) -> None:
+    outcome = share(2, [run], tmp_path, fault=fault_of(rank, 6, lambda limits: setattr(limits, "signal", 15)))
+    record = Store(tmp_path).directory(run.id).read_record()
+    assert record
+    assert outcome.steps[-1] == record.iteration
+    assert record.iteration in (6, 7)
+    share(2, [run], tmp_path)
+    assert_same(Store(tmp_path).directory(run.id), expected)
+
+
+def test_other_images_in_one_process_are_an_error_before_training(run: PlannedRun, tmp_path: Path) -> None:
+    other = replace(run.dataset, x_train=run.dataset.x_train[::-1].copy())  # type: ignore[union-attr, type-var]
+    outcome = share(
+        2, [run], tmp_path, status=2, fault=lambda *_: setattr(follow_module, "load_dataset", lambda *_: other)
+    )
+    assert "Process 1: the images of cifar10 in" in outcome.error
+    assert (outcome.steps, outcome.followers) == ([], [2])
+    assert not Store(tmp_path).directory(run.id).checkpoints.newest_first()
+
+
+def test_lost_lease_leaves_the_run_and_starts_the_next(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
+    first = replace(run, seed=1)
+
+    def take_over(_: Limits) -> None:
+        (file,) = Store(tmp_path).lease(first.id)._directory.iterdir()
+        file.rename(file.with_suffix(".9"))
+
+    outcome = share(2, [first, run], tmp_path, fault=fault_of(0, 5, take_over))
+    assert "lost its lease" in outcome.warnings[0]
+    assert_same(Store(tmp_path).directory(run.id), expected)
+
+
+def test_divergence_is_recorded_as_by_one_process(run: PlannedRun, tmp_path: Path) -> None:
+    wild = plan_run(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)  # type: ignore[arg-type]
+    for count in (1, 2):
+        share(count, [wild], tmp_path / str(count))
+    alone, shared = (Store(tmp_path / str(count)).directory(wild.id) for count in (1, 2))
+    record = shared.read_record()
+    assert record
+    assert record.divergence
+    assert record.divergence.module
+    assert_same(shared, alone)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nothing_is_written_after_a_process_is_lost(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, rank: int
+) -> None:
+    kept, directory = tmp_path / "kept", Store(tmp_path / "r").directory(run.id).path
+
+    def die(_: Limits) -> None:
+        shutil.copytree(directory, kept)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(AssertionError, match="ended without a result"):
+        share(2, [run], tmp_path / "r", fault=fault_of(rank, 14, die))
+    assert contents(directory) == contents(kept)
+    share(1, [run], tmp_path / "r")
+    assert_same(Store(tmp_path / "r").directory(run.id), expected)
+
+
+def kill(_: Limits) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(limits: Limits) -> None:
+    limits.signal = signal.SIGTERM
+
+
+def suspend(_: Limits) -> None:
+    """Suspend this process for a moment."""
+    subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.full
+def test_random_faults_of_processes_lose_nothing(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, stress: bool
+) -> None:
+    """One fault of one process after another; a run that ends is checked, and another one begins."""
+    rng, finished = random.Random(0), 0
+    for number in range(50 if stress else 6):
+        store, count = Store(tmp_path / str(finished)), rng.choice((2, 4))
+        record = store.readable_record(run.id)
+        iteration = rng.randint(record.iteration if record else 0, 20) + 1
+        work, rank = rng.choice((kill, stop, suspend)), rng.randrange(count)
+        with suppress(AssertionError):  # of killed processes
+            share(count, [run], store.root, fault=fault_of(rank, iteration, work))
+        record = store.directory(run.id).read_record()
+        if record and record.status == "finished":
+            assert_same(store.directory(run.id), expected)
+            finished += 1
+        assert record or work is kill, f"fault {number}"
+    store = Store(tmp_path / str(finished))
+    share(1, [run], store.root)
+    assert_same(store.directory(run.id), expected)
