@@ -307,30 +307,36 @@ class Processes:
                     total += row
             rows += sum(numbers)
 
-    def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return the sum of the processes' lists of tensors, in the order of the tree.
-
-        Each process adds a part of all values, in the order of the tree, and then all get all sums.
+    def reserve(self, like: Sequence[Tensor]) -> None:
+        """Allocate the memory of `summed`, whose tensors will have these shapes and strides.
 
         Args:
-            tensors: Float tensors of one dtype, dense in any layout.
+            like: Float tensors of one dtype, dense in any layout.
+        """
+        if self.count == 1:
+            return
+        sizes = [-(-t.numel() // _ALIGNMENT) * _ALIGNMENT for t in like]
+        per_process = -(-sum(sizes) // (self.count * _ALIGNMENT)) * _ALIGNMENT
+        self._sent, self._received = like[0].new_zeros(2, self.count, per_process)
+        flat, starts = self._sent.view(-1), accumulate(sizes[:-1], initial=0)
+        self._views = [flat.as_strided(t.shape, t.stride(), s) for t, s in zip(like, starts, strict=True)]
+
+    @torch.no_grad()
+    def summed(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return the sum of the processes' lists of tensors, in the order of the tree; the next call overwrites it.
+
+        Each process adds a part of all values, in the order of the tree, and then all get all sums.
         """
         if self.count == 1:
             return tensors
-        sizes = [-(-t.numel() // _ALIGNMENT) * _ALIGNMENT for t in tensors]
-        per_process = -(-sum(sizes) // (self.count * _ALIGNMENT)) * _ALIGNMENT
-        flat = tensors[0].new_zeros(self.count * per_process)
-        starts = accumulate(sizes[:-1], initial=0)
-        views = [flat.as_strided(t.shape, t.stride(), start) for t, start in zip(tensors, starts, strict=True)]
-        received = torch.empty_like(flat)
-        with self._losses_reported(), torch.no_grad():
-            torch._foreach_copy_(views, tensors)
-            dist.all_to_all_single(received, flat)
+        with self._losses_reported():
+            torch._foreach_copy_(self._views, tensors)
+            dist.all_to_all_single(self._received, self._sent)
             sums = TreeSum()
-            for part in received.view(self.count, per_process):
+            for part in self._received:
                 sums.add([part])
-            dist.all_gather_into_tensor(flat, sums.total()[0])
-        return views
+            dist.all_gather_into_tensor(self._sent.view(-1), sums.total()[0])
+        return self._views
 
     # Losses
 

@@ -108,6 +108,7 @@ class Trainer:
         self.feed.share = processes.share
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
         self._metrics = MetricAccumulator(device)
+        processes.reserve(list(self.model.parameters()))
         self._engine = self._make_engine(engine)
 
     def _initialised_model(self, net: Net) -> ResidualNet:

@@ -445,6 +445,7 @@ def test_sums_and_rows_are_in_the_order_of_groups(count: int) -> None:
         rank, sums = processes.rank, TreeSum()
         for group in range(4 * rank, 4 * rank + 4):
             sums.add(random_gradients(group))
+        processes.reserve(random_gradients(0))
         summed = processes.summed(sums.total())
         gathered = processes.gathered(torch.arange(6.0).view(2, 3) + 10 * rank)
         # part 1 has no rows, part 4 one row, and the others two; the sums round in float32
