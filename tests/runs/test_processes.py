@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -257,18 +257,17 @@ def test_random_faults_of_processes_lose_nothing(
 ) -> None:
     """One fault of one process after another; a run that ends is checked, and another one begins."""
     rng, finished = random.Random(0), 0
-    for number in range(50 if stress else 6):
+    for _ in range(50 if stress else 6):
         store, count = Store(tmp_path / str(finished)), rng.choice((2, 4))
         record = store.readable_record(run.id)
         iteration = rng.randint(record.iteration if record else 0, 20) + 1
         work, rank = rng.choice((kill, stop, suspend)), rng.randrange(count)
-        with suppress(AssertionError):  # of killed processes
+        with suppress(AssertionError) if work is kill else nullcontext():  # `together` misses the result of the killed
             share(count, [run], store.root, fault=fault_of(rank, iteration, work))
         record = store.directory(run.id).read_record()
         if record and record.status == "finished":
             assert_same(store.directory(run.id), expected)
             finished += 1
-        assert record or work is kill, f"fault {number}"
     store = Store(tmp_path / str(finished))
     share(1, [run], store.root)
     assert_same(store.directory(run.id), expected)
