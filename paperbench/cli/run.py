@@ -88,7 +88,7 @@ def _print_plan(plan: Plan, cost: Cost | None) -> None:
 def execute(args: argparse.Namespace) -> int:
     launch = Launch.of(os.environ)
     if launch is None or args.dry_run:
-        return _run(args)
+        return 0 if launch and launch.rank else _run(args, launch)
     from paperbench.api import wait_without_spinning
 
     wait_without_spinning()
@@ -103,7 +103,7 @@ def execute(args: argparse.Namespace) -> int:
     processes = Processes(launch, device)
     try:
         if launch.rank == 0:
-            status = _run(args, processes)
+            status = _run(args, launch, processes)
         else:
             processes.limits = limits
             with stopping_on_signals(limits, is_launched=True):
@@ -117,7 +117,7 @@ def _warn(warning: str) -> None:
     print(f"paperbench: warning: {warning}", file=sys.stderr)
 
 
-def _run(args: argparse.Namespace, processes: Processes | None = None) -> int:
+def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes | None = None) -> int:
     """Run the command in a process that trains alone, or as number 0 of several."""
     from paperbench import api
     from paperbench.report.progress import Progress
@@ -142,7 +142,7 @@ def _run(args: argparse.Namespace, processes: Processes | None = None) -> int:
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for warning in plan.warnings:
         _warn(warning)
-    cost, shared_by = None, processes.count if processes else 1
+    cost, shared_by = None, launch.count if launch else 1
     try:
         cost = plan.cost(only_if_long=not args.dry_run, processes=shared_by)
     except PaperbenchError as error:

@@ -63,7 +63,7 @@ def test_differing_parameters_are_named_and_gpus_have_no_row_for_threads() -> No
     assert "1 process, " not in text
 
 
-@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize("is_changed", [pytest.param(False, marks=pytest.mark.full), True])
 def test_two_processes_are_measured_and_compared_with_one(is_changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def work(processes: Processes) -> ScalingFigures | None:
         if is_changed:  # the sum of gradients lacks those of process 1

@@ -95,7 +95,7 @@ def share(
     return Outcome(*first, others)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.full), 4])
 def test_shared_run_leaves_what_one_process_leaves(
     count: int, run: PlannedRun, expected: RunDirectory, tmp_path: Path
 ) -> None:
@@ -107,6 +107,7 @@ def test_shared_run_leaves_what_one_process_leaves(
     assert [session.processes for session in record.sessions] == [count]
 
 
+@pytest.mark.full
 def test_shared_run_goes_on_with_fewer_processes(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     """From four to two, to one, and to two for the rest."""
     for count, stop_at in ((4, 7), (2, 11), (1, 15), (2, None)):
@@ -158,7 +159,7 @@ def out_of_memory(_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_memory_that_runs_out_in_one_process_is_saved_in_all(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, rank: int
 ) -> None:
@@ -169,7 +170,7 @@ def test_memory_that_runs_out_in_one_process_is_saved_in_all(
     assert_same(Store(tmp_path).directory(run.id), expected)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_signal_in_one_process_stops_all_after_the_iteration(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, rank: int
 ) -> None:
@@ -192,6 +193,7 @@ def test_other_images_in_one_process_are_an_error_before_training(run: PlannedRu
     assert not Store(tmp_path).directory(run.id).checkpoints.newest_first()
 
 
+@pytest.mark.full
 def test_lost_lease_leaves_the_run_and_starts_the_next(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     first = replace(run, seed=1)
 
@@ -204,6 +206,7 @@ def test_lost_lease_leaves_the_run_and_starts_the_next(run: PlannedRun, expected
     assert_same(Store(tmp_path).directory(run.id), expected)
 
 
+@pytest.mark.full
 def test_divergence_is_recorded_as_by_one_process(run: PlannedRun, tmp_path: Path) -> None:
     wild = plan_run(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)  # type: ignore[arg-type]
     for count in (1, 2):
@@ -220,7 +223,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_nothing_is_written_after_a_process_is_lost(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, rank: int
 ) -> None:

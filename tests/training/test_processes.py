@@ -324,8 +324,10 @@ def limited(
     return limited_pass
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("iteration", [1, 3])
+@pytest.mark.parametrize(
+    ("failing", "iteration"),
+    [(1, 3), *(pytest.param(*one, marks=pytest.mark.full) for one in ((0, 1), (0, 3), (1, 1)))],
+)
 def test_unreadable_image_of_one_process_stops_all_before_the_step(
     failing: int, iteration: int, data: Data, alone: Callable[[Training], Outcome]
 ) -> None:
