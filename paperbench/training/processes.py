@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -120,8 +119,9 @@ class Processes:
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
                 "MASTER_PORT."
             ) from error
-        for work in (partial(self._beat, store), self._watch):
-            threading.Thread(target=work, daemon=True, name="other processes").start()
+        threading.Thread(target=self._watch, daemon=True, name="watch").start()
+        self._beating = threading.Thread(target=self._beat, args=(store,), daemon=True, name="beat")
+        self._beating.start()
 
     def refusal(self, net: Net, recipe: Recipe, images: int) -> str | None:
         """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
@@ -173,7 +173,7 @@ class Processes:
         return bytes(values.tolist())
 
     def end(self, status: int) -> None:
-        """Part from the other processes, without waiting for lost ones.
+        """Part from the other processes, without waiting for lost ones. Nothing can be done together afterwards.
 
         Args:
             status: The exit status that process 0 wants all to have.
@@ -185,6 +185,9 @@ class Processes:
                 pass  # reported already
             finally:
                 self._has_ended.set()
+                self._beating.join(2 * BEAT_SECONDS)  # Python's exit would abort in a thread that is in the store
+                if not self._loss:
+                    dist.destroy_process_group()
 
     # Agreement
 

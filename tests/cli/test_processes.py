@@ -103,8 +103,10 @@ def assert_completed(specs: Path, results: Path, expected: RunDirectory) -> None
     assert_same(Store(results).directory(expected.path.name), expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("whom", ["launcher", "group", "rank 0", "rank 1"])
+@pytest.mark.parametrize(
+    ("whom", "number"),
+    [("launcher", signal.SIGTERM), ("group", signal.SIGINT), ("rank 0", signal.SIGINT), ("rank 1", signal.SIGTERM)],
+)
 def test_signal_stops_all_processes_and_loses_nothing(
     specs: Path, expected: RunDirectory, tmp_path: Path, whom: str, number: int
 ) -> None:
@@ -122,7 +124,7 @@ def test_signal_stops_all_processes_and_loses_nothing(
     assert_completed(specs, command.results, expected)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.stress), 1])
 def test_kill_of_a_process_ends_all_and_loses_little(
     specs: Path, expected: RunDirectory, tmp_path: Path, rank: int
 ) -> None:
@@ -134,7 +136,7 @@ def test_kill_of_a_process_ends_all_and_loses_little(
     assert_completed(specs, command.results, expected)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.stress)])
 def test_suspended_process_ends_the_run(specs: Path, expected: RunDirectory, tmp_path: Path, rank: int) -> None:
     command = Command(specs, tmp_path / "r", *TORCHRUN)
     command.wait_for(lambda: command.has_saved(10))

@@ -360,6 +360,8 @@ def test_unreadable_image_of_one_process_stops_all_before_the_step(
 def test_lack_of_memory_in_one_process_stops_all_before_the_step(
     data: Data, alone: Callable[[Training], Outcome]
 ) -> None:
+    training = Training(changes={"drops": Drops((2,), 0.1)})  # a drop would scale the momentum before the step
+
     def lead(trainer: Trainer) -> Outcome:
         before = state_of(advance(trainer, 1))
         with pytest.raises(torch.OutOfMemoryError, match="Process 1: can't allocate memory"):
@@ -368,7 +370,7 @@ def test_lack_of_memory_in_one_process_stops_all_before_the_step(
         return to_the_end(trainer)
 
     def work(processes: Processes) -> Any:
-        trainer = Training().trainer(data, processes)
+        trainer = training.trainer(data, processes)
         if processes.rank:
             calls = iter([False, False, False, True])  # the second group of the second step
             error = RuntimeError("can't allocate memory")
@@ -376,7 +378,7 @@ def test_lack_of_memory_in_one_process_stops_all_before_the_step(
         return led(processes, trainer, lead)
 
     outcome, errors = together(2, work)
-    assert_equal(outcome, alone(Training()))
+    assert_equal(outcome, alone(training))
     assert [type(error) for error in errors] == [torch.OutOfMemoryError]
 
 
@@ -482,7 +484,7 @@ FAILURES: list[tuple[tuple[Exception | None, Exception | None], type[Exception],
     ((None, DataError("gone")), DataError, "gone"),
     ((KeyError("name"), None), RuntimeError, "'name'"),
     ((None, MemoryError("full")), torch.OutOfMemoryError, "full"),
-    ((Interrupted("by a signal"), None), Interrupted, "by a signal"),
+    ((Interrupted(), None), Interrupted, ""),
     ((None, EngineError("no graph")), EngineError, "no graph. Choose another engine, such as `--engine eager`."),
     ((torch.OutOfMemoryError("full"), DataError("gone")), torch.OutOfMemoryError, "full"),
     ((DataError("é" * 3000), RunError("other")), DataError, "é" * 1000),
