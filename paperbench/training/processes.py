@@ -119,9 +119,12 @@ class Processes:
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
                 "MASTER_PORT."
             ) from error
-        threading.Thread(target=self._watch, daemon=True, name="watch").start()
-        self._beating = threading.Thread(target=self._beat, args=(store,), daemon=True, name="beat")
-        self._beating.start()
+        self._threads = [
+            threading.Thread(target=self._beat, args=(store,), daemon=True, name="beat"),
+            threading.Thread(target=self._watch, daemon=True, name="watch"),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def refusal(self, net: Net, recipe: Recipe, images: int) -> str | None:
         """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
@@ -185,7 +188,8 @@ class Processes:
                 pass  # reported already
             finally:
                 self._has_ended.set()
-                self._beating.join(2 * BEAT_SECONDS)  # Python's exit would abort in a thread that is in the store
+                for thread in self._threads:  # Python's exit would abort in one that is in the store
+                    thread.join(2 * BEAT_SECONDS)
                 if not self._loss:
                     dist.destroy_process_group()
 
