@@ -87,7 +87,7 @@ class Processes:
         rank: Number of this process.
         count: Number of processes.
         share: This process's part of every batch.
-        limits: Its signal is told to the other processes, and theirs to it.
+        limits: Shares its signal with those of the other processes.
 
     Raises:
         PaperbenchError: The other processes cannot be reached.

@@ -67,10 +67,8 @@ class PhotoFeed:
                 self.close()
                 rows = partial(self.share.rows, self._recipe)
                 crops = self._training_crops(batch_size=self._recipe.batch_size, rows=rows)
-                self._stream, self._stream_share = (
-                    self._open(crops, training_threads(self.device), iteration),
-                    self.share,
-                )
+                self._stream = self._open(crops, training_threads(self.device), iteration)
+                self._stream_share = self.share
             self._choices = _on_device(next(self._stream), self.device)
         self._last = iteration
         return self._choices
