@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from paperbench.bench.cost import Cost
     from paperbench.report.analyses import Analyses
     from paperbench.report.json_format import CellFacts, ComparisonDocument
-    from paperbench.runs.executor import Incompatible
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
+    from paperbench.runs.worker import Incompatible
     from paperbench.training.evaluation import EvaluationMetrics
     from paperbench.training.processes import Processes
 
@@ -686,8 +686,8 @@ def plan(
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right
     from paperbench.runs.disk_space import check_disk_space
-    from paperbench.runs.executor import Incompatible, remaining
     from paperbench.runs.limits import Limits
+    from paperbench.runs.worker import Incompatible, remaining
     from paperbench.training.device import choose_device
     from paperbench.training.engine import engine_candidates
     from paperbench.training.precision import choose_precision
@@ -747,8 +747,8 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     for error in plan.missing_data:
         raise PaperbenchError(error)
     from paperbench.report.progress import Progress
-    from paperbench.runs.executor import Executor, remaining
     from paperbench.runs.limits import Limits, stopping_on_signals
+    from paperbench.runs.worker import Worker, remaining
     from paperbench.training.processes import Processes
 
     store, limits, processes = Store(plan.results), Limits(plan.stop_at, plan.max_seconds), processes or Processes()
@@ -759,8 +759,8 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
     is_launched = processes.count > 1
     with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
-        executor = Executor(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
-        failed = executor.run_all(plan.runs)
+        worker = Worker(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
+        failed = worker.run_all(plan.runs)
     is_cut_short = limits.exhausted
     plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)

@@ -29,7 +29,7 @@ import torch
 
 from paperbench.cli.main import main
 from paperbench.data.digits import load_digits
-from paperbench.runs import disk_space, executor  # noqa: F401  (imported once, for all workers)
+from paperbench.runs import disk_space, worker  # noqa: F401  (imported once, for all workers)
 from paperbench.runs import lease as lease_module
 
 KILLS_PER_ROUND = 4

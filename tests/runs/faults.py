@@ -30,8 +30,8 @@ import torch
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.photos import load_photos
 from paperbench.errors import PaperbenchError
-from paperbench.runs import executor as executor_module
 from paperbench.runs import lease as lease_module
+from paperbench.runs import worker as worker_module
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
@@ -177,7 +177,7 @@ class Faults:
         self._shim.count.restype = ctypes.c_long
         root.mkdir()
         # Fake tensors make autograd start threads, after which forked processes cannot train.
-        executor_module.memory_needed = lambda *_: 0
+        worker_module.memory_needed = lambda *_: 0
         assert Child(self._run, root / "undisturbed", lambda _: None).report[-1] == "end trained"
         self._expected = Store(root / "undisturbed").directory(self._run.id)
         self._started = root / "started"

@@ -12,7 +12,6 @@ import torch
 
 from paperbench.catalogue import DATASETS, resolve
 from paperbench.data.dataset import Dataset
-from paperbench.runs.executor import Executor, Incompatible
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
@@ -20,6 +19,7 @@ from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Files, Record
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.worker import Incompatible, Worker
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring, Recipe, WarmUp
 from paperbench.specs.run_spec import Precision
@@ -138,7 +138,7 @@ def train(
 ) -> tuple[RunDirectory, Log]:
     """Start or resume a run, or skip it if it is done, as the command line does."""
     store, log = Store(root), log or Log()
-    Executor(store, device, limits or Limits(**values), log, incompatible, engine).run_all([run])
+    Worker(store, device, limits or Limits(**values), log, incompatible, engine).run_all([run])
     return store.directory(run.id), log
 
 

@@ -16,12 +16,12 @@ import pytest
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs import lease as lease_module
-from paperbench.runs.executor import Executor
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.worker import Worker
 from tests.runs.running import CPU, Log, assert_same, train
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -406,7 +406,7 @@ def test_busy_runs_are_retried_after_the_others(run: PlannedRun, tmp_path: Path)
                     held[seed].release()
 
     log = Meanwhile()
-    assert Executor(store, CPU, Limits(), log).run_all(runs) == [runs[3]]
+    assert Worker(store, CPU, Limits(), log).run_all(runs) == [runs[3]]
     assert [record.seed for record in log.records] == [4, 0]
     assert [run_id for run_id, _ in log.failures] == [runs[3].id]
     assert store.directory(runs[3].id).record_file.read_text() == "{"

@@ -20,11 +20,11 @@ import torch
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs import follow as follow_module
-from paperbench.runs.executor import Executor
 from paperbench.runs.follow import follow
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.worker import Worker
 from paperbench.specs.recipe import BatchNormSettings, Recipe
 from paperbench.training.engine import EagerEngine
 from paperbench.training.processes import Processes
@@ -85,7 +85,7 @@ def share(
             return result
         log, failed, error = Log(), [], ""
         try:
-            failed = Executor(Store(root), CPU, limits, log, processes=processes).run_all(runs)
+            failed = Worker(Store(root), CPU, limits, log, processes=processes).run_all(runs)
         except PaperbenchError as caught:
             error = str(caught)
         processes.end(status)

@@ -22,11 +22,11 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.runs import session as session_module
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.disk_space import format_bytes
-from paperbench.runs.executor import Executor, Incompatible, is_done, remaining
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.worker import Incompatible, Worker, is_done, remaining
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import trainer as trainer_module
@@ -241,7 +241,7 @@ def test_memory_of_a_run_is_freed_when_it_ends(
                 raise error  # a reference cycle: the variable, the error, its traceback, this frame
             return super().train()
 
-    monkeypatch.setattr("paperbench.runs.executor.RunSession", Recording)
+    monkeypatch.setattr("paperbench.runs.worker.RunSession", Recording)
     gc.disable()
     try:
         train(run, tmp_path)
@@ -264,7 +264,7 @@ def test_session_that_cannot_resume_is_freed_before_the_restart(
             sessions.append(weakref.ref(self))
             super().__init__(*arguments, **names)
 
-    monkeypatch.setattr("paperbench.runs.executor.RunSession", Recording)
+    monkeypatch.setattr("paperbench.runs.worker.RunSession", Recording)
     _, log = train(run, tmp_path, incompatible="restart")
     assert len(sessions) == 2
     assert log.record.status == "finished"
@@ -421,7 +421,7 @@ def test_out_of_memory_fails_the_run_with_advice(
 
 
 def with_free_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr("paperbench.runs.executor.memory_free", lambda _: size)
+    monkeypatch.setattr("paperbench.runs.worker.memory_free", lambda _: size)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -472,7 +472,7 @@ def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, released = watch_trainers(monkeypatch), list[torch.device]()
-    monkeypatch.setattr("paperbench.runs.executor.release_memory", released.append)
+    monkeypatch.setattr("paperbench.runs.worker.release_memory", released.append)
     step = EagerEngine.step
 
     def exhausting(self: EagerEngine, number: int) -> None:
@@ -532,7 +532,7 @@ def test_failing_compiler_does_not_stop_other_runs(
     config = torch._dynamo.config
     with config.patch(recompile_limit=0, accumulated_recompile_limit=0, fail_on_recompile_limit_hit=False):
         torch._dynamo.reset()
-        assert Executor(Store(tmp_path), CPU, Limits(), log, engine="compile").run_all([run, other]) == [run]
+        assert Worker(Store(tmp_path), CPU, Limits(), log, engine="compile").run_all([run, other]) == [run]
         torch._dynamo.reset()
     assert message in log.failure
     assert (log.record.run, log.record.status) == (other.id, "finished")

@@ -58,7 +58,7 @@ def _is_to_restart(record: Record, incompatible: Incompatible) -> bool:
     return incompatible == "restart" and (record.is_mixed or record.numerics != (NUMERICS_VERSION,))
 
 
-class Executor:
+class Worker:
     """Trains the runs of a command; other processes may use the same results directory.
 
     Args:
