@@ -1,4 +1,4 @@
-"""What a launcher of several processes, torchrun or srun, says about this one."""
+"""What a launcher of several processes, torchrun or srun, says about this one, and what it can tell from its exit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paperbench.errors import PaperbenchError
+
+TIME_WAS_UP = 75
+"""Exit status when work is left at a time limit: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
 
 @dataclass(frozen=True)

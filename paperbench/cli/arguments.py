@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 
 DEFAULT_RESULTS = Path("results")
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def positive_int(text: str) -> int:
@@ -28,13 +30,16 @@ def number_of_runs(text: str) -> int:
     return int(text)
 
 
-def positive_seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Parse a time, such as 90 (seconds), 45s, 1h30m or 2d, into seconds."""
+    parts = re.findall(r"([\d.]+)([dhms])", text)
     try:
-        value = float(text)
+        value = float(text) if not parts else sum(float(number) * _SECONDS[unit] for number, unit in parts)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, not {text!r}")
+    is_time = "".join(map("".join, parts)) in ("", text) and 0 < value < float("inf")
+    if not is_time:
+        raise argparse.ArgumentTypeError(f"must be a time such as 90 (seconds), 45m, 1h30m or 2d, not {text!r}")
     return value
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paperbench.cli.arguments import add_shared, positive_int, positive_seconds
+from paperbench.cli.arguments import add_shared, positive_int, seconds
 from paperbench.errors import PaperbenchError
 from paperbench.launch import Launch
 
@@ -86,14 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=positive_int, metavar="N", help="measurements of each variant (default: 7)")
     parser.add_argument(
         "--seconds",
-        type=positive_seconds,
+        type=seconds,
         default=1.5,
         metavar="S",
         help="minimum length of a measurement (default: 1.5)",
     )
     parser.add_argument(
         "--minutes",
-        type=positive_seconds,
+        type=positive_int,
         metavar="M",
         help="time limit, shared by the nets: at the limit no variant or round is started, except one round of what "
         "was built (default: none)",

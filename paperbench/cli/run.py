@@ -7,9 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, number_of_runs, positive_int, positive_seconds
-from paperbench.errors import PaperbenchError, count
-from paperbench.launch import Launch
+from paperbench.cli.arguments import add_shared, number_of_runs, positive_int, seconds
+from paperbench.errors import PaperbenchError, count, duration
+from paperbench.launch import TIME_WAS_UP, Launch
 
 if TYPE_CHECKING:
     from paperbench.api import Plan
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 SUMMARY = "train the cells of a table, then print it"
 DESCRIPTION = (
     "Train the missing runs of a table, then print it beside the published numbers. Repeat the command to resume: "
-    "finished runs are never trained again. Exit status: 0; 2 if a run failed; 128 + N after signal N."
+    "finished runs are never trained again. Exit status: 0; 2 if a run failed; 75 if work is left at the time limit; "
+    "128 + N after signal N."
 )
 
 
@@ -50,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-seconds",
-        type=positive_seconds,
-        metavar="S",
-        help="pause after this time; loading the data and the final test of a run are not counted",
+        type=seconds,
+        metavar="T",
+        help="pause after this time, such as 1h30m or 90 (seconds); loading the data and the final test of a run are not counted",
     )
     parser.add_argument(
         "--incompatible",
@@ -69,6 +70,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs is unknown, as their ids depend on it",
     )
     add_shared(parser, "--data", "--results", "--tables")
+    _add_executor(parser)
+
+
+def _add_executor(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("executors", "Start copies of this command, which divide its runs among them.")
+    group.add_argument(
+        "--executor",
+        choices=("local", "slurm", "ray"),
+        help="local: a process for each GPU of this machine, or one on its CPU; slurm: submit jobs; ray: tasks of a Ray "
+        "cluster",
+    )
+    group.add_argument(
+        "--workers",
+        type=positive_int,
+        metavar="N",
+        help="copies (default: 1; local: as many as the GPUs suffice for). Slurm never has more, however often they "
+        "are submitted",
+    )
+    group.add_argument(
+        "--gpus-per-run", type=positive_int, metavar="N", help="GPUs that train each run together (default: 1)"
+    )
+    group.add_argument("--partition", metavar="P", help="slurm: the partition")
+    group.add_argument("--time", metavar="T", help="slurm: the time limit of a job, as for sbatch, such as 4:00:00")
+    group.add_argument(
+        "--sbatch", action="append", metavar="=OPTION", help="slurm: another option of sbatch; repeatable"
+    )
+    group.add_argument(
+        "--setup", action="append", metavar="COMMAND", help="slurm: a command for the script to start with; repeatable"
+    )
+    group.add_argument("--print-script", action="store_true", default=None, help="slurm: print the script, and stop")
 
 
 def _print_plan(plan: Plan, cost: Cost | None) -> None:
@@ -85,7 +116,33 @@ def _print_plan(plan: Plan, cost: Cost | None) -> None:
     print("", advice if plan.remaining else f"Next, print the report:\n{plan.compare_command}", sep="\n")
 
 
+def _check_executor(args: argparse.Namespace) -> None:
+    """Check that options of executors are given with theirs.
+
+    Raises:
+        PaperbenchError: One is not.
+    """
+    slurm = ("partition", "time", "sbatch", "setup", "print_script")
+    for name in ("workers", "gpus_per_run", *slurm):
+        needed = "--executor slurm" if name in slurm else "--executor"
+        if getattr(args, name) is not None and (not args.executor or (name in slurm and args.executor != "slurm")):
+            raise PaperbenchError(f"--{name.replace('_', '-')} needs {needed}. Add it, or omit the option.")
+
+
+def _start_workers(args: argparse.Namespace) -> int:
+    """Start copies of the command, without the options of executors."""
+    from paperbench.executors import Workers
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_executor(parser)
+    arguments = tuple(parser.parse_known_args(args.arguments)[1])
+    raise NotImplementedError(arguments, Workers)
+
+
 def execute(args: argparse.Namespace) -> int:
+    _check_executor(args)
+    if args.executor:
+        return _start_workers(args)
     launch = Launch.of(os.environ)
     if launch is None or args.dry_run:
         return 0 if launch and launch.rank else _run(args, launch)
@@ -158,7 +215,7 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
     for complaint in outcome.judged.left_out:
         progress.say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short and not outcome.signal:  # the handler of a signal prints its own message
-        progress.say(f"paperbench: stopped after {args.max_seconds:g} seconds; {count(left, 'run')} left.")
+        progress.say(f"paperbench: stopped after {duration(args.max_seconds)}; {count(left, 'run')} left.")
     elif left > failed and not outcome.is_cut_short:
         progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:
@@ -168,4 +225,6 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
         print(outcome.summary(), flush=True)
     except OSError as error:  # the exit status still reports how the training ended
         progress.say(f"paperbench: the table could not be printed: {error}. `{plan.compare_command}` prints it.")
-    return 128 + outcome.signal if outcome.signal else 2 if failed else 0
+    return (
+        128 + outcome.signal if outcome.signal else 2 if failed else TIME_WAS_UP if left and outcome.is_cut_short else 0
+    )

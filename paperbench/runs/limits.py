@@ -51,7 +51,7 @@ class Limits:
 
 @contextmanager
 def stopping_on_signals(limits: Limits, *, is_launched: bool = False) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP stop training after the current iteration; a second signal exits at once.
+    """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a second signal exits at once.
 
     Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
 
@@ -72,7 +72,8 @@ def stopping_on_signals(limits: Limits, *, is_launched: bool = False) -> Iterato
                 b"\npaperbench: stopping; a second signal exits at once and discards work since the last checkpoint\n",
             )
 
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     heeded = [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     previous = {number: signal.signal(number, on_signal) for number in heeded}
     try:

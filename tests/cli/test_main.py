@@ -75,7 +75,10 @@ def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
         ("show table2 table3", "Unexpected argument 'table3'."),
         ("run table2 --stop-at 0", "--stop-at: must be a whole number of at least 1, not '0'"),
         ("run table2 --seeds 1001", "--seeds: must be at most 1000, not 1001"),
-        ("run table2 --max-seconds 5m", "--max-seconds: must be a positive number of seconds, not '5m'"),
+        (
+            "run table2 --max-seconds 5x",
+            "--max-seconds: must be a time such as 90 (seconds), 45m, 1h30m or 2d, not '5x'",
+        ),
     ],
 )
 def test_mistakes_get_a_short_message_and_status_2(run: Run, arguments: str, message: str) -> None:
