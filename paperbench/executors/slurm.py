@@ -14,8 +14,8 @@ from paperbench.files import report_write_errors
 from paperbench.runs.store import Store
 
 _COUNT_STARTS = r"""
-# A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file. A record
-# that is newer than the file is progress: the count begins anew.
+# A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file, until a
+# record is newer than the file: that is progress, and the count begins anew.
 starts=$results/slurm/$SLURM_JOB_ID.starts
 if [ -n "$(find "$results/runs" -name record.json -newer "$starts" -print -quit 2> /dev/null)" ]; then
     rm "$starts"
@@ -35,8 +35,8 @@ trap : TERM USR1  # the processes stop; this script goes on after srun
 
 _REQUEUE = r"""
 status=$?
-# Work is left after 75 (--max-seconds), 138 (USR1: the time limit is near) and 143 (TERM: a preemption). If the job does
-# not count as running any more, TERM came from scancel, or Slurm starts the job again by itself.
+# Work is left after 75 (--max-seconds), 138 (USR1: the time limit is near) and 143 (TERM: a preemption). If the job is
+# not "RUNNING" any more, it was cancelled, or Slurm starts it again by itself.
 read -r state restarts < <(squeue --noheader --jobs="$SLURM_JOB_ID" --Format=State,RestartCnt)
 case "$state $status" in
 "RUNNING 75" | "RUNNING 138" | "RUNNING 143") scontrol requeue "$SLURM_JOB_ID" && exit ;;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,9 +104,11 @@ class Cluster:
         with (self.folder / f"{command[0]}.out").open("ab") as output:
             subprocess.Popen(command, stdout=output, stderr=output, env=self.environment, start_new_session=True)
 
-    def run(self, *command: str, timeout: float = 60) -> str:
-        """Run one of Slurm's commands, and return what it prints."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
+    def run(self, *command: str, stdin: str = "") -> str:
+        """Run a command with the cluster's environment, and return what it prints."""
+        done = subprocess.run(
+            command, env=self.environment, input=stdin, capture_output=True, text=True, timeout=SECONDS, cwd=self.folder
+        )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -117,6 +120,11 @@ class Cluster:
     def state(self, job: int) -> str:
         """Return a job's state, such as "RUNNING"."""
         return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
+
+    def restarts(self, job: int) -> int:
+        """Return how often a job has been requeued."""
+        (found,) = re.findall(r"Restarts=(\d+)", self.run("scontrol", "show", "job", str(job)))
+        return int(found)
 
     def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
         end = time.monotonic() + seconds
