@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from paperbench.errors import PaperbenchError
 from paperbench.executors import Workers
@@ -37,7 +37,7 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
     task = ray.remote(_work).options(name="paperbench", **resources)
     statuses: list[int] = []
     with stopping_on_signals(limits, is_launched=True):
-        waiting = [task.remote(workers, os.getcwd(), number) for number in range(1, workers.count + 1)]
+        waiting = [task.remote(workers, str(Path.cwd()), number) for number in range(1, workers.count + 1)]
         is_stopping = False
         while waiting:
             done, waiting = ray.wait(waiting, timeout=_POLL_SECONDS)

@@ -68,7 +68,7 @@ def test_each_worker_gets_its_own_gpus() -> None:
 
 
 def test_too_few_gpus_are_refused() -> None:
-    with pytest.raises(PaperbenchError, match="2 workers with 2 GPUs each need 4, and torch sees 3 here. Lower --work"):
+    with pytest.raises(PaperbenchError, match=r"^2 workers with 2 GPUs each need 4, and torch sees 3 here\. Lower"):
         environments(workers(2, 2), ["0", "1", "2"], processors=1)
 
 
@@ -179,7 +179,8 @@ def test_signals_are_passed_on_to_all(workplace: Workplace, number: signal.Signa
     """Also the second one, for which these workers wait."""
 
     def send(line: str) -> None:
-        if (len(workplace.said("ready")) == 2 and "ready" in line) or (len(workplace.said("once")) == 2 and "once" in line):
+        what = line.partition(": ")[2]
+        if what in ("ready", "once") and len(workplace.said(what)) == 2:
             os.kill(os.getpid(), number)
 
     workplace.on_line = send
