@@ -185,7 +185,7 @@ def test_signals_are_passed_on_to_all(workplace: Workplace, number: signal.Signa
 
     workplace.on_line = send
     name = number.name.removeprefix("SIG")
-    script = f"trap 'echo once >&2; trap \"exit 7\" {name}' {name}; echo ready >&2; while :; do sleep 0.05; done"
+    script = f"trap 'trap \"exit 7\" {name}; echo once >&2' {name}; echo ready >&2; while :; do sleep 0.05; done"
     assert workplace.run(script) == [7, 7], "they are not started again"
     assert workplace.limits.signal == number
     assert workplace.said("warning") == []
