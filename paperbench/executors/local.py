@@ -173,7 +173,8 @@ def run(
             with printing:
                 say(f"{index}: {line}")
 
-        status, further = 0, ()
+        status = 0
+        further: tuple[str, ...] = ()
         for restarts_left in reversed(range(RESTARTS + 1)):
             with lock:
                 if limits.signal:
