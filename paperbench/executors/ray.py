@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -28,6 +29,8 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
     Raises:
         PaperbenchError: Ray is not installed.
     """
+    for name in ("RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX"):  # each line as it is, without codes of a terminal
+        os.environ.setdefault(name, "0")
     try:
         import ray
     except ImportError as error:
