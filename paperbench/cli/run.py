@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, number_of_runs, positive_int, seconds
-from paperbench.errors import PaperbenchError, count, duration
+from paperbench.cli.arguments import add_shared, command_for, number_of_runs, positive_int, seconds
+from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.launch import TIME_WAS_UP, Launch
 
 if TYPE_CHECKING:
@@ -140,15 +140,41 @@ def _start_workers(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_executor(parser)
     arguments = tuple(parser.parse_known_args(args.arguments)[1])
+    if args.executor == "slurm":
+        return _submit_jobs(args, arguments)
     plan = _plan(args)
     on_gpu = plan.device.type == "cuda"
     workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
-    if args.executor != "slurm":
-        return _divide(args, plan, workers)
-    if not plan.remaining:
-        print("All runs are finished.\n")
-    else:
-        raise NotImplementedError(workers)
+    return _divide(args, plan, workers)
+
+
+def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
+    """Submit Slurm jobs, on a machine that may have no GPU."""
+    from paperbench.executors import Workers
+    from paperbench.executors.slurm import script, submit
+
+    on_gpu = args.device != "cpu"
+    if args.device == "auto":  # would train on the CPU of a machine whose GPU fails
+        arguments += ("--device", "cuda")
+    workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
+    text = script(workers, args.partition, args.time, args.sbatch or (), args.setup or ())
+    if args.print_script:
+        print(text, end="")
+        return 0
+    # The CPU refuses what only a GPU has. The ids of runs depend on the precision that the job's GPU has by default.
+    is_exact = not on_gpu or args.precision not in (None, "tf32")
+    changes = {"device": "cpu", "precision": args.precision if is_exact else None}
+    changes["engine"] = "auto" if args.engine == "graph" else args.engine
+    plan = _plan(argparse.Namespace(**{**vars(args), **changes}))
+    if is_exact and not plan.remaining:
+        print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
+        return 0
+    present, new = submit(workers, text)
+    ids = f": {listing(new)}" if new else ""
+    print(f"{count(len(new), 'job')} submitted{ids}. {count(present, 'job')} of this command waited or ran already.")
+    print(f"Logs: {workers.results / 'slurm' / workers.name}-*.log")
+    print(f"Progress: {command_for('status', args)}")
+    print(f"To stop, with everything saved: scancel --name={workers.name}")
     return 0
 
 
