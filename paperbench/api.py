@@ -761,6 +761,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
         worker = Worker(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
         failed = worker.run_all(plan.runs)
+    observer.all_done()
     is_cut_short = limits.exhausted
     plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)

@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-seconds",
         type=seconds,
         metavar="T",
-        help="pause after this time, such as 1h30m or 90 (seconds); loading the data and the final test of a run are not counted",
+        help="pause after this time, such as 1h30m or 90 (seconds); loading the data and the final test of a run are "
+        "not counted",
     )
     parser.add_argument(
         "--incompatible",
@@ -78,8 +79,8 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--executor",
         choices=("local", "slurm", "ray"),
-        help="local: a process for each GPU of this machine, or one on its CPU; slurm: submit jobs; ray: tasks of a Ray "
-        "cluster",
+        help="local: a process for each GPU of this machine, or one on its CPU; slurm: submit jobs; ray: tasks of a "
+        "Ray cluster",
     )
     group.add_argument(
         "--workers",
@@ -136,7 +137,18 @@ def _start_workers(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_executor(parser)
     arguments = tuple(parser.parse_known_args(args.arguments)[1])
-    raise NotImplementedError(arguments, Workers)
+    plan = _plan(args)
+    on_gpu = plan.device.type == "cuda"
+    workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
+    if not plan.remaining:
+        print("All runs are finished.\n")
+    elif args.executor == "local":
+        raise NotImplementedError
+    elif args.executor == "slurm":
+        raise NotImplementedError(workers)
+    else:
+        raise NotImplementedError
+    return 0
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -174,12 +186,10 @@ def _warn(warning: str) -> None:
     print(f"paperbench: warning: {warning}", file=sys.stderr)
 
 
-def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes | None = None) -> int:
-    """Run the command in a process that trains alone, or as number 0 of several."""
+def _plan(args: argparse.Namespace) -> Plan:
     from paperbench import api
-    from paperbench.report.progress import Progress
 
-    plan = api.plan(
+    return api.plan(
         args.table,
         args.results,
         cells=args.cells or "*",
@@ -195,6 +205,14 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
         root=args.tables,
         needs_data=not args.dry_run,
     )
+
+
+def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes | None = None) -> int:
+    """Run the command in a process that trains alone, or as number 0 of several."""
+    from paperbench import api
+    from paperbench.report.progress import Progress
+
+    plan = _plan(args)
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for warning in plan.warnings:
@@ -225,6 +243,6 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
         print(outcome.summary(), flush=True)
     except OSError as error:  # the exit status still reports how the training ended
         progress.say(f"paperbench: the table could not be printed: {error}. `{plan.compare_command}` prints it.")
-    return (
-        128 + outcome.signal if outcome.signal else 2 if failed else TIME_WAS_UP if left and outcome.is_cut_short else 0
-    )
+    if outcome.signal:
+        return 128 + outcome.signal
+    return 2 if failed else TIME_WAS_UP if left and outcome.is_cut_short else 0

@@ -44,26 +44,29 @@ class Progress(Observer):
         self._bar: Any = None
         self._facts: Sequence[str] = ()
         self._engine = ""
-        self._are_all_finished = not self._to_do
-        self._finished: list[tuple[PlannedRun, str]] = []  # reported in one line if they are all
+        self._skipped: dict[str, list[PlannedRun]] = {}  # by the reason; not reported yet
 
     def skipped(self, run: PlannedRun, why: str) -> None:
-        self._finished.append((run, why))
-        self._are_all_finished &= why.startswith("finished") and why.endswith("already")
-        if not self._are_all_finished:
-            for one in self._finished:
-                self._say_of(*one)
-            self._finished.clear()
-        elif len(self._finished) == self._runs:
-            self.say(
-                f"All {self._runs} runs were finished before." if self._runs > 1 else "The run was finished before."
-            )
+        self._skipped.setdefault(why, []).append(run)
+
+    def all_done(self) -> None:
+        """Report the skipped runs, those with the same reason in one line."""
+        skipped, self._skipped = self._skipped, {}
+        for why, runs in skipped.items():
+            if len(runs) == 1:
+                self._say_of(runs[0], why)
+                continue
+            first = self._number + 1
+            for run in runs:
+                self._begin(run)
+            self.say(f"[{first}-{self._number}/{self._runs}] {len(runs):,} runs: {why}")
 
     def failed(self, run: PlannedRun, why: str) -> None:
         self._begin(run)
         self.say(f"{self._name(run)}: error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
+        self.all_done()
         held = count(runs, "other run")
         self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {held}")
 
@@ -180,8 +183,9 @@ class Progress(Observer):
         return max(MIN_WIDTH, columns or 80)
 
     def _begin(self, run: PlannedRun) -> None:
-        """Make a run the current one, whose number counts up once."""
+        """Make a run the current one, whose number counts up once, after the skipped ones."""
         self._close_bar()
+        self.all_done()
         self._to_do.pop(run.id, None)
         if self._run is None or run.id != self._run.id:
             self._number += 1

@@ -51,7 +51,7 @@ class Limits:
 
 @contextmanager
 def stopping_on_signals(limits: Limits, *, is_launched: bool = False) -> Iterator[None]:
-    """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a second signal exits at once.
+    """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a second one exits.
 
     Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
 

@@ -47,5 +47,8 @@ class Observer:
     def warned(self, run: PlannedRun, text: str) -> None:
         """The user should know something about a run, but need not act on it."""
 
+    def all_done(self) -> None:
+        """Nothing is left to train, or a limit was reached."""
+
     def waiting(self, runs: int, seconds: float) -> None:
         """Other processes hold the leases of some runs; it takes up to `seconds` to see whether they are alive."""

@@ -108,7 +108,9 @@ class Worker:
                 busy.append(run)
             elif not self._train_and_release(run, lease, busy):
                 failed.append(run)
-        while taken := self._take_over(busy):
+        while busy := [run for run in busy if not self._skip_if_done(run)]:
+            if not (taken := self._take_over(busy)):
+                break
             run, lease = taken
             busy.remove(run)
             if not self._train_and_release(run, lease):

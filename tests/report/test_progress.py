@@ -181,19 +181,22 @@ def test_run_without_result_is_reported(run: PlannedRun, goal: int, ending: dict
 @pytest.mark.parametrize(
     ("reasons", "expected"),
     [
-        (["finished at iteration 80 already"] * 2, ["All 2 runs were finished before."]),
-        (["finished at iteration 80 already"], ["The run was finished before."]),
+        (["finished at iteration 80 already"] * 2, ["[1-2/2] 2 runs: finished at iteration 80 already"]),
+        (["finished at iteration 80 already"], ["seed 0: finished at iteration 80 already"]),
         (
             ["finished at iteration 80 already", "paused at iteration 40 already"],
             ["seed 0: finished at iteration 80 already", "seed 1: paused at iteration 40 already"],
         ),
     ],
 )
-def test_runs_that_are_all_finished_take_one_line(run: PlannedRun, reasons: list[str], expected: list[str]) -> None:
+def test_runs_that_are_skipped_for_one_reason_take_one_line(
+    run: PlannedRun, reasons: list[str], expected: list[str]
+) -> None:
     with terminal(80) as (stream, screen):
         progress = Progress([], len(reasons), stream)
         for seed, why in enumerate(reasons):
             progress.skipped(replace(run, seed=seed), why)
+        progress.all_done()
         *lines, _ = screen.lines()
     assert [line.rpartition("resnet110, ")[2] for line in lines] == expected
 
@@ -215,6 +218,7 @@ def test_failed_run_is_counted_once_and_its_error_is_complete(run: PlannedRun) -
         progress.warned(run, "begun elsewhere")
         progress.failed(run, error)
         progress.skipped(replace(run, seed=1), "another process works on it")
+        progress.all_done()
         _, warning, *failure, skipped, _ = screen.lines()
     assert warning == f"    {run.id}: begun elsewhere"
     assert failure[0].startswith("[1/2] ")
@@ -279,6 +283,7 @@ def test_row_stands_for_its_cells_if_they_share_the_run(run: PlannedRun) -> None
     stream = io.StringIO()
     progress = Progress([], 1, stream)
     progress.skipped(replace(run, cells=("a/top1", "b/top1", "a/top5", "c/top1")), "someone is training it")
+    progress.all_done()
     assert stream.getvalue().startswith("[1/1] a, b/top1, c/top1 (preact_resnet110(depth=14), seed 0, run ")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from paperbench.runs.store import Store
 from tests.conftest import ROOT
 from tests.helpers import copy_of_tiny_specs
+from tests.runs.many import divide, make_plan
 from tests.runs.running import assert_same
 
 CELLS, RUNS = "*re*/resnet110", 3
@@ -54,3 +56,13 @@ def test_workers_share_runs_and_kills_lose_nothing(specs: Path, tmp_path: Path, 
         assert len(store.directories()) == RUNS
         for directory in expected:
             assert_same(store.directory(directory.path.name), directory)
+
+
+@pytest.mark.full
+def test_many_workers_train_every_run_once(tmp_path: Path) -> None:
+    work = make_plan(tmp_path / "r", seeds=6)
+    trained = divide(work, workers=16)
+    assert trained == Counter(run.id for run in work.runs)
+    records, complaints = Store(work.results).records()
+    assert ({record.run for record in records}, complaints) == (set(trained), [])
+    assert list((work.results / "leases").iterdir()) == []
