@@ -80,7 +80,7 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
         f"{args.results} has no such runs. Train some: `paperbench run table2`."
     ]
     jobs = slurm_jobs(name_of_store(args.results))
-    if jobs is None or jobs.states:
+    if jobs is None or jobs:
         blocks.append(render_jobs(jobs))
     if args.watch is not None:
         blocks.insert(0, f"{time.strftime('%H:%M:%S')}, every {args.watch:g} seconds; Ctrl-C ends it")

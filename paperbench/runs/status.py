@@ -102,10 +102,6 @@ class TableStatus:
         """Every run once."""
         return [*{run.id: run for runs in self.cells.values() for run in runs}.values()]
 
-    @property
-    def counts(self) -> Counter[State]:
-        return Counter(run.state for run in self.runs)
-
 
 class _Training(NamedTuple):
     """A net of a cell, with the digest of its runs in each group."""
@@ -244,7 +240,7 @@ class Snapshot:
         line, logged = None, 0.0
         with suppress(RunError, OSError):
             line, logged = History.read(file).last, file.stat().st_mtime
-        iteration = line.iteration if line else 0
+        iteration = max(line.iteration if line else 0, record.iteration if record else 0)
         rate = _rate(record) if record else None
         if rate is None and line and line.seconds:
             rate = line.iteration / line.seconds
@@ -265,23 +261,13 @@ def _rate(record: Record) -> float | None:
     return None
 
 
-class SlurmJobs(NamedTuple):
-    """The user's Slurm jobs whose names begin with a prefix.
+def slurm_jobs(prefix: str) -> Counter[str] | None:
+    """Return the numbers of the user's Slurm jobs whose names begin with a prefix, by state, and why they wait.
 
-    Attributes:
-        states: Numbers of jobs by state, in lower case, such as "running".
-        reasons: Why jobs are pending, as Slurm says it, with their numbers.
+    None if squeue does not answer. Without Slurm there are no jobs.
     """
-
-    states: Counter[str]
-    reasons: Counter[str]
-
-
-def slurm_jobs(prefix: str) -> SlurmJobs | None:
-    """Return the jobs in Slurm's queue; None if it does not answer. Without Slurm there are none."""
-    jobs = SlurmJobs(Counter(), Counter())
     if not (squeue := shutil.which("squeue")):
-        return jobs
+        return Counter()
     command = [squeue, "--me", "--array", "--noheader", "--format=%i|%j|%T|%r"]
     try:
         done = subprocess.run(  # noqa: S603
@@ -289,10 +275,9 @@ def slurm_jobs(prefix: str) -> SlurmJobs | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    for line in done.stdout.splitlines():
-        _, name, state, reason = (line.strip().split("|", 3) + [""] * 3)[:4]
-        if name.startswith(prefix):
-            jobs.states[state.lower()] += 1
-            if state == "PENDING":
-                jobs.reasons[reason] += 1
-    return jobs
+    jobs = [line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") >= 3]
+    return Counter(
+        f"{state.lower()} ({reason})" if state == "PENDING" else state.lower()
+        for _, name, state, reason in jobs
+        if name.startswith(prefix)
+    )

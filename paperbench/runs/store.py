@@ -62,12 +62,6 @@ class Failure:
     data: Line
     precision: Precision
 
-    @classmethod
-    def of(cls, error: Exception, spec: RunSpec) -> Failure:
-        """Return the failure now by an error, with the type of one that is not ours."""
-        message = without_paths(str(error)) if isinstance(error, PaperbenchError) else summarize_error(error)
-        return cls(1, round(time.time(), 3), printable(message), spec.data, spec.precision)
-
 
 class RunDirectory:
     """The files of one run.
@@ -95,12 +89,15 @@ class RunDirectory:
             if is_leftover(leftover) or leftover == self.failure_file:
                 self._writer.remove(leftover)
 
-    def write_failure(self, failure: Failure) -> None:
-        """Write why the run failed.
+    def write_failure(self, error: Exception, spec: RunSpec) -> None:
+        """Write why the run failed, with the type of an error that is not ours.
 
         Raises:
             PaperbenchError: The file cannot be written.
         """
+        text = str(error) if isinstance(error, PaperbenchError) else summarize_error(error)
+        text = without_paths(text.replace(f"{self.path}/", "").replace(str(self.path), self.path.name))
+        failure = Failure(1, round(time.time(), 3), printable(text), spec.data, spec.precision)
         self._writer.write(self.failure_file, to_json(failure).encode())
 
     def read_failure(self) -> Failure | None:

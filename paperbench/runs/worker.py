@@ -18,7 +18,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
-from paperbench.runs.store import Failure, RunDirectory, Store
+from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
@@ -168,7 +168,7 @@ class Worker:
 
     def _note_failure(self, run: PlannedRun, lease: Lease, error: Exception) -> None:
         with suppress(PaperbenchError):  # the run's directory is a link, or the lease is lost
-            self._store.directory(run.id, lease.check).write_failure(Failure.of(error, run.spec))
+            self._store.directory(run.id, lease.check).write_failure(error, run.spec)
 
     def _train(self, run: PlannedRun, lease: Lease) -> None:
         """Start or resume a run, and train it to its end or to a limit.
