@@ -184,12 +184,9 @@ class Snapshot:
                     runs[run_id] = self._run(run_id, one, seed)
                 cells[one.cell.id] += (runs[run_id],)
         counted = {key: group for key, group in shown.items() if found[key][group]}
-        others = {
-            self._describe(key, group): number
-            for key, of_key in found.items()
-            for group, number in of_key.items()
-            if number and group != shown[key]
-        }
+        others: Counter[str] = Counter()
+        for key, of_key in found.items():
+            others.update({self._describe(key, group): n for group, n in of_key.items() if n and group != shown[key]})
         return TableStatus(
             table,
             profile_name,
