@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "table", nargs="?", metavar="TABLE", help="id of a table (default: every table and profile that has runs)"
     )
-    add_shared(parser, "--cells", "--profile")
+    add_shared(parser, "--cells")
+    parser.add_argument("--profile", metavar="P", help="default: paper; without TABLE, every one that has runs")
     parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs wanted per cell (default: the table's)")
     parser.add_argument(
         "--watch",
@@ -46,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 0 only if all runs are done, with 3 if some are left, with 2 if some failed",
     )
     add_shared(parser, "--results", "--tables")
-    parser.set_defaults(profile=None)
 
 
 def execute(args: argparse.Namespace) -> int:
