@@ -779,7 +779,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
         raise PaperbenchError(error)
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits, stopping_on_signals
-    from paperbench.runs.worker import Worker, remaining
+    from paperbench.runs.worker import Worker
     from paperbench.training.processes import Processes
 
     store, limits, processes = Store(plan.results), Limits(plan.stop_at, plan.max_seconds), processes or Processes()
@@ -793,11 +793,22 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
         worker = Worker(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
         failed = worker.run_all(plan.runs)
     observer.all_done()
-    is_cut_short = limits.exhausted
+    return conclude(plan, failed, limits.exhausted, limits.signal)
+
+
+def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, signal: int | None = None) -> Outcome:
+    """Judge the table after training; see `Outcome` for the arguments.
+
+    Args:
+        failed: None for all that are left.
+    """
+    from paperbench.runs.limits import Limits
+    from paperbench.runs.worker import remaining
+
     plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
-    left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
-    return Outcome(plan, judged, failed, left, is_cut_short, limits.signal)
+    left = [run for run, _ in remaining(plan.runs, Store(plan.results), Limits(plan.stop_at), plan.incompatible)]
+    return Outcome(plan, judged, left if failed is None else failed, left, is_cut_short, signal)
 
 
 def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:

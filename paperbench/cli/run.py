@@ -6,14 +6,17 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DAY, add_shared, number_of_runs, positive_int, seconds, warn
-from paperbench.errors import PaperbenchError, count, duration
+from paperbench.cli.arguments import DAY, add_shared, command_for, number_of_runs, positive_int, seconds, warn
+from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.launch import TIME_WAS_UP, Launch
 
 if TYPE_CHECKING:
-    from paperbench.api import Plan
+    from paperbench.api import Outcome, Plan
+    from paperbench.executors import Workers
     from paperbench.training.processes import Processes
 
 SUMMARY = "train the cells of a table, then print it"
@@ -124,18 +127,89 @@ def _start_workers(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_executor(parser)
     arguments = tuple(parser.parse_known_args(args.arguments)[1])
+    if args.executor == "slurm":
+        return _submit_jobs(args, arguments)
     plan = _plan(args)
     on_gpu = plan.device.type == "cuda"
     workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
-    if not plan.remaining:
-        print("All runs are finished.\n")
-    elif args.executor == "local":
-        raise NotImplementedError
-    elif args.executor == "slurm":
-        raise NotImplementedError(workers)
-    else:
-        raise NotImplementedError
+    return _divide(args, plan, workers)
+
+
+def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
+    """Submit Slurm jobs, on a machine that may have no GPU."""
+    from paperbench.executors import Workers
+    from paperbench.executors.slurm import script, submit
+
+    on_gpu = args.device != "cpu"
+    if args.device == "auto":  # would train on the CPU of a machine whose GPU fails
+        arguments += ("--device", "cuda")
+    elif not on_gpu:
+        arguments += ("--yes",)
+    workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
+    text = script(workers, args.partition, args.time, args.sbatch or (), args.setup or ())
+    if args.print_script:
+        print(text, end="")
+        return 0
+    # The CPU refuses what only a GPU has. The ids of runs depend on the precision that the job's GPU has by default.
+    is_exact = not on_gpu or args.precision not in (None, "tf32")
+    changes = {"device": "cpu", "precision": args.precision if is_exact else None}
+    changes["engine"] = "auto" if args.engine == "graph" else args.engine
+    plan = _plan(argparse.Namespace(**{**vars(args), **changes}))
+    if is_exact and not plan.remaining:
+        print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
+        return 0
+    present, new = submit(workers, text)
+    ids = f": {listing(new)}" if new else ""
+    print(f"{count(len(new), 'job')} submitted{ids}. {count(present, 'job')} of this command waited or ran already.")
+    print(f"Logs: {workers.results / 'slurm' / workers.name}-*.log")
+    print(f"Progress: {command_for('status', args)}")
+    print(f"To stop, with everything saved: scancel --name={workers.name}")
     return 0
+
+
+def _divide(args: argparse.Namespace, plan: Plan, workers: Workers) -> int:
+    """Let workers on this machine, or of a Ray cluster, train the runs; wait for them, and print the table.
+
+    Raises:
+        PaperbenchError: The options contradict each other, there are too few GPUs, or Ray is not installed.
+    """
+    import torch
+
+    from paperbench import api
+    from paperbench.executors import local
+    from paperbench.report.progress import Progress
+    from paperbench.runs.limits import Limits
+
+    if plan.device.type == "cuda":
+        if args.device.startswith("cuda:"):
+            raise PaperbenchError(
+                f"With --executor {args.executor}, each worker takes GPUs of its own, not {args.device}. Choose them "
+                "with CUDA_VISIBLE_DEVICES, and omit --device."
+            )
+        workers = replace(workers, arguments=(*workers.arguments, "--device", "cuda"))  # never the CPU of a broken GPU
+    elif args.gpus_per_run:
+        raise PaperbenchError(f"--gpus-per-run needs GPUs, and this plan is for {plan.device}. Omit the option.")
+    if plan.device.type == "cpu" and plan.remaining:  # each worker would measure all runs as its own
+        _check_time(plan, args, workers.count)
+        workers = replace(workers, arguments=(*workers.arguments, "--yes"))
+    limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
+    statuses: list[int] = []
+    if not plan.remaining:
+        pass
+    elif args.executor == "local":
+        from paperbench.data.imagenet.stream import processors
+
+        gpus = local.ids_of_gpus(torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if not args.workers and workers.gpus_per_run:
+            workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
+        statuses = local.run(workers, local.environments(workers, gpus, processors()), limits, say)
+    else:
+        from paperbench.executors import ray
+
+        statuses = ray.run(workers, limits, say)
+    is_cut_short = limits.signal is not None or TIME_WAS_UP in statuses
+    has_failed = any(status not in (0, TIME_WAS_UP) for status in statuses) and not limits.signal
+    return _conclude(api.conclude(plan, None if has_failed else [], is_cut_short, limits.signal), say)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -201,21 +275,25 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
         warn(warning)
     _check_time(plan, args, launch.count if launch else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
-    outcome = api.run(plan, progress, processes)
+    return _conclude(api.run(plan, progress, processes), progress.say)
+
+
+def _conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
+    """Print what is left to do, and the table; return the exit status."""
     left, failed = len(outcome.remaining), len(outcome.failed)
     for complaint in outcome.judged.left_out:
-        progress.say(f"paperbench: left out: {complaint}")
+        say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short and not outcome.signal:  # the handler of a signal prints its own message
-        progress.say(f"paperbench: stopped after {duration(args.max_seconds)}; {count(left, 'run')} left.")
+        say(f"paperbench: stopped after {duration(outcome.plan.max_seconds or 0)}; {count(left, 'run')} left.")
     elif left > failed and not outcome.is_cut_short:
-        progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
+        say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:
         ids = ", ".join(run.id for run in outcome.failed)
-        progress.say(f"paperbench: error: {count(failed, 'run')} failed, see above: {ids}")
+        say(f"paperbench: error: {count(failed, 'run')} failed, see above: {ids}")
     try:
         print(outcome.summary(), flush=True)
     except OSError as error:  # the exit status still reports how the training ended
-        progress.say(f"paperbench: the table could not be printed: {error}. `{plan.compare_command}` prints it.")
+        say(f"paperbench: the table could not be printed: {error}. `{outcome.plan.compare_command}` prints it.")
     if outcome.signal:
         return 128 + outcome.signal
     return 2 if failed else TIME_WAS_UP if left and outcome.is_cut_short else 0

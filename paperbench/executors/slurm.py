@@ -1,0 +1,128 @@
+"""Slurm: an sbatch script that starts a copy of the command, and again until nothing is left; and its submission."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+
+from paperbench.errors import PaperbenchError, count, printable
+from paperbench.executors import Workers
+from paperbench.files import report_write_errors
+from paperbench.runs.store import Store
+
+_COUNT_STARTS = r"""
+# A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file, until a
+# record is newer than the file: that is progress, and the count begins anew.
+starts=$results/slurm/$SLURM_JOB_ID.starts
+if [ -n "$(find "$results/runs" -name record.json -newer "$starts" -print -quit 2> /dev/null)" ]; then
+    rm "$starts"
+fi
+date >> "$starts"
+if [ "$(wc -l < "$starts")" -gt 4 ]; then
+    echo "paperbench: error: this job ends, as it has saved nothing in 4 starts. See above why, then submit it again."
+    rm "$starts"
+    exit 1
+fi
+# srun drops this option of sbatch.
+if [ -n "${SLURM_CPUS_PER_TASK-}" ]; then
+    export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+fi
+trap : TERM USR1  # the processes stop; this script goes on after srun
+"""
+
+_REQUEUE = r"""
+status=$?
+# Work is left after 75 (--max-seconds), 138 (USR1: the time limit is near) and 143 (TERM: a preemption). If the job is
+# not "RUNNING" any more, it was cancelled, or Slurm starts it again by itself.
+read -r state restarts < <(squeue --noheader --jobs="$SLURM_JOB_ID" --Format=State,RestartCnt)
+case "$state $status" in
+"RUNNING 75" | "RUNNING 138" | "RUNNING 143") scontrol requeue "$SLURM_JOB_ID" && exit ;;
+esac
+if [ "$restarts" = "${SLURM_RESTART_COUNT:-0}" ]; then  # nothing has requeued it
+    rm -f "$starts"
+fi
+exit $status
+"""
+
+
+def script(
+    workers: Workers, partition: str | None, limit: str | None, options: Sequence[str] = (), setup: Sequence[str] = ()
+) -> str:
+    """Return the script of a job, which starts one copy of the command.
+
+    Args:
+        limit: Time limit of a job, as sbatch takes it.
+        options: Further options of sbatch.
+        setup: Commands to begin with.
+
+    Raises:
+        PaperbenchError: An option does not begin with a dash; sbatch would ignore it.
+    """
+    for option in options:
+        if not option.startswith("-"):
+            raise PaperbenchError(f"sbatch has no option {option!r}. Give it with dashes: `--sbatch=--{option}`.")
+    results = workers.results.absolute()
+    log = f"{results}/slurm/".replace("%", "%%") + "%x-%j.log"
+    wanted = [
+        *([f"--partition={shlex.quote(partition)}"] if partition else []),
+        *([f"--time={shlex.quote(limit)}"] if limit else []),
+        f"--nodes=1 --ntasks={workers.processes}",
+        *([f"--gres=gpu:{workers.gpus_per_run}"] if workers.gpus_per_run else []),
+        "--requeue --open-mode=append --signal=USR1@180",
+        f"--output={shlex.quote(log)}",
+        *options,
+        f"--job-name={workers.name}",  # last, as jobs are counted by it
+    ]
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in wanted), ""]
+    lines += [f"results={shlex.quote(str(results))}  # results/slurm must exist", *_COUNT_STARTS.strip().splitlines()]
+    lines += ["", *setup, f"srun --kill-on-bad-exit=1 --wait=60 {shlex.join(workers.command)}"]
+    return "\n".join(lines) + _REQUEUE
+
+
+def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
+    """Submit the jobs that are missing; return how many wait or run already, and the ids of the new ones.
+
+    Raises:
+        PaperbenchError: Slurm is missing, or refuses a job; or the results directory cannot be written.
+    """
+    logs, lease, new = workers.results / "slurm", Store(workers.results).lease("slurm"), list[str]()
+    with report_write_errors(logs):
+        logs.mkdir(parents=True, exist_ok=True)
+    while not lease.acquire():  # another process is submitting
+        time.sleep(0.2)
+    try:
+        # A job that was cancelled is not among these states while it ends; one that is requeued is pending.
+        states = "--states=PENDING,RUNNING,SUSPENDED"
+        present = _slurm("squeue", "--me", "--noheader", f"--name={workers.name}", states, "--format=%i").split()
+        for _ in range(workers.count - len(present)):
+            new.append(_slurm("sbatch", "--parsable", stdin=text).strip().partition(";")[0])
+    except PaperbenchError as error:
+        raise PaperbenchError(f"{error} {count(len(new), 'job')} submitted before.") if new else error from None
+    finally:
+        lease.release()
+    return len(present), new
+
+
+def _slurm(*command: str, stdin: str = "") -> str:
+    """Run a command of Slurm, which an allocation around this process is not to influence, and return what it prints.
+
+    Raises:
+        PaperbenchError: It is missing, or fails.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
+    try:
+        done = subprocess.run(  # noqa: S603  (no words of strangers)
+            command, input=stdin, capture_output=True, text=True, check=False, env=environment
+        )
+    except FileNotFoundError as error:
+        raise PaperbenchError(
+            f"{command[0]} is not on the PATH. Give this command where jobs are submitted, on a login node; "
+            "--print-script prints the script anywhere."
+        ) from error
+    if done.returncode:
+        said = printable(done.stderr.strip()) or f"exit status {done.returncode}"
+        raise PaperbenchError(f"{command[0]} failed: {said}\nChange --partition, --time or --sbatch, or try it later.")
+    return done.stdout
