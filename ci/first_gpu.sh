@@ -76,7 +76,7 @@ main() {
     done
     stage table5-cost 2 "how long Table 5 takes" \
         "the hours of Table 5, in README" \
-        -m paperbench run table5 --dry-run --device "$device"
+        -m paperbench plan table5 --device "$device"
     stage runs 5 "paper runs: original and full pre-activation ResNet-110, as far as they come" \
         "the hours of a table, in README; whether errors along the way are plausible" \
         -m paperbench run table2 --cells original/resnet110 preact/resnet110 --seeds 1 --device "$device" \

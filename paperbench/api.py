@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -33,7 +33,7 @@ from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
-from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
+from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
@@ -359,6 +359,11 @@ def _format_seeds(seeds: Collection[int]) -> str:
     return f"seed {first}" if first == last else f"seeds {numbers}"
 
 
+def _short(value: float) -> str:
+    """Format a positive number with about two digits."""
+    return f"{value:.1g}" if value < 0.095 else f"{value:#.2g}" if value < 9.95 else f"{value:,.0f}"
+
+
 def _command(name: str, table: PublishedTable, cells: Sequence[str], profile: str, seeds: int, **further: str) -> str:
     """Return a command for a table, without the options that have their default."""
     read = table.table
@@ -536,45 +541,64 @@ class Plan:
 
         return tuple(dict.fromkeys(r.dataset.error for r in self.runs if isinstance(r.dataset, MissingDataset)))
 
-    def cost(self, *, only_if_long: bool = False, processes: int = 1) -> Cost | None:
-        """Measure a step and the loader for some seconds, and estimate how long the remaining runs take.
-
-        Return None if no remaining run trains on photographs, or, with `only_if_long`, if training takes minutes.
+    def cost(
+        self, rates: Mapping[str, float] | None = None, *, only_if_long: bool = False, processes: int = 1
+    ) -> Cost | None:
+        """Measure steps and the loader of photographs for some seconds, and estimate how long the remaining runs take.
 
         Args:
+            rates, only_if_long: See `bench.cost.estimate`; with `only_if_long` it may return None.
             processes: Number of processes that will share each run.
 
         Raises:
-            PaperbenchError: An image cannot be read, or the memory is not sufficient.
+            PaperbenchError: A net is unknown, an image cannot be read, or the memory is not sufficient.
         """
         from paperbench.bench.cost import estimate
 
-        return estimate(self.remaining, self.device, only_if_long=only_if_long, processes=processes)
+        lacking = {run.id: iterations for run, iterations in self.remaining}
+        runs = [(run, lacking.get(run.id, 0)) for run in self.runs]
+        return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, processes=processes)
+
+    def seconds(self, cost: Cost, cell: str, runs: int, total: int) -> float:
+        """Return how long it takes to complete the runs of a cell.
+
+        Args:
+            runs: Number of those that lack, of the first `total` seeds. They may be more than this plan has.
+        """
+        of_cell = {run.id: cost.whole[run.spec.digest] for run in self.runs if cell in run.cells and run.seed < total}
+        done = sum(of_cell[run.id] - cost.seconds[run.id] for run, _ in self.remaining if run.id in of_cell)
+        return runs * max(of_cell.values()) - done
 
     def listing(self, cost: Cost | None = None) -> str:
-        """List the runs, and how long the remaining ones take if `cost` is given."""
+        """List the runs and, if `cost` is given, what the remaining ones take of time, memory and disk."""
         from paperbench.data.dataset import MissingDataset
-        from paperbench.runs.disk_space import format_bytes
+        from paperbench.runs.disk_space import format_bytes, run_files
         from paperbench.training.engine import engine_candidates
+        from paperbench.training.memory import memory_needed
 
         store, lacking = Store(self.results), {run.id: iterations for run, iterations in self.remaining}
         groups: dict[tuple[str, str], list[PlannedRun]] = {}
         for run in self.runs:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
             status: str = record.status if record else "no record" if is_there else "not started"
-            status = f"paused at {record.iteration:,}" if record and status == "partial" else status
+            status = f"at {record.iteration:,}" if record and status == "partial" else status
             status = "unknown" if isinstance(run.dataset, MissingDataset) else status
             groups.setdefault((run.spec.digest, status), []).append(run)
         rows = []
         for (_, status), runs in groups.items():
             to_do = sum(lacking.get(run.id, 0) for run in runs)
-            seconds = [cost.seconds[run.id] for run in runs if cost and run.id in cost.seconds]
-            time = duration(sum(seconds)) if seconds else ""
+            costs = ["", "", ""]
+            if cost and to_do:
+                one = runs[0]
+                hours = sum(cost.seconds[run.id] for run in runs) / 3600
+                gigabytes = memory_needed(one.net, one.recipe, one.spec.precision) / 1e9
+                costs = [*map(_short, (hours, gigabytes, sum(run_files(run)[1] for run in runs) / 1e9))]
             first, *others = runs[0].places
-            rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}", time))
-            rows += [(place, "", "", "", "") for place in others]
-        columns = 5 if cost else 4
-        headers, alignment = ("cells", "seeds", "status", "to do", "time"), ("left", "left", "left", "right", "right")
+            rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}", *costs))
+            rows += [(place, *[""] * 6) for place in others]
+        columns = 7 if cost else 4
+        headers = ("cells", "seeds", "status", "to do", "hours", "memory", "disk")
+        alignment = ("left", "left", "left", *("right",) * 4)
         grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
         n_runs, total = count(len(self.runs), "run"), count(sum(lacking.values()), "iteration")
         at_most = "at most " if self.missing_data else ""
@@ -587,7 +611,14 @@ class Plan:
         }
         precisions = {run.spec.precision for run in self.runs}
         how = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
-        sentences = [f"{n_runs}, {work}.", how, *([f"Time: {cost}"] if cost else [])]
+        sentences = [f"{n_runs}, {work}.", how]
+        if cost:
+            kind = "GPU" if self.device.type == "cuda" else "main"
+            sentences += [
+                f"Time: {cost}",
+                "to do: iterations left. hours: of all seeds in the line, as disk, in GB. memory: GB of "
+                f"{kind} memory that one run needs at least.",
+            ]
         return "\n".join([as_text(grid), "", *map(paragraph, sentences)])
 
     __str__ = listing
@@ -748,7 +779,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
         raise PaperbenchError(error)
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits, stopping_on_signals
-    from paperbench.runs.worker import Worker, remaining
+    from paperbench.runs.worker import Worker
     from paperbench.training.processes import Processes
 
     store, limits, processes = Store(plan.results), Limits(plan.stop_at, plan.max_seconds), processes or Processes()
@@ -762,11 +793,22 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
         worker = Worker(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
         failed = worker.run_all(plan.runs)
     observer.all_done()
-    is_cut_short = limits.exhausted
+    return conclude(plan, failed, limits.exhausted, limits.signal)
+
+
+def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, signal: int | None = None) -> Outcome:
+    """Judge the table after training; see `Outcome` for the arguments.
+
+    Args:
+        failed: None for all that are left.
+    """
+    from paperbench.runs.limits import Limits
+    from paperbench.runs.worker import remaining
+
     plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
-    left = [run for run, _ in remaining(plan.runs, store, limits, plan.incompatible)]
-    return Outcome(plan, judged, failed, left, is_cut_short, limits.signal)
+    left = [run for run, _ in remaining(plan.runs, Store(plan.results), Limits(plan.stop_at), plan.incompatible)]
+    return Outcome(plan, judged, left if failed is None else failed, left, is_cut_short, signal)
 
 
 def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:

@@ -1,9 +1,10 @@
-"""How long runs on photographs will take, from a measured training step and a measured loader."""
+"""How long runs will take, from a measured training step and a measured loader, or from stated rates."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,9 @@ import torch
 
 from paperbench.architecture import macs
 from paperbench.bench.loader import sample_images, sample_photographs, stream_seconds
-from paperbench.bench.setup import synchronize
+from paperbench.bench.setup import random_images, synchronize
+from paperbench.catalogue import resolve
+from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.batches import TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.stream import processors
@@ -23,10 +26,12 @@ from paperbench.training.trainer import Trainer
 
 _STEPS, _BATCHES = 4, 8
 """Numbers of measured steps, of which the fastest counts, and of measured batches of the loader."""
-_WHOLE = 5 * 10**10
-"""Multiply-adds of a batch's forward pass up to which a CPU measures the whole batch, and else two images."""
+_ENOUGH = 4.0
+"""Seconds after which two steps suffice."""
+_MOST = 2 * 10**10
+"""Multiply-adds of the forward pass of the images that a CPU measures: at most one batch-norm group, at least two."""
 _SHORT = 10**14
-"""Multiply-adds that take minutes on any machine."""
+"""Multiply-adds that take minutes on most machines, and less than a day on any."""
 
 
 @dataclass(frozen=True)
@@ -34,71 +39,107 @@ class Cost:
     """How long some runs will take. `str` says so, and what was measured.
 
     Attributes:
-        seconds: By run id.
-        measured: What was measured.
+        seconds: What is left of each run, by its id.
+        whole: A whole run, by the digest of its spec.
+        measured: What was measured, or stated.
     """
 
     seconds: dict[str, float]
+    whole: dict[str, float]
     measured: str
 
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
     def __str__(self) -> str:
-        return f"about {duration(sum(self.seconds.values()))} for the training steps, going by {self.measured}."
+        return f"about {duration(self.total)} for the training steps, going by {self.measured}."
 
 
 def estimate(
-    to_do: Sequence[tuple[PlannedRun, int]], device: torch.device, *, only_if_long: bool = False, processes: int = 1
+    to_do: Sequence[tuple[PlannedRun, int]],
+    device: torch.device,
+    *,
+    rates: Mapping[str, float] | None = None,
+    only_if_long: bool = False,
+    processes: int = 1,
 ) -> Cost | None:
-    """Estimate how long the training steps of runs on photographs take.
+    """Estimate how long the training steps of runs take.
 
     Tests, mean images and the averaging of BN statistics are left out: a few percent of a run of the paper.
 
-    One step of the net with the fewest multiply-adds is measured, with the eager engine; those of other nets are in
-    proportion. Every image of a step takes the time of the net or of the loader, whichever is longer.
+    Of each family of nets one step is measured with the eager engine: of the net with the fewest multiply-adds, on
+    random images or on photographs. Other nets are in proportion. Every image of a step takes the time of the net or of
+    the loader of photographs, whichever is longer.
 
     Args:
-        to_do: Runs, each with the number of iterations to do. Those on small images are left out.
-        only_if_long: Whether to measure nothing if training takes minutes.
+        to_do: Runs, each with the number of iterations to do.
+        rates: Images per second of nets, by name. The nets of their families are not measured; each goes by the net
+            with the nearest number of multiply-adds.
+        only_if_long: Whether to measure nothing if training takes minutes, or if a GPU trains on small images.
         processes: Number of processes that share each run, as if that cost nothing.
 
     Returns:
-        None if no run is on photographs, or nothing was measured.
+        None if nothing was measured.
 
     Raises:
-        PaperbenchError: An image cannot be read, or the memory is not sufficient.
+        PaperbenchError: A net of `rates` is unknown, an image cannot be read, or the memory is not sufficient.
     """
-    chosen = [(run, iterations * run.recipe.batch_size) for run, iterations in to_do if run.recipe.photographs]
-    work = sum(images * _macs(run) for run, images in chosen)
-    if not chosen or (only_if_long and work < _SHORT):
-        return None
-    cheapest = min((run for run, _ in chosen), key=_macs)
-    data = cheapest.dataset
-    own = sample_images(data) if isinstance(data, PhotoDataset) and len(data.train) else None
-    files, source = own or sample_photographs()
-    batch, step = _measure_step(cheapest, files, device)
-    per_mac = step / batch / _macs(cheapest)
-    recipes = {run.recipe.recipe: run.recipe for run, _ in chosen}
-    rates = {name: _measure_loader(recipe, files) for name, recipe in recipes.items()}
-    per_image = {run.id: max(per_mac * _macs(run), 1 / rates[run.recipe.recipe]) for run, _ in chosen}
-    seconds = {run.id: images * per_image[run.id] / processes for run, images in chosen}
-    each = " and ".join(f"{rate:,.0f}" for rate in rates.values())
-    measured = (
-        f"one step of {cheapest.net_name} on {device} ({step:.2g} s for {batch} images), the multiply-adds of other "
-        f"nets, and {each} crops a second made of {source} in {count(processors(), 'thread')}"
-        f"{f', by each of {processes} processes' * (processes > 1)}"
-    )
-    return Cost(seconds, measured)
+    if only_if_long:
+        to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]
+        if sum(number * run.recipe.batch_size * _macs(run) for run, number in to_do) < _SHORT:
+            return None
+    nets = {name: resolve(name) for name in rates or {}}
+    speeds = [(net.family, macs(net), (rates or {})[name]) for name, net in nets.items()]  # images per second
+    facts = [f"{rate:g} images a second of {name}, as stated" for name, rate in (rates or {}).items()]
+    measured = {run.net.family: run for run, _ in sorted(to_do, key=lambda one: -_macs(one[0]))}  # the cheapest
+    measured = {family: run for family, run in measured.items() if family not in {speed[0] for speed in speeds}}
+    photographed = next((run for run in measured.values() if run.recipe.photographs), None)
+    files, source = _sample(photographed.dataset) if photographed else (None, "")
+    for family, run in measured.items():
+        batch, step = _measure_step(run, files, device)
+        speeds.append((family, _macs(run), batch / step))
+        facts.append(f"one step of {run.net_name} on {device} ({step:.2g} s for {batch} images)")
+    loaders: dict[str, float] = {}
+    for run, _ in to_do:
+        if files and run.net.family in measured and run.recipe.recipe not in loaders and run.recipe.photographs:
+            loaders[run.recipe.recipe] = _measure_loader(run.recipe, files)
+    seconds, whole = {}, {}
+    for run, iterations in to_do:
+        _, known, rate = min(
+            (speed for speed in speeds if speed[0] == run.net.family),
+            key=lambda speed: abs(math.log(speed[1] / _macs(run))),
+        )
+        per_image = max(_macs(run) / known / rate, 1 / loaders.get(run.recipe.recipe, math.inf)) / processes
+        seconds[run.id] = iterations * run.recipe.batch_size * per_image
+        whole[run.spec.digest] = run.recipe.iterations * run.recipe.batch_size * per_image
+    facts.append("the multiply-adds of other nets")
+    if loaders:
+        each = " and ".join(f"{rate:,.0f}" for rate in loaders.values())
+        facts.append(f"{each} crops a second made of {source} in {count(processors(), 'thread')}")
+    shared = f", by each of {processes} processes" * (processes > 1)
+    return Cost(seconds, whole, f"{', '.join(facts[:-1])} and {facts[-1]}{shared}")
 
 
-def _measure_step(run: PlannedRun, files: ImageFiles, device: torch.device) -> tuple[int, float]:
-    """Return the number of images of a batch, on a CPU perhaps of a smaller one, and the seconds of their step."""
+def _sample(data: Dataset) -> tuple[ImageFiles, str]:
+    return sample_images(data) if isinstance(data, PhotoDataset) and len(data.train) else sample_photographs()
+
+
+def _measure_step(run: PlannedRun, files: ImageFiles | None, device: torch.device) -> tuple[int, float]:
+    """Return the number of images of a batch, on a CPU of a smaller one, and the seconds of their step."""
     images, group = run.recipe.batch_size, run.recipe.batch_norm.group
-    if device.type == "cpu" and images * _macs(run) > _WHOLE:
-        images = group = 2
-    recipe, sample = on_sample(run.recipe, files, images, group)
+    if device.type == "cpu":
+        images = group = min(group, max(2, _MOST // _macs(run)))
+    sample: Dataset
+    if run.recipe.photographs and files:
+        recipe, sample = on_sample(run.recipe, files, images, group)
+    else:
+        recipe = replace(run.recipe, batch_size=images, batch_norm=replace(run.recipe.batch_norm, group=group))
+        sample = random_images(images, run.net.num_classes)
     times: list[float] = []
     try:
         with closing(Trainer(run.net, recipe, sample, 0, run.spec.precision, device)) as trainer:
-            for _ in range(_STEPS):  # the first ones are slow
+            while len(times) < _STEPS and (len(times) < 2 or sum(times) < _ENOUGH):  # the first ones are slow
                 began = time.perf_counter()
                 trainer.step()
                 synchronize(device)
@@ -135,7 +176,7 @@ def _measure_loader(recipe: Recipe, files: ImageFiles) -> float:
 
 
 def _macs(run: PlannedRun) -> int:
-    return macs(run.net, _photographs(run.recipe).crop)
+    return macs(run.net, run.recipe.photographs.crop if run.recipe.photographs else None)
 
 
 def _photographs(recipe: Recipe) -> Photographs:

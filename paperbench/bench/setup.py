@@ -54,7 +54,7 @@ def bench_training(name: str, batch_size: int, device: torch.device) -> Training
     if FAMILIES[net.family].size != IMAGE_SIZE:
         raise PaperbenchError(
             f"{name} takes photographs, and this measures nets for {IMAGE_SIZE} pixels. Leave it out. `paperbench "
-            "run table5 --dry-run` measures a step on photographs."
+            "plan table5` measures a step on photographs."
         )
     dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)
     return Training(name, net, bench_recipe(batch_size), dataset, device)

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from paperbench.seeds import MAX_SEEDS
 
 DEFAULT_RESULTS = Path("results")
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+DAY = _SECONDS["d"]
 
 
 def positive_int(text: str) -> int:
@@ -41,6 +43,25 @@ def seconds(text: str) -> float:
     if not is_time:
         raise argparse.ArgumentTypeError(f"must be a time such as 90 (seconds), 45m, 1h30m or 2d, not {text!r}")
     return value
+
+
+def rate(text: str) -> tuple[str, float]:
+    """Parse a net and its images per second, such as preact_resnet110=2000.
+
+    Raises:
+        PaperbenchError: The net is unknown.
+    """
+    from paperbench.catalogue import resolve
+
+    name, _, number = text.partition("=")
+    resolve(name)
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a net and its images per second, such as {name}=2000, not {text!r}")
+    return name, value
 
 
 def positive_points(text: str) -> float:
@@ -71,6 +92,22 @@ _SHARED: dict[str, dict[str, Any]] = {
         "default": "auto",
         "metavar": "D",
         "help": "auto (default: the first GPU that works, else the CPU), cpu, cuda or cuda:N",
+    },
+    "--precision": {
+        "metavar": "P",
+        "help": "fp32, tf32, bf16 or bf16-fp32-stream (default: the table's if it sets one, else tf32 on GPUs that "
+        "have it, else fp32)",
+    },
+    "--engine": {
+        "default": "auto",
+        "metavar": "E",
+        "help": "eager, graph (a CUDA graph: same numbers as eager, bit for bit), compile (torch.compile: rounds "
+        "differently) or auto (default: the fastest that suits the device and the number of iterations)",
+    },
+    "--stop-at": {
+        "type": positive_int,
+        "metavar": "ITER",
+        "help": "pause every run after this iteration; repeat the command without it, or with a higher one, to resume",
     },
     "--data": {
         "type": Path,
@@ -104,6 +141,10 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
         parser.usage = f"{parser.prog} TABLE [options]"  # argparse puts TABLE last, where `--cells` would take it
 
 
+def warn(warning: str) -> None:
+    print(f"paperbench: warning: {warning}", file=sys.stderr)
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add `--set`, whose values `parse_settings` reads."""
     parser.add_argument(
@@ -135,8 +176,9 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
 def command_for(name: str, args: argparse.Namespace) -> str:
     """Return another command for the table, with the options that were given."""
     parts = ["paperbench", name, args.table]
-    for option in ("--cells", "--profile", "--seeds", "--results", "--tables"):
-        value = getattr(args, option[2:], None)
+    of_run = ("--precision", "--device", "--engine", "--stop-at", "--data") if name == "run" else ()
+    for option in ("--cells", "--profile", "--seeds", *of_run, "--results", "--tables"):
+        value = getattr(args, option[2:].replace("-", "_"), None)
         if value and value != _SHARED.get(option, {}).get("default"):
             parts += [option, *map(str, value if isinstance(value, list) else [value])]
     return shlex.join(parts)

@@ -1,26 +1,59 @@
-"""paperbench plan TABLE: what runs would decide, before they are trained."""
+"""paperbench plan TABLE: what runs cost and what they would decide, before they are trained."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, command_for, number_of_runs, positive_points
+from paperbench.cli.arguments import (
+    DAY,
+    DEFAULT_RESULTS,
+    add_shared,
+    command_for,
+    number_of_runs,
+    positive_points,
+    rate,
+    seconds,
+    warn,
+)
+from paperbench.errors import PaperbenchError
 
-SUMMARY = "estimate what runs would decide, before training them"
+if TYPE_CHECKING:
+    from paperbench.compare.power import NextRuns, Outlook
+
+SUMMARY = "estimate what runs cost and what they would decide, before training them"
 DESCRIPTION = (
-    "Estimate the chance of each verdict and claim after N runs per cell, and list the runs that are worth most next. "
-    "It simulates the paper's experiment, judged as by `paperbench compare`, and trains nothing."
+    "List the runs of a table with their status, and estimate their hours, memory and disk space from some measured "
+    "training steps. Then estimate by simulation the chance of each verdict and claim after N runs per cell, and list "
+    "the runs that are worth most next. It trains nothing and needs no data; but without them it cannot tell which "
+    "runs are done."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "table", "--cells")
+    add_shared(parser, "table", "--cells", "--profile")
     parser.add_argument(
         "--seeds",
         type=number_of_runs,
         metavar="N",
-        help="runs per cell (default: the table's); 2N, the extension, are simulated, too",
+        help="runs per cell (default: the table's, or the profile's); 2N, the extension, are simulated, too",
+    )
+    parser.add_argument(
+        "--budget",
+        type=seconds,
+        metavar="T",
+        help="a time, such as 8h or 2d: choose the runs that decide most within it",
+    )
+    parser.add_argument(
+        "--rate",
+        type=rate,
+        action="append",
+        default=[],
+        metavar="NET=N",
+        help="a net of the same kind trains on N images per second, such as preact_resnet110=2000: measure no net of "
+        "this kind; repeatable",
     )
     parser.add_argument(
         "--std",
@@ -31,27 +64,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shared(parser, "--noise")
     parser.add_argument("--long", action="store_true", help="list all cells that need runs")
-    add_shared(parser, "--results", "--tables")
+    add_shared(parser, "--precision", "--device", "--engine", "--stop-at", "--data", "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.api import load_table
+    from paperbench import api
+    from paperbench.compare.budget import choose
+    from paperbench.report.grid import paragraph
     from paperbench.report.outlook import render, valuable
 
-    is_first = args.results == DEFAULT_RESULTS and not args.results.exists()
-    table = load_table(args.table, args.tables)
-    outlook = table.outlook(
-        None if is_first else args.results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std
+    if args.budget and (args.stop_at or args.profile != "paper"):
+        raise PaperbenchError("--budget is for whole runs of the paper's profile. Omit --profile and --stop-at.")
+    outlook, problem = _outlook(args)
+    plan = api.plan(
+        args.table,
+        args.results,
+        cells=args.cells or "*",
+        profile=args.profile,
+        seeds=args.seeds,
+        precision=args.precision,
+        device=args.device,
+        engine=args.engine,
+        data=args.data,
+        stop_at=args.stop_at,
+        root=args.tables,
+        needs_data=False,
     )
-    print(render(outlook, args.long))
-    for sentence in outlook.left_out:
-        print(f"paperbench: left out: {sentence}", file=sys.stderr)
-    if runs := valuable(outlook):
-        usual = table.table.seeds_in(table.table.profiles.named("paper"))
-        noise = "" if args.noise == "table" else f" --noise {args.noise}"
-        judge = f"{command_for('compare', args)}{noise}" if noise or outlook.planned != usual else ""
-        args.cells, args.seeds = [runs[0].cells[0]], runs[0].total if runs[0].total != usual else None
-        print(f"\nTrain the first of these:\n{command_for('run', args)}")  # unwrapped, so that it can be copied
-        if judge:
-            print(f"Then compare with the options that you planned with:\n{judge}")
+    for warning in plan.warnings:
+        warn(warning)
+    cost = choice = None
+    try:
+        cost = plan.cost(dict(args.rate))
+    except PaperbenchError as error:
+        if args.budget:
+            raise
+        warn(f"how long this takes could not be measured: {error}")
+    profile = "" if args.profile == "paper" else f", profile {args.profile}"
+    print(paragraph(f"{plan.table.table.source.table}{profile}: what its runs cost"))
+    print(plan.listing(cost))
+    if plan.missing_data:
+        print(paragraph("Status unknown: which runs are done cannot be told without their data, on which ids depend."))
+    heading, commands = "Next, train them:", [command_for("run", args)]
+    if not plan.remaining:
+        heading, commands = "Next, print the report:", [plan.compare_command]
+    if outlook:
+        runs = valuable(outlook)
+        if args.budget and cost:
+            timed = [(one, plan.seconds(cost, one.cells[0], one.missing, one.total)) for one in runs]
+            choice = choose(timed, args.budget)
+        print(f"\n{render(outlook, args.long, choice)}")
+        for sentence in outlook.left_out:
+            print(f"paperbench: left out: {sentence}", file=sys.stderr)
+        heading = "Train these:" if choice else "Train the first of these:"
+        commands = _commands(args, outlook, [one for one, _ in choice.runs] if choice else runs[:1])
+        if choice and choice.seconds > DAY and plan.device.type == "cpu":
+            commands = [f"{command} --yes" if command.startswith("paperbench run") else command for command in commands]
+    for sentence in (*plan.missing_data, *problem):
+        print(f"\n{sentence}")
+    if commands:
+        print(f"\n{heading}", *commands, sep="\n")  # unwrapped, so that they can be copied
     return 0
+
+
+def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, list[str]]:
+    """Return what runs of the paper's profile would decide, or why that cannot be simulated."""
+    from paperbench.api import load_table
+    from paperbench.compare.power import NotSimulatedError
+
+    is_first = args.results == DEFAULT_RESULTS and not args.results.exists()
+    table, results = load_table(args.table, args.tables), None if is_first else args.results
+    if args.profile != "paper":
+        return None, []
+    try:
+        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std), []
+    except NotSimulatedError as error:
+        return None, [str(error)]
+
+
+def _commands(args: argparse.Namespace, outlook: Outlook, runs: Sequence[NextRuns]) -> list[str]:
+    """Return the commands that train some runs, and the one that judges them if it needs options."""
+    table = outlook.comparison.table
+    usual = table.seeds_in(table.profiles.named("paper"))
+    noise = "" if args.noise == "table" else f" --noise {args.noise}"
+    judge = [f"{command_for('compare', args)}{noise}"] if runs and (noise or outlook.planned != usual) else []
+    commands = []
+    for total in dict.fromkeys(one.total for one in runs):
+        args.cells, args.seeds = [one.cells[0] for one in runs if one.total == total], total if total != usual else None
+        commands.append(command_for("run", args))
+    return commands + judge

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, command_for, number_of_runs, positive_int, seconds
+from paperbench.cli.arguments import DAY, add_shared, command_for, number_of_runs, positive_int, seconds, warn
 from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.launch import TIME_WAS_UP, Launch
 
 if TYPE_CHECKING:
-    from paperbench.api import Plan
-    from paperbench.bench.cost import Cost
+    from paperbench.api import Outcome, Plan
+    from paperbench.executors import Workers
     from paperbench.training.processes import Processes
 
 SUMMARY = "train the cells of a table, then print it"
@@ -29,26 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=number_of_runs, metavar="N", help="runs per cell (default: the table's, or the profile's)"
     )
-    parser.add_argument(
-        "--precision",
-        metavar="P",
-        help="fp32, tf32, bf16 or bf16-fp32-stream (default: the table's if it sets one, else tf32 on GPUs that have "
-        "it, else fp32)",
-    )
-    add_shared(parser, "--device")
-    parser.add_argument(
-        "--engine",
-        default="auto",
-        metavar="E",
-        help="eager, graph (a CUDA graph: same numbers as eager, bit for bit), compile (torch.compile: rounds "
-        "differently) or auto (default: the fastest that suits the device and the number of iterations)",
-    )
-    parser.add_argument(
-        "--stop-at",
-        type=positive_int,
-        metavar="ITER",
-        help="pause every run after this iteration; repeat the command without it, or with a higher one, to resume",
-    )
+    add_shared(parser, "--precision", "--device", "--engine", "--stop-at")
     parser.add_argument(
         "--max-seconds",
         type=seconds,
@@ -65,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as mixed",
     )
     parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="list the runs, with the time for those on photographs, and stop; without the data, the status of the "
-        "runs is unknown, as their ids depend on it",
+        "--yes", action="store_true", help="train on a CPU even if it takes more than a day; see `paperbench plan`"
     )
     add_shared(parser, "--data", "--results", "--tables")
     _add_executor(parser)
@@ -103,18 +84,27 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--print-script", action="store_true", default=None, help="slurm: print the script, and stop")
 
 
-def _print_plan(plan: Plan, cost: Cost | None) -> None:
-    """Print the runs, how long they take, and what to do next."""
-    from paperbench.report.grid import paragraph
+def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
+    """Say how long the runs take if that is long.
 
-    print(plan.listing(cost))
-    if plan.missing_data:
-        print(paragraph("Status unknown: which runs are done cannot be told without their data, on which ids depend."))
-    for error in plan.missing_data:
-        print(f"\n{error}")
-    after = "get the data, then " if plan.missing_data else ""
-    advice = paragraph(f"Next: {after}give the same command without --dry-run.")
-    print("", advice if plan.remaining else f"Next, print the report:\n{plan.compare_command}", sep="\n")
+    Raises:
+        PaperbenchError: It is more than a day on a CPU, and the user has not said `--yes`.
+    """
+    if (args.max_seconds or math.inf) <= DAY:
+        return
+    try:
+        cost = plan.cost(only_if_long=True, processes=processes)
+    except PaperbenchError as error:
+        warn(f"how long this takes could not be measured: {error}")
+        return
+    if cost and plan.device.type == "cpu" and cost.total > DAY and not args.yes:
+        raise PaperbenchError(
+            f"On this CPU, these runs take {cost} Add --yes to train them all the same, limit this command (such as "
+            f"--max-seconds 8h), choose runs that fit a time (`paperbench plan {args.table} --budget 8h`) or a smaller "
+            "profile (`paperbench list` shows them)."
+        )
+    if cost:
+        print(f"paperbench: {cost}", file=sys.stderr)
 
 
 def _check_executor(args: argparse.Namespace) -> None:
@@ -142,13 +132,7 @@ def _start_workers(args: argparse.Namespace) -> int:
     plan = _plan(args)
     on_gpu = plan.device.type == "cuda"
     workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
-    if not plan.remaining:
-        print("All runs are finished.\n")
-    elif args.executor == "local":
-        raise NotImplementedError
-    else:
-        raise NotImplementedError(workers)
-    return 0
+    return _divide(args, plan, workers)
 
 
 def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
@@ -159,6 +143,8 @@ def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
     on_gpu = args.device != "cpu"
     if args.device == "auto":  # would train on the CPU of a machine whose GPU fails
         arguments += ("--device", "cuda")
+    elif not on_gpu:
+        arguments += ("--yes",)
     workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
     text = script(workers, args.partition, args.time, args.sbatch or (), args.setup or ())
     if args.print_script:
@@ -181,13 +167,58 @@ def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
     return 0
 
 
+def _divide(args: argparse.Namespace, plan: Plan, workers: Workers) -> int:
+    """Let workers on this machine, or of a Ray cluster, train the runs; wait for them, and print the table.
+
+    Raises:
+        PaperbenchError: The options contradict each other, there are too few GPUs, or Ray is not installed.
+    """
+    import torch
+
+    from paperbench import api
+    from paperbench.executors import local
+    from paperbench.report.progress import Progress
+    from paperbench.runs.limits import Limits
+
+    if plan.device.type == "cuda":
+        if args.device.startswith("cuda:"):
+            raise PaperbenchError(
+                f"With --executor {args.executor}, each worker takes GPUs of its own, not {args.device}. Choose them "
+                "with CUDA_VISIBLE_DEVICES, and omit --device."
+            )
+        workers = replace(workers, arguments=(*workers.arguments, "--device", "cuda"))  # never the CPU of a broken GPU
+    elif args.gpus_per_run:
+        raise PaperbenchError(f"--gpus-per-run needs GPUs, and this plan is for {plan.device}. Omit the option.")
+    if plan.device.type == "cpu" and plan.remaining:  # each worker would measure all runs as its own
+        _check_time(plan, args, workers.count)
+        workers = replace(workers, arguments=(*workers.arguments, "--yes"))
+    limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
+    statuses: list[int] = []
+    if not plan.remaining:
+        pass
+    elif args.executor == "local":
+        from paperbench.data.imagenet.stream import processors
+
+        gpus = local.ids_of_gpus(torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if not args.workers and workers.gpus_per_run:
+            workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
+        statuses = local.run(workers, local.environments(workers, gpus, processors()), limits, say)
+    else:
+        from paperbench.executors import ray
+
+        statuses = ray.run(workers, limits, say)
+    is_cut_short = limits.signal is not None or TIME_WAS_UP in statuses
+    has_failed = any(status not in (0, TIME_WAS_UP) for status in statuses) and not limits.signal
+    return _conclude(api.conclude(plan, None if has_failed else [], is_cut_short, limits.signal), say)
+
+
 def execute(args: argparse.Namespace) -> int:
     _check_executor(args)
     if args.executor:
         return _start_workers(args)
     launch = Launch.of(os.environ)
-    if launch is None or args.dry_run:
-        return 0 if launch and launch.rank else _run(args, launch)
+    if launch is None:
+        return _run(args, launch)
     from paperbench.api import wait_without_spinning
 
     wait_without_spinning()
@@ -198,7 +229,7 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.training.processes import Processes
 
     args.device = own_device(args.device, launch)
-    device, limits, status = choose_device(args.device, _warn), Limits(), 2
+    device, limits, status = choose_device(args.device, warn), Limits(), 2
     processes = Processes(launch, device)
     try:
         if launch.rank == 0:
@@ -210,10 +241,6 @@ def execute(args: argparse.Namespace) -> int:
     finally:
         processes.end(status)
     return status
-
-
-def _warn(warning: str) -> None:
-    print(f"paperbench: warning: {warning}", file=sys.stderr)
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -233,7 +260,6 @@ def _plan(args: argparse.Namespace) -> Plan:
         max_seconds=args.max_seconds,
         incompatible=args.incompatible,
         root=args.tables,
-        needs_data=not args.dry_run,
     )
 
 
@@ -246,33 +272,28 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for warning in plan.warnings:
-        _warn(warning)
-    cost, shared_by = None, launch.count if launch else 1
-    try:
-        cost = plan.cost(only_if_long=not args.dry_run, processes=shared_by)
-    except PaperbenchError as error:
-        _warn(f"how long this takes could not be measured: {error}")
-    if args.dry_run:
-        _print_plan(plan, cost)
-        return 0
-    if cost:
-        print(f"paperbench: {cost}", file=sys.stderr)
+        warn(warning)
+    _check_time(plan, args, launch.count if launch else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
-    outcome = api.run(plan, progress, processes)
+    return _conclude(api.run(plan, progress, processes), progress.say)
+
+
+def _conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
+    """Print what is left to do, and the table; return the exit status."""
     left, failed = len(outcome.remaining), len(outcome.failed)
     for complaint in outcome.judged.left_out:
-        progress.say(f"paperbench: left out: {complaint}")
+        say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short and not outcome.signal:  # the handler of a signal prints its own message
-        progress.say(f"paperbench: stopped after {duration(args.max_seconds)}; {count(left, 'run')} left.")
+        say(f"paperbench: stopped after {duration(outcome.plan.max_seconds or 0)}; {count(left, 'run')} left.")
     elif left > failed and not outcome.is_cut_short:
-        progress.say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
+        say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:
         ids = ", ".join(run.id for run in outcome.failed)
-        progress.say(f"paperbench: error: {count(failed, 'run')} failed, see above: {ids}")
+        say(f"paperbench: error: {count(failed, 'run')} failed, see above: {ids}")
     try:
         print(outcome.summary(), flush=True)
     except OSError as error:  # the exit status still reports how the training ended
-        progress.say(f"paperbench: the table could not be printed: {error}. `{plan.compare_command}` prints it.")
+        say(f"paperbench: the table could not be printed: {error}. `{outcome.plan.compare_command}` prints it.")
     if outcome.signal:
         return 128 + outcome.signal
     return 2 if failed else TIME_WAS_UP if left and outcome.is_cut_short else 0

@@ -26,6 +26,11 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.cell import Cell
 from paperbench.specs.claim import Claim
 
+
+class NotSimulatedError(PaperbenchError):
+    """No cell shows an error that can be simulated."""
+
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -222,8 +227,8 @@ def assess_outlook(
         raise PaperbenchError(f"A standard deviation must be a positive number of percentage points, not {std}.")
     planned = [c for c in comparison.cells if cells is None or c.cell.id in cells]
     if not any(map(_is_simulated, planned)):
-        raise PaperbenchError(
-            "Nothing to plan: these cells show no published error, or a run has failed. Rules decide then: see "
+        raise NotSimulatedError(
+            "Not simulated: these cells show no published error, or a run has failed. Rules decide then: see "
             "docs/verdicts.md."
         )
     seen = _pooled_std(comparison)

@@ -38,16 +38,13 @@ def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bo
     """
     needed = largest = 0
     for run in runs:
-        lines = -(-run.recipe.iterations // min(run.recipe.monitoring.log_every, run.recipe.monitoring.test_every))
-        history = lines * _BYTES_PER_LINE
-        weights, momentum = _sizes(run.net)
-        checkpoint = weights + momentum + history
+        checkpoint, files = run_files(run)
         largest = max(largest, checkpoint)
         existing = 0
         for file in [] if start_anew else store.directory(run.id).checkpoints.newest_first():
             with suppress(OSError):  # another process has just replaced the file
                 existing += file.path.stat().st_size
-        needed += max(0, checkpoint + weights + history + _BYTES_PER_RUN - existing)
+        needed += max(0, files - existing)
     needed += 2 * largest  # the run in training keeps one more checkpoint, and writes the next before deleting any
     free = free_bytes(store.root)
     if runs and needed > free:
@@ -57,6 +54,15 @@ def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bo
             "seeds (`--seeds`)."
         )
     return needed
+
+
+def run_files(run: PlannedRun) -> tuple[int, int]:
+    """Return the bytes of a checkpoint at the end of a run, and of all files that the run leaves."""
+    lines = -(-run.recipe.iterations // min(run.recipe.monitoring.log_every, run.recipe.monitoring.test_every))
+    history = lines * _BYTES_PER_LINE
+    weights, momentum = _sizes(run.net)
+    checkpoint = weights + momentum + history
+    return checkpoint, checkpoint + weights + history + _BYTES_PER_RUN
 
 
 @cache

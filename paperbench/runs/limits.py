@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -50,7 +50,9 @@ class Limits:
 
 
 @contextmanager
-def stopping_on_signals(limits: Limits, *, is_launched: bool = False) -> Iterator[None]:
+def stopping_on_signals(
+    limits: Limits, *, is_launched: bool = False, forward: Callable[[int], None] | None = None
+) -> Iterator[None]:
     """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a second one exits.
 
     Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
@@ -58,9 +60,13 @@ def stopping_on_signals(limits: Limits, *, is_launched: bool = False) -> Iterato
     Args:
         is_launched: Whether a launcher started this process with others. It passes signals on that they have already
             received, so a second one changes nothing; and it kills processes that take too long.
+        forward: Called with every signal instead, in a process that starts others.
     """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        if forward:
+            forward(number)
+            return
         if limits.signal is not None and not is_launched:
             raise SystemExit(128 + number)
         limits.signal = limits.signal or number

@@ -1,0 +1,196 @@
+"""The executor "local": workers that each have GPUs of this machine, or share its CPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock, RLock, Thread
+from typing import IO, cast
+
+from paperbench.errors import PaperbenchError, count
+from paperbench.executors import Workers
+from paperbench.launch import TIME_WAS_UP
+from paperbench.runs.limits import Limits, stopping_on_signals
+
+RESTARTS = 3
+"""How often a worker that crashes is started again."""
+SECONDS_TO_END = 150.0
+"""How long the processes of a worker have to end when one has: they notice a hung one after 60 seconds."""
+_POLL_SECONDS = 0.1
+USUAL = (0, 2, TIME_WAS_UP)
+"""Exit statuses after which a worker is not started again."""
+
+
+class Worker:
+    """A copy of the command: the processes that share its runs. Each has a session of its own, without a terminal.
+
+    Args:
+        variables: For the environment.
+        say: Called with each line that a process prints on stderr, from any thread.
+        further: Arguments in addition to those of all workers.
+        directory: The working directory, if not this process's.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        variables: Mapping[str, str],
+        say: Callable[[str], None],
+        further: Sequence[str] = (),
+        directory: str | None = None,
+    ) -> None:
+        self._say = say
+        launch: dict[str, str] = {}
+        if workers.processes > 1:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = str(free.getsockname()[1])
+            launch = {"WORLD_SIZE": str(workers.processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        self._processes: list[subprocess.Popen[str]] = []
+        for rank in map(str, range(workers.processes)):
+            of_rank = {**launch, "RANK": rank, "LOCAL_RANK": rank} if launch else {}
+            process = subprocess.Popen(  # noqa: S603  (the user's own command)
+                (sys.executable, "-m", "paperbench.executors", *workers.arguments, *further),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**os.environ, **variables, **of_rank},
+                cwd=directory,
+                start_new_session=True,
+            )
+            self._processes.append(process)
+        self._readers = [Thread(target=self._pass_on, args=[process], daemon=True) for process in self._processes]
+        for reader in self._readers:
+            reader.start()
+
+    def send(self, number: int) -> None:
+        """Send a signal to all processes."""
+        for process in self._processes:
+            process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for all processes. Once one has ended, the others do so too, or are killed.
+
+        Returns:
+            The exit status: an unusual one if there is one, else that of process 0; -N after death by signal N.
+        """
+        while all(process.poll() is None for process in self._processes):
+            time.sleep(_POLL_SECONDS)
+        end = time.monotonic() + SECONDS_TO_END
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+        statuses = [process.wait() for process in self._processes]
+        for reader in self._readers:
+            reader.join(_POLL_SECONDS * 50)  # not for longer, if a process that has left its group has the stream too
+        return next((status for status in statuses if status not in USUAL), statuses[0])
+
+    def _pass_on(self, process: subprocess.Popen[str]) -> None:
+        """Pass on what a process prints, until it ends."""
+        stdin, stderr = cast(IO[str], process.stdin), cast(IO[str], process.stderr)
+        with stdin, stderr:
+            for line in stderr:
+                if line.strip():
+                    self._say(line.rstrip("\n"))
+
+
+def how_it_ended(status: int) -> str:
+    """Return what an unusual exit status says."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+
+
+def ids_of_gpus(number: int, visible: str | None) -> list[str]:
+    """Return the ids by which CUDA_VISIBLE_DEVICES can name GPUs.
+
+    Args:
+        number: How many GPUs torch sees.
+        visible: CUDA_VISIBLE_DEVICES of this process.
+    """
+    return [name.strip() for name in visible.split(",")][:number] if visible else [*map(str, range(number))]
+
+
+def environments(workers: Workers, gpus: Sequence[str], processors: int) -> list[dict[str, str]]:
+    """Return variables for the environment of each worker: its GPUs, or on a CPU how many threads its processes have.
+
+    Args:
+        gpus: Ids of all GPUs.
+        processors: Number of processors of this machine.
+
+    Raises:
+        PaperbenchError: There are too few GPUs.
+    """
+    size, all_processes = workers.gpus_per_run, workers.count * workers.processes
+    if workers.count * size > len(gpus):
+        each = f" with {count(size, 'GPU')} each"
+        raise PaperbenchError(
+            f"{count(workers.count, 'worker')}{each} need {workers.count * size}, and torch sees {len(gpus)} here. "
+            "Lower --workers or --gpus-per-run, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES."
+        )
+    shared = {"LOCAL_WORLD_SIZE": str(all_processes)}  # divides the threads that decode images
+    if not size:
+        threads = str(max(1, processors // all_processes))
+        return [{**shared, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers.count
+    parts = (gpus[size * index : size * (index + 1)] for index in range(workers.count))
+    return [{**shared, "CUDA_VISIBLE_DEVICES": ",".join(part)} for part in parts]
+
+
+def run(
+    workers: Workers, variables: Sequence[Mapping[str, str]], limits: Limits, say: Callable[[str], None]
+) -> list[int]:
+    """Start the workers, pass on signals to them, and wait for all. One that crashes is started again.
+
+    Args:
+        variables: For the environment of each worker; see `environments`.
+        limits: Gets the first signal.
+        say: Called with lines to print, each with the number of a worker in front.
+
+    Returns:
+        The last exit status of each worker.
+    """
+    lock, printing = RLock(), Lock()
+    running: dict[int, Worker] = {}
+    started = time.monotonic()
+
+    def forward(number: int) -> None:
+        with lock:
+            is_second = limits.signal is not None
+            for worker in running.values():  # several processes heed no second signal, as launchers repeat them
+                worker.send(signal.SIGKILL if is_second and workers.processes > 1 else number)
+            limits.signal = limits.signal or number
+
+    def keep_running(index: int) -> int:
+        def say_for(line: str) -> None:
+            with printing:
+                say(f"{index}: {line}")
+
+        status = 0
+        further: tuple[str, ...] = ()
+        for restarts_left in reversed(range(RESTARTS + 1)):
+            with lock:
+                if limits.signal:
+                    return 128 + limits.signal
+                running[index] = Worker(workers, variables[index - 1], say_for, further)
+            status = running[index].wait()
+            if status in USUAL or limits.signal:
+                break
+            if limits.max_seconds is not None:
+                seconds = started + limits.max_seconds - time.monotonic()
+                if seconds <= 0:
+                    return TIME_WAS_UP
+                further = ("--max-seconds", str(seconds))
+            then = "It is started again" if restarts_left else f"It is given up, after {RESTARTS} new starts"
+            say_for(f"paperbench: warning: the worker {how_it_ended(status)}. {then}.")
+        return status
+
+    with stopping_on_signals(limits, forward=forward), ThreadPoolExecutor(workers.count) as pool:
+        return [*pool.map(keep_running, range(1, workers.count + 1))]

@@ -1,0 +1,80 @@
+"""The executor "ray": workers that are tasks of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from paperbench.errors import PaperbenchError
+from paperbench.executors import Workers
+from paperbench.executors.local import RESTARTS, USUAL, Worker, how_it_ended
+from paperbench.runs.limits import Limits, stopping_on_signals
+
+_POLL_SECONDS = 0.5
+
+
+def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[int]:
+    """Start a task for each worker, let the first signal stop them, and wait for all. Ray restarts those that crash.
+
+    Args:
+        limits: Gets the first signal.
+        say: Called with lines to print.
+
+    Returns:
+        The exit status of each worker, 1 for one that is given up.
+
+    Raises:
+        PaperbenchError: Ray is not installed.
+    """
+    for name in ("RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX"):  # each line as it is, without codes of a terminal
+        os.environ.setdefault(name, "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise PaperbenchError("--executor ray needs Ray: `pip install 'paperbench-resnets[ray]'`.") from error
+    ray.init(ignore_reinit_error=True)  # the cluster of $RAY_ADDRESS or of this machine, else one on this machine
+    resources = {"num_gpus": workers.gpus_per_run, "num_cpus": 1, "max_retries": RESTARTS, "retry_exceptions": True}
+    task = ray.remote(_work).options(name="paperbench", **resources)
+    statuses: list[int] = []
+    with stopping_on_signals(limits, is_launched=True):
+        waiting = [task.remote(workers, str(Path.cwd()), number) for number in range(1, workers.count + 1)]
+        is_stopping = False
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=_POLL_SECONDS)
+            for one in done:
+                try:
+                    statuses.append(ray.get(one))
+                except (ray.exceptions.RayError, RuntimeError) as error:
+                    if not limits.signal:  # else it was stopped before it began
+                        say(f"paperbench: error: a worker is given up: {error}")
+                    statuses.append(1)
+            if limits.signal and not is_stopping:
+                is_stopping = True
+                for one in waiting:
+                    ray.cancel(one, force=False)
+    return statuses
+
+
+def _work(workers: Workers, directory: str, number: int) -> int:
+    """Run a worker inside a task.
+
+    Raises:
+        RuntimeError: It crashed, so Ray is to start it again.
+    """
+    worker = Worker(
+        workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), directory=directory
+    )
+    is_stopping = False
+    while True:
+        try:
+            status = worker.wait()
+            break
+        except KeyboardInterrupt:  # as which `ray.cancel` arrives
+            is_stopping = True
+            worker.send(signal.SIGTERM)
+    if status not in USUAL and not is_stopping:
+        raise RuntimeError(f"worker {number} {how_it_ended(status)}")
+    return status

@@ -1,0 +1,278 @@
+"""`paperbench run --executor local`: workers on this machine, which crash, are killed, or get signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paperbench.errors import PaperbenchError
+from paperbench.executors import Workers, local
+from paperbench.executors.local import environments, ids_of_gpus
+from paperbench.launch import TIME_WAS_UP
+from paperbench.runs.limits import Limits
+from paperbench.runs.store import Store
+from tests.cli.conftest import Run
+from tests.executors.commands import Command, arguments, assert_results
+from tests.helpers import ROOT
+from tests.limits import limit_seconds
+from tests.training.gpus import GPU, with_gpus
+
+pytestmark = pytest.mark.usefixtures("heeded_signals")
+
+SMOKE = ("--profile", "smoke", "--executor", "local")
+
+
+def workers(count: int, gpus_per_run: int = 0, *arguments: str) -> Workers:
+    return Workers(arguments, Path("results"), count, gpus_per_run)
+
+
+# How GPUs and threads are divided
+
+
+@pytest.mark.parametrize(
+    ("visible", "ids"),
+    [
+        (None, ["0", "1", "2"]),
+        ("", ["0", "1", "2"]),
+        ("5,3, 7,99", ["5", "3", "7"]),
+        ("GPU-a,MIG-b", ["GPU-a", "MIG-b"]),
+    ],
+)
+def test_ids_of_gpus_are_those_that_the_user_chose(visible: str | None, ids: list[str]) -> None:
+    assert ids_of_gpus(3, visible) == ids
+
+
+def test_each_worker_gets_its_own_gpus() -> None:
+    given = environments(workers(2, 2), ["4", "GPU-a", "6", "7", "8"], processors=64)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in given] == ["4,GPU-a", "6,7"]
+    assert "OMP_NUM_THREADS" not in given[0]
+    assert {one["LOCAL_WORLD_SIZE"] for one in given} == {"4"}, "their decoders share the processors"
+
+
+def test_too_few_gpus_are_refused() -> None:
+    with pytest.raises(PaperbenchError, match=r"^2 workers with 2 GPUs each need 4, and torch sees 3 here\. Lower"):
+        environments(workers(2, 2), ["0", "1", "2"], processors=1)
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "4"), ("7", "7")])
+def test_workers_on_a_cpu_share_its_threads(monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert [one["OMP_NUM_THREADS"] for one in environments(workers(2), [], processors=9)] == [threads] * 2
+
+
+def test_a_certain_gpu_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, GPU(), GPU())
+    code, _, err = run("run", "table2", *SMOKE, "--device", "cuda:1")
+    assert code == 2
+    assert "each worker takes GPUs of its own, not cuda:1. Choose them with CUDA_VISIBLE_DEVICES" in err
+
+
+def test_gpus_per_run_is_refused_on_a_cpu(run: Run) -> None:
+    code, _, err = run("run", "table2", *SMOKE, "--device", "cpu", "--gpus-per-run", 2)
+    assert code == 2
+    assert "--gpus-per-run needs GPUs, and this plan is for cpu." in err
+
+
+def test_gpus_of_the_machine_are_divided_among_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, *[GPU()] * 5)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,4,5,7")
+    started: list[tuple[Workers, list[dict[str, str]]]] = []
+    monkeypatch.setattr(local, "run", lambda *given: started.append(given[:2]) or [0])
+    assert run("run", "table2", *SMOKE, "--gpus-per-run", 2)[0] == 0
+    ((made, variables),) = started
+    assert made.arguments == ("run", "table2", "--profile", "smoke", "--device", "cuda")
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in variables] == ["1,2", "4,5"]
+
+
+# How workers are kept running: with shell scripts in their place
+
+
+class Workplace:
+    """Runs `local.run` with a shell script in the place of paperbench, and keeps what it prints."""
+
+    def __init__(self, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._script, self.lines, self.limits = script, list[str](), Limits()
+        self.on_line: Callable[[str], object] = lambda _: None
+        monkeypatch.setattr(sys, "executable", str(script))
+
+    def run(self, text: str, count: int = 2, processes: int = 0) -> list[int]:
+        self._script.write_text(f"#!/bin/sh\n{text}\n")
+        self._script.chmod(0o755)
+        variables = [{"NUMBER": str(number + 1)} for number in range(count)]
+        with limit_seconds(60):
+            return local.run(workers(count, processes), variables, self.limits, self._say)
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line)
+        self.on_line(line)
+
+    def said(self, what: str) -> list[str]:
+        return [line for line in self.lines if what in line]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
+    return Workplace(tmp_path / "script", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("crash", "status", "how"),
+    [("kill -9 $$", -9, "was killed by SIGKILL"), ("exit 143", 143, "ended with exit status 143")],
+)
+def test_worker_that_always_crashes_is_given_up(workplace: Workplace, crash: str, status: int, how: str) -> None:
+    assert workplace.run(f"echo begins >&2; test $NUMBER = 2 && {crash}; exit 0") == [0, status]
+    assert workplace.said("begins") == ["1: begins"] + ["2: begins"] * 4 or workplace.said("1:") == ["1: begins"]
+    assert len(workplace.said("2: begins")) == 4
+    warning = f"2: paperbench: warning: the worker {how}."
+    assert workplace.said("warning") == [
+        *[f"{warning} It is started again."] * 3,
+        f"{warning} It is given up, after 3 new starts.",
+    ]
+
+
+@pytest.mark.parametrize("status", [0, 2, TIME_WAS_UP])
+def test_worker_that_ends_as_usual_is_not_started_again(workplace: Workplace, status: int) -> None:
+    assert workplace.run(f"echo begins >&2; exit {status}") == [status] * 2
+    assert sorted(workplace.lines) == ["1: begins", "2: begins"]
+
+
+def test_worker_that_crashes_gets_the_rest_of_the_time(workplace: Workplace) -> None:
+    workplace.limits.max_seconds = 50.0
+    assert workplace.run('echo "$@" >&2; test "$3" && exit 0; exit 1', 1) == [0]
+    first, _, second = workplace.lines
+    assert first == "1: -m paperbench.executors"
+    assert 0 < float(second.removeprefix(f"{first} --max-seconds ")) < 50
+    workplace.limits.max_seconds = 1e-9
+    assert workplace.run("exit 1", 1) == [TIME_WAS_UP]
+
+
+def test_lines_of_workers_stay_whole(workplace: Workplace) -> None:
+    line = "x" * 300
+    workplace.run(f"i=0; while test $i -lt 3000; do echo $i {line}; i=$((i+1)); done >&2; echo unseen; echo >&2", 4)
+    for number in range(1, 5):
+        assert workplace.said(f"{number}: ") == [f"{number}: {i} {line}" for i in range(3000)]
+    assert len(workplace.lines) == 4 * 3000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_are_passed_on_to_all(workplace: Workplace, number: signal.Signals) -> None:
+    """Also the second one, for which these workers wait."""
+
+    def send(line: str) -> None:
+        what = line.partition(": ")[2]
+        if what in ("ready", "once") and len(workplace.said(what)) == 2:
+            os.kill(os.getpid(), number)
+
+    workplace.on_line = send
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'trap \"exit 7\" {name}; echo once >&2' {name}; echo ready >&2; while :; do sleep 0.05; done"
+    assert workplace.run(script) == [7, 7], "they are not started again"
+    assert workplace.limits.signal == number
+    assert workplace.said("warning") == []
+
+
+def test_worker_of_several_processes_is_started_again_as_a_whole(workplace: Workplace, tmp_path: Path) -> None:
+    script = f"""
+        echo rank $RANK local $LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR $MASTER_PORT >&2
+        mkdir "{tmp_path}/$NUMBER-$RANK" || exit 0
+        test $RANK = 1 && kill -9 $$
+        exit 2"""
+    assert workplace.run(script, 2, 2) == [0, 0]
+    for number in (1, 2):
+        said = [re.fullmatch(r"\d: rank (\d) local \1 of 2 at 127.0.0.1 (\d+)", line) for line in workplace.lines]
+        ranks = [match for match in said if match and match.string.startswith(f"{number}:")]
+        assert sorted(match[1] for match in ranks[:2]) == sorted(match[1] for match in ranks[2:]) == ["0", "1"]
+        assert ranks[0][2] == ranks[1][2]
+    assert len(workplace.said("the worker was killed by SIGKILL. It is started again.")) == 2
+
+
+def test_hung_process_of_a_worker_is_killed(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SECONDS_TO_END", 0.2)
+    assert workplace.run("test $RANK = 0 && exec sleep 100; exit 1", 1, 2) == [-9]
+
+
+# With paperbench itself
+
+
+@pytest.mark.full
+def test_two_workers_divide_a_table(specs: Path, expected: Store, tmp_path: Path) -> None:
+    command = Command(specs, tmp_path / "r", "--executor", "local", "--workers", "2")
+    assert command.status() == 0, command.output
+    assert_results(tmp_path / "r", expected)
+    for number in (1, 2):
+        assert re.search(rf"^{number}:     test error", command.output, re.M), command.output
+    assert command.output.count("Table 2, profile smoke") == 1, "only the parent prints the table"
+    again = Command(specs, tmp_path / "r", "--executor", "local", "--workers", "2")
+    assert again.status() == 0
+    assert "1:" not in again.output
+    assert "Table 2, profile smoke" in again.output
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_workers_save_when_the_command_is_stopped_or_killed(
+    specs: Path, expected: Store, tmp_path: Path, number: signal.Signals
+) -> None:
+    command = Command(specs, tmp_path / "r", "--executor", "local", "--workers", "2")
+    command.wait_for(lambda: command.has_saved(2))
+    processes = command.workers()
+    command.process.send_signal(number)
+    assert command.status() == (-number if number == signal.SIGKILL else 128 + number), command.output
+    command.wait_for(lambda: not any(Path(f"/proc/{process}/exe").exists() for process in processes))
+    records, _ = Store(tmp_path / "r").records()
+    assert "partial" in {record.status for record in records}
+    assert {len(record.sessions) for record in records} == {1}
+    assert list((tmp_path / "r").rglob("leases/*")) == []
+    again = Command(specs, tmp_path / "r", "--executor", "local", "--workers", "2")
+    assert again.status() == 0, again.output
+    assert_results(tmp_path / "r", expected)
+
+
+@pytest.mark.full
+def test_killed_worker_is_started_again(specs: Path, expected: Store, tmp_path: Path) -> None:
+    command = Command(specs, tmp_path / "r", "--executor", "local", "--workers", "2")
+    command.wait_for(lambda: command.has_saved(2))
+    os.kill(command.workers()[0], signal.SIGKILL)
+    assert command.status() == 0, command.output
+    assert command.output.count("the worker was killed by SIGKILL. It is started again.") == 1
+    assert_results(tmp_path / "r", expected)
+
+
+@pytest.mark.full
+def test_two_workers_of_two_processes_each(
+    specs: Path, expected: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shared = Workers(tuple(arguments(specs, tmp_path / "r")), tmp_path / "r", 2, 2)
+    lines: list[str] = []
+    with limit_seconds(300):
+        statuses = local.run(shared, environments(shared, ["0", "1", "2", "3"], 2), Limits(), lines.append)
+    assert statuses == [0, 0], lines
+    assert_results(tmp_path / "r", expected)
+    for record in Store(tmp_path / "r").records()[0]:
+        assert [session.processes for session in record.sessions] == [2]
+
+
+@pytest.mark.full
+def test_exit_status_says_what_is_left(specs: Path, tmp_path: Path) -> None:
+    late = Command(specs, tmp_path / "late", "--executor", "local", "--workers", "2", "--max-seconds", "0.001")
+    damaged = tmp_path / "damaged" / "runs"
+    paused = Command(specs, tmp_path / "damaged", "--stop-at", "1")
+    assert (late.status(), paused.status()) == (TIME_WAS_UP, 0), late.output + paused.output
+    assert "paperbench: stopped after 0 seconds; 3 runs left." in late.output
+    record = next(damaged.iterdir()) / "record.json"
+    record.write_text("{")
+    for checkpoint in record.parent.glob("checkpoint*"):
+        checkpoint.unlink()  # from which the record would be made again
+    failed = Command(specs, tmp_path / "damaged", "--executor", "local", "--workers", "2", "--stop-at", "2")
+    assert failed.status() == 2
+    assert f"paperbench: error: 1 run failed, see above: {record.parent.name}" in failed.output
