@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -84,17 +85,21 @@ def test_job_goes_on_after_a_time_limit(shells: dict[str, Job]) -> None:
     assert not job.starts.exists()
 
 
-@pytest.fixture(scope="module")
-def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped tables, with a profile whose run takes some seconds, in two batch-norm groups."""
+def specs_of(folder: Path, iterations: int) -> Path:
+    """The shipped tables, with a profile whose run takes a moment, in two batch-norm groups."""
     return copy_of_tiny_specs(
-        tmp_path_factory.mktemp("specs"),
+        folder,
         batch_size=16,
-        iterations=200,
+        iterations=iterations,
         drops={"at": [80, 140]},
         batch_norm={"group": 8, "at_test": "reestimated"},
         monitoring={"log_every": 7, "test_every": 100, "checkpoint_every": 5, "checkpoint_share": 1.0},
     )
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return specs_of(tmp_path_factory.mktemp("specs"), 200)
 
 
 def arguments(specs: Path, results: Path) -> tuple[str, ...]:
@@ -102,14 +107,17 @@ def arguments(specs: Path, results: Path) -> tuple[str, ...]:
     return ("run", "table2", *map(str, options), "--results", str(results))
 
 
-@pytest.fixture(scope="module")
-def expected(slurm: Cluster, specs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """The run of an undisturbed process."""
-    results = tmp_path_factory.mktemp("alone") / "r"
+def undisturbed(slurm: Cluster, specs: Path, results: Path) -> RunDirectory:
+    """The run of a process outside of Slurm."""
     command = [sys.executable, "-m", "paperbench", *arguments(specs, results)]
-    subprocess.run(command, env=slurm.environment, check=True, timeout=SECONDS)
+    subprocess.run(command, env=slurm.environment, check=True, timeout=600)
     (directory,) = Store(results).directories()
     return directory
+
+
+@pytest.fixture(scope="module")
+def expected(slurm: Cluster, specs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return undisturbed(slurm, specs, tmp_path_factory.mktemp("alone"))
 
 
 class Training:
@@ -200,3 +208,34 @@ def test_tasks_share_a_run_and_go_on_after_their_time(
     (record,) = Store(tmp_path / "r").records()[0]
     assert {session.processes for session in record.sessions} == {2}
     assert_same(Store(tmp_path / "r").directory(expected.path.name), expected)
+
+
+def kill_step(slurm: Cluster, job: int) -> None:
+    slurm.kill("paperbench")
+
+
+@pytest.mark.stress
+def test_training_survives_thirty_faults(slurm: Cluster, tmp_path: Path) -> None:
+    specs, choices = specs_of(tmp_path / "specs", 3_000), Random(0)
+    training, faults = Training(slurm, specs, tmp_path / "r"), (requeue, preempt, lose_node, crash_node, kill_step)
+    job = training.submit()
+    for _ in range(30):
+        training.go_on(job)
+        fault, saved = choices.choice((*faults, None)), training.iteration
+        if fault:
+            before = slurm.restarts(job)
+            fault(slurm, job)
+        else:
+            slurm.run("scancel", str(job))
+        if fault in (None, kill_step):
+            training.end(job, "FAILED" if fault else "CANCELLED")
+            job = training.submit()
+        else:
+            slurm.wait_for(lambda job=job, before=before: slurm.restarts(job) > before, f"{fault}", training.results)
+        assert training.iteration >= saved, "a save is never undone"
+    training.end(job, "COMPLETED")
+    (made,) = Store(training.results).directories()
+    record = made.read_record()
+    assert record
+    assert [session.last for session in record.sessions] == sorted(session.last for session in record.sessions)
+    assert_same(made, undisturbed(slurm, specs, tmp_path / "alone"))
