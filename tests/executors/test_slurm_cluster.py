@@ -41,7 +41,7 @@ class Job:
 
     def __init__(self, slurm: Cluster, workers: Workers, limit: str | None = None) -> None:
         self.slurm, self.workers = slurm, workers
-        (workers.results / "slurm").mkdir(parents=True)
+        (workers.results / "slurm").mkdir(parents=True, exist_ok=True)
         self.id = int(slurm.run("sbatch", "--parsable", stdin=script(workers, None, limit)))
 
     @property
@@ -201,10 +201,15 @@ def test_training_survives_faults_and_cancellation(
 def test_tasks_share_a_run_and_go_on_after_their_time(
     slurm: Cluster, specs: Path, expected: RunDirectory, tmp_path: Path
 ) -> None:
-    limit = ("--max-seconds", "5")
-    job = Job(slurm, Workers((*arguments(specs, tmp_path / "r"), *limit), tmp_path / "r", 1, gpus_per_run=2))
+    words = arguments(specs, tmp_path / "r")
+    job = Job(slurm, Workers((*words, "--max-seconds", "2"), tmp_path / "r", 1, gpus_per_run=2))
+    slurm.wait_for(lambda: slurm.restarts(job.id) > 0, "the requeue", tmp_path / "r")
+    assert "stopped after 2 seconds" in job.log
+    assert "Terminated" not in job.log
+    slurm.run("scancel", str(job.id))
+    assert job.end() == "CANCELLED"
+    job = Job(slurm, Workers(words, tmp_path / "r", 1, gpus_per_run=2))
     assert job.end() == "COMPLETED", job.log
-    assert slurm.restarts(job.id) > 0
     (record,) = Store(tmp_path / "r").records()[0]
     assert {session.processes for session in record.sessions} == {2}
     assert_same(Store(tmp_path / "r").directory(expected.path.name), expected)
