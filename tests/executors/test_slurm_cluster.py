@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -178,6 +179,7 @@ def lose_node(slurm: Cluster, job: int) -> None:
 def crash_node(slurm: Cluster, job: int) -> None:
     for name in ("slurmd", "slurmstepd", "paperbench"):
         slurm.kill(name)
+    time.sleep(12)  # a node that comes back is not asked about jobs that are younger
     slurm.start_node()
 
 
