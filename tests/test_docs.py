@@ -140,13 +140,13 @@ def check_names(args: argparse.Namespace) -> None:
     """The tables, cells, profiles, nets, data sets, formats, engines and precisions of a command exist."""
     values: dict[str, Any] = vars(args)
     root = values.get("tables") or ROOT
-    if "table" in values:
+    if values.get("table"):
         table = load_table(args.table, root)
         if "cells" in values:
             assert table.cells(args.cells or "*", on_request=True)
         if "cell" in values:
             table.cell(args.cell)
-    profiles = values.get("profile", ())
+    profiles = values.get("profile") or ()
     for name in [profiles] if isinstance(profiles, str) else profiles:
         load_profiles(root).named(name)
     for name in values.get("names", ()):

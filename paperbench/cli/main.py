@@ -28,6 +28,7 @@ from paperbench.cli import (
     run,
     schema,
     show,
+    status,
     verify,
 )
 from paperbench.errors import PaperbenchError, nearest, one_line
@@ -35,7 +36,7 @@ from paperbench.streams import standard_streams
 
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Inspect": {"list": list_tables, "show": show, "models": models},
-    "Train": {"plan": plan, "run": run},
+    "Train": {"plan": plan, "run": run, "status": status},
     "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate, "analyze": analyze},
     "Present": {"report": report, "plot": plot},
     "Utilities": {"doctor": doctor, "bench": bench, "data": data, "schema": schema},

@@ -48,7 +48,8 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
                 try:
                     statuses.append(ray.get(one))
                 except (ray.exceptions.RayError, RuntimeError) as error:
-                    say(f"paperbench: error: a worker is given up: {error}")
+                    if not limits.signal:  # else it was stopped before it began
+                        say(f"paperbench: error: a worker is given up: {error}")
                     statuses.append(1)
             if limits.signal and not is_stopping:
                 is_stopping = True

@@ -101,6 +101,11 @@ class History:
                 )
         return lines
 
+    @property
+    def last(self) -> HistoryLine | None:
+        """The last line, if there is any; RunError if it is damaged."""
+        return self._line(len(self._texts) - 1) if self._texts else None
+
     def window_mean(self, measure: Measure, after: int, upto: int) -> float | None:
         """Return the mean of a measure over the lines with after < iteration <= upto.
 

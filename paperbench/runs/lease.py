@@ -25,8 +25,9 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.files import open_regular, read_at_most, refuse_links, report_write_errors
-from paperbench.typed import TypedError, from_json, to_json, typed
+from paperbench.files import list_directory, open_regular, read_at_most, refuse_links, report_write_errors
+from paperbench.specs.run_spec import Precision, RunSpec
+from paperbench.typed import Line, TypedError, from_json, to_json, typed
 
 LEASE_SECONDS = 60.0
 """Seconds without a heartbeat after which a holder counts as dead."""
@@ -41,14 +42,19 @@ class LeaseLostError(RunError):
 
 
 @typed
-class _Holder:
+class Holder:
     """The contents of a lease file. They identify a process, but not the machine or its user by name.
+
+    Leases of earlier versions lack the attributes from `job` on, which only `paperbench status` reads.
 
     Attributes:
         token: Random; distinguishes the leases of one process.
         inode: Inode number of the file; a copy of the file has another.
         machine: Result of `_machine_id()`.
         started: Result of `_start_time(pid)`.
+        job: Number of the process's Slurm job, if it has one.
+        since: When the lease was acquired, in Unix seconds.
+        data, precision: Those of the run's spec.
     """
 
     token: str
@@ -56,6 +62,10 @@ class _Holder:
     machine: str | None
     pid: Annotated[int, Field(ge=1, lt=2**31)]
     started: str | None
+    job: Line | None = None
+    since: float | None = None
+    data: Line | None = None
+    precision: Precision | None = None
 
     def is_alive(self) -> bool | None:
         """Whether the process is alive; None if this process cannot see that."""
@@ -100,6 +110,7 @@ class Lease:
     Args:
         directory: The directory of the lease files.
         run_id: The run's id.
+        spec: The run's spec, if this process may become the holder and is to say what it trains.
 
     Attributes:
         is_lost: Whether a heartbeat noticed that another process holds the lease. Unlike this flag, `check` reads the
@@ -108,8 +119,8 @@ class Lease:
         holder: Description of the holder for messages, as of the last attempt to acquire the lease.
     """
 
-    def __init__(self, directory: Path, run_id: str) -> None:
-        self._directory, self._run_id = directory, run_id
+    def __init__(self, directory: Path, run_id: str, spec: RunSpec | None = None) -> None:
+        self._directory, self._run_id, self._spec = directory, run_id, spec
         self._file: Path | None = None
         self._content = b""
         self._stop = Event()
@@ -186,8 +197,9 @@ class Lease:
         try:
             with open(path, "xb") as stream:
                 inode, pid = os.fstat(stream.fileno()).st_ino, os.getpid()
-                holder = _Holder(secrets.token_hex(8), inode, _machine_id(), pid, _start_time(pid))
-                content = to_json(holder).encode()
+                process = secrets.token_hex(8), inode, _machine_id(), pid, _start_time(pid)
+                work = (self._spec.data, self._spec.precision) if self._spec else ()
+                content = to_json(Holder(*process, _slurm_job(), round(time.time(), 3), *work)).encode()
                 stream.write(content)
             self._file, self._content = path, content
             # Another process may have created a higher number; or the lease was released and acquired meanwhile.
@@ -221,7 +233,7 @@ class Lease:
             return False  # just released: the next attempt will succeed
         self.holder, is_alive = "a process on another machine, or one hidden from this user,", None
         with suppress(TypedError):
-            holder = from_json(_Holder, self._seen.content)
+            holder = from_json(Holder, self._seen.content)
             is_alive = holder.is_alive() if holder.inode == self._seen.inode else None
             if is_alive is not None:
                 self.holder = f"process {holder.pid}"
@@ -281,6 +293,51 @@ def acquire_any(
             has_waited = True
         time.sleep(_POLL_SECONDS if silent else 0)
     return None
+
+
+class HeldRun(NamedTuple):
+    """A lease that is held, as far as that can be seen at once.
+
+    Attributes:
+        holder: None if the file cannot be read.
+        silent: Seconds since the holder's last sign of life; None if it is alive.
+    """
+
+    holder: Holder | None
+    silent: float | None
+
+
+def held_runs(directory: Path) -> dict[str, HeldRun]:
+    """Return the runs whose leases are held, by id, without those whose holder is known to be dead.
+
+    Whether a holder on another machine is alive can only be guessed from the age of its file by this machine's clock:
+    it counts as silent after `LEASE_SECONDS`.
+
+    Raises:
+        PaperbenchError: The directory cannot be read.
+    """
+    newest: dict[str, tuple[int, Path]] = {}
+    for path in list_directory(directory):
+        run_id, _, tail = path.name.rpartition(".")
+        if re.fullmatch("[1-9][0-9]*", tail):
+            newest[run_id] = max(newest.get(run_id, (0, path)), (int(tail), path))
+    held = {}
+    for run_id, (_, path) in newest.items():
+        if (sighting := _sight(path)) is None:
+            continue
+        holder = is_alive = None
+        with suppress(TypedError):
+            holder = from_json(Holder, sighting.content)
+            is_alive = holder.is_alive() if holder.inode == sighting.inode else None
+        age = time.time() - sighting.mtime / 1e9
+        if is_alive is not False:
+            held[run_id] = HeldRun(holder, None if is_alive or age < LEASE_SECONDS else age)
+    return held
+
+
+def _slurm_job() -> str | None:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return job if re.fullmatch("[0-9]{1,20}", job) else None
 
 
 @cache

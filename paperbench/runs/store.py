@@ -4,6 +4,7 @@
                           history.jsonl              one line per logged iteration
                           checkpoint-*.safetensors   the state to resume from: the newest, and the one before
                           model.safetensors          the trained net of a finished run
+                          failure.json               why the run failed last, until it starts again
             leases/<run id>.<n>                      the process that is training the run
             superseded/<run id>-<n>/                 old files of runs that were restarted
 
@@ -13,24 +14,53 @@ This module does not import torch.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
-from paperbench.errors import RunError
-from paperbench.files import UNGUARDED, Writer, is_leftover, list_directory, refuse_links, report_write_errors
+from paperbench.errors import PaperbenchError, RunError, printable, summarize_error, without_paths
+from paperbench.files import (
+    UNGUARDED,
+    Writer,
+    is_leftover,
+    list_directory,
+    read_at_most,
+    refuse_links,
+    report_write_errors,
+)
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.hashed import ForeignRecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
-from paperbench.runs.lease import Lease
+from paperbench.runs.lease import HeldRun, Lease, held_runs
 from paperbench.runs.record import Record
+from paperbench.specs.run_spec import Precision, RunSpec
+from paperbench.typed import Line, Text, TypedError, from_json, to_json, typed
 
 _RECORD_REMEDY = "Restore the file; if there is a checkpoint, the same `paperbench run` rewrites it."
 _FOREIGN_REMEDY = (
     "Use the version that wrote it, or another results directory; or restart the run with `paperbench run "
     "--incompatible restart`, which keeps the old files."
 )
+_MAX_FAILURE_BYTES = 200_000
+
+
+@typed
+class Failure:
+    """The file failure.json: why a run failed, for `paperbench status`.
+
+    Attributes:
+        time: When, in Unix seconds.
+        message: The message, without paths, which may name people and places.
+        data, precision: Those of the run's spec.
+    """
+
+    schema: Literal[1]
+    time: float
+    message: Text
+    data: Line
+    precision: Precision
 
 
 class RunDirectory:
@@ -47,13 +77,35 @@ class RunDirectory:
         self.record_file = path / "record.json"
         self.history_file = path / "history.jsonl"
         self.weights_file = path / "model.safetensors"
+        self.failure_file = path / "failure.json"
         self.checkpoints = Checkpoints(path, self._writer)
 
     def clear_leftovers(self) -> None:
-        """Delete incomplete files of killed processes; only the holder of the run's lease may do so."""
+        """Delete what earlier processes left: incomplete files and why the run failed.
+
+        Only the holder of the run's lease may do so.
+        """
         for leftover in list_directory(self.path):
-            if is_leftover(leftover):
+            if is_leftover(leftover) or leftover == self.failure_file:
                 self._writer.remove(leftover)
+
+    def write_failure(self, error: Exception, spec: RunSpec) -> None:
+        """Write why the run failed, with the type of an error that is not ours.
+
+        Raises:
+            PaperbenchError: The file cannot be written.
+        """
+        text = str(error) if isinstance(error, PaperbenchError) else summarize_error(error)
+        text = without_paths(text.replace(f"{self.path}/", "").replace(str(self.path), self.path.name))
+        failure = Failure(1, round(time.time(), 3), printable(text), spec.data, spec.precision)
+        self._writer.write(self.failure_file, to_json(failure).encode())
+
+    def read_failure(self) -> Failure | None:
+        """Return why the run failed last; None if it has not, has started again since, or the file is damaged."""
+        try:
+            return from_json(Failure, read_at_most(self.failure_file, _MAX_FAILURE_BYTES))
+        except (OSError, TypedError):
+            return None
 
     def read_record(self) -> Record | None:
         """Return the record, or None if it does not exist yet.
@@ -175,9 +227,13 @@ class Store:
         """
         return [RunDirectory(path) for path in list_directory(self.root / "runs") if path.is_dir()]
 
-    def lease(self, run_id: str) -> Lease:
+    def lease(self, run_id: str, spec: RunSpec | None = None) -> Lease:
         """Return the lease that a process must hold while it writes to the run's directory."""
-        return Lease(self.root / "leases", run_id)
+        return Lease(self.root / "leases", run_id, spec)
+
+    def held_runs(self) -> dict[str, HeldRun]:
+        """Return the runs that processes hold; see `lease.held_runs`."""
+        return held_runs(self.root / "leases")
 
     def records(self) -> tuple[list[Record], list[str]]:
         """Return the records, sorted by run id, and a complaint about each damaged record or history."""

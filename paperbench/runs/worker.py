@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Literal
 
@@ -103,7 +103,7 @@ class Worker:
                 continue
             if self._limits.exhausted:
                 return failed
-            lease = self._store.lease(run.id)
+            lease = self._store.lease(run.id, run.spec)
             if not lease.acquire():
                 busy.append(run)
             elif not self._train_and_release(run, lease, busy):
@@ -127,7 +127,7 @@ class Worker:
 
     def _take_over(self, busy: list[PlannedRun]) -> tuple[PlannedRun, Lease] | None:
         """Return a run that another process has left, with its lease; if there is none, tell the observer why."""
-        leases = {run.id: self._store.lease(run.id) for run in busy}
+        leases = {run.id: self._store.lease(run.id, run.spec) for run in busy}
         acquired = acquire_any(
             leases, lambda: self._limits.exhausted, lambda waiting: self._observer.waiting(waiting, LEASE_SECONDS)
         )
@@ -150,18 +150,25 @@ class Worker:
         try:
             self._train(run, lease)
             return True
-        except RunError as error:
+        except Exception as error:
             if isinstance(error, LeaseLostError) and busy is not None:
                 self._observer.warned(run, str(error))
                 busy.append(run)
                 is_left = True
             else:
+                self._note_failure(run, lease, error)
+                if not isinstance(error, RunError):
+                    raise
                 self._observer.failed(run, str(error))
         finally:
             lease.release()
         # After the handler, no traceback refers to the failed session any more.
         release_memory(self._device)
         return is_left
+
+    def _note_failure(self, run: PlannedRun, lease: Lease, error: Exception) -> None:
+        with suppress(PaperbenchError):  # the run's directory is a link, or the lease is lost
+            self._store.directory(run.id, lease.check).write_failure(error, run.spec)
 
     def _train(self, run: PlannedRun, lease: Lease) -> None:
         """Start or resume a run, and train it to its end or to a limit.

@@ -34,6 +34,8 @@ COMMANDS = """
     compare table5 --results . --format junit
     record table2 preact/resnet110 --seed 0 --error 6.4 --source test
     report table5 --results . --out page
+    status --results .
+    status table2 --results .
     verify
     schema record
     models

@@ -1,5 +1,49 @@
-"""The command line as the tests of the command line call it."""
+"""Signals, specs and expected results for the tests of executors."""
 
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paperbench.runs.store import Store
 from tests.cli.conftest import run
+from tests.executors.commands import Command
+from tests.helpers import copy_of_tiny_specs
 
 __all__ = ["run"]
+
+
+@pytest.fixture
+def heeded_signals() -> Iterator[None]:
+    """Let this process and its children heed signals that it may ignore, such as SIGHUP under nohup."""
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    default = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(numbers, signal.SIG_DFL)}
+    before = {number: signal.signal(number, handler) for number, handler in default.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped tables, with a profile whose run takes some seconds, in two batch-norm groups."""
+    return copy_of_tiny_specs(
+        tmp_path_factory.mktemp("specs"),
+        batch_size=16,
+        iterations=80,
+        warm_up={"learning_rate": 0.01, "iterations": 5},
+        drops={"at": [40, 60]},
+        batch_norm={"group": 8, "at_test": "reestimated"},
+        monitoring={"log_every": 7, "test_every": 40, "checkpoint_every": 10, "checkpoint_share": 1.0},
+    )
+
+
+@pytest.fixture(scope="session")
+def expected(specs: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The results of one process."""
+    command = Command(specs, tmp_path_factory.mktemp("alone") / "r")
+    assert command.status() == 0, command.output
+    return Store(command.results)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.helpers import ROOT
 from tests.training.together import free_port
 
 SECONDS = 120.0
@@ -46,6 +47,7 @@ JobCompType=jobcomp/none
 ReturnToService=2
 JobRequeue=1
 KillWait=10
+BatchStartTimeout=1
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -68,13 +70,14 @@ class Cluster:
     """A running cluster; `cluster` starts it.
 
     Attributes:
-        environment: With it, Slurm's commands reach this cluster.
+        environment: With it, Slurm's commands reach this cluster, and jobs find the package.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-        self.environment = inherited | {"SLURM_CONF": str(folder / "slurm.conf")}
+        python = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.environment = inherited | python | {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def start(self) -> None:
         for name in ("state", "spool"):
@@ -98,7 +101,7 @@ class Cluster:
     def start_node(self) -> None:
         """Start slurmd, and wait until the node takes jobs."""
         self._start("slurmd", "-D")
-        self.wait_for(lambda: self.node_state() in ("idle", "mixed"), "slurmd")
+        self.wait_for(lambda: self.node_state() in ("idle", "mix"), "slurmd")
 
     def _start(self, *command: str) -> None:
         with (self.folder / f"{command[0]}.out").open("ab") as output:
@@ -126,15 +129,15 @@ class Cluster:
         (found,) = re.findall(r"Restarts=(\d+)", self.run("scontrol", "show", "job", str(job)))
         return int(found)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-        end = time.monotonic() + seconds
+    def wait_for(self, condition: Callable[[], bool], what: str, results: Path | None = None) -> None:
+        end = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < end, f"waited in vain for {what}\n{self.log()}"
+            assert time.monotonic() < end, f"waited in vain for {what}\n{self.log(results)}"
             time.sleep(0.1)
 
-    def log(self) -> str:
-        """Return the ends of the daemons' logs."""
-        logs = sorted(self.folder.glob("*.log")) + sorted(self.folder.glob("*.out"))
+    def log(self, results: Path | None = None) -> str:
+        """Return the ends of the logs of the daemons, and of the jobs on a results directory."""
+        logs = sorted(self.folder.glob("*.log")) + (sorted(results.glob("slurm/*.log")) if results else [])
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
 
     def processes(self, word: str = "") -> list[int]:

@@ -284,7 +284,7 @@ class Faults:
                 reached(1)
 
         log = Successor()
-        with patch.object(lease_module._Holder, "is_alive", lambda _: False):
+        with patch.object(lease_module.Holder, "is_alive", lambda _: False):
             train(self._run, root, log=log)
         reached(2)
         assert log.failures == log.warnings == [], "the successor works as usual"

@@ -53,6 +53,7 @@ class Clock:
     """A monotonic clock that advances instead of sleeping."""
 
     now = 1000.0
+    time = staticmethod(time.time)
 
     def monotonic(self) -> float:
         return self.now
@@ -319,7 +320,7 @@ def test_lease_stays_if_an_earlier_one_cannot_be_deleted(
     assert first.acquire()
     (directory / "abc-s0.1").rename(directory / "abc-s0.2")
     directory.joinpath("abc-s0.1").mkdir()  # unlink refuses a directory
-    monkeypatch.setattr(lease_module._Holder, "is_alive", lambda _: False)
+    monkeypatch.setattr(lease_module.Holder, "is_alive", lambda _: False)
     assert second.acquire()
     second.release()
     assert files(directory) == ["abc-s0.1", "abc-s0.3"]

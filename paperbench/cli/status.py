@@ -1,0 +1,110 @@
+"""paperbench status [TABLE]: which runs are done, running, waiting or failed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from paperbench.cli.arguments import add_shared, number_of_runs, seconds
+from paperbench.errors import PaperbenchError
+
+if TYPE_CHECKING:
+    from paperbench.runs.status import Snapshot, TableStatus
+    from paperbench.specs.table import Table
+
+SUMMARY = "show which runs are done, running, waiting or failed"
+DESCRIPTION = (
+    "Show how far the runs in a results directory are, whatever trains them: for each cell how many are done, running, "
+    "waiting to begin, paused (begun, but no process trains them) and failed; then the speed and the rest of each "
+    "running one, why runs failed, and the jobs in Slurm's queue."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [TABLE] [options]"
+    parser.add_argument(
+        "table", nargs="?", metavar="TABLE", help="id of a table (default: every table and profile that has runs)"
+    )
+    add_shared(parser, "--cells")
+    parser.add_argument("--profile", metavar="P", help="default: paper; without TABLE, every one that has runs")
+    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs wanted per cell (default: the table's)")
+    parser.add_argument(
+        "--watch",
+        type=seconds,
+        nargs="?",
+        const=10.0,
+        metavar="S",
+        help="show it again every S seconds (default: 10) until you press Ctrl-C",
+    )
+    parser.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="exit with 0 only if all runs are done, with 3 if some are left, with 2 if some failed",
+    )
+    add_shared(parser, "--results", "--tables")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from paperbench.specs.table import find_spec_root, load_table, table_ids
+
+    root = find_spec_root(args.tables)
+    tables = [load_table(one, root) for one in ([args.table] if args.table else table_ids(root))]
+    code = _show(args, tables)
+    with suppress(KeyboardInterrupt):  # the usual end of --watch
+        while args.watch is not None:
+            time.sleep(args.watch)
+            code = _show(args, tables)
+    return code if args.exit_code else 0
+
+
+def _show(args: argparse.Namespace, tables: list[Table]) -> int:
+    """Print the status once; return the exit status of `--exit-code`."""
+    from paperbench.executors import name_of_store
+    from paperbench.report.status import render, render_jobs
+    from paperbench.runs.status import Snapshot, slurm_jobs
+    from paperbench.runs.store import Store
+
+    if not args.results.is_dir():
+        raise PaperbenchError(
+            f"{args.results} is not a directory. Name a results directory (`--results`), or make one: `paperbench run "
+            f"{args.table or 'table2'} --results {args.results}`."
+        )
+    seen = Snapshot(Store(args.results))
+    statuses = list(_statuses(args, seen, tables))
+    blocks = [render(one) for one in statuses] or [
+        f"{args.results} has no such runs. Train some: `paperbench run table2`."
+    ]
+    jobs = slurm_jobs(name_of_store(args.results))
+    if jobs is None or jobs:
+        blocks.append(render_jobs(jobs))
+    if args.watch is not None:
+        blocks.insert(0, f"{time.strftime('%H:%M:%S')}, every {args.watch:g} seconds; Ctrl-C ends it")
+        if sys.stdout.isatty():
+            sys.stdout.flush()
+            os.write(sys.stdout.fileno(), b"\x1b[H\x1b[2J")
+    print("\n\n".join(blocks), end="\n\n" if args.watch is not None else "\n", flush=True)
+    for complaint in seen.complaints:
+        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+    if others := {profile for one in statuses for profile in one.other_profiles}:
+        options = " or ".join(f"--profile {profile}" for profile in sorted(others))
+        print(f"paperbench: {args.results} has runs of other profiles: {options} shows them.", file=sys.stderr)
+    states = {run.state for one in statuses for run in one.runs}
+    return 2 if "failed" in states else 0 if states == {"done"} else 3
+
+
+def _statuses(args: argparse.Namespace, seen: Snapshot, tables: list[Table]) -> Iterator[TableStatus]:
+    """Return the status of the table that was named, or of every table and profile that has runs."""
+    patterns = args.cells or "*"
+    if args.table:
+        yield seen.status_of(tables[0], args.profile or "paper", patterns, args.seeds)
+        return
+    for table in tables:
+        with suppress(PaperbenchError):  # it has no such cells or profile
+            for profile in seen.profiles_of(table, patterns):
+                if args.profile in (None, profile):
+                    yield seen.status_of(table, profile, patterns, args.seeds)

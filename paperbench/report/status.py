@@ -1,0 +1,78 @@
+"""`paperbench status`: how far the runs of tables are, for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from paperbench.errors import count, duration, listing, one_line
+from paperbench.report.grid import Grid, as_text, paragraph
+from paperbench.runs.status import STATES, Progress, RunStatus, TableStatus
+
+_NOTHING = "-"  # as in report.report, whose import takes half a second
+
+
+def render(status: TableStatus) -> str:
+    """Format the status of a table: its cells, the runs in training, and what is wrong with others."""
+    return "\n\n".join(_blocks(status))
+
+
+def render_jobs(jobs: Counter[str] | None) -> str:
+    """Format the numbers of jobs in Slurm's queue; None means that it did not answer."""
+    if jobs is None:
+        return "Slurm: squeue did not answer."
+    listed = ", ".join(f"{number:,} {one_line(state)}" for state, number in jobs.most_common())
+    return paragraph(f"Slurm: {count(jobs.total(), 'job')} of these runs: {listed}.")
+
+
+def _blocks(status: TableStatus) -> Iterator[str]:
+    counts = Counter(run.state for run in status.runs)
+    where = f" ({' and '.join(status.shown)})" if status.shown else ""
+    states = [f"{counts['done']:,} of {count(counts.total(), 'run')} done"]
+    states += [f"{counts[state]:,} {state}" for state in STATES[1:] if counts[state]]
+    yield paragraph(f"{status.table.source.table}, profile {status.profile}{where}: {', '.join(states)}.")
+    rows = []
+    for cell, runs in status.cells.items():
+        of_cell = Counter(run.state for run in runs)
+        rows.append(
+            (cell, f"{len(runs):,}", *(f"{of_cell[state]:,}" if of_cell[state] else _NOTHING for state in STATES))
+        )
+    yield as_text(Grid(("cell", "runs", *STATES), tuple(rows), ("left", *("right",) * (1 + len(STATES)))))
+    if status.others:
+        others = "; ".join(f"{count(number, 'run')} on {which}" for which, number in status.others.items())
+        yield paragraph(f"Not counted here: {others}.")
+    if running := [(run, run.progress) for run in status.runs if run.progress]:
+        yield as_text(_running(running))
+    if silent := [f"{_name(run)} ({duration(run.silent)})" for run in status.runs if run.silent is not None]:
+        yield paragraph(
+            f"Silent, so not counted as running: {listing(silent)}. The process is on another machine, or hidden from "
+            "you, and has given no sign of life for this time. `paperbench run` takes such a run over."
+        )
+    failed = defaultdict(list)
+    for run in status.runs:
+        if run.state == "failed" and run.failure:
+            failed[run.failure.message].append(_name(run))
+    for message, names in failed.items():
+        yield paragraph(f"Failed: {listing(names)}. {message}")
+
+
+def _running(running: list[tuple[RunStatus, Progress]]) -> Grid:
+    rows = []
+    for run, progress in running:
+        speed, left = progress.images_per_second, progress.seconds_left
+        is_trained = progress.iteration == progress.iterations
+        rows.append(
+            (
+                _name(run),
+                f"{progress.iteration:,} of {progress.iterations:,}",
+                _NOTHING if speed is None else f"{speed:,.{1 if speed < 10 else 0}f}",
+                "final test" if is_trained else _NOTHING if left is None else duration(left),
+                progress.job or _NOTHING,
+            )
+        )
+    headers = ("running", "iterations", "images/s", "time left", "Slurm job")
+    return Grid(headers, tuple(rows), ("left", *("right",) * 4))
+
+
+def _name(run: RunStatus) -> str:
+    return f"{run.cell}, seed {run.seed}"

@@ -1,0 +1,231 @@
+"""The script of a Slurm job, run with stand-ins for Slurm's commands, and its submission."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from paperbench.cli.main import main
+from paperbench.errors import PaperbenchError
+from paperbench.executors import Workers
+from paperbench.executors.slurm import script, submit
+from tests.helpers import copy_of_tiny_specs
+
+COMMAND = ("run", "table2", "--cells", "a b/*", "--results", "it's 100% $HOME")
+
+
+class Slurm:
+    """Stand-ins for Slurm's commands, which write down how they are called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._calls = folder, folder / "calls"
+
+    def answer(self, command: str, text: str = "", status: int = 0) -> None:
+        """Let a command print a text and exit."""
+        self.let(command, f"printf '%s\\n' {shlex.quote(text)}; exit {status}")
+
+    def let(self, command: str, code: str) -> None:
+        """Let a command run code of bash."""
+        file = self.folder / command
+        file.write_text(f'#!/bin/bash\necho "{command} $*" >> {self._calls}\n{code}\n')
+        file.chmod(0o755)
+
+    @property
+    def calls(self) -> list[str]:
+        return self._calls.read_text().splitlines() if self._calls.exists() else []
+
+    def times(self, command: str) -> int:
+        return sum(call.startswith(command) for call in self.calls)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    made = Slurm(folder)
+    made.answer("squeue")
+    made.answer("sbatch", "7;cluster")
+    made.answer("scontrol")
+    return made
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Workers:
+    workers = Workers(COMMAND, tmp_path / "it's 100% $HOME", 3, 1)
+    (workers.results / "slurm").mkdir(parents=True)
+    return workers
+
+
+def run(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as job 7."""
+    variables = {**os.environ, "SLURM_JOB_ID": "7", **environment}
+    return subprocess.run(["bash"], input=text, env=variables, capture_output=True, text=True, timeout=60)
+
+
+def options_of(text: str) -> list[str]:
+    return [word for line in text.splitlines() if line.startswith("#SBATCH") for word in line.split()[1:]]
+
+
+def test_script_asks_for_what_was_given(workers: Workers) -> None:
+    text = script(workers, "gpu", "4:00:00", ["--constraint=a100", "--job-name=mine"], ["module load cuda"])
+    options = options_of(text)
+    expected = {"--partition=gpu", "--time=4:00:00", "--gres=gpu:1", "--ntasks=1", "--requeue", "--constraint=a100"}
+    assert expected < set(options)
+    assert [option for option in options if "job-name" in option][-1] == f"--job-name={workers.name}"
+    assert text.index("\nmodule load cuda\n") < text.index("\nsrun ")
+
+
+@pytest.mark.parametrize(("gpus", "ntasks"), [(0, 1), (1, 1), (4, 4)])
+def test_gpus_are_those_of_a_run(gpus: int, ntasks: int) -> None:
+    options = options_of(script(Workers(COMMAND, Path("r"), 1, gpus), None, None))
+    assert [option for option in options if "gpu" in option] == ([f"--gres=gpu:{gpus}"] if gpus else [])
+    assert f"--ntasks={ntasks}" in options
+    assert "--nodes=1" in options
+
+
+def test_option_without_dashes_is_refused(workers: Workers) -> None:
+    with pytest.raises(PaperbenchError, match="--sbatch=--qos=low"):
+        script(workers, None, None, ["qos=low"])
+
+
+def test_name_is_that_of_command_and_results(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "r")
+    names = [
+        Workers(arguments, tmp_path / results, 1, 1).name
+        for arguments in (("run", "table1"), ("run", "table2"))
+        for results in ("r", "link", "s")
+    ]
+    assert names[0] == names[1]
+    assert len(set(names)) == 4
+
+
+def test_command_gets_its_arguments_and_processors(workers: Workers, slurm: Slurm) -> None:
+    slurm.let("srun", 'printf "<%s>" "$@"; echo " $SRUN_CPUS_PER_TASK"')
+    done = run(script(workers, None, None, setup=["echo first"]), SLURM_CPUS_PER_TASK="12")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, call = done.stdout.splitlines()
+    assert first == "first"
+    assert call.endswith("".join(f"<{word}>" for word in ("paperbench", *COMMAND)) + " 12")
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", ""])
+@pytest.mark.parametrize("status", [0, 2, 75, 137, 138, 143])
+def test_only_a_running_job_with_work_left_is_requeued(workers: Workers, slurm: Slurm, state: str, status: int) -> None:
+    slurm.answer("srun", status=status)
+    slurm.answer("squeue", f"{state} 0" if state else "")
+    done = run(script(workers, None, None))
+    is_requeued = state == "RUNNING" and status in (75, 138, 143)
+    assert slurm.times("scontrol requeue 7") == is_requeued
+    assert done.returncode == (0 if is_requeued else status)
+    assert (workers.results / "slurm" / "7.starts").exists() == (is_requeued or not state)
+
+
+def test_count_of_starts_survives_a_requeue_by_slurm(workers: Workers, slurm: Slurm) -> None:
+    slurm.answer("srun", status=0)  # as it does when its node is lost
+    slurm.answer("squeue", "COMPLETING 2")
+    run(script(workers, None, None), SLURM_RESTART_COUNT="1")
+    assert (workers.results / "slurm" / "7.starts").exists()
+
+
+def test_job_without_progress_ends_after_four_starts(workers: Workers, slurm: Slurm) -> None:
+    slurm.answer("srun", status=75)
+    slurm.answer("squeue", "RUNNING 0")
+    text, record = script(workers, None, None), workers.results / "runs" / "a" / "record.json"
+    for _ in range(4):
+        assert run(text).returncode == 0
+    record.parent.mkdir(parents=True)
+    record.touch()
+    for _ in range(4):
+        assert run(text).returncode == 0
+    last = run(text)
+    assert last.returncode == 1
+    assert "has saved nothing in 4 starts" in last.stdout
+    assert (slurm.times("srun"), slurm.times("scontrol")) == (8, 8)
+    assert not list((workers.results / "slurm").iterdir())
+
+
+def test_only_missing_jobs_are_submitted(
+    workers: Workers, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "64")  # of an allocation around this process
+    monkeypatch.setenv("SLURM_CONF", "kept")
+    slurm.answer("squeue", "5\n6_0")
+    slurm.let("sbatch", f"env > {tmp_path}/environment; cat > {tmp_path}/stdin; echo '7;cluster'")
+    assert submit(workers, "the script") == (2, ["7"])
+    assert f"--name={workers.name} " in slurm.calls[0]
+    assert (tmp_path / "stdin").read_text() == "the script"
+    variables = (tmp_path / "environment").read_text()
+    assert "SLURM_CPUS_PER_TASK" not in variables
+    assert "SLURM_CONF=kept\n" in variables
+    slurm.answer("squeue", "1\n2\n3\n4")
+    assert submit(workers, "the script") == (4, [])
+
+
+@pytest.mark.parametrize("command", ["squeue", "sbatch"])
+def test_failure_of_slurm_is_told(
+    workers: Workers, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    slurm.let(command, "echo 'error: no such partition' >&2; exit 1")
+    with pytest.raises(PaperbenchError, match=f"{command} failed: error: no such partition\n.*--partition"):
+        submit(workers, "the script")
+    (slurm.folder / command).unlink()
+    monkeypatch.setenv("PATH", str(slurm.folder))
+    with pytest.raises(PaperbenchError, match=f"{command} is not on the PATH.*login node"):
+        submit(workers, "the script")
+    assert not list((workers.results / "leases").iterdir())
+
+
+def test_jobs_before_a_failure_are_told(workers: Workers, slurm: Slurm) -> None:
+    slurm.let("sbatch", f"[ ! -e {slurm.folder}/once ] || exit 1; touch {slurm.folder}/once; echo 7")
+    with pytest.raises(PaperbenchError, match=r"1 job submitted before\.$"):
+        submit(workers, "the script")
+
+
+def of_table2(tmp_path: Path, *options: str) -> Sequence[str]:
+    places = ("--tables", str(tmp_path / "specs"), "--results", str(tmp_path / "r"))
+    cells = ("--profile", "smoke", "--cells", "preact/resnet110")
+    return ("run", "table2", *places, *cells, "--executor", "slurm", *options)
+
+
+def test_script_is_printed_without_slurm_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("run", "table5", "--results", str(tmp_path / "r"), "--executor", "slurm", "--print-script")
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert subprocess.run(["bash", "-n"], input=text, text=True, timeout=60).returncode == 0
+    # A job never trains on the CPU of a machine whose GPU fails.
+    assert f" -m paperbench run table5 --results {tmp_path}/r --device cuda\n" in text
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "devices"),
+    [
+        (("--device", "cpu"), "--device cpu"),
+        (("--precision", "tf32", "--engine", "graph"), "--device cuda"),  # no CPU has them
+    ],
+)
+def test_jobs_are_submitted_once_the_plan_is_right(
+    tmp_path: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], devices: str
+) -> None:
+    copy_of_tiny_specs(tmp_path / "specs")
+    assert main(of_table2(tmp_path, "--workers", "2", *options)) == 0
+    output = capsys.readouterr().out
+    assert "2 jobs submitted: 7, 7." in output
+    assert f"scancel --name={slurm.calls[0].partition('--name=')[2].split()[0]}\n" in output
+    assert main(of_table2(tmp_path, *options, "--cells", "nowhere")) == 2
+    assert slurm.times("sbatch") == 2
+
+
+def test_finished_runs_need_no_jobs(tmp_path: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    copy_of_tiny_specs(tmp_path / "specs")
+    plain = [word for word in of_table2(tmp_path, "--device", "cpu") if word not in ("--executor", "slurm")]
+    assert main(plain) == 0
+    assert main(of_table2(tmp_path, "--device", "cpu")) == 0
+    assert "All runs are finished." in capsys.readouterr().out
+    assert not slurm.calls
