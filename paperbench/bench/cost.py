@@ -89,9 +89,11 @@ def estimate(
         to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]
         if sum(number * run.recipe.batch_size * _macs(run) for run, number in to_do) < _SHORT:
             return None
-    nets = {name: resolve(name) for name in rates or {}}
-    speeds = [(net.family, macs(net), (rates or {})[name]) for name, net in nets.items()]  # images per second
-    facts = [f"{rate:g} images a second of {name}, as stated" for name, rate in (rates or {}).items()]
+    families = {run.net.family for run, _ in to_do}
+    rates = {name: rate for name, rate in (rates or {}).items() if resolve(name).family in families}
+    nets = {name: resolve(name) for name in rates}
+    speeds = [(net.family, macs(net), rates[name]) for name, net in nets.items()]  # images per second
+    facts = [f"{rate:g} images a second of {name}, as stated" for name, rate in rates.items()]
     measured = {run.net.family: run for run, _ in sorted(to_do, key=lambda one: -_macs(one[0]))}  # the cheapest
     measured = {family: run for family, run in measured.items() if family not in {speed[0] for speed in speeds}}
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)

@@ -9,10 +9,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
+
+if TYPE_CHECKING:
+    from paperbench.api import Plan
 
 DEFAULT_RESULTS = Path("results")
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -143,6 +146,14 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def warn(warning: str) -> None:
     print(f"paperbench: warning: {warning}", file=sys.stderr)
+
+
+def say_what_is_skipped(plan: Plan, args: argparse.Namespace) -> None:
+    """Name the rows and GPUs that a plan passes over."""
+    for row in plan.unnamed_rows if args.cells else ():
+        print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
+    for warning in plan.warnings:
+        warn(warning)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

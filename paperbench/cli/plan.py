@@ -15,6 +15,7 @@ from paperbench.cli.arguments import (
     number_of_runs,
     positive_points,
     rate,
+    say_what_is_skipped,
     seconds,
     warn,
 )
@@ -90,8 +91,7 @@ def execute(args: argparse.Namespace) -> int:
         root=args.tables,
         needs_data=False,
     )
-    for warning in plan.warnings:
-        warn(warning)
+    say_what_is_skipped(plan, args)
     cost = choice = None
     try:
         cost = plan.cost(dict(args.rate))
@@ -142,13 +142,14 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, list[str]]:
 
 
 def _commands(args: argparse.Namespace, outlook: Outlook, runs: Sequence[NextRuns]) -> list[str]:
-    """Return the commands that train some runs, and the one that judges them if it needs options."""
+    """Return the commands that train some runs and, under a heading, the one that judges them if it needs options."""
     table = outlook.comparison.table
     usual = table.seeds_in(table.profiles.named("paper"))
     noise = "" if args.noise == "table" else f" --noise {args.noise}"
-    judge = [f"{command_for('compare', args)}{noise}"] if runs and (noise or outlook.planned != usual) else []
+    heading = "Then compare with the options that you planned with:"
+    judge = [heading, f"{command_for('compare', args)}{noise}"] if runs and (noise or outlook.planned != usual) else []
     commands = []
     for total in dict.fromkeys(one.total for one in runs):
         args.cells, args.seeds = [one.cells[0] for one in runs if one.total == total], total if total != usual else None
         commands.append(command_for("run", args))
-    return commands + judge
+    return [*commands, *judge]

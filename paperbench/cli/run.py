@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DAY, add_shared, command_for, number_of_runs, positive_int, seconds, warn
+from paperbench.cli.arguments import (
+    DAY,
+    add_shared,
+    command_for,
+    number_of_runs,
+    positive_int,
+    say_what_is_skipped,
+    seconds,
+    warn,
+)
 from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.launch import TIME_WAS_UP, Launch
 
@@ -269,10 +278,7 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
     from paperbench.report.progress import Progress
 
     plan = _plan(args)
-    for row in plan.unnamed_rows if args.cells else ():
-        print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
-    for warning in plan.warnings:
-        warn(warning)
+    say_what_is_skipped(plan, args)
     _check_time(plan, args, launch.count if launch else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     return _conclude(api.run(plan, progress, processes), progress.say)

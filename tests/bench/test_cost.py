@@ -12,6 +12,7 @@ from paperbench.architecture import macs
 from paperbench.bench import cost
 from paperbench.bench.cost import Cost, estimate
 from paperbench.errors import duration
+from paperbench.runs.planning import PlannedRun
 
 CPU = torch.device("cpu")
 
@@ -47,9 +48,48 @@ def test_years_are_said_and_short_runs_can_be_left_out(plan: api.Plan) -> None:
     assert estimate(short, CPU, only_if_long=True) is None
 
 
-def test_runs_on_small_images_are_not_measured(tmp_path: Path) -> None:
-    plan = api.plan("table2", tmp_path, profile="smoke", device="cpu")
-    assert estimate(plan.remaining, CPU) is None
+def test_each_family_goes_by_its_cheapest_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure(run: PlannedRun, *_: object) -> tuple[int, float]:
+        measured.append(run.net_name)
+        return 64, 0.5
+
+    monkeypatch.setattr(cost, "_measure_step", measure)
+    cells = ["cifar10_resnet110/*", "cifar10_resnet1001/*"]
+    plan = api.plan("table3", tmp_path, cells=cells, seeds=1, device="cpu", needs_data=False)
+    found = plan.cost()
+    assert found
+    assert {name.split("_")[1] for name in measured} == {"resnet110", "resnet1001"}
+    assert len(measured) == 2
+    assert [*found.seconds.values()] == pytest.approx([64_000 * 128 / 128] * 4, rel=0.01)
+
+
+def test_stated_rates_are_those_of_the_nearest_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "_measure_step", lambda *_: pytest.fail("measured"))
+    cells = ["cifar10_resnet164/preact", "cifar10_resnet1001/preact"]
+    plan = api.plan("table3", tmp_path, cells=cells, seeds=1, device="cpu", needs_data=False)
+    for rates, deep in (({"preact_resnet164": 1000.0}, 1000 * 244.5 / 1487.85), ({"preact_resnet1001": 90.0}, 90)):
+        found = plan.cost({"preact_resnet164": 1000.0, **rates, "preact_resnet20": 1.0})
+        assert found
+        by_net = {run.net_name: found.seconds[run.id] for run in plan.runs}
+        expected = {"preact_resnet164": 8_192_000 / 1000, "preact_resnet1001": 8_192_000 / deep}
+        assert by_net == pytest.approx(expected, rel=1e-4)
+
+
+def test_short_runs_and_small_images_on_a_gpu_are_not_measured(tmp_path: Path) -> None:
+    smoke = api.plan("table2", tmp_path, profile="smoke", device="cpu")
+    assert estimate(smoke.remaining, CPU, only_if_long=True) is None
+    paper = api.plan("table2", tmp_path, device="cpu", needs_data=False)
+    assert estimate(paper.remaining, torch.device("cuda"), only_if_long=True) is None
+
+
+def test_a_step_on_small_images_is_measured(tmp_path: Path) -> None:
+    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/*", device="cpu")
+    found = plan.cost()
+    assert found
+    assert found.total > 0
+    assert "preact_resnet110(depth=14) on cpu" in found.measured
 
 
 @pytest.mark.full
@@ -57,9 +97,9 @@ def test_step_and_loader_are_measured_on_the_runs_own_images(tmp_path: Path) -> 
     plan = api.plan("table5", tmp_path, profile="smoke", cells="preact_resnet152", device="cpu", stop_at=1)
     found = plan.cost()
     assert isinstance(found, Cost)
-    assert "for 16 images" in found.measured
+    assert " images)" in found.measured
     assert "training images of photograph tiles" in found.measured
-    assert duration(found.seconds[plan.runs[0].id]) in plan.listing(found)
+    assert duration(found.total) in " ".join(plan.listing(found).split())
 
 
 @pytest.mark.parametrize(

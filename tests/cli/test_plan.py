@@ -17,7 +17,9 @@ from tests.compare.judging import records
 
 @pytest.fixture(autouse=True)
 def _few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few simulated tables, and a step that takes a second."""
     monkeypatch.setattr(api, "assess_outlook", functools.partial(assess_outlook, tables=100))
+    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, 1.0))
 
 
 def command_after(out: str, heading: str) -> list[str]:
@@ -32,7 +34,9 @@ def command_after(out: str, heading: str) -> list[str]:
 def test_plan_is_deterministic_and_needs_no_results(run: Run, tmp_path: Path) -> None:
     code, out, err = run("plan", "table2")
     assert (code, err) == (0, "")
-    assert out.startswith("Table 2: what 5 runs per cell would decide, or 10 where 5 are too few.")
+    assert out.startswith("Table 2: what its runs cost\n")
+    assert max(map(len, out.split("CIFAR-10 not found")[0].splitlines())) <= 80
+    assert "\nTable 2: what 5 runs per cell would decide, or 10 where 5 are too few." in out
     assert command_after(out, "Train the first of these:") == ["run", "table2", "--cells", "original/resnet110"]
     assert "Then compare" not in out
     assert run("plan", "table2") == (0, out, "")
@@ -77,11 +81,60 @@ def test_options_reach_the_simulation_and_the_commands(run: Run, tmp_path: Path)
     ]
 
 
+def test_each_cell_has_its_costs(run: Run, tmp_path: Path) -> None:
+    options = ("--cells", "preact/resnet110", "--device", "cpu", "--rate", "preact_resnet110=1000")
+    code, out, err = run("plan", "table2", *options)
+    assert (code, err) == (0, "")
+    hours = 5 * 64_000 * 128 / 1000 / 3600
+    row = out.splitlines()[3].split()
+    assert row[:5] == ["preact/resnet110", "0-4", "unknown", "320,000", f"{hours:.0f}"]
+    assert float(row[6]) == pytest.approx(5 * (3 * 4 * 1.73e6 + 1.5e6) / 1e9, rel=0.3)
+    assert "`paperbench data download cifar10 " in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_smaller_profiles_have_costs_and_no_simulation(run: Run) -> None:
+    code, out, err = run("plan", "table2", "--profile", "smoke", "--seeds", 2, "--device", "cpu")
+    assert (code, err) == (0, "")
+    rows = [row.split() for row in out.splitlines()[3:13]]
+    assert rows[0][:5] == ["original/resnet110", "0-1", "not", "started", "160"]
+    assert len({row[0] for row in rows}) == 10
+    assert "\n20 runs, 1,600 iterations to do, about 5" in out
+    assert "Claims" not in out
+    assert command_after(out, "Next, train them:")[:4] == ["run", "table2", "--profile", "smoke"]
+    _, out, _ = run("plan", "table2", "--profile", "smoke", "--cells", "preact/resnet110", "--stop-at", 1)
+    assert "\n1 run, 1 iteration to do, about " in out
+
+
+def test_cells_without_a_printed_error_have_costs(run: Run) -> None:
+    code, out, _ = run("plan", "table1", "--cells", "dropout_shortcut")
+    assert code == 0
+    assert "Not simulated: these cells show no published error" in out
+
+
+def test_budget_chooses_runs_that_fit(run: Run) -> None:
+    rates = ("--rate", "preact_resnet110=1000", "--rate", "preact_resnet164=500")
+    code, out, _ = run("plan", "table2", "--device", "cpu", "--budget", "24h", *rates)
+    assert code == 0
+    command = command_after(out, "Train these:")
+    assert len([word for word in command if word.endswith("/resnet110")]) == 2  # 11.4 hours each
+    assert "Together, in 23 hours: 2.0 verdicts" in " ".join(out.split())
+    assert "--yes" not in command
+    assert (
+        command_after(run("plan", "table2", "--device", "cpu", "--budget", "2d", *rates)[1], "Train these:")[-1]
+        == "--yes"
+    )
+    _, out, _ = run("plan", "table2", "--device", "cpu", "--budget", "1h", *rates)
+    assert "Chosen: nothing." in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("plan tabel2", "Did you mean 'table2'?"),
-        ("plan table1 --cells dropout_shortcut", "Nothing to plan"),
+        ("plan table2 --budget 8h --profile smoke", "--budget is for whole runs of the paper's profile"),
+        ("plan table2 --rate preact_resnet111=5", "Did you mean"),
+        ("plan table2 --rate preact_resnet110=0", "such as preact_resnet110=2000"),
         ("plan table2 --std 0", "--std: must be a positive number of percentage points, not '0'"),
         ("plan table2 --std abc", "not 'abc'"),
         ("plan table2 --seeds 51", "At most 50 runs per cell can be simulated, not 51"),

@@ -13,6 +13,7 @@ import pytest
 
 from paperbench import api
 from paperbench.api import wait_without_spinning
+from paperbench.data.dataset import MissingDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
@@ -20,7 +21,7 @@ from tests.cli.conftest import ONE_CELL, Run
 from tests.helpers import ROOT, change_yaml, copy_of_photo_specs
 from tests.training.gpus import GPU, OLD_DRIVER, with_gpus
 
-DRY_RUN = ("--profile", "smoke", "--dry-run", "--device", "cpu")
+SMOKE = ("--profile", "smoke", "--device", "cpu", "--rate", "preact_resnet110=100", "--rate", "preact_resnet164=100")
 
 
 def only_record(results: Path) -> Record:
@@ -28,33 +29,23 @@ def only_record(results: Path) -> Record:
     return record
 
 
-def test_dry_run_lists_the_runs_and_writes_nothing(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("run", "table2", *DRY_RUN, "--seeds", 2)
-    assert code == 0
-    rows = [row.split() for row in out.splitlines()[2:12]]
-    assert rows[0] == ["original/resnet110", "0-1", "not", "started", "160"]
-    assert len({row[0] for row in rows}) == 10
-    assert "\n20 runs, 1,600 iterations to do, about 5" in out
-    assert out.endswith(
-        "\nDevice cpu, precision fp32, engine eager.\n\nNext: give the same command without --dry-run.\n"
-    )
-    assert list(tmp_path.iterdir()) == []
-    _, out, _ = run("run", "table2", *DRY_RUN, "--cells", "preact/resnet110", "--stop-at", 1)
-    assert "\n1 run, 1 iteration to do, about " in out
-
-
-@pytest.mark.parametrize(("table", "command"), [("table2", "data download cifar10"), ("table5", "data index imagenet")])
-def test_dry_run_without_data_lists_the_runs_and_says_how_to_get_it(
-    run: Run, monkeypatch: pytest.MonkeyPatch, table: str, command: str
+@pytest.mark.parametrize(("options", "is_refused"), [((), True), (("--yes",), False), (("--max-seconds", "1d"), False)])
+def test_days_on_a_cpu_need_a_yes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], is_refused: bool
 ) -> None:
-    monkeypatch.setattr("paperbench.bench.cost.estimate", lambda *_, **__: None)
-    code, out, err = run("run", table, "--dry-run", "--device", "cpu", "--seeds", 1)
-    assert (code, err) == (0, "")
-    runs = {"table2": 10, "table5": 7}[table]
-    assert out.count(" unknown ") == runs
-    assert f"\n{runs} runs, at most " in out
-    assert f"`paperbench {command} " in out
-    assert out.endswith("\nNext: get the data, then give the same command without --dry-run.\n")
+    def stop(*_: object) -> None:
+        raise PaperbenchError("started")
+
+    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, 1.0))
+    monkeypatch.setattr(
+        "paperbench.data.sources.load_dataset", lambda key, _: MissingDataset(key, "", "", False, error="")
+    )
+    monkeypatch.setattr("paperbench.api.run", stop)
+    code, _, err = run("run", "table2", "--device", "cpu", "--cells", "preact/resnet110", "--seeds", 1, *options)
+    assert code == 2
+    assert ("these runs take about 36 hours for the training steps" in err) == is_refused
+    assert ("Add --yes" in err) == is_refused
+    assert ("started" in err) != is_refused
 
 
 def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
@@ -86,15 +77,15 @@ def test_gpu_that_auto_passes_over_is_named_on_stderr(run: Run, monkeypatch: pyt
     with_gpus(monkeypatch, GPU(), init_error=OLD_DRIVER)
     (warning,) = api.plan("table2", profile="smoke").warnings
     assert warning.startswith("cuda:0 is not used: The NVIDIA driver on your system is too old (found version 12020).")
-    code, out, err = run("run", "table2", "--profile", "smoke", "--dry-run")
+    code, out, err = run("plan", "table2", *SMOKE[:2], *SMOKE[4:])
     assert (code, err) == (0, f"paperbench: warning: {warning}\n")
     assert "\nDevice cpu," in out
 
 
 @pytest.mark.parametrize("cells", [("--cells", "original", "preact/*"), ("--cells", "original", "--cells", "preact/*")])
 def test_several_cell_patterns_choose_the_cells_of_all(run: Run, cells: tuple[str, ...]) -> None:
-    _, out, _ = run("run", "table2", *DRY_RUN, *cells)
-    assert [row.split()[0] for row in out.splitlines()[2:6]] == [
+    _, out, _ = run("plan", "table2", *SMOKE, *cells)
+    assert [row.split()[0] for row in out.splitlines()[3:7]] == [
         "original/resnet110",
         "preact/resnet110",
         "original/resnet164",
@@ -103,9 +94,9 @@ def test_several_cell_patterns_choose_the_cells_of_all(run: Run, cells: tuple[st
 
 
 def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
-    _, _, err = run("run", "table3", *DRY_RUN, "--cells", "cifar10_resnet164*")
+    _, _, err = run("plan", "table3", *SMOKE, "--cells", "cifar10_resnet164*")
     assert "skipped row cifar10_resnet164_no_warm_up: it runs only if named in full" in err
-    _, out, err = run("run", "table3", *DRY_RUN, "--cells", "cifar10_resnet164_no_warm_up", "cifar10_resnet164/preact")
+    _, out, err = run("plan", "table3", *SMOKE, "--cells", "cifar10_resnet164_no_warm_up", "cifar10_resnet164/preact")
     assert err == ""
     assert "\n2 runs, " in out, "a profile's warm-up does not replace a recipe without one"
 
@@ -157,7 +148,7 @@ def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, traine
     assert f"{finished.result.test_error:.2f}" in out
     assert "\npaperbench compare table2 --cells preact/resnet110 --profile smoke" in out
     assert run(*command)[0] == 0
-    _, out, _ = run(*command, "--dry-run")
+    _, out, _ = run("plan", *command[1:], *SMOKE[4:])
     assert "\n1 run, all finished.\n" in out
     assert "\npaperbench compare " in out
     assert only_record(results) == finished, "nothing is trained again"

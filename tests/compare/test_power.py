@@ -659,5 +659,5 @@ def with_a_failed_run() -> Comparison:
 
 @pytest.mark.parametrize("comparison", [without_numbers, with_a_failed_run])
 def test_nothing_to_plan_without_a_number_to_compare(comparison: Any) -> None:
-    with pytest.raises(PaperbenchError, match="Nothing to plan"):
+    with pytest.raises(PaperbenchError, match="Not simulated"):
         assess_outlook(comparison())

@@ -24,7 +24,7 @@ from tests.helpers import ROOT
 from tests.limits import limit_address_space, limit_seconds
 
 SHOW = ("show", *TABLE)
-DRY_RUN = (*RUN, "--dry-run")
+PLAN = ("plan", *RUN[1:])
 CHECK = ("data", "check", "cifar10", "--data", "data")
 CHECK_INDEX = ("data", "check", "imagenet", "--data", "data")
 CONVERT = ("data", "convert", "images", "cifar10.npz")
@@ -38,7 +38,7 @@ READ_BY = {
         *("results/leases", "results/superseded", "results/runs", "results"),
     ),
     (VERIFY, ANALYZE): ("results/analysis/{analysis}", "results/analysis"),
-    (SHOW, COMPARE, DRY_RUN): (
+    (SHOW, COMPARE, PLAN): (
         *("experiments/table2.yaml", "experiments/profiles.yaml", "experiments/recipes/cifar.yaml"),
         *("expected/table2.yaml", "expected", "experiments", "experiments/recipes"),
     ),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from paperbench.architecture import parameters
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.specs.recipe import Recipe
@@ -55,6 +56,25 @@ def test_needed_memory_is_that_of_a_real_step(
         Trainer(net, recipe, photos, 0, "fp32", CPU, recompute=recompute).step()
     needed = memory_needed(net, recipe, "fp32", recompute=recompute) / _WORKSPACE
     assert needed == pytest.approx(counter.peak, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet110_dropout_shortcut",
+        pytest.param("resnet110_exclusive_gating", marks=pytest.mark.full),
+        pytest.param("resnet164_relu_before_addition", marks=pytest.mark.full),
+        pytest.param("preact_resnet110_1layer", marks=pytest.mark.full),
+        pytest.param("preact_resnet1001", marks=pytest.mark.full),
+        pytest.param("original_resnet1202", marks=pytest.mark.full),
+    ],
+)
+def test_memory_of_deep_nets_follows_from_shallow_ones(name: str, recipe: Recipe) -> None:
+    net = resolve(name)
+    group = recipe.batch_norm.group
+    sums = 4 * parameters(net) * max(n.bit_count() for n in range(recipe.groups))
+    whole = step_memory(net, group, "fp32", CPU)
+    assert memory_needed(net, recipe, "fp32") == pytest.approx((whole + sums) * _WORKSPACE, rel=1e-6)
 
 
 @pytest.mark.gpu
