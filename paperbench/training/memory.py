@@ -27,8 +27,8 @@ from paperbench.training.precision import autocast, set_arithmetic
 _OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
 """Parts of the messages of plain RuntimeErrors raised by CUDA, by torch on CPUs, by cuDNN or cuBLAS, and by oneDNN."""
 _LITTLE_BYTES = 32 * 2**20
-_LINEAR_FROM = 4
-"""Units per stage from which each further one takes the same memory; with recomputation it is more than that."""
+_LINEAR_FROM = 12
+"""Weight layers per stage from which each further unit takes the same memory; with recomputation they are more."""
 _WORKSPACE = 1.25
 """What the tensors of a step are multiplied by for the workspace of kernels and for gaps in the memory. In steps of
 ResNet-50 on 224 x 224 pixels on a CPU, it was 1.2 to 1.45."""
@@ -88,13 +88,16 @@ def step_memory(
 
 @cache
 def _group_memory(net: Net, group: int, precision: Precision, side: int | None, *, recompute: bool) -> int:
-    layers, number = FAMILIES[net.family].layers_per_n, net.units[0]
-    if layers and number > _LINEAR_FROM and not recompute:  # the whole count would take seconds
+    family, number = FAMILIES[net.family], net.units[0]
+    start = _LINEAR_FROM // len(family.kernels)
+    if family.layers_per_n and number > start and not recompute:  # the whole count would take seconds
         few, more = (
-            _group_memory(replace(net, depth=layers * (_LINEAR_FROM - i) + 2), group, precision, side, recompute=False)
+            _group_memory(
+                replace(net, depth=family.layers_per_n * (start - i) + 2), group, precision, side, recompute=False
+            )
             for i in (1, 0)
         )
-        return more + (number - _LINEAR_FROM) * (more - few)
+        return more + (number - start) * (more - few)
     return step_memory(net, group, precision, torch.device("cpu"), side=side, grad_checkpointing=recompute)
 
 
