@@ -35,11 +35,11 @@ trap : TERM USR1  # the processes stop; this script goes on after srun
 
 _REQUEUE = r"""
 status=$?
-# Work is left after 75 (--max-seconds), 138 (USR1: the time limit is near) and 143 (TERM: a preemption). If the job is
-# not "RUNNING" any more, it was cancelled, or Slurm starts it again by itself.
+# Work is left after 75 (--max-seconds) and after a signal: USR1 as the time limit is near, TERM in a preemption, KILL
+# for the memory. If the job is not "RUNNING" any more, it was cancelled, or Slurm starts it again by itself.
 read -r state restarts < <(squeue --noheader --jobs="$SLURM_JOB_ID" --Format=State,RestartCnt)
 case "$state $status" in
-"RUNNING 75" | "RUNNING 138" | "RUNNING 143") scontrol requeue "$SLURM_JOB_ID" && exit ;;
+"RUNNING 75" | "RUNNING 1"[2-9][0-9]) scontrol requeue "$SLURM_JOB_ID" && exit ;;
 esac
 if [ "$restarts" = "${SLURM_RESTART_COUNT:-0}" ]; then  # nothing has requeued it
     rm -f "$starts"

@@ -120,7 +120,7 @@ def test_only_a_running_job_with_work_left_is_requeued(workers: Workers, slurm: 
     slurm.answer("srun", status=status)
     slurm.answer("squeue", f"{state} 0" if state else "")
     done = run(script(workers, None, None))
-    is_requeued = state == "RUNNING" and status in (75, 138, 143)
+    is_requeued = state == "RUNNING" and status in (75, 137, 138, 143)
     assert slurm.times("scontrol requeue 7") == is_requeued
     assert done.returncode == (0 if is_requeued else status)
     assert (workers.results / "slurm" / "7.starts").exists() == (is_requeued or not state)
