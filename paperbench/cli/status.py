@@ -79,9 +79,10 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
     blocks = [render(one) for one in statuses] or [
         f"{args.results} has no such runs. Train some: `paperbench run table2`."
     ]
-    jobs = slurm_jobs(name_of_store(args.results))
-    if jobs is None or jobs:
-        blocks.append(render_jobs(jobs))
+    if (args.results / "slurm").is_dir():  # where the logs of jobs are
+        jobs = slurm_jobs(name_of_store(args.results))
+        if jobs is None or jobs:
+            blocks.append(render_jobs(jobs))
     if args.watch is not None:
         blocks.insert(0, f"{time.strftime('%H:%M:%S')}, every {args.watch:g} seconds; Ctrl-C ends it")
         if sys.stdout.isatty():
