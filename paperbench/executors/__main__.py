@@ -1,6 +1,6 @@
-"""`python -m paperbench.executors ...`: `paperbench ...` in a process that SIGTERM reaches when its input ends.
+"""`python -m paperbench.executors ...`: `paperbench ...` in a process that gets SIGTERM when its stdin is closed.
 
-The executor holds the other end of that pipe, so the process saves its run and ends even if the executor is killed.
+The executor holds the other end of that pipe. Even if the executor is killed, the process saves its run and ends.
 """
 
 from __future__ import annotations

@@ -19,22 +19,21 @@ from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.limits import Limits, stopping_on_signals
 
 RESTARTS = 3
-"""How often a worker that crashes is started again."""
+"""How often a worker that crashes is restarted."""
 SECONDS_TO_END = 150.0
-"""How long the processes of a worker have to end when one has: they notice a hung one after 60 seconds."""
+"""How long the processes of a worker may take to end after the first: they notice its death within 60 seconds."""
 _POLL_SECONDS = 0.1
 USUAL = (0, 2, TIME_WAS_UP)
-"""Exit statuses after which a worker is not started again."""
+"""Exit statuses after which a worker is not restarted."""
 
 
 class Worker:
-    """A copy of the command: the processes that share its runs. Each has a session of its own, without a terminal.
+    """A copy of the command: the processes that train its runs together, each in a session without a terminal.
 
     Args:
         variables: For the environment.
         say: Called with each line that a process prints on stderr, from any thread.
         further: Arguments in addition to those of all workers.
-        directory: The working directory, if not this process's.
     """
 
     def __init__(
@@ -72,15 +71,14 @@ class Worker:
             reader.start()
 
     def send(self, number: int) -> None:
-        """Send a signal to all processes."""
         for process in self._processes:
             process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait for all processes. Once one has ended, the others do so too, or are killed.
+        """Wait for all processes; kill those that do not end soon after the first.
 
         Returns:
-            The exit status: an unusual one if there is one, else that of process 0; -N after death by signal N.
+            The exit status: an unusual one if there is one, else that of process 0; -N if signal N killed it.
         """
         while all(process.poll() is None for process in self._processes):
             time.sleep(_POLL_SECONDS)
@@ -92,11 +90,10 @@ class Worker:
                 process.kill()
         statuses = [process.wait() for process in self._processes]
         for reader in self._readers:
-            reader.join(_POLL_SECONDS * 50)  # not for longer, if a process that has left its group has the stream too
+            reader.join(5)  # not for longer: a process that outlives the worker may hold the stream
         return next((status for status in statuses if status not in USUAL), statuses[0])
 
     def _pass_on(self, process: subprocess.Popen[str]) -> None:
-        """Pass on what a process prints, until it ends."""
         stdin, stderr = cast(IO[str], process.stdin), cast(IO[str], process.stderr)
         with stdin, stderr:
             for line in stderr:
@@ -105,36 +102,26 @@ class Worker:
 
 
 def how_it_ended(status: int) -> str:
-    """Return what an unusual exit status says."""
+    """Put an unusual exit status into words."""
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
 
 
 def ids_of_gpus(number: int, visible: str | None) -> list[str]:
-    """Return the ids by which CUDA_VISIBLE_DEVICES can name GPUs.
-
-    Args:
-        number: How many GPUs torch sees.
-        visible: CUDA_VISIBLE_DEVICES of this process.
-    """
+    """Return what CUDA_VISIBLE_DEVICES, which may be `visible` here, can call the GPUs that torch sees."""
     return [name.strip() for name in visible.split(",")][:number] if visible else [*map(str, range(number))]
 
 
 def environments(workers: Workers, gpus: Sequence[str], processors: int) -> list[dict[str, str]]:
-    """Return variables for the environment of each worker: its GPUs, or on a CPU how many threads its processes have.
-
-    Args:
-        gpus: Ids of all GPUs.
-        processors: Number of processors of this machine.
+    """Return variables for the environment of each worker: its GPUs, or on a CPU the number of its threads.
 
     Raises:
         PaperbenchError: There are too few GPUs.
     """
     size, all_processes = workers.gpus_per_run, workers.count * workers.processes
     if workers.count * size > len(gpus):
-        each = f" with {count(size, 'GPU')} each"
         raise PaperbenchError(
-            f"{count(workers.count, 'worker')}{each} need {workers.count * size}, and torch sees {len(gpus)} here. "
-            "Lower --workers or --gpus-per-run, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES."
+            f"{count(workers.count, 'worker')} with {count(size, 'GPU')} each need {workers.count * size}, and torch "
+            f"sees {len(gpus)} here. Lower --workers or --gpus-per-run, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES."
         )
     shared = {"LOCAL_WORLD_SIZE": str(all_processes)}  # divides the threads that decode images
     if not size:
@@ -147,15 +134,11 @@ def environments(workers: Workers, gpus: Sequence[str], processors: int) -> list
 def run(
     workers: Workers, variables: Sequence[Mapping[str, str]], limits: Limits, say: Callable[[str], None]
 ) -> list[int]:
-    """Start the workers, pass on signals to them, and wait for all. One that crashes is started again.
+    """Start the workers, pass signals on to them, and restart those that crash; return the last exit status of each.
 
     Args:
         variables: For the environment of each worker; see `environments`.
         limits: Gets the first signal.
-        say: Called with lines to print, each with the number of a worker in front.
-
-    Returns:
-        The last exit status of each worker.
     """
     lock, printing = RLock(), Lock()
     running: dict[int, Worker] = {}
@@ -164,7 +147,7 @@ def run(
     def forward(number: int) -> None:
         with lock:
             is_second = limits.signal is not None
-            for worker in running.values():  # several processes heed no second signal, as launchers repeat them
+            for worker in running.values():  # processes that train together ignore a second signal
                 worker.send(signal.SIGKILL if is_second and workers.processes > 1 else number)
             limits.signal = limits.signal or number
 
@@ -188,7 +171,7 @@ def run(
                 if seconds <= 0:
                     return TIME_WAS_UP
                 further = ("--max-seconds", str(seconds))
-            then = "It is started again" if restarts_left else f"It is given up, after {RESTARTS} new starts"
+            then = "Restarting it" if restarts_left else f"Giving it up after {RESTARTS} restarts"
             say_for(f"paperbench: warning: the worker {how_it_ended(status)}. {then}.")
         return status
 

@@ -17,19 +17,15 @@ _POLL_SECONDS = 0.5
 
 
 def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[int]:
-    """Start a task for each worker, let the first signal stop them, and wait for all. Ray restarts those that crash.
-
-    Args:
-        limits: Gets the first signal.
-        say: Called with lines to print.
+    """Start a task for each worker, and stop them at the first signal, which `limits` gets. Ray restarts failed tasks.
 
     Returns:
-        The exit status of each worker, 1 for one that is given up.
+        The exit status of each worker; 1 if it was given up.
 
     Raises:
         PaperbenchError: Ray is not installed.
     """
-    for name in ("RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX"):  # each line as it is, without codes of a terminal
+    for name in ("RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX"):  # lines unchanged, without colours
         os.environ.setdefault(name, "0")
     try:
         import ray
@@ -49,7 +45,7 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
                     statuses.append(ray.get(one))
                 except (ray.exceptions.RayError, RuntimeError) as error:
                     if not limits.signal:  # else it was stopped before it began
-                        say(f"paperbench: error: a worker is given up: {error}")
+                        say(f"paperbench: error: a worker was given up: {error}")
                     statuses.append(1)
             if limits.signal and not is_stopping:
                 is_stopping = True
@@ -62,11 +58,9 @@ def _work(workers: Workers, directory: str, number: int) -> int:
     """Run a worker inside a task.
 
     Raises:
-        RuntimeError: It crashed, so Ray is to start it again.
+        RuntimeError: It crashed, so Ray is to restart it.
     """
-    worker = Worker(
-        workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), directory=directory
-    )
+    worker = Worker(workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), (), directory)
     is_stopping = False
     while True:
         try:

@@ -1,10 +1,11 @@
-"""Slurm: an sbatch script that starts a copy of the command, and again until nothing is left; and its submission."""
+"""The executor "slurm": jobs that each run a copy of the command, and are requeued until nothing is left."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
@@ -14,15 +15,15 @@ from paperbench.files import report_write_errors
 from paperbench.runs.store import Store
 
 _COUNT_STARTS = r"""
-# A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file, until a
-# record is newer than the file: that is progress, and the count begins anew.
+# A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file. If a
+# record is newer than that file, the job has made progress, and the count begins anew.
 starts=$results/slurm/$SLURM_JOB_ID.starts
 if [ -n "$(find "$results/runs" -name record.json -newer "$starts" -print -quit 2> /dev/null)" ]; then
     rm "$starts"
 fi
 date >> "$starts"
 if [ "$(wc -l < "$starts")" -gt 4 ]; then
-    echo "paperbench: error: this job ends, as it has saved nothing in 4 starts. See above why, then submit it again."
+    echo "paperbench: error: this job has saved nothing in 4 starts, so it ends. See above why, then submit it again."
     rm "$starts"
     exit 1
 fi
@@ -51,12 +52,7 @@ exit $status
 def script(
     workers: Workers, partition: str | None, limit: str | None, options: Sequence[str] = (), setup: Sequence[str] = ()
 ) -> str:
-    """Return the script of a job, which starts one copy of the command.
-
-    Args:
-        limit: Time limit of a job, as sbatch takes it.
-        options: Further options of sbatch.
-        setup: Commands to begin with.
+    """Return the script of a job, with further options of sbatch, and with commands to begin with.
 
     Raises:
         PaperbenchError: An option does not begin with a dash; sbatch would ignore it.
@@ -76,10 +72,11 @@ def script(
         *options,
         f"--job-name={workers.name}",  # last, as jobs are counted by it
     ]
+    command = (sys.executable, "-m", "paperbench", *workers.arguments)
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in wanted), ""]
     lines += [f"results={shlex.quote(str(results))}  # results/slurm must exist", *_COUNT_STARTS.strip().splitlines()]
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
-    lines += ["", *setup, f"srun --kill-on-bad-exit=0 --wait=120 {shlex.join(workers.command)}"]
+    lines += ["", *setup, f"srun --kill-on-bad-exit=0 --wait=120 {shlex.join(command)}"]
     return "\n".join(lines) + _REQUEUE
 
 
@@ -101,14 +98,14 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
         for _ in range(workers.count - len(present)):
             new.append(_slurm("sbatch", "--parsable", stdin=text).strip().partition(";")[0])
     except PaperbenchError as error:
-        raise PaperbenchError(f"{error} {count(len(new), 'job')} submitted before.") if new else error from None
+        raise PaperbenchError(f"{error} {count(len(new), 'job')} submitted before that.") if new else error from None
     finally:
         lease.release()
     return len(present), new
 
 
 def _slurm(*command: str, stdin: str = "") -> str:
-    """Run a command of Slurm, which an allocation around this process is not to influence, and return what it prints.
+    """Return what a command of Slurm prints. An allocation around this process does not influence it.
 
     Raises:
         PaperbenchError: It is missing, or fails.
@@ -125,5 +122,5 @@ def _slurm(*command: str, stdin: str = "") -> str:
         ) from error
     if done.returncode:
         said = printable(done.stderr.strip()) or f"exit status {done.returncode}"
-        raise PaperbenchError(f"{command[0]} failed: {said}\nChange --partition, --time or --sbatch, or try it later.")
+        raise PaperbenchError(f"{command[0]} failed: {said}\nChange --partition, --time or --sbatch, or try later.")
     return done.stdout

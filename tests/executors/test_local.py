@@ -133,13 +133,13 @@ def test_worker_that_always_crashes_is_given_up(workplace: Workplace, crash: str
     assert len(workplace.said("2: begins")) == 4
     warning = f"2: paperbench: warning: the worker {how}."
     assert workplace.said("warning") == [
-        *[f"{warning} It is started again."] * 3,
-        f"{warning} It is given up, after 3 new starts.",
+        *[f"{warning} Restarting it."] * 3,
+        f"{warning} Giving it up after 3 restarts.",
     ]
 
 
 @pytest.mark.parametrize("status", [0, 2, TIME_WAS_UP])
-def test_worker_that_ends_as_usual_is_not_started_again(workplace: Workplace, status: int) -> None:
+def test_worker_that_ends_as_usual_is_not_restarted(workplace: Workplace, status: int) -> None:
     assert workplace.run(f"echo begins >&2; exit {status}") == [status] * 2
     assert sorted(workplace.lines) == ["1: begins", "2: begins"]
 
@@ -174,12 +174,12 @@ def test_signals_are_passed_on_to_all(workplace: Workplace, number: signal.Signa
     workplace.on_line = send
     name = number.name.removeprefix("SIG")
     script = f"trap 'trap \"exit 7\" {name}; echo once >&2' {name}; echo ready >&2; while :; do sleep 0.05; done"
-    assert workplace.run(script) == [7, 7], "they are not started again"
+    assert workplace.run(script) == [7, 7], "they are not restarted"
     assert workplace.limits.signal == number
     assert workplace.said("warning") == []
 
 
-def test_worker_of_several_processes_is_started_again_as_a_whole(workplace: Workplace, tmp_path: Path) -> None:
+def test_worker_of_several_processes_is_restarted_as_a_whole(workplace: Workplace, tmp_path: Path) -> None:
     script = f"""
         echo rank $RANK local $LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR $MASTER_PORT >&2
         mkdir "{tmp_path}/$NUMBER-$RANK" || exit 0
@@ -191,7 +191,7 @@ def test_worker_of_several_processes_is_started_again_as_a_whole(workplace: Work
         ranks = [match for match in said if match and match.string.startswith(f"{number}:")]
         assert sorted(match[1] for match in ranks[:2]) == sorted(match[1] for match in ranks[2:]) == ["0", "1"]
         assert ranks[0][2] == ranks[1][2]
-    assert len(workplace.said("the worker was killed by SIGKILL. It is started again.")) == 2
+    assert len(workplace.said("the worker was killed by SIGKILL. Restarting it.")) == 2
 
 
 def test_hung_process_of_a_worker_is_killed(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +237,12 @@ def test_workers_save_when_the_command_is_stopped_or_killed(
 
 
 @pytest.mark.full
-def test_killed_worker_is_started_again(specs: Path, expected: Store, tmp_path: Path) -> None:
+def test_killed_worker_is_restarted(specs: Path, expected: Store, tmp_path: Path) -> None:
     command = Command(specs, tmp_path / "r", "--executor", "local", "--workers", "2")
     command.wait_for(lambda: command.has_saved(2))
     os.kill(command.workers()[0], signal.SIGKILL)
     assert command.status() == 0, command.output
-    assert command.output.count("the worker was killed by SIGKILL. It is started again.") == 1
+    assert command.output.count("the worker was killed by SIGKILL. Restarting it.") == 1
     assert_results(tmp_path / "r", expected)
 
 

@@ -26,9 +26,7 @@ def test_missing_ray_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.full
-def test_workers_whose_process_or_task_is_killed_are_started_again(
-    specs: Path, expected: Store, tmp_path: Path
-) -> None:
+def test_workers_whose_process_or_task_is_killed_are_restarted(specs: Path, expected: Store, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     command = Command(specs, tmp_path / "r", *ON_RAY)
     command.wait_for(lambda: command.has_saved(2) and len(command.workers()) == 2)

@@ -183,7 +183,7 @@ def test_failure_of_slurm_is_told(
 
 def test_jobs_before_a_failure_are_told(workers: Workers, slurm: Slurm) -> None:
     slurm.let("sbatch", f"[ ! -e {slurm.folder}/once ] || exit 1; touch {slurm.folder}/once; echo 7")
-    with pytest.raises(PaperbenchError, match=r"1 job submitted before\.$"):
+    with pytest.raises(PaperbenchError, match=r"1 job submitted before that\.$"):
         submit(workers, "the script")
 
 
