@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,12 +148,28 @@ def warn(warning: str) -> None:
     print(f"paperbench: warning: {warning}", file=sys.stderr)
 
 
+def plan_of(args: argparse.Namespace, **changes: Any) -> Plan:
+    """Plan the runs of a command; see `api.plan`."""
+    from paperbench import api
+
+    names = "profile seeds precision device engine data stop_at max_seconds incompatible"
+    options = {name: getattr(args, name) for name in names.split() if hasattr(args, name)} | changes
+    return api.plan(args.table, args.results, cells=args.cells or "*", root=args.tables, **options)
+
+
 def say_what_is_skipped(plan: Plan, args: argparse.Namespace) -> None:
-    """Name the rows and GPUs that a plan passes over."""
+    """Name the rows and GPUs that a plan skips."""
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for warning in plan.warnings:
         warn(warning)
+
+
+def name_other_profiles(results: Path, profiles: Collection[str]) -> None:
+    """Say that there are runs of profiles that were not shown."""
+    if profiles:
+        options = " or ".join(f"--profile {profile}" for profile in profiles)
+        print(f"paperbench: {results} has runs of other profiles: {options} shows them.", file=sys.stderr)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -187,8 +203,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
 def command_for(name: str, args: argparse.Namespace) -> str:
     """Return another command for the table, with the options that were given."""
     parts = ["paperbench", name, args.table]
-    of_run = ("--precision", "--device", "--engine", "--stop-at", "--data") if name == "run" else ()
-    for option in ("--cells", "--profile", "--seeds", *of_run, "--results", "--tables"):
+    further = {"run": ("--precision", "--device", "--engine", "--stop-at", "--data"), "compare": ("--noise",)}
+    for option in ("--cells", "--profile", "--seeds", *further.get(name, ()), "--results", "--tables"):
         value = getattr(args, option[2:].replace("-", "_"), None)
         if value and value != _SHARED.get(option, {}).get("default"):
             parts += [option, *map(str, value if isinstance(value, list) else [value])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from paperbench.cli.arguments import add_shared, command_for, number_of_runs
+from paperbench.cli.arguments import add_shared, command_for, name_other_profiles, number_of_runs
 from paperbench.report import FORMATS
 
 SUMMARY = "judge each cell and claim of a table"
@@ -55,7 +55,5 @@ def execute(args: argparse.Namespace) -> int:
         print("\n" + paragraph(f"Next: `{command_for('run', args)}`"))
     for complaint in judged.left_out:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
-    if judged.other_profiles:
-        options = " or ".join(f"--profile {profile}" for profile in judged.other_profiles)
-        print(f"paperbench: {args.results} has runs of other profiles: {options} shows them.", file=sys.stderr)
+    name_other_profiles(args.results, judged.other_profiles)
     return 0 if judged.holds(args.require) else 1

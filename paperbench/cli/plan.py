@@ -13,6 +13,7 @@ from paperbench.cli.arguments import (
     add_shared,
     command_for,
     number_of_runs,
+    plan_of,
     positive_points,
     rate,
     say_what_is_skipped,
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "estimate what runs cost and what they would decide, before training them"
 DESCRIPTION = (
-    "List the runs of a table with their status, and estimate their hours, memory and disk space from some measured "
-    "training steps. Then estimate by simulation the chance of each verdict and claim after N runs per cell, and list "
-    "the runs that are worth most next. It trains nothing and needs no data; but without them it cannot tell which "
-    "runs are done."
+    "List the runs of a table, their status, and the hours (by measured training steps), memory and disk space that "
+    "they need. Then simulate how likely N runs per cell are to decide each verdict and claim, and list the runs that "
+    "are worth most next. Needs no data, but cannot tell without them which runs are done."
 )
 
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=seconds,
         metavar="T",
-        help="a time, such as 8h or 2d: choose the runs that decide most within it",
+        help="a time, such as 8h or 2d: choose the runs that decide most in it",
     )
     parser.add_argument(
         "--rate",
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NET=N",
-        help="a net of the same kind trains on N images per second, such as preact_resnet110=2000: measure no net of "
-        "this kind; repeatable",
+        help="images per second of a net, such as preact_resnet110=2000: estimate all nets of its kind from that "
+        "instead of a measured step; repeatable",
     )
     parser.add_argument(
         "--std",
@@ -69,7 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench import api
     from paperbench.compare.budget import choose
     from paperbench.report.grid import paragraph
     from paperbench.report.outlook import render, valuable
@@ -77,20 +76,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.budget and (args.stop_at or args.profile != "paper"):
         raise PaperbenchError("--budget is for whole runs of the paper's profile. Omit --profile and --stop-at.")
     outlook, problem = _outlook(args)
-    plan = api.plan(
-        args.table,
-        args.results,
-        cells=args.cells or "*",
-        profile=args.profile,
-        seeds=args.seeds,
-        precision=args.precision,
-        device=args.device,
-        engine=args.engine,
-        data=args.data,
-        stop_at=args.stop_at,
-        root=args.tables,
-        needs_data=False,
-    )
+    plan = plan_of(args, needs_data=False)
     say_what_is_skipped(plan, args)
     cost = choice = None
     try:
@@ -98,12 +84,12 @@ def execute(args: argparse.Namespace) -> int:
     except PaperbenchError as error:
         if args.budget:
             raise
-        warn(f"how long this takes could not be measured: {error}")
+        warn(f"could not measure how long this takes: {error}")
     profile = "" if args.profile == "paper" else f", profile {args.profile}"
     print(paragraph(f"{plan.table.table.source.table}{profile}: what its runs cost"))
     print(plan.listing(cost))
     if plan.missing_data:
-        print(paragraph("Status unknown: which runs are done cannot be told without their data, on which ids depend."))
+        print(paragraph("Status unknown: ids of runs depend on their data, so without it none can be looked up."))
     heading, commands = "Next, train them:", [command_for("run", args)]
     if not plan.remaining:
         heading, commands = "Next, print the report:", [plan.compare_command]
@@ -131,10 +117,10 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, list[str]]:
     from paperbench.api import load_table
     from paperbench.compare.power import NotSimulatedError
 
-    is_first = args.results == DEFAULT_RESULTS and not args.results.exists()
-    table, results = load_table(args.table, args.tables), None if is_first else args.results
     if args.profile != "paper":
         return None, []
+    is_first = args.results == DEFAULT_RESULTS and not args.results.exists()
+    table, results = load_table(args.table, args.tables), None if is_first else args.results
     try:
         return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std), []
     except NotSimulatedError as error:
@@ -145,11 +131,10 @@ def _commands(args: argparse.Namespace, outlook: Outlook, runs: Sequence[NextRun
     """Return the commands that train some runs and, under a heading, the one that judges them if it needs options."""
     table = outlook.comparison.table
     usual = table.seeds_in(table.profiles.named("paper"))
-    noise = "" if args.noise == "table" else f" --noise {args.noise}"
-    heading = "Then compare with the options that you planned with:"
-    judge = [heading, f"{command_for('compare', args)}{noise}"] if runs and (noise or outlook.planned != usual) else []
+    judge = ["Then compare with the options that you planned with:", command_for("compare", args)]
+    needs_options = runs and (args.noise != "table" or outlook.planned != usual)
     commands = []
     for total in dict.fromkeys(one.total for one in runs):
         args.cells, args.seeds = [one.cells[0] for one in runs if one.total == total], total if total != usual else None
         commands.append(command_for("run", args))
-    return [*commands, *judge]
+    return [*commands, *(judge if needs_options else ())]

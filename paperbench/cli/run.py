@@ -15,6 +15,7 @@ from paperbench.cli.arguments import (
     add_shared,
     command_for,
     number_of_runs,
+    plan_of,
     positive_int,
     say_what_is_skipped,
     seconds,
@@ -25,7 +26,6 @@ from paperbench.launch import TIME_WAS_UP, Launch
 
 if TYPE_CHECKING:
     from paperbench.api import Outcome, Plan
-    from paperbench.executors import Workers
     from paperbench.training.processes import Processes
 
 SUMMARY = "train the cells of a table, then print it"
@@ -65,19 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_executor(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("executors", "Start copies of this command, which divide its runs among them.")
+    group = parser.add_argument_group(
+        "executors", "Start copies of this command, called workers, that divide its runs among them."
+    )
     group.add_argument(
         "--executor",
         choices=("local", "slurm", "ray"),
-        help="local: a process for each GPU of this machine, or one on its CPU; slurm: submit jobs; ray: tasks of a "
-        "Ray cluster",
+        help="local: a worker for each GPU of this machine, or one on its CPU; slurm: submit jobs; ray: start tasks "
+        "on a Ray cluster",
     )
     group.add_argument(
         "--workers",
         type=positive_int,
         metavar="N",
-        help="copies (default: 1; local: as many as the GPUs suffice for). Slurm never has more, however often they "
-        "are submitted",
+        help="number of copies (default: 1; local: as many as there are GPUs for). slurm: submits only those that "
+        "are missing",
     )
     group.add_argument(
         "--gpus-per-run", type=positive_int, metavar="N", help="GPUs that train each run together (default: 1)"
@@ -88,40 +90,32 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
         "--sbatch", action="append", metavar="=OPTION", help="slurm: another option of sbatch; repeatable"
     )
     group.add_argument(
-        "--setup", action="append", metavar="COMMAND", help="slurm: a command for the script to start with; repeatable"
+        "--setup", action="append", metavar="COMMAND", help="slurm: a command that the script begins with; repeatable"
     )
-    group.add_argument("--print-script", action="store_true", default=None, help="slurm: print the script, and stop")
+    group.add_argument("--print-script", action="store_true", default=None, help="slurm: only print the script")
 
 
 def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
-    """Say how long the runs take if that is long.
-
-    Raises:
-        PaperbenchError: It is more than a day on a CPU, and the user has not said `--yes`.
-    """
+    """Say how long the runs take if that is long; refuse more than a day on a CPU without `--yes`."""
     if (args.max_seconds or math.inf) <= DAY:
         return
     try:
         cost = plan.cost(only_if_long=True, processes=processes)
     except PaperbenchError as error:
-        warn(f"how long this takes could not be measured: {error}")
+        warn(f"could not measure how long this takes: {error}")
         return
     if cost and plan.device.type == "cpu" and cost.total > DAY and not args.yes:
         raise PaperbenchError(
-            f"On this CPU, these runs take {cost} Add --yes to train them all the same, limit this command (such as "
-            f"--max-seconds 8h), choose runs that fit a time (`paperbench plan {args.table} --budget 8h`) or a smaller "
-            "profile (`paperbench list` shows them)."
+            f"On this CPU, these runs take {cost} Add --yes to train them anyway, set a limit (such as --max-seconds "
+            f"8h), choose runs that fit into a time (`paperbench plan {args.table} --budget 8h`), or choose a smaller "
+            "profile (see `paperbench list`)."
         )
     if cost:
         print(f"paperbench: {cost}", file=sys.stderr)
 
 
 def _check_executor(args: argparse.Namespace) -> None:
-    """Check that options of executors are given with theirs.
-
-    Raises:
-        PaperbenchError: One is not.
-    """
+    """Refuse options of an executor without it."""
     slurm = ("partition", "time", "sbatch", "setup", "print_script")
     for name in ("workers", "gpus_per_run", *slurm):
         needed = "--executor slurm" if name in slurm else "--executor"
@@ -131,21 +125,14 @@ def _check_executor(args: argparse.Namespace) -> None:
 
 def _start_workers(args: argparse.Namespace) -> int:
     """Start copies of the command, without the options of executors."""
-    from paperbench.executors import Workers
-
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_executor(parser)
     arguments = tuple(parser.parse_known_args(args.arguments)[1])
-    if args.executor == "slurm":
-        return _submit_jobs(args, arguments)
-    plan = _plan(args)
-    on_gpu = plan.device.type == "cuda"
-    workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
-    return _divide(args, plan, workers)
+    return _submit_jobs(args, arguments) if args.executor == "slurm" else _divide(args, arguments)
 
 
 def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
-    """Submit Slurm jobs, on a machine that may have no GPU."""
+    """Submit Slurm jobs, from a machine that may have no GPU."""
     from paperbench.executors import Workers
     from paperbench.executors.slurm import script, submit
 
@@ -159,11 +146,10 @@ def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
     if args.print_script:
         print(text, end="")
         return 0
-    # The CPU refuses what only a GPU has. The ids of runs depend on the precision that the job's GPU has by default.
+    # This plan is for a CPU, which refuses what only GPUs have. Without a precision it cannot tell the ids of runs.
     is_exact = not on_gpu or args.precision not in (None, "tf32")
-    changes = {"device": "cpu", "precision": args.precision if is_exact else None}
-    changes["engine"] = "auto" if args.engine == "graph" else args.engine
-    plan = _plan(argparse.Namespace(**{**vars(args), **changes}))
+    engine = "auto" if args.engine == "graph" else args.engine
+    plan = plan_of(args, device="cpu", precision=args.precision if is_exact else None, engine=engine)
     if is_exact and not plan.remaining:
         print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
         return 0
@@ -176,8 +162,8 @@ def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
     return 0
 
 
-def _divide(args: argparse.Namespace, plan: Plan, workers: Workers) -> int:
-    """Let workers on this machine, or of a Ray cluster, train the runs; wait for them, and print the table.
+def _divide(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
+    """Let workers on this machine or a Ray cluster train the runs; wait for them, and print the table.
 
     Raises:
         PaperbenchError: The options contradict each other, there are too few GPUs, or Ray is not installed.
@@ -185,22 +171,25 @@ def _divide(args: argparse.Namespace, plan: Plan, workers: Workers) -> int:
     import torch
 
     from paperbench import api
-    from paperbench.executors import local
+    from paperbench.executors import Workers, local
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits
 
-    if plan.device.type == "cuda":
+    plan = plan_of(args)
+    on_gpu = plan.device.type == "cuda"
+    if on_gpu:
         if args.device.startswith("cuda:"):
             raise PaperbenchError(
                 f"With --executor {args.executor}, each worker takes GPUs of its own, not {args.device}. Choose them "
                 "with CUDA_VISIBLE_DEVICES, and omit --device."
             )
-        workers = replace(workers, arguments=(*workers.arguments, "--device", "cuda"))  # never the CPU of a broken GPU
+        arguments += ("--device", "cuda")  # never the CPU of a machine whose GPU fails
     elif args.gpus_per_run:
         raise PaperbenchError(f"--gpus-per-run needs GPUs, and this plan is for {plan.device}. Omit the option.")
-    if plan.device.type == "cpu" and plan.remaining:  # each worker would measure all runs as its own
-        _check_time(plan, args, workers.count)
-        workers = replace(workers, arguments=(*workers.arguments, "--yes"))
+    elif plan.remaining:  # each worker would measure all runs as its own
+        _check_time(plan, args, args.workers or 1)
+        arguments += ("--yes",)
+    workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
     limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
     statuses: list[int] = []
     if not plan.remaining:
@@ -252,32 +241,12 @@ def execute(args: argparse.Namespace) -> int:
     return status
 
 
-def _plan(args: argparse.Namespace) -> Plan:
-    from paperbench import api
-
-    return api.plan(
-        args.table,
-        args.results,
-        cells=args.cells or "*",
-        profile=args.profile,
-        seeds=args.seeds,
-        precision=args.precision,
-        device=args.device,
-        engine=args.engine,
-        data=args.data,
-        stop_at=args.stop_at,
-        max_seconds=args.max_seconds,
-        incompatible=args.incompatible,
-        root=args.tables,
-    )
-
-
 def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes | None = None) -> int:
     """Run the command in a process that trains alone, or as number 0 of several."""
     from paperbench import api
     from paperbench.report.progress import Progress
 
-    plan = _plan(args)
+    plan = plan_of(args)
     say_what_is_skipped(plan, args)
     _check_time(plan, args, launch.count if launch else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, number_of_runs, seconds
+from paperbench.cli.arguments import add_shared, name_other_profiles, number_of_runs, seconds
 from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "show which runs are done, running, waiting or failed"
 DESCRIPTION = (
-    "Show how far the runs in a results directory are, whatever trains them: for each cell how many are done, running, "
-    "waiting to begin, paused (begun, but no process trains them) and failed; then the speed and the rest of each "
-    "running one, why runs failed, and the jobs in Slurm's queue."
+    "Count the runs of each cell that are done, running, waiting (not begun), paused (begun, but no process trains "
+    "them) or failed, whatever trains them. Then show the speed and time left of running ones, why runs failed, and "
+    "the jobs in Slurm's queue."
 )
 
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exit-code",
         action="store_true",
-        help="exit with 0 only if all runs are done, with 3 if some are left, with 2 if some failed",
+        help="exit with 0 only if all runs are done, with 2 if any failed, with 3 if others are left",
     )
     add_shared(parser, "--results", "--tables")
 
@@ -91,15 +91,13 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
     print("\n\n".join(blocks), end="\n\n" if args.watch is not None else "\n", flush=True)
     for complaint in seen.complaints:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
-    if others := {profile for one in statuses for profile in one.other_profiles}:
-        options = " or ".join(f"--profile {profile}" for profile in sorted(others))
-        print(f"paperbench: {args.results} has runs of other profiles: {options} shows them.", file=sys.stderr)
+    if args.table and not statuses[0].shown:
+        name_other_profiles(args.results, seen.profiles_of(tables[0], args.cells or "*"))
     states = {run.state for one in statuses for run in one.runs}
     return 2 if "failed" in states else 0 if states == {"done"} else 3
 
 
 def _statuses(args: argparse.Namespace, seen: Snapshot, tables: list[Table]) -> Iterator[TableStatus]:
-    """Return the status of the table that was named, or of every table and profile that has runs."""
     patterns = args.cells or "*"
     if args.table:
         yield seen.status_of(tables[0], args.profile or "paper", patterns, args.seeds)

@@ -87,7 +87,6 @@ class TableStatus:
         cells: The runs of each cell, by its id. Cells that need the same training share runs.
         shown: The data and precision of the runs counted here, such as "CIFAR-10 in tf32", for each data set.
         others: Numbers of runs with others, which are not counted here.
-        other_profiles: The profiles that have runs, if this one has none.
     """
 
     table: Table
@@ -95,7 +94,6 @@ class TableStatus:
     cells: Mapping[str, tuple[RunStatus, ...]]
     shown: tuple[str, ...]
     others: Mapping[str, int]
-    other_profiles: tuple[str, ...]
 
     @property
     def runs(self) -> list[RunStatus]:
@@ -187,14 +185,8 @@ class Snapshot:
         others: Counter[str] = Counter()
         for key, of_key in found.items():
             others.update({self._describe(key, group): n for group, n in of_key.items() if n and group != shown[key]})
-        return TableStatus(
-            table,
-            profile_name,
-            cells,
-            tuple(dict.fromkeys(self._describe(*pair) for pair in counted.items())),
-            others,
-            () if counted else self.profiles_of(table, patterns),
-        )
+        shown_here = tuple(dict.fromkeys(self._describe(*pair) for pair in counted.items()))
+        return TableStatus(table, profile_name, cells, shown_here, others)
 
     def _trainings(self, table: Table, profile_name: str, patterns: str | Sequence[str]) -> list[_Training]:
         profile, trainings = table.profiles.named(profile_name), []

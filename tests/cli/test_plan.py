@@ -77,7 +77,7 @@ def test_options_reach_the_simulation_and_the_commands(run: Run, tmp_path: Path)
     assert cell.endswith("/resnet110")
     assert others == ["--seeds", "3", "--results", "r"]
     assert command_after(out, "Then compare with the options that you planned with:") == [
-        *("compare", "table2", "--cells", "*/resnet110", "--seeds", "3", "--results", "r", "--noise", "per-cell")
+        *("compare", "table2", "--cells", "*/resnet110", "--seeds", "3", "--noise", "per-cell", "--results", "r")
     ]
 
 

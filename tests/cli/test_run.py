@@ -215,7 +215,7 @@ def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
     recipe = ("profiles", "smoke", "datasets", "digits", "recipe")
     monitoring = {"log_every": 1, "test_every": 1, "checkpoint_every": 1_000_000}
     change_yaml(profiles, ((*recipe, "iterations"), 1_000_000), ((*recipe, "monitoring"), monitoring))
-    return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--results", str(tmp_path / "r")]
+    return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--yes", "--results", str(tmp_path / "r")]
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_every_state_is_counted_at_its_cell(store: Store, hold: Callable[..., Pa
         **dict.fromkeys(set(STATES) - {"waiting", "done"}, 1),
         "done": 2,
     }
-    assert (found.shown, found.others, found.other_profiles) == (("CIFAR-10 in fp32",), {}, ())
+    assert (found.shown, found.others) == (("CIFAR-10 in fp32",), {})
 
 
 def test_run_in_two_tables_and_cells_is_one_run(store: Store) -> None:
@@ -182,11 +182,11 @@ def test_data_and_precision_with_most_runs_are_shown(store: Store) -> None:
     assert found.others == {"CIFAR-10 in fp32": 1, "CIFAR-10 (some copy) in fp32": 1}
 
 
-def test_profile_without_runs_names_those_that_have_some(store: Store) -> None:
+def test_runs_of_another_profile_are_not_counted(store: Store) -> None:
     write_record(store, of_table2(0, 6.4, profile="smoke"))
     found = status(store)
     assert {run.state for run in found.runs} == {"waiting"}
-    assert (found.shown, found.other_profiles) == ((), ("smoke",))
+    assert found.shown == ()
     assert Snapshot(store).profiles_of(a_table("table2")) == ("smoke",)
     assert [run.state for run in status(store, profile="smoke").cells[CELL]] == ["done"]
 
