@@ -544,15 +544,7 @@ class Plan:
     def cost(
         self, rates: Mapping[str, float] | None = None, *, only_if_long: bool = False, processes: int = 1
     ) -> Cost | None:
-        """Measure steps and the loader of photographs for some seconds, and estimate how long the remaining runs take.
-
-        Args:
-            rates, only_if_long: See `bench.cost.estimate`; with `only_if_long` it may return None.
-            processes: Number of processes that will share each run.
-
-        Raises:
-            PaperbenchError: A net is unknown, an image cannot be read, or the memory is not sufficient.
-        """
+        """Measure for some seconds, and estimate how long the remaining runs take; see `bench.cost.estimate`."""
         from paperbench.bench.cost import estimate
 
         lacking = {run.id: iterations for run, iterations in self.remaining}
@@ -560,17 +552,13 @@ class Plan:
         return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, processes=processes)
 
     def seconds(self, cost: Cost, cell: str, runs: int, total: int) -> float:
-        """Return how long it takes to complete the runs of a cell.
-
-        Args:
-            runs: Number of those that lack, of the first `total` seeds. They may be more than this plan has.
-        """
+        """Return how long the missing runs of a cell take: `runs` of `total`, which may be more than are planned."""
         of_cell = {run.id: cost.whole[run.spec.digest] for run in self.runs if cell in run.cells and run.seed < total}
         done = sum(of_cell[run.id] - cost.seconds[run.id] for run, _ in self.remaining if run.id in of_cell)
         return runs * max(of_cell.values()) - done
 
     def listing(self, cost: Cost | None = None) -> str:
-        """List the runs and, if `cost` is given, what the remaining ones take of time, memory and disk."""
+        """List the runs and, if `cost` is given, the time, memory and disk space that the remaining ones take."""
         from paperbench.data.dataset import MissingDataset
         from paperbench.runs.disk_space import format_bytes, run_files
         from paperbench.training.engine import engine_candidates
@@ -616,7 +604,7 @@ class Plan:
             kind = "GPU" if self.device.type == "cuda" else "main"
             sentences += [
                 f"Time: {cost}",
-                "to do: iterations left. hours: of all seeds in the line, as disk, in GB. memory: GB of "
+                "to do: iterations left. hours, and disk in GB: of all seeds in the line. memory: GB of "
                 f"{kind} memory that one run needs at least.",
             ]
         return "\n".join([as_text(grid), "", *map(paragraph, sentences)])

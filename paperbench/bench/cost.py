@@ -68,19 +68,15 @@ def estimate(
 
     Tests, mean images and the averaging of BN statistics are left out: a few percent of a run of the paper.
 
-    Of each family of nets one step is measured with the eager engine: of the net with the fewest multiply-adds, on
-    random images or on photographs. Other nets are in proportion. Every image of a step takes the time of the net or of
-    the loader of photographs, whichever is longer.
+    Of each family of nets, one with the fewest multiply-adds is measured, with the eager engine. Other nets are in
+    proportion. Every image of a step takes the time of the net or of the loader of photographs, whichever is longer.
 
     Args:
         to_do: Runs, each with the number of iterations to do.
-        rates: Images per second of nets, by name. The nets of their families are not measured; each goes by the net
-            with the nearest number of multiply-adds.
-        only_if_long: Whether to measure nothing if training takes minutes, or if a GPU trains on small images.
-        processes: Number of processes that share each run, as if that cost nothing.
-
-    Returns:
-        None if nothing was measured.
+        rates: Images per second of nets, by name. No net of their families is measured; each goes by the net with the
+            nearest number of multiply-adds.
+        only_if_long: Return None if training takes minutes, or if a GPU trains on small images.
+        processes: Number of processes that train each run together, as if that cost nothing.
 
     Raises:
         PaperbenchError: A net of `rates` is unknown, an image cannot be read, or the memory is not sufficient.
@@ -90,22 +86,23 @@ def estimate(
         if sum(number * run.recipe.batch_size * _macs(run) for run, number in to_do) < _SHORT:
             return None
     families = {run.net.family for run, _ in to_do}
-    rates = {name: rate for name, rate in (rates or {}).items() if resolve(name).family in families}
-    nets = {name: resolve(name) for name in rates}
-    speeds = [(net.family, macs(net), rates[name]) for name, net in nets.items()]  # images per second
-    facts = [f"{rate:g} images a second of {name}, as stated" for name, rate in rates.items()]
-    measured = {run.net.family: run for run, _ in sorted(to_do, key=lambda one: -_macs(one[0]))}  # the cheapest
-    measured = {family: run for family, run in measured.items() if family not in {speed[0] for speed in speeds}}
+    speeds: list[tuple[str, int, float]] = []  # the family, multiply-adds and images per second of nets
+    facts: list[str] = []
+    for name, rate in (rates or {}).items():
+        if (net := resolve(name)).family in families:
+            speeds.append((net.family, macs(net), rate))
+            facts.append(f"{rate:g} images a second of {name}, as stated")
+    stated = {family for family, *_ in speeds}
+    by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
+    measured = {run.net.family: run for run in by_cost}  # the cheapest
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)
     files, source = _sample(photographed.dataset) if photographed else (None, "")
     for family, run in measured.items():
         batch, step = _measure_step(run, files, device)
         speeds.append((family, _macs(run), batch / step))
         facts.append(f"one step of {run.net_name} on {device} ({step:.2g} s for {batch} images)")
-    loaders: dict[str, float] = {}
-    for run, _ in to_do:
-        if files and run.net.family in measured and run.recipe.recipe not in loaders and run.recipe.photographs:
-            loaders[run.recipe.recipe] = _measure_loader(run.recipe, files)
+    recipes = {run.recipe.recipe: run.recipe for run in by_cost if run.recipe.photographs}
+    loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
     seconds, whole = {}, {}
     for run, iterations in to_do:
         _, known, rate = min(

@@ -104,13 +104,21 @@ def _sight(path: Path) -> _Sighting | None:
     return _Sighting(path, content, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
 
+def _holder(seen: _Sighting) -> tuple[Holder | None, bool | None]:
+    """Return the holder and whether it is alive; None for what cannot be told."""
+    with suppress(TypedError):
+        holder = from_json(Holder, seen.content)
+        return holder, holder.is_alive() if holder.inode == seen.inode else None
+    return None, None
+
+
 class Lease:
     """A lease on one run: acquire it before you write to the run's directory, then release it.
 
     Args:
         directory: The directory of the lease files.
         run_id: The run's id.
-        spec: The run's spec, if this process may become the holder and is to say what it trains.
+        spec: The run's spec, for `paperbench status`.
 
     Attributes:
         is_lost: Whether a heartbeat noticed that another process holds the lease. Unlike this flag, `check` reads the
@@ -231,15 +239,11 @@ class Lease:
         before, self._seen = self._seen, _sight(file)
         if self._seen is None:
             return False  # just released: the next attempt will succeed
-        self.holder, is_alive = "a process on another machine, or one hidden from this user,", None
-        with suppress(TypedError):
-            holder = from_json(Holder, self._seen.content)
-            is_alive = holder.is_alive() if holder.inode == self._seen.inode else None
-            if is_alive is not None:
-                self.holder = f"process {holder.pid}"
-        if is_alive is not None:
-            self.shows_life = is_alive
+        holder, is_alive = _holder(self._seen)
+        if holder and is_alive is not None:
+            self.holder, self.shows_life = f"process {holder.pid}", is_alive
             return not is_alive
+        self.holder = "a process on another machine, or one hidden from this user,"
         now = time.monotonic()
         if self._seen != before:
             self.shows_life, self._silence = before is not None, 0.0
@@ -296,7 +300,7 @@ def acquire_any(
 
 
 class HeldRun(NamedTuple):
-    """A lease that is held, as far as that can be seen at once.
+    """A lease that somebody seems to hold.
 
     Attributes:
         holder: None if the file cannot be read.
@@ -310,8 +314,7 @@ class HeldRun(NamedTuple):
 def held_runs(directory: Path) -> dict[str, HeldRun]:
     """Return the runs whose leases are held, by id, without those whose holder is known to be dead.
 
-    Whether a holder on another machine is alive can only be guessed from the age of its file by this machine's clock:
-    it counts as silent after `LEASE_SECONDS`.
+    A holder on another machine is silent once its file is older than `LEASE_SECONDS` by this machine's clock.
 
     Raises:
         PaperbenchError: The directory cannot be read.
@@ -323,15 +326,11 @@ def held_runs(directory: Path) -> dict[str, HeldRun]:
             newest[run_id] = max(newest.get(run_id, (0, path)), (int(tail), path))
     held = {}
     for run_id, (_, path) in newest.items():
-        if (sighting := _sight(path)) is None:
-            continue
-        holder = is_alive = None
-        with suppress(TypedError):
-            holder = from_json(Holder, sighting.content)
-            is_alive = holder.is_alive() if holder.inode == sighting.inode else None
-        age = time.time() - sighting.mtime / 1e9
-        if is_alive is not False:
-            held[run_id] = HeldRun(holder, None if is_alive or age < LEASE_SECONDS else age)
+        if seen := _sight(path):
+            holder, is_alive = _holder(seen)
+            age = time.time() - seen.mtime / 1e9
+            if is_alive is not False:
+                held[run_id] = HeldRun(holder, None if is_alive or age < LEASE_SECONDS else age)
     return held
 
 

@@ -1,7 +1,7 @@
 """How far the runs of a table are: what is done, what trains and how fast, what failed, and what is left.
 
-A run's id depends on pixels and precision, which only records, leases and notes of failures know. So the ids of a
-table's runs are computed for every data set and precision that any of these names.
+A run's id depends on pixels and precision. The ids of a table's runs are computed for all those that a record, a lease
+or a failure.json names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.store import Failure, Store
 from paperbench.specs.cell import Cell
 from paperbench.specs.recipe import Recipe
-from paperbench.specs.run_spec import Precision
+from paperbench.specs.run_spec import Precision, RunSpec
 from paperbench.specs.table import Table
 
 State = Literal["done", "running", "waiting", "paused", "failed"]
@@ -48,9 +48,9 @@ class Progress:
 
     Attributes:
         iteration: Number of iterations done, of `iterations`.
-        images_per_second: Speed of its last session that was saved, tests included; None if unknown.
-        seconds_left: Until its last iteration; None if unknown.
-        job: Number of the Slurm job that trains it, if any.
+        images_per_second: Speed of its last session that was saved, tests included.
+        seconds_left: Until its last iteration.
+        job: Number of the Slurm job that trains it.
     """
 
     iteration: int
@@ -66,8 +66,7 @@ class RunStatus:
 
     Attributes:
         cell: Id of the first cell that uses it.
-        silent: Seconds for which the process that holds the run has given no sign of life; None if it does, or if no
-            process holds the run.
+        silent: Seconds since the process that holds the run gave a sign of life, if they are too many.
     """
 
     id: str
@@ -111,7 +110,7 @@ class _Training(NamedTuple):
 
 
 class Snapshot:
-    """What a store says about its runs at some moment. Histories are not checked.
+    """What a store says about its runs at some moment.
 
     Attributes:
         complaints: A sentence for each record that cannot be read.
@@ -134,10 +133,9 @@ class Snapshot:
                 self.complaints.append(str(error))
             if failure := directory.read_failure():
                 self._failures[directory.path.name] = failure
-        holders = [held.holder for held in self._held.values()]
-        groups = {Group(record.spec.data, record.spec.precision) for record in self._records.values()}
-        groups |= {Group(one.data, one.precision) for one in self._failures.values()}
-        groups |= {Group(one.data, one.precision) for one in holders if one and one.data and one.precision}
+        named: list[RunSpec | Failure | Holder] = [record.spec for record in self._records.values()]
+        named += [*self._failures.values(), *(held.holder for held in self._held.values() if held.holder)]
+        groups = {Group(one.data, one.precision) for one in named if one.data and one.precision}
         self._groups = sorted(groups, key=lambda group: (get_args(Precision).index(group.precision), group.data))
         self._runs_by_digest: dict[str, list[str]] = defaultdict(list)
         for run_id in {*self._records, *self._failures, *self._held}:
@@ -151,11 +149,7 @@ class Snapshot:
     def status_of(
         self, table: Table, profile_name: str, patterns: str | Sequence[str] = "*", seeds: int | None = None
     ) -> TableStatus:
-        """Return the status of some cells; of cells that run only on request, only those that are named or have runs.
-
-        Args:
-            patterns: See `Table.cells`.
-            seeds: Runs wanted per net; by default the table's.
+        """Return the status of some cells; of rows that run only on request, only those that are named or have runs.
 
         Raises:
             PaperbenchError: The profile does not exist, or a pattern matches no cell.
@@ -224,7 +218,7 @@ class Snapshot:
         return RunStatus(run_id, training.cell.id, seed, state, progress, failure, silent)
 
     def _progress(self, run_id: str, recipe: Recipe, holder: Holder | None) -> Progress:
-        """Return how far a run is by the last line of its history, and how fast by its last saved session."""
+        """Return how far a run is, by its history, and how fast, by its last saved session."""
         record, file = self._records.get(run_id), self._store.directory(run_id).history_file
         line, logged = None, 0.0
         with suppress(RunError, OSError):
@@ -251,10 +245,7 @@ def _rate(record: Record) -> float | None:
 
 
 def slurm_jobs(prefix: str) -> Counter[str] | None:
-    """Return the numbers of the user's Slurm jobs whose names begin with a prefix, by state, and why they wait.
-
-    None if squeue does not answer. Without Slurm there are no jobs.
-    """
+    """Count the user's Slurm jobs whose names begin with a prefix, by state; None if squeue does not answer."""
     if not (squeue := shutil.which("squeue")):
         return Counter()
     command = [squeue, "--me", "--array", "--noheader", "--format=%i|%j|%T|%r"]

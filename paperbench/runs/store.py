@@ -4,7 +4,7 @@
                           history.jsonl              one line per logged iteration
                           checkpoint-*.safetensors   the state to resume from: the newest, and the one before
                           model.safetensors          the trained net of a finished run
-                          failure.json               why the run failed last, until it starts again
+                          failure.json               why the run failed last, until it is resumed
             leases/<run id>.<n>                      the process that is training the run
             superseded/<run id>-<n>/                 old files of runs that were restarted
 
@@ -14,7 +14,6 @@ This module does not import torch.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -51,13 +50,11 @@ class Failure:
     """The file failure.json: why a run failed, for `paperbench status`.
 
     Attributes:
-        time: When, in Unix seconds.
-        message: The message, without paths, which may name people and places.
+        message: Without paths, which may name people and places.
         data, precision: Those of the run's spec.
     """
 
     schema: Literal[1]
-    time: float
     message: Text
     data: Line
     precision: Precision
@@ -81,27 +78,20 @@ class RunDirectory:
         self.checkpoints = Checkpoints(path, self._writer)
 
     def clear_leftovers(self) -> None:
-        """Delete what earlier processes left: incomplete files and why the run failed.
-
-        Only the holder of the run's lease may do so.
-        """
+        """Delete incomplete files and failure.json of earlier processes; only the holder of the lease may do so."""
         for leftover in list_directory(self.path):
             if is_leftover(leftover) or leftover == self.failure_file:
                 self._writer.remove(leftover)
 
     def write_failure(self, error: Exception, spec: RunSpec) -> None:
-        """Write why the run failed, with the type of an error that is not ours.
-
-        Raises:
-            PaperbenchError: The file cannot be written.
-        """
+        """Write why the run failed; PaperbenchError if the file cannot be written."""
         text = str(error) if isinstance(error, PaperbenchError) else summarize_error(error)
         text = without_paths(text.replace(f"{self.path}/", "").replace(str(self.path), self.path.name))
-        failure = Failure(1, round(time.time(), 3), printable(text), spec.data, spec.precision)
+        failure = Failure(1, printable(text), spec.data, spec.precision)
         self._writer.write(self.failure_file, to_json(failure).encode())
 
     def read_failure(self) -> Failure | None:
-        """Return why the run failed last; None if it has not, has started again since, or the file is damaged."""
+        """Return why the run failed last; None if it has not, has been resumed since, or the file is damaged."""
         try:
             return from_json(Failure, read_at_most(self.failure_file, _MAX_FAILURE_BYTES))
         except (OSError, TypedError):

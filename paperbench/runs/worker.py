@@ -156,7 +156,8 @@ class Worker:
                 busy.append(run)
                 is_left = True
             else:
-                self._note_failure(run, lease, error)
+                with suppress(PaperbenchError):  # the run's directory is a link, or the lease is lost
+                    self._store.directory(run.id, lease.check).write_failure(error, run.spec)
                 if not isinstance(error, RunError):
                     raise
                 self._observer.failed(run, str(error))
@@ -165,10 +166,6 @@ class Worker:
         # After the handler, no traceback refers to the failed session any more.
         release_memory(self._device)
         return is_left
-
-    def _note_failure(self, run: PlannedRun, lease: Lease, error: Exception) -> None:
-        with suppress(PaperbenchError):  # the run's directory is a link, or the lease is lost
-            self._store.directory(run.id, lease.check).write_failure(error, run.spec)
 
     def _train(self, run: PlannedRun, lease: Lease) -> None:
         """Start or resume a run, and train it to its end or to a limit.
