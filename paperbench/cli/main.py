@@ -130,7 +130,6 @@ def _main(arguments: Sequence[str] | None) -> int:
             if args.command is None:
                 parser.print_help()
                 return 2
-            args.arguments = sys.argv[1:] if arguments is None else [*map(str, arguments)]
             return int(args.execute(args))
         finally:
             sys.stdout.flush()

@@ -36,7 +36,7 @@ DESCRIPTION = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, with_executors: bool = True) -> None:
     add_shared(parser, "table", "--cells", "--profile")
     parser.add_argument(
         "--seeds", type=number_of_runs, metavar="N", help="runs per cell (default: the table's, or the profile's)"
@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--yes", action="store_true", help="train on a CPU even if it takes more than a day; see `paperbench plan`"
     )
     add_shared(parser, "--data", "--results", "--tables")
-    _add_executor(parser)
+    if with_executors:
+        _add_executor(parser)
 
 
 def _add_executor(parser: argparse.ArgumentParser) -> None:
@@ -121,13 +122,26 @@ def _check_executor(args: argparse.Namespace) -> None:
         needed = "--executor slurm" if name in slurm else "--executor"
         if getattr(args, name) is not None and (not args.executor or (name in slurm and args.executor != "slurm")):
             raise PaperbenchError(f"--{name.replace('_', '-')} needs {needed}. Add it, or omit the option.")
+    if args.executor and args.device not in ("auto", "cpu", "cuda"):
+        raise PaperbenchError(
+            f"With --executor, --device is auto, cpu or cuda, not {args.device!r}, as workers take GPUs of their own. "
+            "Set CUDA_VISIBLE_DEVICES to choose those of this machine."
+        )
+    if args.gpus_per_run and args.device == "cpu":
+        raise PaperbenchError("--gpus-per-run needs GPUs. Omit it, or --device cpu.")
 
 
 def _start_workers(args: argparse.Namespace) -> int:
     """Start copies of the command, without the options of executors."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    _add_executor(parser)
-    arguments = tuple(parser.parse_known_args(args.arguments)[1])
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, with_executors=False)
+    arguments: tuple[str, ...] = ("run", args.table)
+    for name, default in vars(parser.parse_args([args.table])).items():
+        option, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        if isinstance(value, list):
+            arguments += (option, *value)
+        elif value != default:
+            arguments += (option,) if value is True else (option, str(value))
     return _submit_jobs(args, arguments) if args.executor == "slurm" else _divide(args, arguments)
 
 
@@ -178,11 +192,6 @@ def _divide(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
     plan = plan_of(args)
     on_gpu = plan.device.type == "cuda"
     if on_gpu:
-        if args.device.startswith("cuda:"):
-            raise PaperbenchError(
-                f"With --executor {args.executor}, each worker takes GPUs of its own, not {args.device}. Choose them "
-                "with CUDA_VISIBLE_DEVICES, and omit --device."
-            )
         arguments += ("--device", "cuda")  # never the CPU of a machine whose GPU fails
     elif args.gpus_per_run:
         raise PaperbenchError(f"--gpus-per-run needs GPUs, and this plan is for {plan.device}. Omit the option.")

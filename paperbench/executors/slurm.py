@@ -15,16 +15,17 @@ from paperbench.files import report_write_errors
 from paperbench.runs.store import Store
 
 _COUNT_STARTS = r"""
-# A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file. If a
-# record is newer than that file, the job has made progress, and the count begins anew.
+# A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file, until
+# the job saves a record, which makes the other file the newer one: the count begins anew.
 starts=$results/slurm/$SLURM_JOB_ID.starts
-if [ -n "$(find "$results/runs" -name record.json -newer "$starts" -print -quit 2> /dev/null)" ]; then
-    rm "$starts"
+export PAPERBENCH_SAVED=$results/slurm/$SLURM_JOB_ID.saved
+if [ "$PAPERBENCH_SAVED" -nt "$starts" ]; then
+    rm -f "$starts"
 fi
 date >> "$starts"
 if [ "$(wc -l < "$starts")" -gt 4 ]; then
     echo "paperbench: error: this job has saved nothing in 4 starts, so it ends. See above why, then submit it again."
-    rm "$starts"
+    rm -f "$starts" "$PAPERBENCH_SAVED"
     exit 1
 fi
 # srun drops this option of sbatch.
@@ -32,18 +33,23 @@ if [ -n "${SLURM_CPUS_PER_TASK-}" ]; then
     export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 fi
 trap : TERM USR1  # the processes stop; this script goes on after srun
+again() {  # a command of Slurm, which may be too busy to answer
+    for _ in 1 2 3 4 5; do "$@" && return; sleep 10; done
+    echo "paperbench: error: $1 does not work, so this job ends. Submit it again." >&2
+    return 1
+}
 """
 
 _REQUEUE = r"""
 status=$?
 # Work is left after 75 (--max-seconds) and after a signal: USR1 as the time limit is near, TERM in a preemption, KILL
 # for the memory. If the job is not "RUNNING" any more, it was cancelled, or Slurm starts it again by itself.
-read -r state restarts < <(squeue --noheader --jobs="$SLURM_JOB_ID" --Format=State,RestartCnt)
+read -r state restarts < <(again squeue --noheader --jobs="$SLURM_JOB_ID" --Format=State,RestartCnt)
 case "$state $status" in
-"RUNNING 75" | "RUNNING 1"[2-9][0-9]) scontrol requeue "$SLURM_JOB_ID" && exit ;;
+"RUNNING 75" | "RUNNING 1"[2-9][0-9]) again scontrol requeue "$SLURM_JOB_ID" && exit ;;
 esac
 if [ "$restarts" = "${SLURM_RESTART_COUNT:-0}" ]; then  # nothing has requeued it
-    rm -f "$starts"
+    rm -f "$starts" "$PAPERBENCH_SAVED"
 fi
 exit $status
 """
@@ -93,7 +99,7 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
         time.sleep(0.2)
     try:
         # A job that was cancelled is not among these states while it ends; one that is requeued is pending.
-        states = "--states=PENDING,RUNNING,SUSPENDED"
+        states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
         present = _slurm("squeue", "--me", "--noheader", f"--name={workers.name}", states, "--format=%i").split()
         for _ in range(workers.count - len(present)):
             new.append(_slurm("sbatch", "--parsable", stdin=text).strip().partition(";")[0])

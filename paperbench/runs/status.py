@@ -162,10 +162,14 @@ class Snapshot:
             if not one.cell.row.on_request or one.cell.row.id in named or self._found(one)
         ]
         found: dict[str, Counter[Group]] = defaultdict(Counter)
+        begun: dict[str, Counter[Group]] = defaultdict(Counter)  # without those that only failed, perhaps long ago
         for key, group, digest in {(one.dataset, *pair) for one in trainings for pair in one.digests.items()}:
-            found[key][group] += len(self._runs_by_digest.get(digest, ()))
+            runs_of = self._runs_by_digest.get(digest, ())
+            found[key][group] += len(runs_of)
+            begun[key][group] += sum(run in self._records or run in self._held for run in runs_of)
         shown = {
-            one.dataset: max(self._groups, key=found[one.dataset].__getitem__, default=_NO_GROUP) for one in trainings
+            key: max(self._groups, key=lambda one: (begun[key][one], found[key][one]), default=_NO_GROUP)
+            for key in dict.fromkeys(one.dataset for one in trainings)
         }
         cells: dict[str, tuple[RunStatus, ...]] = defaultdict(tuple)
         runs: dict[str, RunStatus] = {}
@@ -179,6 +183,10 @@ class Snapshot:
         others: Counter[str] = Counter()
         for key, of_key in found.items():
             others.update({self._describe(key, group): n for group, n in of_key.items() if n and group != shown[key]})
+        digests = {one.digests[shown[one.dataset]] for one in trainings}
+        ids = (run_id.rpartition("-s") for digest in digests for run_id in self._runs_by_digest.get(digest, ()))
+        if further := [int(seed) for _, _, seed in ids if seed.isdecimal() and int(seed) >= seeds]:
+            others[f"further seeds (`--seeds {max(further) + 1}` counts them)"] = len(further)
         shown_here = tuple(dict.fromkeys(self._describe(*pair) for pair in counted.items()))
         return TableStatus(table, profile_name, cells, shown_here, others)
 

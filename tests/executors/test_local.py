@@ -72,13 +72,13 @@ def test_a_certain_gpu_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     with_gpus(monkeypatch, GPU(), GPU())
     code, _, err = run("run", "table2", *SMOKE, "--device", "cuda:1")
     assert code == 2
-    assert "each worker takes GPUs of its own, not cuda:1. Choose them with CUDA_VISIBLE_DEVICES" in err
+    assert "not 'cuda:1', as workers take GPUs of their own. Set CUDA_VISIBLE_DEVICES to choose" in err
 
 
 def test_gpus_per_run_is_refused_on_a_cpu(run: Run) -> None:
     code, _, err = run("run", "table2", *SMOKE, "--device", "cpu", "--gpus-per-run", 2)
     assert code == 2
-    assert "--gpus-per-run needs GPUs, and this plan is for cpu." in err
+    assert "--gpus-per-run needs GPUs. Omit it, or --device cpu." in err
 
 
 def test_gpus_of_the_machine_are_divided_among_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

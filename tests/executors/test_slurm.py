@@ -126,6 +126,20 @@ def test_only_a_running_job_with_work_left_is_requeued(workers: Workers, slurm: 
     assert (workers.results / "slurm" / "7.starts").exists() == (is_requeued or not state)
 
 
+@pytest.mark.parametrize("command", ["squeue", "scontrol"])
+def test_busy_slurm_is_asked_again(workers: Workers, slurm: Slurm, command: str) -> None:
+    slurm.let("sleep", "")
+    slurm.answer("srun", status=75)
+    slurm.answer("squeue", "RUNNING 0")
+    slurm.let(command, f"[ -e {slurm.folder}/busy ] && echo RUNNING 0 || {{ touch {slurm.folder}/busy; exit 1; }}")
+    assert run(script(workers, None, None)).returncode == 0
+    assert slurm.times("scontrol requeue 7") == 1 + (command == "scontrol")
+    slurm.let(command, "exit 1")
+    done = run(script(workers, None, None))
+    assert done.returncode == 75
+    assert f"{command} does not work, so this job ends" in done.stderr
+
+
 def test_count_of_starts_survives_a_requeue_by_slurm(workers: Workers, slurm: Slurm) -> None:
     slurm.answer("srun", status=0)  # as it does when its node is lost
     slurm.answer("squeue", "COMPLETING 2")
@@ -136,12 +150,15 @@ def test_count_of_starts_survives_a_requeue_by_slurm(workers: Workers, slurm: Sl
 def test_job_without_progress_ends_after_four_starts(workers: Workers, slurm: Slurm) -> None:
     slurm.answer("srun", status=75)
     slurm.answer("squeue", "RUNNING 0")
-    text, record = script(workers, None, None), workers.results / "runs" / "a" / "record.json"
-    for _ in range(4):
+    text, of_another = script(workers, None, None), workers.results / "runs" / "a" / "record.json"
+    for _ in range(3):
         assert run(text).returncode == 0
-    record.parent.mkdir(parents=True)
-    record.touch()
+    slurm.let("srun", 'touch "$PAPERBENCH_SAVED"; exit 75')
+    assert run(text).returncode == 0
+    slurm.answer("srun", status=75)
+    of_another.parent.mkdir(parents=True)
     for _ in range(4):
+        of_another.touch()
         assert run(text).returncode == 0
     last = run(text)
     assert last.returncode == 1
