@@ -111,7 +111,7 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     ((run, left),) = second.remaining
     assert left == 2
     assert plan(incompatible="restart").bytes_needed > second.bytes_needed, "what is kept aside makes no room"
-    assert "paused at 4 " in str(second)
+    assert " at 4 " in str(second)
     outcome = paperbench.run(second, Observer())
     assert capsys.readouterr() == ("", "")
     record = Store(tmp_path / "results").readable_record(run.id)
