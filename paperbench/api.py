@@ -785,11 +785,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
 
 
 def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, signal: int | None = None) -> Outcome:
-    """Judge the table after training; see `Outcome` for the arguments.
-
-    Args:
-        failed: None for all that are left.
-    """
+    """Judge the table after training; see `Outcome` for the arguments. `failed=None` means all runs that are left."""
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
 

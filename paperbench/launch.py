@@ -1,4 +1,4 @@
-"""What a launcher of several processes, torchrun or srun, says about this one, and what it can tell from its exit."""
+"""What a launcher of several processes, torchrun or srun, tells this one, and an exit status for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long runs will take, from a measured training step and a measured loader, or from stated rates."""
+"""How long runs will take, from measured training steps and a measured loader, or from stated rates."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ _ENOUGH = 4.0
 _MOST = 2 * 10**10
 """Multiply-adds of the forward pass of the images that a CPU measures: at most one batch-norm group, at least two."""
 _SHORT = 10**14
-"""Multiply-adds that take minutes on most machines, and less than a day on any."""
+"""Multiply-adds that take minutes on most machines, less than a day on any."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """How long some runs will take. `str` says so, and what was measured.
+    """How long some runs will take. `str` says so, and what was measured or stated.
 
     Attributes:
-        seconds: What is left of each run, by its id.
-        whole: A whole run, by the digest of its spec.
-        measured: What was measured, or stated.
+        seconds: For what is left of each run, by its id.
+        whole: Seconds for a whole run, by the digest of its spec.
     """
 
     seconds: dict[str, float]

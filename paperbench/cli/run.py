@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, with_executors: bool = Tru
         "as mixed",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="train on a CPU even if it takes more than a day; see `paperbench plan`"
+        "--yes", action="store_true", help="train on a CPU even if that takes more than a day; see `paperbench plan`"
     )
     add_shared(parser, "--data", "--results", "--tables")
     if with_executors:
@@ -160,7 +160,7 @@ def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
     if args.print_script:
         print(text, end="")
         return 0
-    # This plan is for a CPU, which refuses what only GPUs have. Without a precision it cannot tell the ids of runs.
+    # A plan for a CPU refuses what only GPUs have, and without the jobs' precision it does not know the ids of runs.
     is_exact = not on_gpu or args.precision not in (None, "tf32")
     engine = "auto" if args.engine == "graph" else args.engine
     plan = plan_of(args, device="cpu", precision=args.precision if is_exact else None, engine=engine)
@@ -277,7 +277,7 @@ def _conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
     try:
         print(outcome.summary(), flush=True)
     except OSError as error:  # the exit status still reports how the training ended
-        say(f"paperbench: the table could not be printed: {error}. `{outcome.plan.compare_command}` prints it.")
+        say(f"paperbench: could not print the table: {error}. `{outcome.plan.compare_command}` prints it.")
     if outcome.signal:
         return 128 + outcome.signal
     return 2 if failed else TIME_WAS_UP if left and outcome.is_cut_short else 0

@@ -1,4 +1,4 @@
-"""The runs that decide most within a time."""
+"""The runs that decide most in a given time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from paperbench.compare.power import NextRuns
 
 MAX_NETS = 16
-"""Number of nets of which all subsets are compared: those that are worth most per second."""
+"""All subsets of this number of nets are compared: those that are worth most per second."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Choice:
     Attributes:
         runs: Each with its seconds.
         verdicts: Expected number of cells that get a verdict.
-        claims: Chance of each claim to be decided that needs no other runs.
+        claims: For each claim that needs no other runs, the chance that it is decided.
     """
 
     runs: tuple[tuple[NextRuns, float], ...]
@@ -35,11 +35,11 @@ class Choice:
 def choose(runs: Sequence[tuple[NextRuns, float]], budget: float) -> Choice:
     """Choose the runs that are expected to decide most verdicts and claims together; of equals, the fastest.
 
-    The runs of a net are taken all or none, as its cells are judged once they have all of them. A claim is decided if
-    all nets whose runs it needs are taken.
+    The runs of a net are taken all or none, as its cells are judged only with all of them. A claim counts if all nets
+    that it needs are taken.
 
     Args:
-        runs: The next runs of each net, with the seconds that they take.
+        runs: The next runs of each net, with their seconds.
         budget: In seconds.
     """
     affordable = [one for one in runs if one[1] <= budget]

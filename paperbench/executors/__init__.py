@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,11 @@ class Workers:
     results: Path
     count: int
     gpus_per_run: int
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command of one process."""
+        return (sys.executable, "-m", "paperbench", *self.arguments)
 
     @property
     def processes(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
@@ -78,11 +77,10 @@ def script(
         *options,
         f"--job-name={workers.name}",  # last, as jobs are counted by it
     ]
-    command = (sys.executable, "-m", "paperbench", *workers.arguments)
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in wanted), ""]
     lines += [f"results={shlex.quote(str(results))}  # results/slurm must exist", *_COUNT_STARTS.strip().splitlines()]
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
-    lines += ["", *setup, f"srun --kill-on-bad-exit=0 --wait=120 {shlex.join(command)}"]
+    lines += ["", *setup, f"srun --kill-on-bad-exit=0 --wait=120 {shlex.join(workers.command)}"]
     return "\n".join(lines) + _REQUEUE
 
 

@@ -147,13 +147,13 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
 def _chosen(choice: Choice) -> Iterator[str]:
     if not choice.runs:
         yield paragraph(
-            "Chosen: nothing. No net's missing runs fit into the time and have a fair chance to decide more."
+            "Chosen: nothing. No net has missing runs that fit into this time and may well decide something."
         )
         return
     rows = ((_next_row(one), seconds) for one, seconds in choice.runs)
     texts = tuple((cells, runs, f"{seconds / 3600:,.1f}", verdicts) for (cells, runs, verdicts, *_), seconds in rows)
     grid = Grid(("cells", "runs", "hours", "verdicts"), texts, ("left", *("right",) * 3))
-    yield f"Chosen: what decides most within the time, most per hour first\n{as_text(grid)}"
+    yield f"Chosen: what decides most in this time, the most per hour first\n{as_text(grid)}"
     claims = listing([f"{claim} ({chance:.0%})" for claim, chance in choice.claims.items()]) or "none"
     yield paragraph(
         f"Together, in {duration(choice.seconds)}: {choice.verdicts:.1f} verdicts and "

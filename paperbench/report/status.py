@@ -45,8 +45,8 @@ def _blocks(status: TableStatus) -> Iterator[str]:
         yield as_text(_running(running))
     if silent := [f"{_name(run)} ({duration(run.silent)})" for run in status.runs if run.silent is not None]:
         yield paragraph(
-            f"Silent, so not counted as running: {listing(silent)}. The process is on another machine, or hidden from "
-            "you, and has given no sign of life for this time. `paperbench run` takes such a run over."
+            f"Silent, so not counted as running: {listing(silent)}. The process, on another machine or hidden from "
+            "you, has given no sign of life for this long. `paperbench run` takes such a run over."
         )
     failed = defaultdict(list)
     for run in status.runs:

@@ -58,9 +58,9 @@ def stopping_on_signals(
     Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
 
     Args:
-        is_launched: Whether a launcher started this process with others. It passes signals on that they have already
+        is_launched: Whether a launcher started this process with others. It repeats signals that they have already
             received, so a second one changes nothing; and it kills processes that take too long.
-        forward: Called with every signal instead, in a process that starts others.
+        forward: Called with every signal instead.
     """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,14 @@ def trained_once(quick_specs: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def trained(trained_once: Path, tmp_path: Path) -> Path:
     """A copy of the results directory with one finished run."""
     return shutil.copytree(trained_once, tmp_path / "trained")
+
+
+@pytest.fixture
+def heeded_signals() -> Iterator[None]:
+    """Let processes heed signals that the tests' own process may ignore, such as SIGHUP under nohup."""
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    default = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(numbers, signal.SIG_DFL)}
+    before = {number: signal.signal(number, handler) for number, handler in default.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

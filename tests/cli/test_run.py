@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -216,17 +215,6 @@ def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
     monitoring = {"log_every": 1, "test_every": 1, "checkpoint_every": 1_000_000}
     change_yaml(profiles, ((*recipe, "iterations"), 1_000_000), ((*recipe, "monitoring"), monitoring))
     return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--yes", "--results", str(tmp_path / "r")]
-
-
-@pytest.fixture
-def heeded_signals() -> Iterator[None]:
-    """Let processes heed signals that the tests' own process may ignore, such as SIGHUP under nohup."""
-    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    default = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(numbers, signal.SIG_DFL)}
-    before = {number: signal.signal(number, handler) for number, handler in default.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("heeded_signals")

@@ -1,30 +1,17 @@
-"""Signals, specs and expected results for the tests of executors."""
+"""Specs and expected results for the tests of executors."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from paperbench.runs.store import Store
-from tests.cli.conftest import run
+from tests.cli.conftest import heeded_signals, run
 from tests.executors.commands import Command
 from tests.helpers import copy_of_tiny_specs
 
-__all__ = ["run"]
-
-
-@pytest.fixture
-def heeded_signals() -> Iterator[None]:
-    """Let this process and its children heed signals that it may ignore, such as SIGHUP under nohup."""
-    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    default = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(numbers, signal.SIG_DFL)}
-    before = {number: signal.signal(number, handler) for number, handler in default.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+__all__ = ["heeded_signals", "run"]
 
 
 @pytest.fixture(scope="session")

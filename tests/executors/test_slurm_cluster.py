@@ -75,7 +75,7 @@ def test_job_that_saves_nothing_ends_after_four_starts(shells: dict[str, Job]) -
     job = shells["stuck"]
     assert job.end() == "FAILED"
     assert job.log.count("one more\n") == 4
-    assert "it has saved nothing in 4 starts" in job.log
+    assert "this job has saved nothing in 4 starts" in job.log
     assert not job.starts.exists()
 
 
