@@ -37,13 +37,9 @@ def number_of_runs(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Parse a time, such as 90 (seconds), 45s, 1h30m or 2d, into seconds."""
-    parts = re.findall(r"([\d.]+)([dhms])", text)
-    try:
-        value = float(text) if not parts else sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    except ValueError:
-        value = 0.0
-    is_time = "".join(map("".join, parts)) in ("", text) and 0 < value < float("inf")
-    if not is_time:
+    parts = re.findall(r"(\d*\.?\d+)([dhms])", text)
+    value = sum(_number(number) * _SECONDS[unit] for number, unit in parts) if parts else _number(text)
+    if "".join(map("".join, parts)) not in ("", text) or not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a time such as 90 (seconds), 45m, 1h30m or 2d, not {text!r}")
     return value
 
@@ -58,23 +54,23 @@ def rate(text: str) -> tuple[str, float]:
 
     name, _, number = text.partition("=")
     resolve(name)
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+    if not 0 < _number(number) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a net and its images per second, such as {name}=2000, not {text!r}")
-    return name, value
+    return name, _number(number)
 
 
 def positive_points(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 100:
+    if not 0 < _number(text) <= 100:
         raise argparse.ArgumentTypeError(f"must be a positive number of percentage points, not {text!r}")
-    return value
+    return _number(text)
+
+
+def _number(text: str) -> float:
+    """Parse a number; return 0 for anything else."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 _SHARED: dict[str, dict[str, Any]] = {

@@ -29,7 +29,7 @@ SUMMARY = "estimate what runs cost and what they would decide, before training t
 DESCRIPTION = (
     "List the runs of a table, their status, and the hours (by measured training steps), memory and disk space that "
     "they need. Then simulate how likely N runs per cell are to decide each verdict and claim, and list the runs that "
-    "are worth most next. Needs no data, but cannot tell without them which runs are done."
+    "are worth most next. Needs no data, but cannot tell without it which runs are done."
 )
 
 
