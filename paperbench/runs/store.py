@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from paperbench.errors import PaperbenchError, RunError, printable, summarize_error, without_paths
+from paperbench.errors import RunError, printable, without_paths
 from paperbench.files import (
     UNGUARDED,
     Writer,
@@ -84,10 +84,9 @@ class RunDirectory:
             if is_leftover(leftover) or leftover == self.failure_file:
                 self._writer.remove(leftover)
 
-    def write_failure(self, error: Exception, spec: RunSpec) -> None:
+    def write_failure(self, error: RunError, spec: RunSpec) -> None:
         """Write why the run failed; PaperbenchError if the file cannot be written."""
-        text = str(error) if isinstance(error, PaperbenchError) else summarize_error(error)
-        text = without_paths(text.replace(f"{self.path}/", "").replace(str(self.path), self.path.name))
+        text = without_paths(str(error).replace(f"{self.path}/", "").replace(str(self.path), self.path.name))
         failure = Failure(1, printable(text), spec.data, spec.precision)
         self._writer.write(self.failure_file, to_json(failure).encode())
 

@@ -150,7 +150,7 @@ class Worker:
         try:
             self._train(run, lease)
             return True
-        except Exception as error:
+        except RunError as error:
             if isinstance(error, LeaseLostError) and busy is not None:
                 self._observer.warned(run, str(error))
                 busy.append(run)
@@ -158,8 +158,6 @@ class Worker:
             else:
                 with suppress(PaperbenchError):  # the run's directory is a link, or the lease is lost
                     self._store.directory(run.id, lease.check).write_failure(error, run.spec)
-                if not isinstance(error, RunError):
-                    raise
                 self._observer.failed(run, str(error))
         finally:
             lease.release()

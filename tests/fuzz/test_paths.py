@@ -254,7 +254,7 @@ def test_run_goes_on_once_the_obstacle_is_removed(
         if kind == "directory" and place in EMPTIED:
             continue
         restore_results(untouched)
-        others = [world / PAUSED.format(**names), world / "results" / "leases"]
+        others = [world / PAUSED.format(**names), world / "results" / "leases", world / path.parent / "failure.json"]
         if path.name == "record.json" and kind in REWRITTEN:
             others.append(world / path.parent)
         obstacle = Obstacle(path, kind, outside)

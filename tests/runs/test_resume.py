@@ -269,6 +269,7 @@ def test_out_of_memory_while_resuming_keeps_checkpoints(
     for incompatible in ("refuse", "restart"):
         _, log = train(run, tmp_path, incompatible=incompatible)  # type: ignore[arg-type]
         assert "cpu ran out of memory" in log.failure
+    directory.failure_file.unlink()
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
     monkeypatch.undo()
     assert_same(train(run, tmp_path)[0], expected)

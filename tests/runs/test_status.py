@@ -224,29 +224,23 @@ def test_working_process_says_what_it_trains(run: PlannedRun, tmp_path: Path, mo
     assert holder.since == pytest.approx(before, abs=60)
 
 
-@pytest.mark.parametrize("error", [RunError, ValueError])
 def test_failure_is_noted_until_the_run_goes_on(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = EagerEngine.step
 
     def failing(self: EagerEngine, iteration: int) -> None:
         if iteration == 9:
-            raise error(f"{tmp_path}/runs/{run.id}/model\x1b and /some/where/else are lost.")
+            raise RunError(f"{tmp_path}/runs/{run.id}/model\x1b and /some/where/else are lost.")
         step(self, iteration)
 
     directory = Store(tmp_path).directory(run.id)
     with monkeypatch.context() as patch:
         patch.setattr(EagerEngine, "step", failing)
-        if error is RunError:
-            assert "/some/where/else" in train(run, tmp_path)[1].failure
-        else:
-            with pytest.raises(ValueError, match="are lost"):
-                train(run, tmp_path)
+        assert "/some/where/else" in train(run, tmp_path)[1].failure
     failure = directory.read_failure()
     assert failure
-    file = "model\\x1b" if error is RunError else "ValueError: [path]"
-    assert failure.message == f"{file} and [path] are lost."
+    assert failure.message == "model\\x1b and [path] are lost."
     assert (failure.data, failure.precision) == (run.dataset.fingerprint, "fp32")
     (verified,) = verify(Store(tmp_path))
     assert (verified.problems, verified.remarks) == ([], [])
