@@ -80,7 +80,9 @@ def script(
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in wanted), ""]
     lines += [f"results={shlex.quote(str(results))}  # results/slurm must exist", *_COUNT_STARTS.strip().splitlines()]
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
-    lines += ["", *setup, f"srun --kill-on-bad-exit=0 --wait=120 {shlex.join(workers.command)}"]
+    # After `sbatch --export=NONE`, srun would hide this script's variables, too.
+    srun = "srun --export=ALL --kill-on-bad-exit=0 --wait=120"
+    lines += ["", *setup, f"{srun} {shlex.join(workers.command)}"]
     return "\n".join(lines) + _REQUEUE
 
 

@@ -111,6 +111,7 @@ def test_command_gets_its_arguments_and_processors(workers: Workers, slurm: Slur
     assert (done.returncode, done.stderr) == (0, "")
     first, call = done.stdout.splitlines()
     assert first == "first"
+    assert call.startswith("<--export=ALL>"), "else a job of --export=NONE would not say what it saves"
     assert call.endswith("".join(f"<{word}>" for word in ("paperbench", *COMMAND)) + " 12")
 
 
