@@ -785,14 +785,20 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
 
 
 def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, signal: int | None = None) -> Outcome:
-    """Judge the table after training; see `Outcome` for the arguments. `failed=None` means all runs that are left."""
+    """Judge the table after training; see `Outcome` for the arguments.
+
+    `failed=None` means those that the store calls failed, or all that are left if their processes left no word.
+    """
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
 
     plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
-    left = [run for run, _ in remaining(plan.runs, Store(plan.results), Limits(plan.stop_at), plan.incompatible)]
-    return Outcome(plan, judged, left if failed is None else failed, left, is_cut_short, signal)
+    store = Store(plan.results)
+    left = [run for run, _ in remaining(plan.runs, store, Limits(plan.stop_at), plan.incompatible)]
+    if failed is None:
+        failed = [run for run in left if store.directory(run.id).read_failure()] or left
+    return Outcome(plan, judged, failed, left, is_cut_short, signal)
 
 
 def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:

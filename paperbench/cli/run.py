@@ -214,7 +214,7 @@ def _divide(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
         from paperbench.executors import ray
 
         statuses = ray.run(workers, limits, say)
-    is_cut_short = limits.signal is not None or TIME_WAS_UP in statuses
+    is_cut_short = limits.exhausted or TIME_WAS_UP in statuses
     has_failed = any(status not in (0, TIME_WAS_UP) for status in statuses) and not limits.signal
     return _conclude(api.conclude(plan, None if has_failed else [], is_cut_short, limits.signal), say)
 

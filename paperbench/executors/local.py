@@ -142,7 +142,6 @@ def run(
     """
     lock, printing = RLock(), Lock()
     running: dict[int, Worker] = {}
-    started = time.monotonic()
 
     def forward(number: int) -> None:
         with lock:
@@ -166,11 +165,10 @@ def run(
             status = running[index].wait()
             if status in USUAL or limits.signal:
                 break
+            if limits.seconds_left <= 0:
+                return TIME_WAS_UP
             if limits.max_seconds is not None:
-                seconds = started + limits.max_seconds - time.monotonic()
-                if seconds <= 0:
-                    return TIME_WAS_UP
-                further = ("--max-seconds", str(seconds))
+                further = ("--max-seconds", str(limits.seconds_left))
             then = "Restarting it" if restarts_left else f"Giving it up after {RESTARTS} restarts"
             say_for(f"paperbench: warning: the worker {how_it_ended(status)}. {then}.")
         return status

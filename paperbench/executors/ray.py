@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from paperbench.errors import PaperbenchError
 from paperbench.executors import Workers
 from paperbench.executors.local import RESTARTS, USUAL, Worker, how_it_ended
+from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.limits import Limits, stopping_on_signals
 
 _POLL_SECONDS = 0.5
@@ -36,7 +39,8 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
     task = ray.remote(_work).options(name="paperbench", **resources)
     statuses: list[int] = []
     with stopping_on_signals(limits, is_launched=True):
-        waiting = [task.remote(workers, str(Path.cwd()), number) for number in range(1, workers.count + 1)]
+        end = time.time() + limits.seconds_left
+        waiting = [task.remote(workers, str(Path.cwd()), number, end) for number in range(1, workers.count + 1)]
         is_stopping = False
         while waiting:
             done, waiting = ray.wait(waiting, timeout=_POLL_SECONDS)
@@ -54,13 +58,17 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
     return statuses
 
 
-def _work(workers: Workers, directory: str, number: int) -> int:
-    """Run a worker inside a task.
+def _work(workers: Workers, directory: str, number: int, end: float) -> int:
+    """Run a worker inside a task, until a time at which Ray may have restarted it, or may not yet have had room for it.
 
     Raises:
         RuntimeError: It crashed, so Ray is to restart it.
     """
-    worker = Worker(workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), (), directory)
+    seconds = end - time.time()
+    if seconds <= 0:
+        return TIME_WAS_UP
+    rest = () if math.isinf(end) else ("--max-seconds", str(seconds))
+    worker = Worker(workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), rest, directory)
     is_stopping = False
     while True:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -12,6 +13,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from paperbench.errors import Interrupted
+
+REPEAT_SECONDS = 1.0
+"""A signal this soon after another repeats it: `timeout` sends two, and a signal to a whole cgroup also reaches the
+workers, to whom their executor passes it on."""
 
 
 @dataclass
@@ -36,8 +41,12 @@ class Limits:
     @property
     def exhausted(self) -> bool:
         """Whether to stop training now: the time is up, or a signal arrived."""
-        is_late = self.max_seconds is not None and time.monotonic() - self._started >= self.max_seconds
-        return is_late or self.signal is not None
+        return self.seconds_left <= 0 or self.signal is not None
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the time limit; infinite without one."""
+        return math.inf if self.max_seconds is None else self._started + self.max_seconds - time.monotonic()
 
     def raise_if_signalled(self) -> None:
         """Abort a long computation if a signal arrived.
@@ -53,7 +62,7 @@ class Limits:
 def stopping_on_signals(
     limits: Limits, *, is_launched: bool = False, forward: Callable[[int], None] | None = None
 ) -> Iterator[None]:
-    """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a second one exits.
+    """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a later one exits.
 
     Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
 
@@ -63,7 +72,13 @@ def stopping_on_signals(
         forward: Called with every signal instead.
     """
 
+    heeded_at = -math.inf
+
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal heeded_at
+        if time.monotonic() < heeded_at + REPEAT_SECONDS:
+            return
+        heeded_at = time.monotonic()
         if forward:
             forward(number)
             return

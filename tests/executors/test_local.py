@@ -163,8 +163,11 @@ def test_lines_of_workers_stay_whole(workplace: Workplace) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_are_passed_on_to_all(workplace: Workplace, number: signal.Signals) -> None:
+def test_signals_are_passed_on_to_all(
+    workplace: Workplace, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also the second one, for which these workers wait."""
+    monkeypatch.setattr("paperbench.runs.limits.REPEAT_SECONDS", 0.0)
 
     def send(line: str) -> None:
         what = line.partition(": ")[2]
