@@ -71,7 +71,6 @@ def stopping_on_signals(
             received, so a second one changes nothing; and it kills processes that take too long.
         forward: Called with every signal instead.
     """
-
     heeded_at = -math.inf
 
     def on_signal(number: int, _frame: FrameType | None) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paperbench.executors import Workers
+from paperbench.executors import ray as executor
+from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.store import Store
 from tests.cli.conftest import Run
 from tests.executors.commands import Command, assert_results
@@ -53,3 +59,17 @@ def test_interrupted_tasks_save(specs: Path, expected: Store, tmp_path: Path) ->
     again = Command(specs, tmp_path / "r", *ON_RAY)
     assert again.status() == 0, again.output
     assert_results(tmp_path / "r", expected)
+
+
+def test_retried_task_gets_the_rest_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    script = tmp_path / "script"
+    script.write_text('#!/bin/sh\necho "$@" >&2; exit 2\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    work = Workers(("run", "table2"), tmp_path, 1, 0), str(tmp_path), 1
+    assert executor._work(*work, end=math.inf) == 2
+    assert capfd.readouterr().err == "1: -m paperbench.executors run table2\n"
+    assert executor._work(*work, end=time.time() + 50) == 2
+    assert 0 < float(capfd.readouterr().err.rpartition(" --max-seconds ")[2]) <= 50
+    assert executor._work(*work, end=time.time()) == TIME_WAS_UP
+    assert capfd.readouterr().err == ""
