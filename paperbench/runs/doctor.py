@@ -40,7 +40,7 @@ class Diagnosis:
     Attributes:
         device: The device that it takes; None if it refuses the one asked for.
         facts: Sentences about the machine by subject.
-        choices: Table, precision, engine, and memory of a training step of the largest net; "-" where it cannot train.
+        choices: Table, precision, engine, and memory of a training step of the largest net.
         reasons: Why these.
         problems: What fails, and what to do about it.
     """
@@ -174,12 +174,6 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
 def _choose(table: Table, found: Diagnosis) -> None:
     """Add what `run` takes for a table."""
     device, paper, own = found.device or CPU, table.profiles.named("paper"), table.experiment.precision
-    if unknown := set(_datasets(table)) - set(DIRECTORIES):
-        found.choices.append((table.id, "-", "-", "-"))
-        found.reasons.append(
-            f"{table.id} cannot be trained yet: paperbench does not train on {DATASETS[unknown.pop()].title}"
-        )
-        return
     precision = choose_precision(own, device)
     trainings = [
         (cell.net_in(paper, setting), table.recipe_in(paper, cell.recipe))
