@@ -498,7 +498,7 @@ class Plan:
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
-        warnings: Why each GPU that `device="auto"` passed over was not used.
+        warnings: Why each GPU that `device="auto"` passed over was not used, and whether the disk is too full.
         missing_data: What is wrong with the data sets that cannot be loaded; the ids of runs on them are unknown.
     """
 
@@ -540,6 +540,18 @@ class Plan:
         from paperbench.data.dataset import MissingDataset
 
         return tuple(dict.fromkeys(r.dataset.error for r in self.runs if isinstance(r.dataset, MissingDataset)))
+
+    def check_processes(self, number: int) -> None:
+        """Check that so many processes can train each remaining run together.
+
+        Raises:
+            PaperbenchError: They cannot.
+        """
+        from paperbench.training.processes import refusal
+
+        for run, _ in self.remaining:
+            if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):
+                raise PaperbenchError(f"{run.net_name}: {problem}")
 
     def cost(
         self, rates: Mapping[str, float] | None = None, *, only_if_long: bool = False, processes: int = 1
@@ -666,7 +678,7 @@ def plan(
     max_seconds: float | None = None,
     incompatible: Incompatible = "refuse",
     root: str | PathLike[str] | None = None,
-    needs_data: bool = True,
+    is_tentative: bool = False,
 ) -> Plan:
     """Plan the training of a table. Loads the data sets; writes nothing.
 
@@ -681,7 +693,7 @@ def plan(
         max_seconds: Time limit for training.
         incompatible: How to treat runs by other versions, or without a readable checkpoint.
         root: As for `load_table`.
-        needs_data: If false, data that cannot be loaded are no error, but the plan cannot be run (`missing_data`).
+        is_tentative: Whether missing data and a full disk are no errors, but `missing_data` and one of the `warnings`.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
@@ -704,7 +716,7 @@ def plan(
     from paperbench.data.dataset import Dataset, MissingDataset
     from paperbench.data.sources import data_directory, load_dataset
     from paperbench.runs import planning  # torch from here on, once the names are right
-    from paperbench.runs.disk_space import check_disk_space
+    from paperbench.runs.disk_space import bytes_needed, check_disk_space
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import Incompatible, remaining
     from paperbench.training.device import choose_device
@@ -723,7 +735,7 @@ def plan(
         try:
             datasets[key] = load_dataset(key, data_path)
         except PaperbenchError as error:
-            if needs_data:
+            if not is_tentative:
                 raise
             datasets[key] = MissingDataset(key, DATASETS[key].title, str(data_path), canonical=False, error=str(error))
     usual = read.seeds_in(of_profile)
@@ -731,6 +743,13 @@ def plan(
     for has_noise in {run.net.has_noise for run in runs}:
         engine_candidates(engine, on, iterations=0, has_noise=has_noise)
     to_do = remaining(runs, Store(directory), Limits(stop_at), incompatible)
+    needed = bytes_needed([run for run, _ in to_do], Store(directory), start_anew=incompatible == "restart")
+    try:
+        check_disk_space(needed, directory)
+    except PaperbenchError as error:
+        if not is_tentative:
+            raise
+        warnings.append(str(error))
     matching = read.cells(cells, on_request=True)
     return Plan(
         table=published,
@@ -740,9 +759,7 @@ def plan(
         seeds=usual if seeds is None or (profile == "paper" and seeds == 2 * usual) else seeds,
         runs=runs,
         remaining=to_do,
-        bytes_needed=check_disk_space(
-            [run for run, _ in to_do], Store(directory), start_anew=incompatible == "restart"
-        ),
+        bytes_needed=needed,
         results=directory,
         device=on,
         engine=engine,
@@ -771,9 +788,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     from paperbench.training.processes import Processes
 
     store, limits, processes = Store(plan.results), Limits(plan.stop_at, plan.max_seconds), processes or Processes()
-    for one, _ in plan.remaining:
-        if problem := processes.refusal(one.net, one.recipe, one.dataset.num_train):
-            raise PaperbenchError(f"{one.net_name}: {problem}")
+    plan.check_processes(processes.count)
     processes.limits = limits
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
     is_launched = processes.count > 1
@@ -787,7 +802,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
 def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, signal: int | None = None) -> Outcome:
     """Judge the table after training; see `Outcome` for the arguments.
 
-    `failed=None` means those that the store calls failed, or all that are left if their processes left no word.
+    `failed=None` means those that the store calls failed; without any, all that are left, unless it was cut short.
     """
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
@@ -797,7 +812,7 @@ def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, si
     store = Store(plan.results)
     left = [run for run, _ in remaining(plan.runs, store, Limits(plan.stop_at), plan.incompatible)]
     if failed is None:
-        failed = [run for run in left if store.directory(run.id).read_failure()] or left
+        failed = [run for run in left if store.directory(run.id).read_failure()] or ([] if is_cut_short else left)
     return Outcome(plan, judged, failed, left, is_cut_short, signal)
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import paperbench
-from paperbench.api import Plan
+from paperbench.api import Plan, conclude
 from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, RunError
 from paperbench.report.json_format import ComparisonDocument
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
@@ -142,6 +142,17 @@ def test_outcome_has_failed_and_remaining_runs(plan: Any, tmp_path: Path) -> Non
     assert (len(outcome.remaining), outcome.failed, outcome.is_cut_short, outcome.signal) == (5, [], True, None)
     assert outcome.advice == "Next: give the same command again (5 runs to do)."
     assert paperbench.run(plan(seeds=2, incompatible="restart"), Observer()).failed == []
+
+
+def test_processes_that_left_no_list_of_failures_are_judged_by_the_store(plan: Any, tmp_path: Path) -> None:
+    three = plan(seeds=3)
+    one, *_ = three.runs
+    assert conclude(three, None, is_cut_short=False).failed == three.runs, "as nothing says why they are left"
+    assert conclude(three, None, is_cut_short=True).failed == [], "they may not have begun"
+    Store(tmp_path / "results").directory(one.id).path.mkdir(parents=True)
+    Store(tmp_path / "results").directory(one.id).write_failure(RunError("the disk is full"), one.spec)
+    assert conclude(three, None, is_cut_short=False).failed == [one]
+    assert conclude(three, None, is_cut_short=True).failed == [one]
 
 
 def test_command_without_time_for_a_run_is_no_error(plan: Any) -> None:

@@ -78,7 +78,8 @@ def estimate(
         processes: Number of processes that train each run together, as if that cost nothing.
 
     Raises:
-        PaperbenchError: A net of `rates` is unknown, an image cannot be read, or the memory is not sufficient.
+        PaperbenchError: A net of `rates` is unknown or of no run's family, an image cannot be read, or the memory is
+            not sufficient.
     """
     if only_if_long:
         to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]
@@ -88,9 +89,10 @@ def estimate(
     speeds: list[tuple[str, int, float]] = []  # the family, multiply-adds and images per second of nets
     facts: list[str] = []
     for name, rate in (rates or {}).items():
-        if (net := resolve(name)).family in families:
-            speeds.append((net.family, macs(net), rate))
-            facts.append(f"{rate:g} images a second of {name}, as stated")
+        if (net := resolve(name)).family not in families:
+            raise PaperbenchError(f"No run trains a net of the kind of {name}. Omit its rate, or choose other cells.")
+        speeds.append((net.family, macs(net), rate))
+        facts.append(f"{rate:g} images a second of {name}, as stated")
     stated = {family for family, *_ in speeds}
     by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
     measured = {run.net.family: run for run in by_cost}  # the cheapest

@@ -208,7 +208,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
     from paperbench.training.device import choose_device, own_device
     from paperbench.training.engine import engine_candidates
     from paperbench.training.precision import choose_precision
-    from paperbench.training.processes import Processes
+    from paperbench.training.processes import Processes, refusal
 
     device, status = choose_device(own_device(args.device, launch), _log), 2
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
@@ -220,7 +220,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
         if launch.rank:
             return follow_scaling(processes, trainings, engine, precision)
         for one in trainings.values():
-            if problem := processes.refusal(one.net, one.recipe, one.dataset.num_train):
+            if problem := refusal(launch.count, one.net, one.recipe, one.dataset.num_train):
                 raise PaperbenchError(f"{one.name}: {problem}")
         end = time.monotonic() + 60 * (args.minutes or float("inf"))
         nets: list[ScalingFigures] = []

@@ -76,13 +76,15 @@ def execute(args: argparse.Namespace) -> int:
     if args.budget and (args.stop_at or args.profile != "paper"):
         raise PaperbenchError("--budget is for whole runs of the paper's profile. Omit --profile and --stop-at.")
     outlook, problem = _outlook(args)
-    plan = plan_of(args, needs_data=False)
+    if args.budget and problem:
+        raise PaperbenchError(problem)
+    plan = plan_of(args, is_tentative=True)
     say_what_is_skipped(plan, args)
     cost = choice = None
     try:
-        cost = plan.cost(dict(args.rate))
+        cost = plan.cost(dict(args.rate)) if plan.remaining or args.budget else None
     except PaperbenchError as error:
-        if args.budget:
+        if args.budget or args.rate:
             raise
         warn(f"could not measure how long this takes: {error}")
     profile = "" if args.profile == "paper" else f", profile {args.profile}"
@@ -105,26 +107,26 @@ def execute(args: argparse.Namespace) -> int:
         commands = _commands(args, outlook, [one for one, _ in choice.runs] if choice else runs[:1])
         if choice and choice.seconds > DAY and plan.device.type == "cpu":
             commands = [f"{command} --yes" if command.startswith("paperbench run") else command for command in commands]
-    for sentence in (*plan.missing_data, *problem):
+    for sentence in filter(None, (*plan.missing_data, problem)):
         print(f"\n{sentence}")
     if commands:
         print(f"\n{heading}", *commands, sep="\n")  # unwrapped, so that they can be copied
     return 0
 
 
-def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, list[str]]:
-    """Return what runs of the paper's profile would decide, or why that cannot be simulated."""
+def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
+    """Return what runs of the paper's profile would decide, and why that cannot be simulated if so."""
     from paperbench.api import load_table
     from paperbench.compare.power import NotSimulatedError
 
     if args.profile != "paper":
-        return None, []
+        return None, ""
     is_first = args.results == DEFAULT_RESULTS and not args.results.exists()
     table, results = load_table(args.table, args.tables), None if is_first else args.results
     try:
-        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std), []
+        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std), ""
     except NotSimulatedError as error:
-        return None, [str(error)]
+        return None, str(error)
 
 
 def _commands(args: argparse.Namespace, outlook: Outlook, runs: Sequence[NextRuns]) -> list[str]:

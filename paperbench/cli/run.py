@@ -26,13 +26,14 @@ from paperbench.launch import TIME_WAS_UP, Launch
 
 if TYPE_CHECKING:
     from paperbench.api import Outcome, Plan
+    from paperbench.executors import Workers
     from paperbench.training.processes import Processes
 
 SUMMARY = "train the cells of a table, then print it"
 DESCRIPTION = (
     "Train the missing runs of a table, then print it beside the published numbers. Repeat the command to resume: "
-    "finished runs are never trained again. Exit status: 0; 2 if a run failed; 75 if work is left at the time limit; "
-    "128 + N after signal N."
+    "finished runs are never trained again. Exit status: 75 if work is left at the time limit; else 2 if a run failed, "
+    "or 0; 128 + N after signal N."
 )
 
 
@@ -58,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, with_executors: bool = Tru
         "as mixed",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="train on a CPU even if that takes more than a day; see `paperbench plan`"
+        "--yes",
+        action="store_true",
+        help="train even if that takes more than a day on a CPU, without measuring how long; see `paperbench plan`",
     )
     add_shared(parser, "--data", "--results", "--tables")
     if with_executors:
@@ -98,14 +101,14 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
 
 def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
     """Say how long the runs take if that is long; refuse more than a day on a CPU without `--yes`."""
-    if (args.max_seconds or math.inf) <= DAY:
+    if args.yes or (args.max_seconds or math.inf) <= DAY:
         return
     try:
         cost = plan.cost(only_if_long=True, processes=processes)
     except PaperbenchError as error:
         warn(f"could not measure how long this takes: {error}")
         return
-    if cost and plan.device.type == "cpu" and cost.total > DAY and not args.yes:
+    if cost and plan.device.type == "cpu" and cost.total > DAY:
         raise PaperbenchError(
             f"On this CPU, these runs take {cost} Add --yes to train them anyway, set a limit (such as --max-seconds "
             f"8h), choose runs that fit into a time (`paperbench plan {args.table} --budget 8h`), or choose a smaller "
@@ -116,7 +119,7 @@ def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
 
 
 def _check_executor(args: argparse.Namespace) -> None:
-    """Refuse options of an executor without it."""
+    """Refuse options of an executor without it, and an executor in each of several processes."""
     slurm = ("partition", "time", "sbatch", "setup", "print_script")
     for name in ("workers", "gpus_per_run", *slurm):
         needed = "--executor slurm" if name in slurm else "--executor"
@@ -127,56 +130,66 @@ def _check_executor(args: argparse.Namespace) -> None:
             f"With --executor, --device is auto, cpu or cuda, not {args.device!r}, as workers take GPUs of their own. "
             "Set CUDA_VISIBLE_DEVICES to choose those of this machine."
         )
+    if args.executor and Launch.of(os.environ):
+        raise PaperbenchError("--executor starts all processes itself. Give the command without torchrun or srun.")
     if args.gpus_per_run and args.device == "cpu":
         raise PaperbenchError("--gpus-per-run needs GPUs. Omit it, or --device cpu.")
 
 
-def _start_workers(args: argparse.Namespace) -> int:
-    """Start copies of the command, without the options of executors."""
+def _workers(args: argparse.Namespace, device: str) -> Workers:
+    """Return copies of the command without the options of executors, which start in any directory."""
+    from paperbench.data.sources import data_directory
+    from paperbench.executors import Workers
+
     parser = argparse.ArgumentParser()
     add_arguments(parser, with_executors=False)
+    # A worker never trains on the CPU of a machine whose GPU fails, nor measures how long all runs would take it.
+    given = {**vars(args), "device": device, "yes": True, "data": data_directory(args.data)}
+    given |= {name: given[name].absolute() for name in ("data", "results", "tables") if given[name]}
     arguments: tuple[str, ...] = ("run", args.table)
     for name, default in vars(parser.parse_args([args.table])).items():
-        option, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        option, value = f"--{name.replace('_', '-')}", given[name]
         if isinstance(value, list):
             arguments += (option, *value)
         elif value != default:
-            arguments += (option,) if value is True else (option, str(value))
-    return _submit_jobs(args, arguments) if args.executor == "slurm" else _divide(args, arguments)
+            arguments += (option if value is True else f"{option}={value}",)
+    gpus_per_run = 0 if device == "cpu" else args.gpus_per_run or 1
+    return Workers(arguments, args.results, args.workers or 1, gpus_per_run)
 
 
-def _submit_jobs(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
+def _submit_jobs(args: argparse.Namespace) -> int:
     """Submit Slurm jobs, from a machine that may have no GPU."""
-    from paperbench.executors import Workers
     from paperbench.executors.slurm import script, submit
 
-    on_gpu = args.device != "cpu"
-    if args.device == "auto":  # would train on the CPU of a machine whose GPU fails
-        arguments += ("--device", "cuda")
-    elif not on_gpu:
-        arguments += ("--yes",)
-    workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
+    workers = _workers(args, "cpu" if args.device == "cpu" else "cuda")
     text = script(workers, args.partition, args.time, args.sbatch or (), args.setup or ())
     if args.print_script:
         print(text, end="")
         return 0
     # A plan for a CPU refuses what only GPUs have, and without the jobs' precision it does not know the ids of runs.
-    is_exact = not on_gpu or args.precision not in (None, "tf32")
+    is_exact = args.device == "cpu" or args.precision not in (None, "tf32")
     engine = "auto" if args.engine == "graph" else args.engine
-    plan = plan_of(args, device="cpu", precision=args.precision if is_exact else None, engine=engine)
+    precision = args.precision if is_exact else None
+    plan = plan_of(args, device="cpu", precision=precision, engine=engine, is_tentative=not is_exact)
+    for error in plan.missing_data:
+        raise PaperbenchError(error)
+    say_what_is_skipped(plan, args)
+    plan.check_processes(workers.processes)
     if is_exact and not plan.remaining:
         print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
         return 0
     present, new = submit(workers, text)
     ids = f": {listing(new)}" if new else ""
-    print(f"{count(len(new), 'job')} submitted{ids}. {count(present, 'job')} of this command waited or ran already.")
+    print(f"Submitted {count(len(new), 'job')}{ids}.")
+    if present:
+        print(f"Already in the queue, and not changed by new options: {count(present, 'job')} of this command.")
     print(f"Logs: {workers.results / 'slurm' / workers.name}-*.log")
     print(f"Progress: {command_for('status', args)}")
     print(f"To stop, with everything saved: scancel --name={workers.name}")
     return 0
 
 
-def _divide(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
+def _divide(args: argparse.Namespace) -> int:
     """Let workers on this machine or a Ray cluster train the runs; wait for them, and print the table.
 
     Raises:
@@ -185,44 +198,37 @@ def _divide(args: argparse.Namespace, arguments: tuple[str, ...]) -> int:
     import torch
 
     from paperbench import api
-    from paperbench.executors import Workers, local
+    from paperbench.data.imagenet.stream import processors
+    from paperbench.executors import local, ray
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits
 
     plan = plan_of(args)
-    on_gpu = plan.device.type == "cuda"
-    if on_gpu:
-        arguments += ("--device", "cuda")  # never the CPU of a machine whose GPU fails
-    elif args.gpus_per_run:
+    say_what_is_skipped(plan, args)
+    if args.gpus_per_run and plan.device.type != "cuda":
         raise PaperbenchError(f"--gpus-per-run needs GPUs, and this plan is for {plan.device}. Omit the option.")
-    elif plan.remaining:  # each worker would measure all runs as its own
-        _check_time(plan, args, args.workers or 1)
-        arguments += ("--yes",)
-    workers = Workers(arguments, args.results, args.workers or 1, args.gpus_per_run or 1 if on_gpu else 0)
+    workers = _workers(args, plan.device.type)
+    plan.check_processes(workers.processes)
+    gpus = local.ids_of_gpus(torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if args.executor == "local" and not args.workers and workers.gpus_per_run:
+        workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
+    if plan.remaining:
+        _check_time(plan, args, workers.count * workers.processes)
     limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
     statuses: list[int] = []
-    if not plan.remaining:
-        pass
-    elif args.executor == "local":
-        from paperbench.data.imagenet.stream import processors
-
-        gpus = local.ids_of_gpus(torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-        if not args.workers and workers.gpus_per_run:
-            workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
+    if plan.remaining and args.executor == "local":
         statuses = local.run(workers, local.environments(workers, gpus, processors()), limits, say)
-    else:
-        from paperbench.executors import ray
-
+    elif plan.remaining:
         statuses = ray.run(workers, limits, say)
     is_cut_short = limits.exhausted or TIME_WAS_UP in statuses
-    has_failed = any(status not in (0, TIME_WAS_UP) for status in statuses) and not limits.signal
+    has_failed = any(statuses) and not limits.signal
     return _conclude(api.conclude(plan, None if has_failed else [], is_cut_short, limits.signal), say)
 
 
 def execute(args: argparse.Namespace) -> int:
     _check_executor(args)
     if args.executor:
-        return _start_workers(args)
+        return _submit_jobs(args) if args.executor == "slurm" else _divide(args)
     launch = Launch.of(os.environ)
     if launch is None:
         return _run(args, launch)
@@ -280,4 +286,6 @@ def _conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
         say(f"paperbench: could not print the table: {error}. `{outcome.plan.compare_command}` prints it.")
     if outcome.signal:
         return 128 + outcome.signal
-    return 2 if failed else TIME_WAS_UP if left and outcome.is_cut_short else 0
+    if outcome.is_cut_short and left > failed:
+        return TIME_WAS_UP
+    return 2 if failed else 0

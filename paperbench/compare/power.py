@@ -28,7 +28,7 @@ from paperbench.specs.claim import Claim
 
 
 class NotSimulatedError(PaperbenchError):
-    """No cell shows an error that can be simulated."""
+    """What these runs would decide cannot be simulated."""
 
 
 Floats = NDArray[np.float64]
@@ -222,7 +222,7 @@ def assess_outlook(
             the standard deviation is not positive.
     """
     if comparison.planned > MAX_RUNS:
-        raise PaperbenchError(f"At most {MAX_RUNS} runs per cell can be simulated, not {comparison.planned}.")
+        raise NotSimulatedError(f"Not simulated: at most {MAX_RUNS} runs per cell can be, not {comparison.planned}.")
     if std is not None and not 0 < std <= 100:
         raise PaperbenchError(f"A standard deviation must be a positive number of percentage points, not {std}.")
     planned = [c for c in comparison.cells if cells is None or c.cell.id in cells]

@@ -39,8 +39,8 @@ class Workers:
 
     @property
     def name(self) -> str:
-        """The name of the Slurm jobs: the same for the same command on the same results directory."""
-        return f"{name_of_store(self.results)}-{_digest(repr(self.arguments))}"
+        """The name of the Slurm jobs: the same for the same training on the same results directory."""
+        return f"{name_of_store(self.results)}-{_digest(repr((self.arguments, self.gpus_per_run)))}"
 
 
 def _digest(text: str) -> str:

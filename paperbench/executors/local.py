@@ -42,7 +42,6 @@ class Worker:
         variables: Mapping[str, str],
         say: Callable[[str], None],
         further: Sequence[str] = (),
-        directory: str | None = None,
     ) -> None:
         self._say = say
         launch: dict[str, str] = {}
@@ -62,7 +61,6 @@ class Worker:
                 text=True,
                 errors="replace",
                 env={**os.environ, **variables, **of_rank},
-                cwd=directory,
                 start_new_session=True,
             )
             self._processes.append(process)
@@ -119,9 +117,11 @@ def environments(workers: Workers, gpus: Sequence[str], processors: int) -> list
     """
     size, all_processes = workers.gpus_per_run, workers.count * workers.processes
     if workers.count * size > len(gpus):
+        of_several = f"{workers.count} workers need {workers.count * size} GPUs ({size} each)"
+        needs = of_several if workers.count > 1 else f"A worker needs {count(size, 'GPU')}"
         raise PaperbenchError(
-            f"{count(workers.count, 'worker')} with {count(size, 'GPU')} each need {workers.count * size}, and torch "
-            f"sees {len(gpus)} here. Lower --workers or --gpus-per-run, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES."
+            f"{needs}, but torch sees {len(gpus) or 'none'} here. Lower --workers or --gpus-per-run, or check "
+            "`nvidia-smi` and CUDA_VISIBLE_DEVICES."
         )
     shared = {"LOCAL_WORLD_SIZE": str(all_processes)}  # divides the threads that decode images
     if not size:

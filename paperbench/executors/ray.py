@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from paperbench.errors import PaperbenchError
 from paperbench.executors import Workers
@@ -40,14 +39,14 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
     statuses: list[int] = []
     with stopping_on_signals(limits, is_launched=True):
         end = time.time() + limits.seconds_left
-        waiting = [task.remote(workers, str(Path.cwd()), number, end) for number in range(1, workers.count + 1)]
+        waiting = [task.remote(workers, number, end) for number in range(1, workers.count + 1)]
         is_stopping = False
         while waiting:
             done, waiting = ray.wait(waiting, timeout=_POLL_SECONDS)
             for one in done:
                 try:
                     statuses.append(ray.get(one))
-                except (ray.exceptions.RayError, RuntimeError) as error:
+                except ray.exceptions.RayError as error:
                     if not limits.signal:  # else it was stopped before it began
                         say(f"paperbench: error: a worker was given up: {error}")
                     statuses.append(1)
@@ -58,7 +57,7 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
     return statuses
 
 
-def _work(workers: Workers, directory: str, number: int, end: float) -> int:
+def _work(workers: Workers, number: int, end: float) -> int:
     """Run a worker inside a task, until a time at which Ray may have restarted it, or may not yet have had room for it.
 
     Raises:
@@ -68,7 +67,7 @@ def _work(workers: Workers, directory: str, number: int, end: float) -> int:
     if seconds <= 0:
         return TIME_WAS_UP
     rest = () if math.isinf(end) else ("--max-seconds", str(seconds))
-    worker = Worker(workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), rest, directory)
+    worker = Worker(workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), rest)
     is_stopping = False
     while True:
         try:

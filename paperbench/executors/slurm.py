@@ -34,7 +34,7 @@ fi
 trap : TERM USR1  # the processes stop; this script goes on after srun
 again() {  # a command of Slurm, which may be too busy to answer
     for _ in 1 2 3 4 5; do "$@" && return; sleep 10; done
-    echo "paperbench: error: $1 does not work, so this job ends. Submit it again." >&2
+    echo "paperbench: error: $1 keeps failing, so this job ends. Submit it again." >&2
     return 1
 }
 """
@@ -82,7 +82,9 @@ def script(
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
     # After `sbatch --export=NONE`, srun would hide this script's variables, too.
     srun = "srun --export=ALL --kill-on-bad-exit=0 --wait=120"
-    lines += ["", *setup, f"{srun} {shlex.join(workers.command)}"]
+    if setup:
+        lines += ["", *setup, "set +e  # the lines above may have set it"]
+    lines += ["", f"{srun} {shlex.join(workers.command)}"]
     return "\n".join(lines) + _REQUEUE
 
 
@@ -119,7 +121,13 @@ def _slurm(*command: str, stdin: str = "") -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
     try:
         done = subprocess.run(  # noqa: S603  (no words of strangers)
-            command, input=stdin, capture_output=True, text=True, check=False, env=environment
+            command,
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            env=environment,
         )
     except FileNotFoundError as error:
         raise PaperbenchError(
@@ -128,5 +136,6 @@ def _slurm(*command: str, stdin: str = "") -> str:
         ) from error
     if done.returncode:
         said = printable(done.stderr.strip()) or f"exit status {done.returncode}"
-        raise PaperbenchError(f"{command[0]} failed: {said}\nChange --partition, --time or --sbatch, or try later.")
+        change = "Change --partition, --time or --sbatch, or try" if stdin else "Try"
+        raise PaperbenchError(f"{command[0]} failed: {said}\n{change} again later.")
     return done.stdout

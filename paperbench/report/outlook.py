@@ -121,7 +121,7 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
     runs = valuable(outlook)
     if not runs:
         yield paragraph(
-            "Next: nothing, as no further run has a fair chance to decide a verdict or claim."
+            "Next: nothing, as no further run is likely enough to decide a verdict or claim."
             if outlook.next_runs
             else "Next: nothing. The verdicts and claims that are simulated have all the runs they can use."
         )
@@ -147,13 +147,13 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
 def _chosen(choice: Choice) -> Iterator[str]:
     if not choice.runs:
         yield paragraph(
-            "Chosen: nothing. No net has missing runs that fit into this time and may well decide something."
+            "Chosen: nothing. No net's missing runs both fit into this time and are likely to decide anything."
         )
         return
     rows = ((_next_row(one), seconds) for one, seconds in choice.runs)
     texts = tuple((cells, runs, f"{seconds / 3600:,.1f}", verdicts) for (cells, runs, verdicts, *_), seconds in rows)
     grid = Grid(("cells", "runs", "hours", "verdicts"), texts, ("left", *("right",) * 3))
-    yield f"Chosen: what decides most in this time, the most per hour first\n{as_text(grid)}"
+    yield f"Chosen: the runs that decide most in this time, the best per hour first\n{as_text(grid)}"
     claims = listing([f"{claim} ({chance:.0%})" for claim, chance in choice.claims.items()]) or "none"
     yield paragraph(
         f"Together, in {duration(choice.seconds)}: {choice.verdicts:.1f} verdicts and "

@@ -22,7 +22,7 @@ def render_jobs(jobs: Counter[str] | None) -> str:
     if jobs is None:
         return "Slurm: squeue did not answer."
     listed = ", ".join(f"{number:,} {one_line(state)}" for state, number in jobs.most_common())
-    return paragraph(f"Slurm: {count(jobs.total(), 'job')} of these runs: {listed}.")
+    return paragraph(f"Slurm: {count(jobs.total(), 'job')} of yours on this results directory: {listed}.")
 
 
 def _blocks(status: TableStatus) -> Iterator[str]:

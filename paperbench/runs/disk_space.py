@@ -23,18 +23,12 @@ _BYTES_PER_RUN = 50_000
 """Generator states, sessions, and the record."""
 
 
-def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bool = False) -> int:
-    """Check that the disk has space for all files of the runs.
+def bytes_needed(runs: Sequence[PlannedRun], store: Store, *, start_anew: bool = False) -> int:
+    """Return the bytes that all files of the runs need beyond the existing ones.
 
     Args:
         runs: The runs still to be done.
         start_anew: Whether runs may be restarted; the old files are then kept, so they do not reduce the estimate.
-
-    Returns:
-        The bytes needed beyond the existing files.
-
-    Raises:
-        PaperbenchError: The disk has less free space than that.
     """
     needed = largest = 0
     for run in runs:
@@ -45,15 +39,22 @@ def check_disk_space(runs: Sequence[PlannedRun], store: Store, *, start_anew: bo
             with suppress(OSError):  # another process has just replaced the file
                 existing += file.path.stat().st_size
         needed += max(0, files - existing)
-    needed += 2 * largest  # the run in training keeps one more checkpoint, and writes the next before deleting any
-    free = free_bytes(store.root)
-    if runs and needed > free:
+    # The run in training keeps one more checkpoint, and writes the next before it deletes any.
+    return needed + 2 * largest
+
+
+def check_disk_space(needed: int, results: Path) -> None:
+    """Check that the disk of a results directory has so many bytes free.
+
+    Raises:
+        PaperbenchError: It has less.
+    """
+    if needed > (free := free_bytes(results)):
         raise PaperbenchError(
-            f"The remaining runs need about {format_bytes(needed)} in {store.root}, which has {format_bytes(free)} "
-            "left. Free some space, choose another directory (`--results DIR`), or choose fewer cells (`--cells`) or "
-            "seeds (`--seeds`)."
+            f"The remaining runs need about {format_bytes(needed)} in {results}, which has {format_bytes(free)} left. "
+            "Free some space, choose another directory (`--results DIR`), or choose fewer cells (`--cells`) or seeds "
+            "(`--seeds`)."
         )
-    return needed
 
 
 def run_files(run: PlannedRun) -> tuple[int, int]:

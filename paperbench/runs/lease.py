@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -112,6 +112,16 @@ def _holder(seen: _Sighting) -> tuple[Holder | None, bool | None]:
     return None, None
 
 
+def _numbers_by_run(files: Iterable[Path]) -> dict[str, list[int]]:
+    """Return the numbers of the lease files of each run."""
+    numbers: dict[str, list[int]] = {}
+    for path in files:
+        run_id, _, tail = path.name.rpartition(".")
+        if re.fullmatch("[1-9][0-9]*", tail):
+            numbers.setdefault(run_id, []).append(int(tail))
+    return numbers
+
+
 class Lease:
     """A lease on one run: acquire it before you write to the run's directory, then release it.
 
@@ -128,7 +138,7 @@ class Lease:
     """
 
     def __init__(self, directory: Path, run_id: str, spec: RunSpec | None = None) -> None:
-        self._directory, self._run_id, self._spec = directory, run_id, spec
+        self.directory, self._run_id, self._spec = directory, run_id, spec
         self._file: Path | None = None
         self._content = b""
         self._stop = Event()
@@ -138,16 +148,19 @@ class Lease:
         self.is_lost = self.shows_life = False
         self.holder = ""
 
-    def acquire(self) -> bool:
+    def acquire(self, numbers: Sequence[int] | None = None) -> bool:
         """Acquire the lease, without waiting, if it is free or its holder is known to be dead; return whether it was.
+
+        Args:
+            numbers: Those of the run's lease files, if they are known; otherwise the directory is read.
 
         Raises:
             PaperbenchError: The lease file cannot be read or written.
         """
-        refuse_links(self._directory)
-        with report_write_errors(self._directory / self._run_id):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            number = self._highest_number()
+        refuse_links(self.directory)
+        with report_write_errors(self.directory / self._run_id):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            number = self._highest_number() if numbers is None else max(numbers, default=0)
             if number and not self._is_dead(self._numbered(number)):
                 return False
             if not self._create(number + 1):
@@ -178,12 +191,12 @@ class Lease:
             LeaseLostError: Another process may hold it, so this process must not write any more.
             PaperbenchError: The directory of the leases cannot be read.
         """
-        with report_write_errors(self._directory / self._run_id):
+        with report_write_errors(self.directory / self._run_id):
             is_ours = not self.is_lost and self._is_ours()
         if not is_ours:
             raise LeaseLostError(
                 "this process lost its lease on the run: it was suspended so long that another process took over, or "
-                f"someone emptied {self._directory}. Its work since the last checkpoint is lost."
+                f"someone emptied {self.directory}. Its work since the last checkpoint is lost."
             )
 
     def _highest_number(self) -> int:
@@ -192,12 +205,10 @@ class Lease:
 
     def _numbers(self) -> list[int]:
         # Unlike glob, iterdir raises an error if the directory cannot be read.
-        names = [path.name.rpartition(".") for path in self._directory.iterdir()]
-        tails = (tail for run_id, _, tail in names if run_id == self._run_id)
-        return [int(tail) for tail in tails if re.fullmatch("[1-9][0-9]*", tail)]
+        return _numbers_by_run(self.directory.iterdir()).get(self._run_id, [])
 
     def _numbered(self, number: int) -> Path:
-        return self._directory / f"{self._run_id}.{number}"
+        return self.directory / f"{self._run_id}.{number}"
 
     def _create(self, number: int) -> bool:
         """Create the file with this number, and delete the earlier ones; return whether this process is the holder."""
@@ -276,7 +287,7 @@ def acquire_any(
     """Try to acquire leases that other processes hold, until one succeeds or all holders are known to be alive.
 
     Args:
-        leases: The leases by run id.
+        leases: The leases by run id, all in one directory.
         is_cancelled: Polled; stops the wait once it returns true.
         on_wait: Called once, with the number of leases to wait for, if there are any.
 
@@ -288,8 +299,9 @@ def acquire_any(
     """
     silent, has_waited = leases, False
     while silent and not is_cancelled():
+        numbers = _numbers_by_run(list_directory(next(iter(silent.values())).directory))
         for name, lease in silent.items():
-            if lease.acquire():
+            if lease.acquire(numbers.get(name, [])):
                 return name
         silent = {name: lease for name, lease in silent.items() if not lease.shows_life}
         if silent and not has_waited:
@@ -319,14 +331,9 @@ def held_runs(directory: Path) -> dict[str, HeldRun]:
     Raises:
         PaperbenchError: The directory cannot be read.
     """
-    newest: dict[str, tuple[int, Path]] = {}
-    for path in list_directory(directory):
-        run_id, _, tail = path.name.rpartition(".")
-        if re.fullmatch("[1-9][0-9]*", tail):
-            newest[run_id] = max(newest.get(run_id, (0, path)), (int(tail), path))
     held = {}
-    for run_id, (_, path) in newest.items():
-        if seen := _sight(path):
+    for run_id, numbers in _numbers_by_run(list_directory(directory)).items():
+        if seen := _sight(directory / f"{run_id}.{max(numbers)}"):
             holder, is_alive = _holder(seen)
             age = time.time() - seen.mtime / 1e9
             if is_alive is not False:

@@ -186,7 +186,7 @@ class Snapshot:
         digests = {one.digests[shown[one.dataset]] for one in trainings}
         ids = (run_id.rpartition("-s") for digest in digests for run_id in self._runs_by_digest.get(digest, ()))
         if further := [int(seed) for _, _, seed in ids if seed.isdecimal() and int(seed) >= seeds]:
-            others[f"further seeds (`--seeds {max(further) + 1}` counts them)"] = len(further)
+            others[f"higher seeds (`--seeds {max(further) + 1}` includes them)"] = len(further)
         shown_here = tuple(dict.fromkeys(self._describe(*pair) for pair in counted.items()))
         return TableStatus(table, profile_name, cells, shown_here, others)
 

@@ -126,28 +126,6 @@ class Processes:
         for thread in self._threads:
             thread.start()
 
-    def refusal(self, net: Net, recipe: Recipe, images: int) -> str | None:
-        """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
-
-        Args:
-            images: Size of the training set.
-        """
-        if self.count == 1:
-            return None
-        if net.has_noise:
-            return "Dropout draws its noise for one batch-norm group after the other, so it takes a single process."
-        groups = recipe.groups
-        legal = [n for n in range(1, groups + 1) if groups % n == 0 and (n == 1 or (groups // n).bit_count() == 1)]
-        if recipe.epoch_end and 0 < images % recipe.batch_size < groups:
-            return f"The last batch of an epoch has only {images % recipe.batch_size} images. Use a single process."
-        if self.count in legal:
-            return None
-        *others, most = map(str, legal)
-        return (
-            f"{self.count} processes cannot share its batches: they have {count(groups, 'batch-norm group')} of "
-            f"{recipe.batch_norm.group} images. Use {', '.join(others)}{' or ' * bool(others)}{most}."
-        )
-
     # Orders
 
     def order(self, name: str, argument: int = 0, text: str = "") -> None:
@@ -395,6 +373,29 @@ class Processes:
 
 
 _RESUME = "The last checkpoint is kept; the same command resumes from it."
+
+
+def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:
+    """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
+
+    Args:
+        images: Size of the training set.
+    """
+    if number == 1:
+        return None
+    if net.has_noise:
+        return "Dropout draws its noise for one batch-norm group after the other, so it takes a single process."
+    groups = recipe.groups
+    legal = [n for n in range(1, groups + 1) if groups % n == 0 and (n == 1 or (groups // n).bit_count() == 1)]
+    if recipe.epoch_end and 0 < images % recipe.batch_size < groups:
+        return f"The last batch of an epoch has only {images % recipe.batch_size} images. Use a single process."
+    if number in legal:
+        return None
+    *others, most = map(str, legal)
+    return (
+        f"{number} processes cannot share its batches: they have {count(groups, 'batch-norm group')} of "
+        f"{recipe.batch_norm.group} images. Use {', '.join(others)}{' or ' * bool(others)}{most}."
+    )
 
 
 def _error_code(error: Exception | None) -> int:

@@ -10,7 +10,7 @@ from paperbench import api
 from paperbench.cli.main import build_parser
 from paperbench.compare.power import assess_outlook
 from paperbench.specs.table import Table
-from tests.cli.conftest import Run
+from tests.cli.conftest import ONE_CELL, Run
 from tests.cli.test_compare import write
 from tests.compare.judging import records
 
@@ -112,6 +112,30 @@ def test_cells_without_a_printed_error_have_costs(run: Run) -> None:
     assert "Not simulated: these cells show no published error" in out
 
 
+def test_more_runs_than_can_be_simulated_have_costs(run: Run) -> None:
+    code, out, _ = run("plan", "table2", "--cells", "preact/resnet110", "--device", "cpu", "--seeds", 51)
+    assert code == 0
+    assert "\n51 runs, at most 3,264,000 iterations to do" in out
+    assert "Not simulated: at most 50 runs per cell can be, not 51" in out
+
+
+def test_finished_table_is_not_measured(
+    run: Run, trained: Path, quick_specs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paperbench.bench.cost._measure_step", None)
+    code, out, err = run("plan", "table2", "--tables", quick_specs, "--results", trained, *ONE_CELL)
+    assert (code, err) == (0, "")
+    assert "\n1 run, all finished.\n" in out
+
+
+def test_full_disk_is_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paperbench.runs.disk_space.free_bytes", lambda _: 1)
+    code, out, err = run("plan", "table2", "--profile", "smoke", "--device", "cpu")
+    assert code == 0
+    assert "paperbench: warning: The remaining runs need about" in err
+    assert "Next, train them:" in out
+
+
 def test_budget_chooses_runs_that_fit(run: Run) -> None:
     rates = ("--rate", "preact_resnet110=1000", "--rate", "preact_resnet164=500")
     code, out, _ = run("plan", "table2", "--device", "cpu", "--budget", "24h", *rates)
@@ -137,7 +161,8 @@ def test_budget_chooses_runs_that_fit(run: Run) -> None:
         ("plan table2 --rate preact_resnet110=0", "such as preact_resnet110=2000"),
         ("plan table2 --std 0", "--std: must be a positive number of percentage points, not '0'"),
         ("plan table2 --std abc", "not 'abc'"),
-        ("plan table2 --seeds 51", "At most 50 runs per cell can be simulated, not 51"),
+        ("plan table2 --seeds 51 --budget 8h", "Not simulated: at most 50 runs per cell can be, not 51"),
+        ("plan table2 --rate preact_resnet200=5", "No run trains a net of the kind of preact_resnet200."),
         ("plan table2 --noise row", "Unknown --noise 'row'"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from paperbench import api
 from paperbench.api import wait_without_spinning
+from paperbench.cli.run import _conclude
 from paperbench.data.dataset import MissingDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
@@ -20,7 +21,8 @@ from tests.cli.conftest import ONE_CELL, Run
 from tests.helpers import ROOT, change_yaml, copy_of_photo_specs
 from tests.training.gpus import GPU, OLD_DRIVER, with_gpus
 
-SMOKE = ("--profile", "smoke", "--device", "cpu", "--rate", "preact_resnet110=100", "--rate", "preact_resnet164=100")
+SMOKE = ("--profile", "smoke", "--device", "cpu")
+RATES = ("--rate", "preact_resnet110=100", "--rate", "preact_resnet164=100")
 
 
 def only_record(results: Path) -> Record:
@@ -48,7 +50,7 @@ def test_days_on_a_cpu_need_a_yes(
 
 
 def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
-    plan = api.plan("table2", tmp_path / "r", device="cpu", data=tmp_path, needs_data=False)
+    plan = api.plan("table2", tmp_path / "r", device="cpu", data=tmp_path, is_tentative=True)
     with pytest.raises(PaperbenchError, match="CIFAR-10 not found in the directory"):
         api.run(plan)
     assert not (tmp_path / "r").exists()
@@ -76,14 +78,14 @@ def test_gpu_that_auto_passes_over_is_named_on_stderr(run: Run, monkeypatch: pyt
     with_gpus(monkeypatch, GPU(), init_error=OLD_DRIVER)
     (warning,) = api.plan("table2", profile="smoke").warnings
     assert warning.startswith("cuda:0 is not used: The NVIDIA driver on your system is too old (found version 12020).")
-    code, out, err = run("plan", "table2", *SMOKE[:2], *SMOKE[4:])
+    code, out, err = run("plan", "table2", *SMOKE[:2], *RATES)
     assert (code, err) == (0, f"paperbench: warning: {warning}\n")
     assert "\nDevice cpu," in out
 
 
 @pytest.mark.parametrize("cells", [("--cells", "original", "preact/*"), ("--cells", "original", "--cells", "preact/*")])
 def test_several_cell_patterns_choose_the_cells_of_all(run: Run, cells: tuple[str, ...]) -> None:
-    _, out, _ = run("plan", "table2", *SMOKE, *cells)
+    _, out, _ = run("plan", "table2", *SMOKE, *RATES, *cells)
     assert [row.split()[0] for row in out.splitlines()[3:7]] == [
         "original/resnet110",
         "preact/resnet110",
@@ -93,9 +95,10 @@ def test_several_cell_patterns_choose_the_cells_of_all(run: Run, cells: tuple[st
 
 
 def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
-    _, _, err = run("plan", "table3", *SMOKE, "--cells", "cifar10_resnet164*")
+    row = "cifar10_resnet164"
+    _, _, err = run("plan", "table3", *SMOKE, *RATES[2:], "--cells", "cifar10_resnet164*")
     assert "skipped row cifar10_resnet164_no_warm_up: it runs only if named in full" in err
-    _, out, err = run("plan", "table3", *SMOKE, "--cells", "cifar10_resnet164_no_warm_up", "cifar10_resnet164/preact")
+    _, out, err = run("plan", "table3", *SMOKE, *RATES[2:], "--cells", f"{row}_no_warm_up", f"{row}/preact")
     assert err == ""
     assert "\n2 runs, " in out, "a profile's warm-up does not replace a recipe without one"
 
@@ -147,7 +150,7 @@ def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, traine
     assert f"{finished.result.test_error:.2f}" in out
     assert "\npaperbench compare table2 --cells preact/resnet110 --profile smoke" in out
     assert run(*command)[0] == 0
-    _, out, _ = run("plan", *command[1:], *SMOKE[4:])
+    _, out, _ = run("plan", *command[1:])
     assert "\n1 run, all finished.\n" in out
     assert "\npaperbench compare " in out
     assert only_record(results) == finished, "nothing is trained again"
@@ -187,6 +190,26 @@ def test_failed_run_does_not_stop_the_others(run: Run, quick_specs: Path, tmp_pa
     assert f"paperbench: left out: {directory.record_file} is not JSON" in err
     assert f"paperbench: error: 1 run failed, see above: {damaged}" in err
     assert only_record(tmp_path / "r").run == other
+
+
+@pytest.mark.parametrize(
+    ("failed", "is_cut_short", "number", "status"),
+    [
+        (0, False, None, 0),  # other processes train what is left
+        (1, False, None, 2),
+        (0, True, None, 75),
+        (1, True, None, 75),  # Slurm and Kubernetes go on with the rest
+        (2, True, None, 2),
+        (1, True, signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
+)
+def test_exit_status_says_whether_to_go_on(
+    quick_specs: Path, tmp_path: Path, failed: int, is_cut_short: bool, number: int | None, status: int
+) -> None:
+    where = {"root": quick_specs, "profile": "smoke", "device": "cpu"}
+    plan = api.plan("table2", tmp_path / "r", cells="preact/resnet110", seeds=2, **where)
+    outcome = api.conclude(plan, plan.runs[:failed], is_cut_short, number)
+    assert _conclude(outcome, lambda _: None) == status
 
 
 def test_run_of_another_process_is_skipped(run: Run, trained: Path, quick_specs: Path, tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_jobs_in_the_queue_are_listed(run: Run, results: Path, tmp_path: Path) -
     squeue.chmod(0o755)
     assert "Slurm" not in run("status", "--results", results)[1], "no job was ever submitted"
     (results / "slurm").mkdir()
-    assert run("status", "--results", results)[1].endswith("\n\nSlurm: 1 job of these runs: 1 running.\n")
+    out = run("status", "--results", results)[1]
+    assert out.endswith("\n\nSlurm: 1 job of yours on this results directory: 1 running.\n")
     squeue.write_text("#!/bin/sh\nexit 1\n")
     assert run("status", "--results", results)[1].endswith("\n\nSlurm: squeue did not answer.\n")
 

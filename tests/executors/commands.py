@@ -60,7 +60,7 @@ class Command:
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):  # it has ended
                 words = file.read_bytes().decode(errors="replace").split("\0")
-                if "paperbench.executors" in words and str(self.results) in words:
+                if "paperbench.executors" in words and f"--results={self.results}" in words:
                     found.append(int(file.parent.name))
         return found
 

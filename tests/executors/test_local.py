@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paperbench.cli.main import build_parser
 from paperbench.errors import PaperbenchError
 from paperbench.executors import Workers, local
 from paperbench.executors.local import environments, ids_of_gpus
@@ -56,8 +57,10 @@ def test_each_worker_gets_its_own_gpus() -> None:
 
 
 def test_too_few_gpus_are_refused() -> None:
-    with pytest.raises(PaperbenchError, match=r"^2 workers with 2 GPUs each need 4, and torch sees 3 here\. Lower"):
+    with pytest.raises(PaperbenchError, match=r"^2 workers need 4 GPUs \(2 each\), but torch sees 3 here\. Lower"):
         environments(workers(2, 2), ["0", "1", "2"], processors=1)
+    with pytest.raises(PaperbenchError, match=r"^A worker needs 1 GPU, but torch sees none here\."):
+        environments(workers(1, 1), [], processors=1)
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, "4"), ("7", "7")])
@@ -88,8 +91,52 @@ def test_gpus_of_the_machine_are_divided_among_workers(run: Run, monkeypatch: py
     monkeypatch.setattr(local, "run", lambda *given: started.append(given[:2]) or [0])
     assert run("run", "table2", *SMOKE, "--gpus-per-run", 2)[0] == 0
     ((made, variables),) = started
-    assert made.arguments == ("run", "table2", "--profile", "smoke", "--device", "cuda")
+    assert made.gpus_per_run == 2
     assert [one["CUDA_VISIBLE_DEVICES"] for one in variables] == ["1,2", "4,5"]
+
+
+def test_workers_depend_neither_on_directory_nor_on_environment(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PAPERBENCH_DATA", "images")
+    started: list[Workers] = []
+    monkeypatch.setattr(local, "run", lambda workers, *_: started.append(workers) or [0])
+    assert run("run", "table2", *SMOKE, "--cells", "preact/*", "or*", "--results=-r", "--max-seconds", "1h")[0] == 0
+    program, table, *options = started[0].arguments
+    assert (program, table) == ("run", "table2")
+    assert set(options) == {
+        *("--cells", "preact/*", "or*", "--profile=smoke", "--max-seconds=3600.0"),
+        *(f"--data={tmp_path}/images", f"--results={tmp_path}/-r"),
+        "--device=cpu",  # also if a GPU works in the moment in which the worker starts
+        "--yes",  # else each would measure all runs as its own
+    }
+    build_parser().parse_args([program, table, *options])
+
+
+@pytest.mark.parametrize("variables", [{"RANK": "0", "WORLD_SIZE": "2"}, {"SLURM_STEP_NUM_TASKS": "2"}])
+def test_several_processes_start_no_workers(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    of_all = {"LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1", "SLURM_STEP_NODELIST": "a"}
+    of_slurm = {f"SLURM_{name}": "0" for name in ("PROCID", "LOCALID", "JOB_ID", "STEP_ID")}
+    for name, value in {**of_all, **of_slurm, **variables}.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = run("run", "table2", *SMOKE)
+    assert code == 2
+    assert "--executor starts all processes itself. Give the command without torchrun or srun." in err
+
+
+def test_skipped_rows_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "run", lambda *_: [0])
+    _, _, err = run("run", "table3", *SMOKE, "--device", "cpu", "--cells", "cifar10_resnet164*")
+    assert "skipped row cifar10_resnet164_no_warm_up: it runs only if named in full" in err
+
+
+def test_gpus_that_cannot_share_a_run_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, *[GPU()] * 3)
+    code, _, err = run("run", "table2", *SMOKE, "--cells", "preact/resnet110", "--gpus-per-run", 3)
+    assert code == 2
+    assert "preact_resnet110(depth=14): 3 processes cannot share its batches" in err
 
 
 # How workers are kept running: with shell scripts in their place

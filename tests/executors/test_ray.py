@@ -66,7 +66,7 @@ def test_retried_task_gets_the_rest_of_the_time(tmp_path: Path, monkeypatch: pyt
     script.write_text('#!/bin/sh\necho "$@" >&2; exit 2\n')
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    work = Workers(("run", "table2"), tmp_path, 1, 0), str(tmp_path), 1
+    work = Workers(("run", "table2"), tmp_path, 1, 0), 1
     assert executor._work(*work, end=math.inf) == 2
     assert capfd.readouterr().err == "1: -m paperbench.executors run table2\n"
     assert executor._work(*work, end=time.time() + 50) == 2

@@ -94,15 +94,16 @@ def test_option_without_dashes_is_refused(workers: Workers) -> None:
         script(workers, None, None, ["qos=low"])
 
 
-def test_name_is_that_of_command_and_results(tmp_path: Path) -> None:
+def test_name_is_that_of_command_gpus_and_results(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "r")
     names = [
-        Workers(arguments, tmp_path / results, 1, 1).name
+        Workers(arguments, tmp_path / results, 1, gpus).name
         for arguments in (("run", "table1"), ("run", "table2"))
+        for gpus in (1, 4)
         for results in ("r", "link", "s")
     ]
     assert names[0] == names[1]
-    assert len(set(names)) == 4
+    assert len(set(names)) == 8
 
 
 def test_command_gets_its_arguments_and_processors(workers: Workers, slurm: Slurm) -> None:
@@ -127,6 +128,15 @@ def test_only_a_running_job_with_work_left_is_requeued(workers: Workers, slurm: 
     assert (workers.results / "slurm" / "7.starts").exists() == (is_requeued or not state)
 
 
+def test_setup_may_let_the_shell_exit_on_errors(workers: Workers, slurm: Slurm) -> None:
+    slurm.answer("srun", status=75)
+    slurm.answer("squeue", "RUNNING 0")
+    assert run(script(workers, None, None, setup=["set -euo pipefail"])).returncode == 0
+    assert slurm.times("scontrol requeue 7") == 1
+    assert run(script(workers, None, None, setup=["set -e", "false"])).returncode == 1
+    assert slurm.times("srun") == 1
+
+
 @pytest.mark.parametrize("command", ["squeue", "scontrol"])
 def test_busy_slurm_is_asked_again(workers: Workers, slurm: Slurm, command: str) -> None:
     slurm.let("sleep", "")
@@ -138,7 +148,7 @@ def test_busy_slurm_is_asked_again(workers: Workers, slurm: Slurm, command: str)
     slurm.let(command, "exit 1")
     done = run(script(workers, None, None))
     assert done.returncode == 75
-    assert f"{command} does not work, so this job ends" in done.stderr
+    assert f"{command} keeps failing, so this job ends" in done.stderr
 
 
 def test_count_of_starts_survives_a_requeue_by_slurm(workers: Workers, slurm: Slurm) -> None:
@@ -185,12 +195,12 @@ def test_only_missing_jobs_are_submitted(
     assert submit(workers, "the script") == (4, [])
 
 
-@pytest.mark.parametrize("command", ["squeue", "sbatch"])
+@pytest.mark.parametrize(("command", "advice"), [("squeue", "Try again"), ("sbatch", "Change --partition")])
 def test_failure_of_slurm_is_told(
-    workers: Workers, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, command: str
+    workers: Workers, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, command: str, advice: str
 ) -> None:
-    slurm.let(command, "echo 'error: no such partition' >&2; exit 1")
-    with pytest.raises(PaperbenchError, match=f"{command} failed: error: no such partition\n.*--partition"):
+    slurm.let(command, "printf 'error: it\\222s busy\n' >&2; exit 1")  # not in UTF-8
+    with pytest.raises(PaperbenchError, match=f"{command} failed: error: it\ufffds busy\n{advice}"):
         submit(workers, "the script")
     (slurm.folder / command).unlink()
     monkeypatch.setenv("PATH", str(slurm.folder))
@@ -216,8 +226,12 @@ def test_script_is_printed_without_slurm_and_data(tmp_path: Path, capsys: pytest
     assert main(command) == 0
     text = capsys.readouterr().out
     assert subprocess.run(["bash", "-n"], input=text, text=True, timeout=60).returncode == 0
-    # A job never trains on the CPU of a machine whose GPU fails.
-    assert f" -m paperbench run table5 --results {tmp_path}/r --device cuda\n" in text
+    (words,) = [shlex.split(line) for line in text.splitlines() if line.startswith("srun")]
+    program, *options = words[words.index("-m") + 1 :]
+    # A job never trains on the CPU of a machine whose GPU fails, nor depends on sbatch's directory.
+    where = {f"--data={Path.cwd()}/data", f"--results={tmp_path}/r"}
+    assert program == "paperbench"
+    assert set(options) == {"run", "table5", "--device=cuda", "--yes", *where}
     assert not (tmp_path / "r").exists()
 
 
@@ -234,10 +248,17 @@ def test_jobs_are_submitted_once_the_plan_is_right(
     copy_of_tiny_specs(tmp_path / "specs")
     assert main(of_table2(tmp_path, "--workers", "2", *options)) == 0
     output = capsys.readouterr().out
-    assert "2 jobs submitted: 7, 7." in output
+    assert "Submitted 2 jobs: 7, 7.\n" in output
     assert f"scancel --name={slurm.calls[0].partition('--name=')[2].split()[0]}\n" in output
     assert main(of_table2(tmp_path, *options, "--cells", "nowhere")) == 2
+    if "cpu" not in options:
+        assert main(of_table2(tmp_path, *options, "--gpus-per-run", "3")) == 2
+        assert "3 processes cannot share its batches" in capsys.readouterr().err
     assert slurm.times("sbatch") == 2
+    slurm.answer("squeue", "5")
+    assert main(of_table2(tmp_path, *options)) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("Submitted 0 jobs.\nAlready in the queue, and not changed by new options: 1 job of")
 
 
 def test_finished_runs_need_no_jobs(tmp_path: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,8 +139,8 @@ class Training:
         started = [subprocess.Popen(self.command, **options) for _ in range(times)]
         outputs = [process.communicate(timeout=SECONDS)[0] for process in started]
         assert [process.returncode for process in started] == [0] * times, outputs
-        (job,) = re.findall(r"1 job submitted: (\d+)\. 0 jobs", "".join(outputs))
-        assert "".join(outputs).count("0 jobs submitted. 1 job of") == times - 1
+        (job,) = re.findall(r"Submitted 1 job: (\d+)\.\nLogs", "".join(outputs))
+        assert "".join(outputs).count("Submitted 0 jobs.\nAlready in the queue,") == times - 1
         return int(job)
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.runs.disk_space import check_disk_space, format_bytes
+from paperbench.runs.disk_space import bytes_needed, check_disk_space, format_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from tests.helpers import ROOT
@@ -106,16 +106,16 @@ def test_full_disk_ends_the_run_and_loses_nothing(
 
 def test_too_little_disk_space_is_refused(run: PlannedRun, small_disk: Path) -> None:
     store = Store(small_disk / "results" / "not there yet")
-    needed = check_disk_space([run], store)
+    needed = bytes_needed([run], store)
     fill(small_disk, needed - 10_000)
     message = r"The remaining runs need about .* in .*not there yet, which has .* left\. Free some space"
     with pytest.raises(PaperbenchError, match=message):
-        check_disk_space([run], store)
+        check_disk_space(needed, store.root)
     (small_disk / "ballast").unlink()
     fill(small_disk, needed + 50_000)
-    check_disk_space([run], store)
+    check_disk_space(needed, store.root)
     train(run, store.root)
-    assert check_disk_space([], store) == 0
+    assert bytes_needed([], store) == 0
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
@@ -147,7 +147,7 @@ def test_disk_estimate_is_a_close_upper_bound(run: PlannedRun, tmp_path: Path, s
         most = max(most, sum(path.stat().st_size for path in (tmp_path / "runs").rglob("*") if path.is_file()))
 
     store = Store(tmp_path)
-    predicted = check_disk_space([run], store)
+    predicted = bytes_needed([run], store)
     directory, _ = train(run, tmp_path, log=Log(measure), stop_at=stop_at)
     measure()
     files = directory.checkpoints.newest_first()
@@ -155,14 +155,14 @@ def test_disk_estimate_is_a_close_upper_bound(run: PlannedRun, tmp_path: Path, s
     if stop_at == 13:
         assert predicted <= 1.5 * (most + files[0].path.stat().st_size)
     else:
-        assert check_disk_space([run], store) == predicted - files[0].path.stat().st_size
-    assert check_disk_space([run], store, start_anew=True) == predicted
+        assert bytes_needed([run], store) == predicted - files[0].path.stat().st_size
+    assert bytes_needed([run], store, start_anew=True) == predicted
 
 
 def test_disk_estimate_for_several_runs(run: PlannedRun, tmp_path: Path) -> None:
     runs = [replace(run, seed=seed) for seed in range(3)]
     store = Store(tmp_path)
-    predicted = check_disk_space(runs, store) - check_disk_space(runs[:1], store)
+    predicted = bytes_needed(runs, store) - bytes_needed(runs[:1], store)
     left = [sum(file.stat().st_size for file in train(one, tmp_path)[0].path.iterdir()) for one in runs[1:]]
     assert sum(left) <= predicted <= 1.15 * sum(left)
 

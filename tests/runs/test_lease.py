@@ -170,6 +170,21 @@ def test_remote_lease_expires_after_a_silent_minute(
     lease.check()
 
 
+def test_waiting_for_many_runs_reads_their_directory_once_a_poll(
+    directory: Path, new_lease: Callable[..., Lease], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.mkdir(parents=True)
+    names = [f"abc-s{seed}" for seed in range(30)]
+    for name in names:
+        (directory / f"{name}.1").write_text("of another machine")
+    reads: list[Path] = []
+    iterdir = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: reads.append(path) or iterdir(path))
+    ends = iter([False] * 5)
+    assert acquire_any({name: new_lease(name) for name in names}, lambda: next(ends, True), print) is None
+    assert len(reads) == 5
+
+
 def test_suspension_of_this_process_is_not_silence_of_the_holder(
     holder: Callable[..., int], new_lease: Callable[..., Lease], clock: Clock
 ) -> None:

@@ -198,7 +198,7 @@ def test_lost_lease_leaves_the_run_and_starts_the_next(run: PlannedRun, expected
     first = replace(run, seed=1)
 
     def take_over(_: Limits) -> None:
-        (file,) = Store(tmp_path).lease(first.id)._directory.iterdir()
+        (file,) = Store(tmp_path).lease(first.id).directory.iterdir()
         file.rename(file.with_suffix(".9"))
 
     outcome = share(2, [first, run], tmp_path, fault=fault_of(0, 5, take_over))

@@ -25,7 +25,7 @@ from paperbench.training.divergence import find_in_test, find_in_training
 from paperbench.training.engine import EngineError, EngineName
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows
 from paperbench.training.metrics import TrainingMetrics
-from paperbench.training.processes import ALONE, Processes, is_agreed
+from paperbench.training.processes import ALONE, Processes, is_agreed, refusal
 from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
 from paperbench.training.tree_sum import TreeSum
@@ -552,23 +552,19 @@ def test_other_numbers_of_processes_are_refused(
 ) -> None:
     recipe, net = replace(base, batch_size=4 * groups), resolve("preact_resnet20", depth=8)
     for count in range(1, 17):
-        processes = Processes()
-        processes.count = count
-        refusal = processes.refusal(net, recipe, 100)
+        problem = refusal(count, net, recipe, 100)
         parts = groups / count
-        assert (refusal is None) == (count == 1 or parts in {1, 2, 4, 8, 16}), count
-        assert refusal is None or refusal.startswith(f"{count} processes cannot share its batches")
-        assert count not in illegal or advice in (refusal or "")
+        assert (problem is None) == (count == 1 or parts in {1, 2, 4, 8, 16}), count
+        assert problem is None or problem.startswith(f"{count} processes cannot share its batches")
+        assert count not in illegal or advice in (problem or "")
 
 
 def test_noise_and_tiny_last_batches_take_one_process(data: Data) -> None:
     recipe = replace(data.photo_recipe, batch_size=16, batch_norm=replace(data.photo_recipe.batch_norm, group=4))
     noisy, quiet = resolve("resnet110_dropout_shortcut", depth=8), resolve("preact_resnet20", depth=8)
-    processes = Processes()
-    assert processes.refusal(noisy, recipe, 51) is None
-    processes.count = 2
-    assert "single process" in (processes.refusal(noisy, recipe, 47) or "")
-    assert processes.refusal(quiet, recipe, 47) is None
-    assert processes.refusal(quiet, recipe, 48) is None
-    assert processes.refusal(quiet, recipe, 52) is None
-    assert "only 3 images" in (processes.refusal(quiet, recipe, 51) or "")
+    assert refusal(1, noisy, recipe, 51) is None
+    assert "single process" in (refusal(2, noisy, recipe, 47) or "")
+    assert refusal(2, quiet, recipe, 47) is None
+    assert refusal(2, quiet, recipe, 48) is None
+    assert refusal(2, quiet, recipe, 52) is None
+    assert "only 3 images" in (refusal(2, quiet, recipe, 51) or "")
