@@ -14,7 +14,6 @@ Only `plan`, `run`, `evaluate` and `analyze` load torch and timm.
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
 import sys
@@ -35,6 +34,7 @@ from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
 from paperbench.files import write_named
+from paperbench.launch import wait_without_spinning
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
@@ -340,16 +340,6 @@ class PublishedTable:
     def _repr_markdown_(self) -> str:
         title = escape_markdown(f"**{self.table.source.table}: {self.title}**")
         return f"{title}\n\n{published_table(self.table, 'markdown')}"
-
-
-def wait_without_spinning() -> None:
-    """Make the waiting threads of GNU OpenMP, which torch uses on CPUs, sleep soon instead of spinning.
-
-    By default they spin for milliseconds, which made training up to twenty times slower beside another busy process on
-    the same cores. Call this before torch is imported. The user's own settings have priority.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def _format_seeds(seeds: Collection[int]) -> str:

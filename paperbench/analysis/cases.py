@@ -282,10 +282,9 @@ def find_run(name: str, store: Store, where: Path) -> Case:
     Raises:
         PaperbenchError: There is no such run, it cannot be read, or its data are missing.
     """
-    directories = RunDirectory(Path(name).absolute()), store.directory(name)
-    run = next((one for one in directories if one.record_file.exists()), directories[1])
-    record = run.read_record()
-    if record is None:
+    run = store.find(name)
+    record = run.read_record() if run else None
+    if run is None or record is None:
         raise PaperbenchError(f"{name} is no run in {store.root}, and no directory of one. Name a run.")
     keys = [key for key, one in DATASETS.items() if one.num_classes == record.spec.net.get("num_classes")]
     dataset = find_dataset(record.spec.data, keys, where)

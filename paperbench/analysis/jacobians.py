@@ -92,21 +92,20 @@ def all_values(transposed: Tensor) -> dict[str, Any]:
     }
 
 
-def largest(chain: Sequence[UnitAt], steps: int, count: int = LARGEST) -> dict[str, Any]:
+def largest(chain: Sequence[UnitAt], steps: int) -> dict[str, Any]:
     """Return what `Spectrum` says about the Jacobian of a chain of units, by name, from its products with vectors.
 
     The values are approached from below.
 
     Args:
         steps: How often the Jacobian and its transpose are applied to a block.
-        count: How many values, and vectors in a block.
     """
     like = chain[0].x
     generator = torch.Generator().manual_seed(0)  # one start for all: it only must know nothing of the Jacobian
-    random = torch.randn(like.numel(), count, generator=generator, dtype=torch.float64)
+    random = torch.randn(like.numel(), LARGEST, generator=generator, dtype=torch.float64)
     block = torch.linalg.qr(random.to(like))[0].T
     basis, columns = block.new_empty(0, like.numel()), []
-    for _ in range(min(steps, like.numel() // count)):
+    for _ in range(min(steps, like.numel() // LARGEST)):
         basis = torch.cat([basis, block])
         applied = _transposed(chain, _applied(chain, block.reshape(-1, *like.shape))).reshape(block.shape)
         columns.append(basis @ applied.T)
@@ -116,8 +115,8 @@ def largest(chain: Sequence[UnitAt], steps: int, count: int = LARGEST) -> dict[s
         block = torch.linalg.qr(block - basis.T @ (basis @ block))[0].T
     projected = torch.cat([F.pad(column, (0, 0, 0, len(basis) - len(column))) for column in columns], 1)
     squares, vectors = torch.linalg.eigh(projected, UPLO="U")
-    squares, vectors = squares.flip(0)[:count].clamp(min=0), vectors.flip(1)[:, :count]
-    residuals = torch.linalg.vector_norm(scale @ vectors[-count:], dim=0)
+    squares, vectors = squares.flip(0)[:LARGEST].clamp(min=0), vectors.flip(1)[:, :LARGEST]
+    residuals = torch.linalg.vector_norm(scale @ vectors[-LARGEST:], dim=0)
     return {
         "largest": tuple(squares.sqrt().tolist()),
         "residual": float((residuals / squares.clamp(min=torch.finfo(like.dtype).tiny)).max()),

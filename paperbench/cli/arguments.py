@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +159,12 @@ def say_what_is_skipped(plan: Plan, args: argparse.Namespace) -> None:
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for warning in plan.warnings:
         warn(warning)
+
+
+def name_left_out(complaints: Iterable[str]) -> None:
+    """Name the files, records and results that could not be used."""
+    for complaint in complaints:
+        print(f"paperbench: left out: {complaint}", file=sys.stderr)
 
 
 def name_other_profiles(results: Path, profiles: Collection[str]) -> None:

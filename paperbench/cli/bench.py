@@ -109,9 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.json and (args.json.is_dir() or not args.json.parent.is_dir()):
         raise PaperbenchError(f"{args.json}: cannot write here. Name a file in an existing directory.")
-    from paperbench.api import wait_without_spinning
-
-    wait_without_spinning()
     launch = Launch.of(os.environ)
     if launch and not args.scaling:
         raise PaperbenchError("Several processes measure only --scaling. Start one process for anything else.")

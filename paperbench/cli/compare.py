@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from paperbench.cli.arguments import add_shared, command_for, name_other_profiles, number_of_runs
+from paperbench.cli.arguments import add_shared, command_for, name_left_out, name_other_profiles, number_of_runs
 from paperbench.report import FORMATS
 
 SUMMARY = "judge each cell and claim of a table"
@@ -53,7 +52,6 @@ def execute(args: argparse.Namespace) -> int:
     print(report, end="" if report.endswith("\n") else "\n")
     if args.format == "table" and not judged.report.has_runs:
         print("\n" + paragraph(f"Next: `{command_for('run', args)}`"))
-    for complaint in judged.left_out:
-        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+    name_left_out(judged.left_out)
     name_other_profiles(args.results, judged.other_profiles)
     return 0 if judged.holds(args.require) else 1

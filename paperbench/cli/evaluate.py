@@ -66,14 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.api import wait_without_spinning
-
     if (args.crop is None) != (args.scale is None):
         raise PaperbenchError("Give --crop and --scale together.")
     if args.record is None and (args.seed is not None or args.source or args.setting):
         raise PaperbenchError("--seed, --source and --setting need --record TABLE CELL.")
     args.table, args.cell = args.record or (None, None)
-    wait_without_spinning()
     from paperbench.runs.evaluate import prepare
     from paperbench.specs.recipe import Evaluation
     from paperbench.typed import from_json, to_json

@@ -32,6 +32,7 @@ from paperbench.cli import (
     verify,
 )
 from paperbench.errors import PaperbenchError, nearest, one_line
+from paperbench.launch import wait_without_spinning
 from paperbench.streams import standard_streams
 
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
@@ -118,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 if `doctor`, `verify` or `data` finds a problem or `compare` a difference; 2 for an error
         that the user can fix; 128 + N after signal N.
     """
+    wait_without_spinning()
     with standard_streams():
         return _main(arguments)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from paperbench.cli.arguments import (
     DEFAULT_RESULTS,
     add_shared,
     command_for,
+    name_left_out,
     number_of_runs,
     plan_of,
     positive_points,
@@ -101,8 +101,7 @@ def execute(args: argparse.Namespace) -> int:
             timed = [(one, plan.seconds(cost, one.cells[0], one.missing, one.total)) for one in runs]
             choice = choose(timed, args.budget)
         print(f"\n{render(outlook, args.long, choice)}")
-        for sentence in outlook.left_out:
-            print(f"paperbench: left out: {sentence}", file=sys.stderr)
+        name_left_out(outlook.left_out)
         heading = "Train these:" if choice else "Train the first of these:"
         commands = _commands(args, outlook, [one for one, _ in choice.runs] if choice else runs[:1])
         if choice and choice.seconds > DAY and plan.device.type == "cpu":

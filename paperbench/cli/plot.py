@@ -12,6 +12,7 @@ from paperbench.cli.arguments import (
     add_settings,
     add_shared,
     command_for,
+    name_left_out,
     number_of_runs,
     parse_settings,
 )
@@ -121,8 +122,7 @@ def _plot_curves(
         content = figures.to_bytes(figures.draw_curves(panels, notes, x, units), form)
     write(args, form, content, args.what)
     unreadable = dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem)
-    for complaint in (*judged.left_out, *unreadable):
-        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+    name_left_out((*judged.left_out, *unreadable))
     if others:
         print(f"paperbench: {others}", file=sys.stderr)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from paperbench.cli.arguments import add_shared, number_of_runs
+from paperbench.cli.arguments import add_shared, name_left_out, number_of_runs
 
 SUMMARY = "write a page with tables, verdicts, curves and runs"
 DESCRIPTION = (
@@ -47,6 +46,5 @@ def execute(args: argparse.Namespace) -> int:
         root=args.tables,
     )
     print(f"Wrote {page.write(args.out)}: {', '.join(' '.join(one) for one in page.tables)}.")
-    for text in page.left_out:
-        print(f"paperbench: left out: {text}", file=sys.stderr)
+    name_left_out(page.left_out)
     return 0

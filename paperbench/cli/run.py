@@ -232,9 +232,6 @@ def execute(args: argparse.Namespace) -> int:
     launch = Launch.of(os.environ)
     if launch is None:
         return _run(args, launch)
-    from paperbench.api import wait_without_spinning
-
-    wait_without_spinning()
     from paperbench.data.sources import data_directory
     from paperbench.runs.follow import follow
     from paperbench.runs.limits import Limits, stopping_on_signals

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, name_other_profiles, number_of_runs, seconds
+from paperbench.cli.arguments import add_shared, name_left_out, name_other_profiles, number_of_runs, seconds
 from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
             sys.stdout.flush()
             os.write(sys.stdout.fileno(), b"\x1b[H\x1b[2J")
     print("\n\n".join(blocks), end="\n\n" if args.watch is not None else "\n", flush=True)
-    for complaint in seen.complaints:
-        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+    name_left_out(seen.complaints)
     if args.table and not statuses[0].shown:
         name_other_profiles(args.results, seen.profiles_of(tables[0], args.cells or "*"))
     states = {run.state for one in statuses for run in one.runs}

@@ -118,9 +118,6 @@ def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], reco
     Returns:
         Number of retrained runs, and whether all records hold.
     """
-    from paperbench.api import wait_without_spinning
-
-    wait_without_spinning()
     from paperbench.data.sources import data_directory
     from paperbench.runs.rerun import DisprovedError, rerun_prefix, retest
     from paperbench.training.device import choose_device

@@ -26,7 +26,7 @@ def download(key: str, directory: Path) -> Path:
     if key not in DATASETS:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DIRECTORIES)}")
     if key not in DIRECTORIES:
-        remedy = "It comes with scikit-learn." if key == "digits" else "Request access at image-net.org."
+        remedy = "Request access at image-net.org." if key == "imagenet" else "It comes with scikit-learn."
         raise PaperbenchError(f"There is nothing to download for {DATASETS[key].title}. {remedy}")
     from torchvision.datasets import CIFAR10, CIFAR100, utils
 

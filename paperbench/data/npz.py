@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.lib.format import read_array_header_1_0, read_magic
 from paperbench.catalogue import DATASETS
 from paperbench.data.dataset import ImageDataset, Labels, Pixels
 from paperbench.errors import PaperbenchError
-from paperbench.files import TEMPORARY, open_regular
+from paperbench.files import UNGUARDED, open_regular
 
 MAX_IMAGES = 200_000
 """Maximum number of training or test images, as a small archive can unpack to any size; CIFAR has 50,000."""
@@ -64,18 +65,12 @@ def save_npz(dataset: ImageDataset, path: Path) -> None:
     """Write a data set to a `.npz` file, atomically.
 
     Raises:
-        OSError: The file cannot be written.
+        PaperbenchError: The file cannot be written.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    content = io.BytesIO()
     arrays = {key: getattr(dataset, key) for key in ("x_train", "y_train", "x_test", "y_test")}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary.unlink(missing_ok=True)  # left by a killed process; as a link, it would lead elsewhere
-    try:
-        with open(temporary, "xb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    np.savez(content, allow_pickle=False, **arrays)
+    UNGUARDED.write(path, content.getvalue(), "OUT.npz")
 
 
 def _part(key: str, archive: ZipFile, part: str) -> tuple[Pixels, Labels]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Literal
 
@@ -166,7 +165,6 @@ def as_text(grid: Grid, long: bool = True, width: int | None = None) -> str:
         ("numbers", narrow),
         ("verdicts", narrow),
         ("names", narrow),
-        ("names", [_without_nearly_constant(block) for block in narrow]),
         ("anywhere", narrow),
     ]
     for breaking, grids in attempts:
@@ -196,19 +194,6 @@ def _select(grid: Grid, parts: Sequence[str]) -> Grid:
         tuple(grid.alignment[n] for n in kept),
         tuple(grid.parts[n] for n in kept),
     )
-
-
-def _without_nearly_constant(grid: Grid) -> Grid:
-    """Drop the key columns, except the first, that repeat one text in at least three quarters of the rows."""
-    parts = list(grid.parts)
-    for n, part in enumerate(grid.parts):
-        if (
-            n
-            and part == "key"
-            and max(Counter(row[n] for row in grid.rows).values(), default=0) >= 0.75 * len(grid.rows)
-        ):
-            parts[n] = "dropped"
-    return _select(replace(grid, parts=tuple(parts)), [p for p in parts if p != "dropped"]) if parts else grid
 
 
 def escape_markdown(text: str) -> str:

@@ -104,8 +104,7 @@ def prepare(
             "paperbench wrote, need neither; --pretrained is for nets of timm and torchvision."
         )
     on, where = choose_device(device, warn), data_directory(data)
-    directories = RunDirectory(Path(net).absolute()), Store(results).directory(net)
-    if not weights and (run := next((one for one in directories if one.record_file.exists()), None)):
+    if not weights and (run := Store(results).find(net)):
         return _of_run(run, dataset, where, on, precision, crop)
     if precision == "bf16-fp32-stream":
         raise PaperbenchError("Precision bf16-fp32-stream is for runs. Use bf16.")

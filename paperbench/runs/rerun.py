@@ -109,10 +109,6 @@ class Retest:
         return self.is_identical or (not self.is_same_machine and is_near)
 
 
-class NotRepeatableError(RunError):
-    """A run that cannot be rerun here; this does not cast doubt on its record."""
-
-
 class DisprovedError(RunError):
     """A record whose net cannot have been trained or saved as it says."""
 
@@ -132,22 +128,22 @@ def rerun_prefix(
         announce: Called with a sentence about the work before it starts, if it is on photographs.
 
     Raises:
-        NotRepeatableError: The first session logged no line, or one after too many images; this code has another
+        RunError: The first session logged no line, or one after too many images; this code has another
             numerics version; the memory is not sufficient; or only here, or only there, the run diverged.
         DisprovedError: The net does not fit the data.
         PaperbenchError: The device does not support the run's precision.
     """
     first, recorded = record.sessions[0], record.sessions[0].environment
     if first.code.numerics != NUMERICS_VERSION:
-        raise NotRepeatableError(f"it has numerics version {first.code.numerics}, and this is {NUMERICS_VERSION}.")
+        raise RunError(f"it has numerics version {first.code.numerics}, and this is {NUMERICS_VERSION}.")
     lines = [line for line in history[:MAX_LINES] if line.iteration <= first.last]
     if not lines:
-        raise NotRepeatableError("its first session logged no history line.")
+        raise RunError("its first session logged no history line.")
     net, recipe = _net_and_recipe(record, dataset)
     images = dataset.num_train
     lines = [line for line in lines if recipe.images_before(line.iteration, images) <= MAX_IMAGES]
     if not lines:
-        raise NotRepeatableError(f"its first history line is after more than {MAX_IMAGES:,} images.")
+        raise RunError(f"its first history line is after more than {MAX_IMAGES:,} images.")
     del lines[random_state.randint(1, len(lines)) :]
     if recipe.photographs:
         work = f"{recipe.images_before(lines[-1].iteration, images):,} photographs"
@@ -162,7 +158,7 @@ def rerun_prefix(
         with closing(trainer):
             pairs = list(zip(lines, _retrain(trainer, lines, images), strict=True))
     if not is_same and any((line.train_loss is None) != (again.train_loss is None) for line, again in pairs):
-        raise NotRepeatableError("it diverges in these iterations, which on other hardware may happen elsewhere.")
+        raise RunError("it diverges in these iterations, which on other hardware may happen elsewhere.")
     return Rerun(
         run=record.run,
         iterations=lines[-1].iteration,
@@ -176,13 +172,13 @@ def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.d
     """Test the saved net of a finished run in all its ways, with the BN statistics that it was tested with.
 
     Raises:
-        NotRepeatableError: The file cannot be read, or the memory is not sufficient.
+        RunError: The file cannot be read, or the memory is not sufficient.
         DisprovedError: The tensors do not fit the net, or the net does not fit the data.
         PaperbenchError: The device does not support the run's precision, or an image cannot be read.
     """
     result, environment = record.result, record.sessions[-1].environment
     if result is None:
-        raise NotRepeatableError("it has no result.")
+        raise RunError("it has no result.")
     recorded: list[tuple[Evaluation | None, dict[str, float], float]] = [
         (one.evaluation, {"top-1 error": one.top1, "top-5 error": one.top5}, one.loss) for one in result.evaluations
     ] or [(None, {"test error": result.test_error}, result.test_loss)]
@@ -231,7 +227,7 @@ def evaluate_saved_net(
             tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_TENSOR_FILE_BYTES))
             check_fit(tensors, trainer.model.state_dict())
         except OSError as error:
-            raise NotRepeatableError(format_read_error(weights_file, error, "Fix that, then repeat it.")) from error
+            raise RunError(format_read_error(weights_file, error, "Fix that, then repeat it.")) from error
         except (TensorFileError, ValueError) as error:
             raise DisprovedError(f"{weights_file} does not hold the net of the record: {error}.") from error
         trainer.model.load_state_dict(tensors)
@@ -286,7 +282,7 @@ def _computing_like(recorded: Environment, device: torch.device) -> Iterator[Non
     """Use as many CPU threads as the recorded run, since the rounding of sums depends on it, if there are as many CPUs.
 
     Raises:
-        NotRepeatableError: The memory is not sufficient.
+        RunError: The memory is not sufficient.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(min(recorded.threads, processors()) if device.type == "cpu" else before)
@@ -295,6 +291,6 @@ def _computing_like(recorded: Environment, device: torch.device) -> Iterator[Non
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise NotRepeatableError(f"the memory of {device} is not sufficient.") from error
+        raise RunError(f"the memory of {device} is not sufficient.") from error
     finally:
         torch.set_num_threads(before)

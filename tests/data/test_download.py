@@ -135,3 +135,12 @@ def test_damaged_archive_leaves_no_files(directory: Path, fake_download: Any, co
     fake_download(content)
     assert message in error_message("cifar100", directory)
     assert files_under(directory) == {ARCHIVE}
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [("digits", "scikit-learn"), ("photos", "scikit-learn"), ("imagenet", "image-net.org"), ("cifar", "Did you mean")],
+)
+def test_other_data_sets_are_no_download(directory: Path, key: str, advice: str) -> None:
+    with pytest.raises(PaperbenchError, match=advice):
+        download(key, directory)

@@ -346,15 +346,6 @@ def test_every_line_fits_the_terminal(
         assert columns == 60 or all(cell.verdict in text for cell in comparison.cells)
 
 
-def test_nearly_constant_columns_are_dropped_before_words_are_broken(
-    tables: dict[str, Table], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    text = text_of(compared(tables["table5"]), long=False)
-    assert "augmentation" in text
-    assert "  train  " not in text
-
-
 def test_without_a_terminal_lines_have_80_columns(numbers: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr("os.get_terminal_size", lambda *_: (_ for _ in ()).throw(OSError))

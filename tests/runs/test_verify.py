@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from paperbench.data.photos import load_photos
+from paperbench.errors import RunError
 from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Measured, Record
-from paperbench.runs.rerun import DisprovedError, NotRepeatableError, Rerun, Retest, rerun_prefix, retest
+from paperbench.runs.rerun import DisprovedError, Rerun, Retest, rerun_prefix, retest
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import _SIZES, VerifiedRun, verify
 from paperbench.runs.weights import recorded_metadata
@@ -475,7 +476,7 @@ def test_rerun_on_other_machine_allows_small_differences(run: PlannedRun, direct
 def test_divergence_on_other_hardware_proves_nothing(run: PlannedRun, directory: RunDirectory) -> None:
     history = [replace(line, train_loss=None, train_error=None) for line in directory.history()]
     assert not repeated(run, record_of(directory), history).holds
-    with pytest.raises(NotRepeatableError, match="it diverges in these iterations"):
+    with pytest.raises(RunError, match="it diverges in these iterations"):
         repeated(run, first_session(record_of(directory), device="another CPU"), history)
 
 
@@ -503,7 +504,7 @@ def test_rerun_of_too_many_images_is_refused(
     monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 80)
     assert {repeated(run, record_of(directory), directory.history(), seed).iterations for seed in range(5)} == {5}
     monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 79)
-    with pytest.raises(NotRepeatableError, match="its first history line is after more than 79 images"):
+    with pytest.raises(RunError, match="its first history line is after more than 79 images"):
         repeated(run, record_of(directory), directory.history())
 
 
@@ -514,7 +515,7 @@ def test_rerun_that_does_not_fit_the_memory_is_refused(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(Trainer, "step", exhausted)
-    with pytest.raises(NotRepeatableError, match="memory of cpu is not sufficient"):
+    with pytest.raises(RunError, match="memory of cpu is not sufficient"):
         repeated(run, record_of(directory), directory.history())
 
 
@@ -603,7 +604,7 @@ def test_weights_that_do_not_fit_the_net_disprove_the_record(
 def test_run_that_cannot_be_rerun_says_why(
     run: PlannedRun, directory: RunDirectory, session: dict[str, int], message: str
 ) -> None:
-    with pytest.raises(NotRepeatableError, match=message):
+    with pytest.raises(RunError, match=message):
         repeated(run, first_session(record_of(directory), **session), directory.history())
 
 
