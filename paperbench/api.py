@@ -851,6 +851,8 @@ def analyze(
 def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
     """Return the analyses in a results directory, nets with few units first.
 
+    Of several under the same conditions, those that measured the most.
+
     Raises:
         PaperbenchError: It has none that can be read.
     """
@@ -859,4 +861,13 @@ def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analy
         announce(f"paperbench: left out: {complaint}")
     if not found:
         raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
+    alike: dict[tuple[str, int], list[Analysis]] = {}
+    for one in found:
+        alike.setdefault((replace(one.spec, measures=()).digest, one.seed), []).append(one)
+    found = [
+        one
+        for some in alike.values()
+        for one in some
+        if not any(set(one.spec.measures) < set(other.spec.measures) for other in some)
+    ]
     return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

@@ -183,7 +183,7 @@ def analyses_of(
         cases = of_net(what, settings or {}, seeds, where, specs, dataset)
     elif what is not None and what in ids:
         if trained:
-            refuse_all_but("--trained", "--cells", "--profile", by="A choice of runs")
+            refuse_all_but("--trained", "--cells", "--profile", by="--trained")
         else:
             refuse_all_but("--cells", "--profile", "--seeds", by="A table")
         cases = of_table(load_table(what, specs), cells or "*", profile, seeds, where)

@@ -20,7 +20,7 @@ DESCRIPTION = (
     "initialisation or trained, on one batch of images. Analyses are kept in the results directory, so repeating a "
     "command prints them again."
 )
-FORMATS = ("text", "json", "csv", *PICTURES)
+FORMATS = ("text", "markdown", "json", "csv", *PICTURES)
 OPTIONS = (
     *("trained", "cells", "profile", "seeds", "dataset", "data", "device"),
     *("images", "size", "batch_norm", "initialisation", "precision", "measures"),

@@ -16,7 +16,8 @@ PICTURES = ("svg", "pdf", "png")
 
 def format_of(args: argparse.Namespace, formats: Sequence[str]) -> str:
     """Return the format that --format or the name of --out asks for."""
-    suffixes = {"txt": "text"} | {form: form for form in formats}
+    short = {"text": "txt", "markdown": "md"}
+    suffixes = {suffix: form for form in formats for suffix in (form, short.get(form, form))}
     named = args.out.suffix[1:].lower() if args.out else ""
     if named and named not in suffixes:
         raise PaperbenchError(f"Unknown format {named!r} of {args.out}. {nearest(named, suffixes)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -10,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from paperbench.analysis.record import Analysis, Passes, Spectrum
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report.csv_format import as_csv
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph
 
@@ -21,10 +22,11 @@ FORMATS = ("text", "markdown", "json", "csv")
 
 COLUMNS = (
     *("net", "seed", "run", "iteration", "weights", "initialisation", "data", "canonical"),
-    *("images", "size", "batch_norm", "precision", "stage", "unit"),
-    *(field.name for field in fields(Passes)),
+    *("images", "size", "batch_norm", "precision", "loss", "output_norm", "output_gradient", "error"),
+    *("stage", "unit", *(field.name for field in fields(Passes))),
+    *("jacobian_largest", "jacobian_rms", "jacobian_condition", "error_without"),
 )
-"""The columns of CSV and data frames: the net's and the conditions, the unit, then those of `Passes`."""
+"""The columns of CSV and data frames: of the net and the conditions, then of the unit."""
 
 MAX_UNITS = 12
 """Maximum number of units that are all listed; of more, the first and the last of each stage."""
@@ -69,7 +71,10 @@ MEANINGS = {
     "x_0 in x_l": "the share of x_l that is still x_0",
     "error if F = 0": "with F = 0 in all units, relative distance of x_{l+1} from an identity's output",
     "cosine": "of the angle between both terms of Eq. 5",
-    "rms growth": "root mean square factor by which random changes of the input grow",
+    "largest singular value": "approached from below, unless all were computed",
+    "rms growth": "root mean square factor by which random changes of the input grow; of a few, unless all singular "
+    "values were computed",
+    "condition number": "the largest singular value over the smallest; -: not all were computed",
 }
 """What headers mean, in lines below the first table with them."""
 
@@ -165,9 +170,14 @@ def unit_rows(analyses: Iterable[Analysis]) -> Iterator[dict[str, Any]]:
     for one in analyses:
         spec = one.spec
         of_net = (one.net, one.seed, spec.run, spec.iteration, spec.weights, spec.initialisation, one.data.name)
-        facts = (*of_net, one.data.canonical, spec.images, spec.size, spec.batch_norm, spec.precision)
+        conditions = (one.data.canonical, spec.images, spec.size, spec.batch_norm, spec.precision)
+        error = one.left_out.whole if one.left_out else None
+        facts = (*of_net, *conditions, one.loss, one.output.norm, one.output_gradient, error)
         for unit, (stage, row) in enumerate(zip(one.stages, one.passes.rows(), strict=True)):
-            yield dict(zip(COLUMNS, (*facts, stage, unit, *row.values()), strict=True))
+            spectrum = one.jacobians.units[unit] if one.jacobians else None
+            values = (singular(spectrum, name) if spectrum else None for name, _ in SINGULAR)
+            without = one.left_out.without[unit] if one.left_out else None
+            yield dict(zip(COLUMNS, (*facts, stage, unit, *row.values(), *values, without), strict=True))
 
 
 def by_unit(analysis: Analysis, column: str) -> list[float | None]:
@@ -188,7 +198,7 @@ def _facts(analysis: Analysis) -> tuple[str, ...]:
     return (
         state,
         data.name if data.is_comparable else f"{data.name}, not the paper's images",
-        f"{spec.images} images" + (f" of {spec.size}x{spec.size}" if spec.size else ""),
+        count(spec.images, "image") + (f" of {spec.size}x{spec.size}" if spec.size else ""),
         {"batch": "batch norm by the batch", "averages": "batch norm by averages"}[spec.batch_norm],
         spec.precision,
     )
@@ -289,15 +299,17 @@ def _left_out(groups: Sequence[Group]) -> Grid:
 
 
 def singular(spectrum: Spectrum, name: str) -> float | None:
-    """Return a number of `SINGULAR`."""
+    """Return a number of `SINGULAR`; None if it was not computed."""
+    if name == "condition" and spectrum.condition is None and spectrum.rank is not None:
+        return math.inf
     value: float | None = spectrum.largest[0] if name == "largest" else getattr(spectrum, name)
     return value
 
 
 def _number(values: Sequence[float | None], choose: Callable[[list[float]], float] = statistics.median) -> str:
-    """Format one of the values of several seeds, by default their median."""
+    """Format one of the values of several seeds, by default their median; "-" unless all have one."""
     found = [value for value in values if value is not None]
-    return f"{choose(found):.3g}" if found else "-"
+    return f"{choose(found):.3g}" if len(found) == len(values) else "-"
 
 
 def _ratio(value: float, other: float) -> float | None:

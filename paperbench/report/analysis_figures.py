@@ -93,9 +93,9 @@ def _panels(groups: Sequence[Group]) -> Iterator[_Panel]:
     measured = [one for group in groups for one in group.analyses]
     for name, title in SINGULAR:
         units, chains = partial(_of_spectra, name=name), partial(_of_chains, name=name)
-        if any(set(units(one)[1]) - {None} for one in measured):
+        if any(map(_has_numbers, map(units, measured))):
             yield _Panel(f"{name} of units", f"units: {title}", units)
-        if any(set(chains(one)[1]) - {None} for one in measured):
+        if any(map(_has_numbers, map(chains, measured))):
             on_logs = ("length in units", ("log", "log"))
             yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, *on_logs)
     if any(one.paths for one in measured):
@@ -104,6 +104,10 @@ def _panels(groups: Sequence[Group]) -> Iterator[_Panel]:
         yield _Panel("path shares", "gradient by path length, share", share, "path length", ("linear", "linear"))
     if any(one.left_out for one in measured):
         yield _Panel("left out", "error in % without unit l", _of_left_out, scales=("linear", "linear"))
+
+
+def _has_numbers(points: Points) -> bool:
+    return any(y is not None and np.isfinite(y) for y in points[1])
 
 
 def _of_units(one: Analysis, column: str) -> Points:
@@ -159,7 +163,7 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
         for one, ys in zip(group.analyses, seeds, strict=True):
             if len(seeds) > 1:
                 axes.plot(xs, ys, color=colour, linewidth=0.5, alpha=0.35, gid=f"{gid}, seed {one.seed}")
-        median = [np.median(some) if (some := ys[~np.isnan(ys)]).size else np.nan for ys in seeds.T]
+        median = np.median(seeds, axis=0)  # none where a seed has no value
         step = max(1, len(xs) // N_MARKERS)
         every = (number * step // len(COLOURS), step)
         axes.plot(xs, median, color=colour, marker=MARKERS[number], markevery=every, gid=gid)

@@ -271,7 +271,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"what": "original_resnet20", "trained": True, "cells": ["a"]}, "A net takes no --trained, --cells"),
     ({"what": "table2", "settings": {"depth": 8}}, "A table takes no --set"),
     ({"what": "table2", "dataset": "digits"}, "A table takes no --dataset"),
-    ({"what": "table2", "trained": True, "seeds": 2}, "A choice of runs takes no --seeds"),
+    ({"what": "table2", "trained": True, "seeds": 2}, "--trained takes no --seeds"),
     ({"what": "table2", "trained": True, "profile": "smoke"}, "has no runs of these nets on these data"),
     ({"what": "table22"}, "There is no 'table22' to analyze. Did you mean"),
     ({"run": "x"}, "x is no run in"),

@@ -9,11 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.analysis.record import Analysis, read_analyses, write_analysis
 from paperbench.cli.main import main
 from tests.cli.conftest import Run
 from tests.helpers import python
@@ -66,6 +67,23 @@ def test_json_is_the_file_in_a_list(run: Run, results: Path) -> None:
     (file,) = (results / "analysis").iterdir()
     _, out, _ = run("analyze", *NET, "--format", "json")
     assert json.loads(out) == [json.loads(file.read_text())]
+
+
+def test_markdown_is_written_by_its_suffix(run: Run, results: Path) -> None:
+    code, out, _ = run("analyze", *NET, "--format", "markdown")
+    assert code == 0
+    assert "\n| net " in out
+    assert run("analyze", *NET, "--out", "net.md")[0] == 0
+    assert Path("net.md").read_text() == out
+
+
+def test_of_two_analyses_the_one_that_measured_more_is_shown(results: Path, analysis: Analysis, run: Run) -> None:
+    assert analysis.spec.measures == ("channels",)
+    less = replace(analysis, spec=replace(analysis.spec, measures=()), channels=())
+    write_analysis(results, less)
+    write_analysis(results, replace(less, seed=1))
+    shown = json.loads(run("analyze", "--results", results, "--format", "json")[1])
+    assert sorted((one["seed"], one["spec"]["measures"]) for one in shown) == [(0, ["channels"]), (1, [])]
 
 
 def test_csv_has_a_row_for_each_unit(run: Run, analysis: Analysis) -> None:

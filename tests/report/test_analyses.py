@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import statistics
 from dataclasses import fields, replace
 
 import pytest
 
-from paperbench.analysis.record import Analysis, Passes
+from paperbench.analysis.record import Analysis, Passes, Spectrum
 from paperbench.errors import PaperbenchError
-from paperbench.report.analyses import Analyses
+from paperbench.report.analyses import Analyses, singular
 from tests.report.made_analyses import made, with_everything
 
 SEEDS = Analyses(made(seed=seed) for seed in (0, 1, 2))
@@ -111,6 +112,34 @@ def test_csv_has_every_number_of_every_unit() -> None:
         assert [float(row[field.name]) for row in rows] == [v for one in NETS for v in getattr(one.passes, field.name)]
 
 
+def test_csv_has_what_was_measured_besides() -> None:
+    one = with_everything(made())
+    assert one.jacobians
+    assert one.left_out
+    rows = list(csv.DictReader(io.StringIO(Analyses([one]).render("csv"))))
+    of_net = {"loss": 2.3, "output_norm": 3.5, "output_gradient": 0.125, "error": 7.0}
+    for unit, row in enumerate(rows):
+        spectrum = one.jacobians.units[unit]
+        expected = of_net | {"jacobian_largest": spectrum.largest[0], "jacobian_rms": spectrum.rms}
+        expected |= {"jacobian_condition": spectrum.condition, "error_without": one.left_out.without[unit]}
+        assert {name: float(row[name]) for name in expected} == expected
+
+
+def test_singular_jacobian_has_an_infinite_condition_number() -> None:
+    spectrum = Spectrum(0, 0, (2.0,), None, 1.0, (2.0, 0.0), 1, None)
+    assert singular(spectrum, "condition") == math.inf
+    assert singular(replace(spectrum, values=(), rank=None, residual=0.1), "condition") is None
+
+
+def test_number_that_a_seed_lacks_has_no_median() -> None:
+    rows = [replace(one.passes, cosine=(None, *one.passes.cosine[1:])) for one in SEEDS[:1]]
+    seeds = Analyses([replace(SEEDS[0], passes=rows[0]), *SEEDS[1:]])
+    for text, of in ((str(seeds), seeds), (str(SEEDS), SEEDS)):
+        (row,) = (line.split() for line in text.splitlines() if line.split()[:2] == ["0", "0"])
+        cosines = [one.passes.cosine[0] for one in of]
+        assert row[10] == ("-" if None in cosines else f"{statistics.median(map(float, cosines)):.3g}")  # type: ignore[arg-type]
+
+
 def test_csv_leaves_missing_numbers_empty_and_names_harmless() -> None:
     passes = replace(made().passes, cut=(None,) * 9)
     row = next(csv.DictReader(io.StringIO(Analyses([made("=net", passes=passes)]).render("csv"))))
@@ -125,7 +154,8 @@ def test_frame_is_the_csv_with_types() -> None:
     assert [str(frame[name].dtype) for name in ("net", "unit", "canonical", "factor")] == [
         *("string", "int64", "boolean", "float64")
     ]
-    empty = ["run", "weights", "size"]
+    empty = ["run", "weights", "size", "error", "error_without"]
+    empty += [name for name in frame.columns if name.startswith("jacobian")]
     assert frame[empty].isna().all(axis=None)
     pandas.testing.assert_frame_equal(frame.drop(columns=empty), read.drop(columns=empty), check_dtype=False)
 
