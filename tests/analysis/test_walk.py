@@ -241,6 +241,12 @@ def test_gradient_arrives_however_small_the_weights_are() -> None:  # Sec. 2, af
     assert column(found, "direct_share")[-1] == 1.0
 
 
+def test_first_term_passes_identities_unchanged() -> None:  # Eq. (5)
+    found = measured(randomised(resolve("preact_resnet20")))
+    assert column(found, "direct_norm")[-2:] == [found.output_gradient] * 2
+    assert all(norm > 0 for norm in column(found, "through_norm")[-2:])
+
+
 def test_gradient_of_a_plain_net_does_not() -> None:
     found = measured(without_residuals(shortcut="constant_scaling", shortcut_scale=0.0))
     assert column(found, "gradient_norm") == [0.0] * 6
