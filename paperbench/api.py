@@ -14,6 +14,7 @@ Only `plan`, `run`, `evaluate` and `analyze` load torch and timm.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import sys
@@ -683,7 +684,8 @@ def plan(
         max_seconds: Time limit for training.
         incompatible: How to treat runs by other versions, or without a readable checkpoint.
         root: As for `load_table`.
-        is_tentative: Whether missing data and a full disk are no errors, but `missing_data` and one of the `warnings`.
+        is_tentative: Whether a missing GPU and missing data are no errors, nor is a full disk, which is a warning. Such
+            a plan may not be fit to be run.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
@@ -702,6 +704,8 @@ def plan(
         raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
 
     wait_without_spinning()
+    import torch
+
     from paperbench.catalogue import DATASETS
     from paperbench.data.dataset import Dataset, MissingDataset
     from paperbench.data.sources import data_directory, load_dataset
@@ -716,7 +720,12 @@ def plan(
     if incompatible not in get_args(Incompatible):
         raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     warnings: list[str] = []
-    on = choose_device(device, warnings.append)
+    try:
+        on = choose_device(device, warnings.append)
+    except PaperbenchError:
+        if not is_tentative or not re.fullmatch(r"cuda(:\d+)?", device):
+            raise
+        on = torch.device("cuda", 0)
     engine_candidates(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_path = data_directory(Path(data) if data is not None else None)
@@ -781,7 +790,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     plan.check_processes(processes.count)
     processes.limits = limits
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
-    is_launched = processes.count > 1
+    is_launched = processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
     with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
         worker = Worker(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
         failed = worker.run_all(plan.runs)
@@ -789,11 +798,8 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     return conclude(plan, failed, limits.exhausted, limits.signal)
 
 
-def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, signal: int | None = None) -> Outcome:
-    """Judge the table after training; see `Outcome` for the arguments.
-
-    `failed=None` means those that the store calls failed; without any, all that are left, unless it was cut short.
-    """
+def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: int | None = None) -> Outcome:
+    """Judge the table after training; see `Outcome` for the arguments."""
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
 
@@ -801,8 +807,6 @@ def conclude(plan: Plan, failed: list[PlannedRun] | None, is_cut_short: bool, si
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     store = Store(plan.results)
     left = [run for run, _ in remaining(plan.runs, store, Limits(plan.stop_at), plan.incompatible)]
-    if failed is None:
-        failed = [run for run in left if store.directory(run.id).read_failure()] or ([] if is_cut_short else left)
     return Outcome(plan, judged, failed, left, is_cut_short, signal)
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import paperbench
-from paperbench.api import Plan, conclude
+from paperbench.api import Plan
 from paperbench.data.dataset import ImageDataset
-from paperbench.errors import PaperbenchError, RunError
+from paperbench.errors import PaperbenchError
 from paperbench.report.json_format import ComparisonDocument
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
@@ -144,17 +144,6 @@ def test_outcome_has_failed_and_remaining_runs(plan: Any, tmp_path: Path) -> Non
     assert paperbench.run(plan(seeds=2, incompatible="restart"), Observer()).failed == []
 
 
-def test_processes_that_left_no_list_of_failures_are_judged_by_the_store(plan: Any, tmp_path: Path) -> None:
-    three = plan(seeds=3)
-    one, *_ = three.runs
-    assert conclude(three, None, is_cut_short=False).failed == three.runs, "as nothing says why they are left"
-    assert conclude(three, None, is_cut_short=True).failed == [], "they may not have begun"
-    Store(tmp_path / "results").directory(one.id).path.mkdir(parents=True)
-    Store(tmp_path / "results").directory(one.id).write_failure(RunError("the disk is full"), one.spec)
-    assert conclude(three, None, is_cut_short=False).failed == [one]
-    assert conclude(three, None, is_cut_short=True).failed == [one]
-
-
 def test_command_without_time_for_a_run_is_no_error(plan: Any) -> None:
     outcome = paperbench.run(plan(max_seconds=1e-9), Observer())
     assert (len(outcome.remaining), outcome.is_cut_short) == (1, True)
@@ -222,6 +211,25 @@ def test_signal_stops_a_run_and_handlers_are_restored(plan: Any) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert (outcome.is_cut_short, outcome.signal, len(outcome.remaining)) == (True, signal.SIGINT, 1)
+
+
+def test_slurm_may_repeat_its_signal(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends SIGTERM when it preempts a job, and again at the end of the grace time, long before SIGKILL."""
+    monkeypatch.setenv("PAPERBENCH_SAVED", str(tmp_path / "saved"))
+    monkeypatch.setattr("paperbench.runs.limits.REPEAT_SECONDS", 0.0)
+
+    class Sending(Observer):
+        def stepped(self, iteration: int) -> None:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        outcome = paperbench.run(plan(), Sending())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert outcome.signal == signal.SIGTERM
+    assert (tmp_path / "saved").exists()
 
 
 def test_ignored_signal_stays_ignored(plan: Any) -> None:

@@ -21,7 +21,8 @@ from paperbench.data.imagenet.stream import processors
 from paperbench.errors import PaperbenchError, count, duration
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
-from paperbench.training.memory import is_out_of_memory
+from paperbench.training.device import gpu_problem
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import Trainer
 
 _STEPS, _BATCHES = 4, 8
@@ -78,8 +79,8 @@ def estimate(
         processes: Number of processes that train each run together, as if that cost nothing.
 
     Raises:
-        PaperbenchError: A net of `rates` is unknown or of no run's family, an image cannot be read, or the memory is
-            not sufficient.
+        PaperbenchError: The GPU does not work, a net of `rates` is unknown or of no run's family, an image cannot be
+            read, or the memory is not sufficient.
     """
     if only_if_long:
         to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]
@@ -92,16 +93,19 @@ def estimate(
         if (net := resolve(name)).family not in families:
             raise PaperbenchError(f"No run trains a net of the kind of {name}. Omit its rate, or choose other cells.")
         speeds.append((net.family, macs(net), rate))
-        facts.append(f"{rate:g} images a second of {name}, as stated")
+        facts.append(f"{rate:g} images a second of {name} (as stated)")
     stated = {family for family, *_ in speeds}
     by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
     measured = {run.net.family: run for run in by_cost}  # the cheapest
+    if measured and device.type == "cuda" and (problem := gpu_problem(device)):
+        raise PaperbenchError(f"{device}: {problem} Or state the speed of these nets (`paperbench plan --rate`).")
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)
     files, source = _sample(photographed.dataset) if photographed else (None, "")
     for family, run in measured.items():
         batch, step = _measure_step(run, files, device)
         speeds.append((family, _macs(run), batch / step))
         facts.append(f"one step of {run.net_name} on {device} ({step:.2g} s for {batch} images)")
+    release_memory(device)  # workers may train there
     recipes = {run.recipe.recipe: run.recipe for run in by_cost if run.recipe.photographs}
     loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
     seconds, whole = {}, {}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
     DAY,
-    DEFAULT_RESULTS,
     add_shared,
     command_for,
     name_left_out,
@@ -120,8 +119,7 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
 
     if args.profile != "paper":
         return None, ""
-    is_first = args.results == DEFAULT_RESULTS and not args.results.exists()
-    table, results = load_table(args.table, args.tables), None if is_first else args.results
+    table, results = load_table(args.table, args.tables), args.results if args.results.exists() else None
     try:
         return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std), ""
     except NotSimulatedError as error:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,10 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--partition", metavar="P", help="slurm: the partition")
     group.add_argument("--time", metavar="T", help="slurm: the time limit of a job, as for sbatch, such as 4:00:00")
     group.add_argument(
-        "--sbatch", action="append", metavar="=OPTION", help="slurm: another option of sbatch; repeatable"
+        "--sbatch",
+        action="append",
+        metavar="OPTION",
+        help="slurm: another option of sbatch, after an equals sign, such as --sbatch=--qos=low; repeatable",
     )
     group.add_argument(
         "--setup", action="append", metavar="COMMAND", help="slurm: a command that the script begins with; repeatable"
@@ -161,23 +165,22 @@ def _submit_jobs(args: argparse.Namespace) -> int:
     """Submit Slurm jobs, from a machine that may have no GPU."""
     from paperbench.executors.slurm import script, submit
 
-    workers = _workers(args, "cpu" if args.device == "cpu" else "cuda")
+    device = "cpu" if args.device == "cpu" else "cuda"
+    workers = _workers(args, device)
     text = script(workers, args.partition, args.time, args.sbatch or (), args.setup or ())
     if args.print_script:
         print(text, end="")
         return 0
-    # A plan for a CPU refuses what only GPUs have, and without the jobs' precision it does not know the ids of runs.
-    is_exact = args.device == "cpu" or args.precision not in (None, "tf32")
-    engine = "auto" if args.engine == "graph" else args.engine
-    precision = args.precision if is_exact else None
-    plan = plan_of(args, device="cpu", precision=precision, engine=engine, is_tentative=not is_exact)
+    plan = plan_of(args, device=device, is_tentative=True)
     for error in plan.missing_data:
         raise PaperbenchError(error)
     say_what_is_skipped(plan, args)
     plan.check_processes(workers.processes)
-    if is_exact and not plan.remaining:
+    if not plan.remaining:
         print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
         return 0
+    if device == "cpu":
+        _check_time(plan, args, workers.count)
     present, new = submit(workers, text)
     ids = f": {listing(new)}" if new else ""
     print(f"Submitted {count(len(new), 'job')}{ids}.")
@@ -213,16 +216,30 @@ def _divide(args: argparse.Namespace) -> int:
     if args.executor == "local" and not args.workers and workers.gpus_per_run:
         workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
     if plan.remaining:
-        _check_time(plan, args, workers.count * workers.processes)
+        _check_time(plan, args, workers.count * workers.gpus_per_run or 1)  # one measured CPU is what they divide
     limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
-    statuses: list[int] = []
+    statuses, before = list[int](), _failures(plan)
     if plan.remaining and args.executor == "local":
         statuses = local.run(workers, local.environments(workers, gpus, processors()), limits, say)
     elif plan.remaining:
         statuses = ray.run(workers, limits, say)
     is_cut_short = limits.exhausted or TIME_WAS_UP in statuses
-    has_failed = any(statuses) and not limits.signal
-    return _conclude(api.conclude(plan, None if has_failed else [], is_cut_short, limits.signal), say)
+    new = dict(_failures(plan).items() - before.items())
+    outcome = api.conclude(plan, [run for run in plan.runs if run.id in new], is_cut_short, limits.signal)
+    if any(statuses) and not new and not is_cut_short:  # a worker ended without saying which run failed
+        outcome = replace(outcome, failed=outcome.remaining)
+    return _conclude(outcome, say)
+
+
+def _failures(plan: Plan) -> dict[str, int]:
+    """Return when runs failed that have not been resumed since."""
+    from paperbench.runs.store import Store
+
+    found = {}
+    for run in plan.runs:
+        with suppress(OSError):
+            found[run.id] = Store(plan.results).directory(run.id).failure_file.stat().st_mtime_ns
+    return found
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SUMMARY = "show which runs are done, running, waiting or failed"
 DESCRIPTION = (
     "Count the runs of each cell that are done, running, waiting (not begun), paused (begun, but no process trains "
-    "them) or failed, whatever trains them. Then show the speed and time left of running ones, why runs failed, and "
-    "the jobs in Slurm's queue."
+    "them) or failed, however they were started. Then show the speed and time left of running ones, why runs failed, "
+    "and the jobs in Slurm's queue."
 )
 
 
@@ -54,6 +54,8 @@ def execute(args: argparse.Namespace) -> int:
 
     root = find_spec_root(args.tables)
     tables = [load_table(one, root) for one in ([args.table] if args.table else table_ids(root))]
+    if args.profile:
+        tables[0].profiles.named(args.profile)  # raises an error if there is none
     code = _show(args, tables)
     with suppress(KeyboardInterrupt):  # the usual end of --watch
         while args.watch is not None:

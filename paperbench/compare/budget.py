@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +22,13 @@ class Choice:
         runs: Each with its seconds.
         verdicts: Expected number of cells that get a verdict.
         claims: For each claim that needs no other runs, the chance that it is decided.
+        shortest: Seconds of the fastest net's missing runs, chosen or not.
     """
 
     runs: tuple[tuple[NextRuns, float], ...]
     verdicts: float
     claims: Mapping[str, float]
+    shortest: float
 
     @property
     def seconds(self) -> float:
@@ -59,4 +62,5 @@ def choose(runs: Sequence[tuple[NextRuns, float]], budget: float) -> Choice:
     best = int(np.lexsort((seconds, -value.round(9)))[0])
     chosen = tuple(one for i, one in enumerate(candidates) if best >> i & 1)
     verdicts = sum(sum(one.verdicts.values()) for one, _ in chosen)
-    return Choice(chosen, verdicts, {claim: chances[claim] for claim, mask in masks.items() if best & mask == mask})
+    decided = {claim: chances[claim] for claim, mask in masks.items() if best & mask == mask}
+    return Choice(chosen, verdicts, decided, min((seconds for _, seconds in runs), default=math.inf))

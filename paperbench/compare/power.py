@@ -222,7 +222,9 @@ def assess_outlook(
             the standard deviation is not positive.
     """
     if comparison.planned > MAX_RUNS:
-        raise NotSimulatedError(f"Not simulated: at most {MAX_RUNS} runs per cell can be, not {comparison.planned}.")
+        raise NotSimulatedError(
+            f"At most {MAX_RUNS} runs per cell can be simulated, not {comparison.planned}. Lower --seeds."
+        )
     if std is not None and not 0 < std <= 100:
         raise PaperbenchError(f"A standard deviation must be a positive number of percentage points, not {std}.")
     planned = [c for c in comparison.cells if cells is None or c.cell.id in cells]

@@ -48,9 +48,7 @@ def convert(source: Path, target: Path, key: str) -> ImageDataset:
             dataset = load_images(key, source)
         save_npz(dataset, target)
     except OSError as error:
-        raise PaperbenchError(
-            f"Cannot convert {source} to {target}: {error}. Check both paths and the disk space."
-        ) from error
+        raise PaperbenchError(f"Cannot convert {source}: {error}. Check the path.") from error
     return load_npz(key, target)
 
 

@@ -39,8 +39,9 @@ class Workers:
 
     @property
     def name(self) -> str:
-        """The name of the Slurm jobs: the same for the same training on the same results directory."""
-        return f"{name_of_store(self.results)}-{_digest(repr((self.arguments, self.gpus_per_run)))}"
+        """The name of the Slurm jobs: the same for the same training on the same results directory, in any spelling."""
+        training = [argument for argument in self.arguments if not argument.startswith("--results=")]
+        return f"{name_of_store(self.results)}-{_digest(repr((training, self.gpus_per_run)))}"
 
 
 def _digest(text: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock, RLock, Thread
 from typing import IO, cast
 
@@ -174,4 +174,7 @@ def run(
         return status
 
     with stopping_on_signals(limits, forward=forward), ThreadPoolExecutor(workers.count) as pool:
-        return [*pool.map(keep_running, range(1, workers.count + 1))]
+        ended = [pool.submit(keep_running, number) for number in range(1, workers.count + 1)]
+        while wait(ended, timeout=1).not_done:
+            pass  # a signal that another thread received is handled here, once this thread wakes up
+        return [one.result() for one in ended]

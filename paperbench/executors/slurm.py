@@ -13,6 +13,9 @@ from paperbench.executors import Workers
 from paperbench.files import report_write_errors
 from paperbench.runs.store import Store
 
+_SECONDS_TO_COMPLETE = 60.0
+"""How long a job that ends is waited for: twice Slurm's usual `KillWait`."""
+
 _COUNT_STARTS = r"""
 # A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file, until
 # the job saves a record, which makes the other file the newer one: the count begins anew.
@@ -64,7 +67,9 @@ def script(
     """
     for option in options:
         if not option.startswith("-"):
-            raise PaperbenchError(f"sbatch has no option {option!r}. Give it with dashes: `--sbatch=--{option}`.")
+            raise PaperbenchError(
+                f"--sbatch takes an option with its dashes, such as `--sbatch=--qos=low`, not {option!r}."
+            )
     results = workers.results.absolute()
     log = f"{results}/slurm/".replace("%", "%%") + "%x-%j.log"
     wanted = [
@@ -100,9 +105,10 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
     while not lease.acquire():  # another process is submitting
         time.sleep(0.2)
     try:
-        # A job that was cancelled is not among these states while it ends; one that is requeued is pending.
-        states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
-        present = _slurm("squeue", "--me", "--noheader", f"--name={workers.name}", states, "--format=%i").split()
+        end = time.monotonic() + _SECONDS_TO_COMPLETE
+        while _jobs(workers, "COMPLETING") and time.monotonic() < end:
+            time.sleep(1)  # cancelled, or requeued and pending soon: the state does not tell
+        present = _jobs(workers, "PENDING,CONFIGURING,RUNNING,SUSPENDED")
         for _ in range(workers.count - len(present)):
             new.append(_slurm("sbatch", "--parsable", stdin=text).strip().partition(";")[0])
     except PaperbenchError as error:
@@ -110,6 +116,12 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
     finally:
         lease.release()
     return len(present), new
+
+
+def _jobs(workers: Workers, states: str) -> list[str]:
+    """Return the ids of the workers' jobs in some states."""
+    found = _slurm("squeue", "--me", "--noheader", f"--name={workers.name}", f"--states={states}", "--format=%i")
+    return found.split()
 
 
 def _slurm(*command: str, stdin: str = "") -> str:

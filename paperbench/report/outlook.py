@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from paperbench.compare.budget import Choice
@@ -146,8 +147,10 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
 
 def _chosen(choice: Choice) -> Iterator[str]:
     if not choice.runs:
+        shortest = f" Those of the fastest net take {duration(choice.shortest)}." * math.isfinite(choice.shortest)
         yield paragraph(
             "Chosen: nothing. No net's missing runs both fit into this time and are likely to decide anything."
+            f"{shortest}"
         )
         return
     rows = ((_next_row(one), seconds) for one, seconds in choice.runs)

@@ -39,7 +39,7 @@ def _blocks(status: TableStatus) -> Iterator[str]:
         )
     yield as_text(Grid(("cell", "runs", *STATES), tuple(rows), ("left", *("right",) * (1 + len(STATES)))))
     if status.others:
-        others = "; ".join(f"{count(number, 'run')} on {which}" for which, number in status.others.items())
+        others = "; ".join(f"{count(number, 'run')} {which}" for which, number in status.others.items())
         yield paragraph(f"Not counted here: {others}.")
     if running := [(run, run.progress) for run in status.runs if run.progress]:
         yield as_text(_running(running))

@@ -67,8 +67,8 @@ def stopping_on_signals(
     Signals that the caller ignores stay ignored, such as SIGHUP under nohup.
 
     Args:
-        is_launched: Whether a launcher started this process with others. It repeats signals that they have already
-            received, so a second one changes nothing; and it kills processes that take too long.
+        is_launched: Whether a launcher or Slurm started this process. These repeat signals that it has already
+            received, so a second one changes nothing; and they kill processes that take too long.
         forward: Called with every signal instead.
     """
     heeded_at = -math.inf

@@ -85,7 +85,7 @@ class TableStatus:
     Attributes:
         cells: The runs of each cell, by its id. Cells that need the same training share runs.
         shown: The data and precision of the runs counted here, such as "CIFAR-10 in tf32", for each data set.
-        others: Numbers of runs with others, which are not counted here.
+        others: Numbers of runs that are not counted here, by what they are.
     """
 
     table: Table
@@ -182,11 +182,12 @@ class Snapshot:
         counted = {key: group for key, group in shown.items() if found[key][group]}
         others: Counter[str] = Counter()
         for key, of_key in found.items():
-            others.update({self._describe(key, group): n for group, n in of_key.items() if n and group != shown[key]})
+            unshown = {group: number for group, number in of_key.items() if number and group != shown[key]}
+            others.update({f"on {self._describe(key, group)}": number for group, number in unshown.items()})
         digests = {one.digests[shown[one.dataset]] for one in trainings}
         ids = (run_id.rpartition("-s") for digest in digests for run_id in self._runs_by_digest.get(digest, ()))
         if further := [int(seed) for _, _, seed in ids if seed.isdecimal() and int(seed) >= seeds]:
-            others[f"higher seeds (`--seeds {max(further) + 1}` includes them)"] = len(further)
+            others[f"with higher seeds (`--seeds {max(further) + 1}` includes them)"] = len(further)
         shown_here = tuple(dict.fromkeys(self._describe(*pair) for pair in counted.items()))
         return TableStatus(table, profile_name, cells, shown_here, others)
 

@@ -157,6 +157,8 @@ def engine_candidates(
 
 
 def _why_no_triton(device: torch.device) -> str | None:
+    if not torch.cuda.is_available():
+        return None  # runs are planned for another machine
     from torch.utils._triton import has_triton
 
     try:

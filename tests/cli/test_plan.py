@@ -13,6 +13,7 @@ from paperbench.specs.table import Table
 from tests.cli.conftest import ONE_CELL, Run
 from tests.cli.test_compare import write
 from tests.compare.judging import records
+from tests.training.gpus import with_gpus
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +44,30 @@ def test_plan_is_deterministic_and_needs_no_results(run: Run, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_named_results_directory_must_exist(run: Run) -> None:
-    code, out, err = run("plan", "table2", "--results", "nowhere")
+def test_results_directory_may_be_new_but_no_file(run: Run) -> None:
+    code, out, _ = run("plan", "table2", "--results", "new", "--cells", "preact/resnet110")
+    assert code == 0
+    assert command_after(out, "Train the first of these:")[-2:] == ["--results", "new"]
+    Path("file").touch()
+    code, out, err = run("plan", "table2", "--results", "file")
     assert (code, out) == (2, "")
-    assert "nowhere does not exist" in err
+    assert "file is not a directory" in err
+
+
+def test_gpu_that_is_not_here_can_be_planned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch)
+    options = ("plan", "table2", "--device", "cuda", "--cells", "preact/resnet110")
+    code, out, err = run(*options, "--rate", "preact_resnet110=2000")
+    assert (code, err) == (0, "")
+    hours = 5 * 64_000 * 128 / 2000 / 3600
+    assert out.splitlines()[3].split()[3:5] == ["320,000", f"{hours:.2g}"]
+    assert "\nDevice cuda:0, precision tf32, engine compile.\n" in out
+    assert "GB of GPU memory" in " ".join(out.split())
+    assert "--device" in command_after(out, "Train the first of these:")
+    code, _, err = run(*options)
+    assert code == 0
+    assert "could not measure how long this takes: cuda:0: " in err
+    assert "state the speed of these nets" in " ".join(err.split())
 
 
 def test_runs_at_hand_count(run: Run, tmp_path: Path, table2: Table) -> None:
@@ -116,7 +137,7 @@ def test_more_runs_than_can_be_simulated_have_costs(run: Run) -> None:
     code, out, _ = run("plan", "table2", "--cells", "preact/resnet110", "--device", "cpu", "--seeds", 51)
     assert code == 0
     assert "\n51 runs, at most 3,264,000 iterations to do" in out
-    assert "Not simulated: at most 50 runs per cell can be, not 51" in out
+    assert "At most 50 runs per cell can be simulated, not 51" in out
 
 
 def test_finished_table_is_not_measured(
@@ -150,6 +171,7 @@ def test_budget_chooses_runs_that_fit(run: Run) -> None:
     )
     _, out, _ = run("plan", "table2", "--device", "cpu", "--budget", "1h", *rates)
     assert "Chosen: nothing." in out
+    assert "Those of the fastest net take 11 hours." in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -161,7 +183,7 @@ def test_budget_chooses_runs_that_fit(run: Run) -> None:
         ("plan table2 --rate preact_resnet110=0", "such as preact_resnet110=2000"),
         ("plan table2 --std 0", "--std: must be a positive number of percentage points, not '0'"),
         ("plan table2 --std abc", "not 'abc'"),
-        ("plan table2 --seeds 51 --budget 8h", "Not simulated: at most 50 runs per cell can be, not 51"),
+        ("plan table2 --seeds 51 --budget 8h", "At most 50 runs per cell can be simulated, not 51. Lower --seeds."),
         ("plan table2 --rate preact_resnet200=5", "No run trains a net of the kind of preact_resnet200."),
         ("plan table2 --noise row", "Unknown --noise 'row'"),
     ],

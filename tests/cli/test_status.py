@@ -107,6 +107,12 @@ def test_trained_run_is_done(run: Run, trained: Path, quick_specs: Path) -> None
     assert "1 of 1 run done." in out
 
 
+def test_unknown_profile_is_refused_without_a_table_too(run: Run, results: Path) -> None:
+    code, _, err = run("status", "--results", results, "--profile", "smke")
+    assert code == 2
+    assert "Unknown profile 'smke'. Did you mean 'smoke'?" in err
+
+
 def test_jobs_in_the_queue_are_listed(run: Run, results: Path, tmp_path: Path) -> None:
     squeue = tmp_path / "bin" / "squeue"
     squeue.parent.mkdir()

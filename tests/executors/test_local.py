@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from paperbench import api
 from paperbench.cli.main import build_parser
-from paperbench.errors import PaperbenchError
+from paperbench.data.dataset import MissingDataset
+from paperbench.errors import PaperbenchError, RunError
 from paperbench.executors import Workers, local
 from paperbench.executors.local import environments, ids_of_gpus
 from paperbench.launch import TIME_WAS_UP
@@ -124,6 +126,48 @@ def test_several_processes_start_no_workers(
     code, _, err = run("run", "table2", *SMOKE)
     assert code == 2
     assert "--executor starts all processes itself. Give the command without torchrun or srun." in err
+
+
+@pytest.mark.parametrize(
+    ("fails", "statuses", "code", "named"),
+    [
+        ([1], [0, 2], 2, [1]),
+        ([1], [75, 75], 75, [1]),
+        ([], [75, 0], 75, []),
+        ([], [0, -9], 2, [0, 1, 2]),  # it died without a word
+        ([], [75, -9], 75, []),
+    ],
+)
+def test_runs_that_fail_now_are_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, fails: list[int], statuses: list[int], code: int, named: list[int]
+) -> None:
+    command = ("run", "table2", *SMOKE, "--device", "cpu", "--cells", "preact/resnet110", "--seeds", 3)
+    runs = api.plan("table2", profile="smoke", device="cpu", cells="preact/resnet110", seeds=3).runs
+
+    def fail(*numbers: int) -> list[int]:
+        for number in numbers:
+            directory = Store(Path("results")).directory(runs[number].id)
+            directory.path.mkdir(parents=True, exist_ok=True)
+            directory.write_failure(RunError("the disk is full"), runs[number].spec)
+        return statuses
+
+    fail(2)  # before this command, which does not reach it
+    monkeypatch.setattr(local, "run", lambda *_: fail(*fails))
+    found, _, err = run(*command)
+    assert found == code
+    assert re.findall(r"[0-9a-f]{12}-s\d", err) == [runs[number].id for number in named]
+
+
+def test_workers_on_a_cpu_are_no_faster_than_one_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, 1.0))
+    monkeypatch.setattr(
+        "paperbench.data.sources.load_dataset", lambda key, _: MissingDataset(key, "", "", False, error="")
+    )
+    options = ("--device", "cpu", "--cells", "preact/resnet110", "--seeds", 1, "--workers", 8)
+    for executor in ("local", "slurm"):
+        code, _, err = run("run", "table2", "--executor", executor, *options)
+        assert code == 2
+        assert ("Add --yes" in err) == (executor == "local"), err
 
 
 def test_skipped_rows_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,15 +90,15 @@ def test_gpus_are_those_of_a_run(gpus: int, ntasks: int) -> None:
 
 
 def test_option_without_dashes_is_refused(workers: Workers) -> None:
-    with pytest.raises(PaperbenchError, match="--sbatch=--qos=low"):
+    with pytest.raises(PaperbenchError, match="an option with its dashes, such as `--sbatch=--qos=low`, not 'qos=low'"):
         script(workers, None, None, ["qos=low"])
 
 
 def test_name_is_that_of_command_gpus_and_results(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "r")
     names = [
-        Workers(arguments, tmp_path / results, 1, gpus).name
-        for arguments in (("run", "table1"), ("run", "table2"))
+        Workers(("run", table, f"--results={tmp_path / results}"), tmp_path / results, 1, gpus).name
+        for table in ("table1", "table2")
         for gpus in (1, 4)
         for results in ("r", "link", "s")
     ]
@@ -183,7 +183,8 @@ def test_only_missing_jobs_are_submitted(
 ) -> None:
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "64")  # of an allocation around this process
     monkeypatch.setenv("SLURM_CONF", "kept")
-    slurm.answer("squeue", "5\n6_0")
+    ends = f"[[ $* == *COMPLETING* ]] && {{ [ -e {tmp_path}/once ] || echo 4; touch {tmp_path}/once; exit; }}"
+    slurm.let("squeue", f"{ends}; echo 5; echo 6_0")
     slurm.let("sbatch", f"env > {tmp_path}/environment; cat > {tmp_path}/stdin; echo '7;cluster'")
     assert submit(workers, "the script") == (2, ["7"])
     assert f"--name={workers.name} " in slurm.calls[0]
@@ -191,7 +192,11 @@ def test_only_missing_jobs_are_submitted(
     variables = (tmp_path / "environment").read_text()
     assert "SLURM_CPUS_PER_TASK" not in variables
     assert "SLURM_CONF=kept\n" in variables
-    slurm.answer("squeue", "1\n2\n3\n4")
+    assert [call.split("--states=")[1].split()[0] for call in slurm.calls[:3]] == [
+        *["COMPLETING"] * 2,  # if it is requeued, it is pending next
+        "PENDING,CONFIGURING,RUNNING,SUSPENDED",
+    ]
+    slurm.let("squeue", f"{ends}; seq 4")
     assert submit(workers, "the script") == (4, [])
 
 
@@ -255,7 +260,7 @@ def test_jobs_are_submitted_once_the_plan_is_right(
         assert main(of_table2(tmp_path, *options, "--gpus-per-run", "3")) == 2
         assert "3 processes cannot share its batches" in capsys.readouterr().err
     assert slurm.times("sbatch") == 2
-    slurm.answer("squeue", "5")
+    slurm.let("squeue", "[[ $* == *COMPLETING* ]] || echo 5")
     assert main(of_table2(tmp_path, *options)) == 0
     output = capsys.readouterr().out
     assert output.startswith("Submitted 0 jobs.\nAlready in the queue, and not changed by new options: 1 job of")

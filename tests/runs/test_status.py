@@ -179,7 +179,7 @@ def test_data_and_precision_with_most_runs_are_shown(store: Store) -> None:
     found = status(store)
     assert [run.state for run in found.cells[CELL]] == ["paused", "paused", "waiting", "waiting", "waiting"]
     assert found.shown == ("CIFAR-10 in bf16",)
-    assert found.others == {"CIFAR-10 in fp32": 1, "CIFAR-10 (some copy) in fp32": 1}
+    assert found.others == {"on CIFAR-10 in fp32": 1, "on CIFAR-10 (some copy) in fp32": 1}
 
 
 def test_runs_of_another_profile_are_not_counted(store: Store) -> None:
