@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from paperbench.executors import Workers
-from paperbench.executors.slurm import script
+from paperbench.executors.slurm import script, submit
 from paperbench.runs.store import RunDirectory, Store
 from tests.executors.slurm_cluster import SECONDS, Cluster, cluster, why_not
 from tests.helpers import copy_of_tiny_specs
@@ -84,6 +84,19 @@ def test_job_goes_on_after_a_time_limit(shells: dict[str, Job]) -> None:
     assert job.end() == "COMPLETED"
     assert job.slurm.restarts(job.id) == 1
     assert not job.starts.exists()
+
+
+def test_job_that_is_being_requeued_counts(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    slow = Shell(("trap '' TERM; sleep 300",), tmp_path, 1, 0)
+    text = script(slow, None, None)
+    present, (job,) = submit(slow, text)
+    assert present == 0
+    slurm.wait_for(lambda: slurm.state(int(job)) == "RUNNING", f"job {job}", tmp_path)
+    slurm.run("scontrol", "requeue", job)
+    assert slurm.state(int(job)) == "COMPLETING"
+    assert submit(slow, text) == (1, [])
+    slurm.run("scancel", job)
 
 
 def specs_of(folder: Path, iterations: int) -> Path:
