@@ -226,11 +226,7 @@ class _Results:
         Raises:
             PaperbenchError: It is not a directory.
         """
-        if not directory.is_dir():
-            what = "is not a directory" if directory.exists() else "does not exist"
-            make = f"`{example} --results {directory}`"
-            raise PaperbenchError(f"{directory} {what}. Name a results directory (`--results`), or make one: {make}.")
-        store = Store(directory)
+        store = Store.existing(directory, example)
         records, damaged = store.records()
         externals, complaints = read_externals(directory)
         analyses = cache(lambda: read_analyses(directory))

@@ -71,12 +71,7 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
     from paperbench.runs.status import Snapshot, slurm_jobs
     from paperbench.runs.store import Store
 
-    if not args.results.is_dir():
-        raise PaperbenchError(
-            f"{args.results} is not a directory. Name a results directory (`--results`), or make one: `paperbench run "
-            f"{args.table or 'table2'} --results {args.results}`."
-        )
-    seen = Snapshot(Store(args.results))
+    seen = Snapshot(Store.existing(args.results, f"paperbench run {args.table or 'table2'}"))
     statuses = list(_statuses(args, seen, tables))
     blocks = [render(one) for one in statuses] or [
         f"{args.results} has no such runs. Train some: `paperbench run table2`."

@@ -57,14 +57,11 @@ def execute(args: argparse.Namespace) -> int:
         if value and not args.rerun:
             raise PaperbenchError(f"{option} needs --rerun. Add --rerun, or omit {option}.")
     results = args.results or args.positional or DEFAULT_RESULTS
-    if not results.is_dir():
-        what = "is not a directory" if results.exists() else "does not exist"
-        raise PaperbenchError(f"{results} {what}. Name a results directory (`--results DIR`).")
+    store = Store.existing(results)
     if not any((results / name).is_dir() for name in ("runs", "external", "analysis")):
         raise PaperbenchError(
             f"{results} has neither runs/, external/ nor analysis/. Name a results directory (`--results DIR`)."
         )
-    store = Store(results)
     datasets = _load_datasets(store, args.data) if args.rerun else []
     runs = verify(store, datasets)
     externals, complaints = read_externals(results)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from paperbench.errors import RunError, printable, without_paths
+from paperbench.errors import PaperbenchError, RunError, printable, without_paths
 from paperbench.files import (
     UNGUARDED,
     Writer,
@@ -193,6 +193,22 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    @classmethod
+    def existing(cls, root: Path, example: str = "paperbench run table2") -> Store:
+        """Return the store in a directory.
+
+        Args:
+            example: A command that makes one.
+
+        Raises:
+            PaperbenchError: It is not a directory.
+        """
+        if not root.is_dir():
+            what = "is not a directory" if root.exists() else "does not exist"
+            make = f"`{example} --results {root}`"
+            raise PaperbenchError(f"{root} {what}. Name a results directory (`--results`), or make one: {make}.")
+        return cls(root)
 
     def directory(self, run_id: str, guard: Callable[[], None] | None = None) -> RunDirectory:
         """Return a run's directory; to write to it, give the check of the run's lease.

@@ -97,7 +97,7 @@ def test_other_profiles_are_named(run: Run, results: Path) -> None:
 def test_missing_directory_is_an_error(run: Run) -> None:
     code, out, err = run("status")
     assert (code, out) == (2, "")
-    assert err.startswith("paperbench: error: results is not a directory. Name a results directory (`--results`), or")
+    assert err.startswith("paperbench: error: results does not exist. Name a results directory (`--results`), or")
 
 
 def test_trained_run_is_done(run: Run, trained: Path, quick_specs: Path) -> None:
