@@ -485,7 +485,8 @@ class Plan:
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
-        warnings: Why each GPU that `device="auto"` passed over was not used, and whether the disk is too full.
+        device: Without a number, a GPU of another machine.
+        warnings: Why each GPU that `device="auto"` passed over was not used, and that the disk is too full, if it is.
         missing_data: What is wrong with the data sets that cannot be loaded; the ids of runs on them are unknown.
     """
 
@@ -538,17 +539,24 @@ class Plan:
 
         for run, _ in self.remaining:
             if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):
-                raise PaperbenchError(f"{run.net_name}: {problem}")
+                rest = " Choose the other rows with `--cells`, and train this one apart." * run.net.has_noise
+                raise PaperbenchError(f"{run.net_name}: {problem}{rest}")
 
     def cost(
-        self, rates: Mapping[str, float] | None = None, *, only_if_long: bool = False, processes: int = 1
+        self,
+        rates: Mapping[str, float] | None = None,
+        *,
+        only_if_long: bool = False,
+        processes: int = 1,
+        loaders: int = 1,
     ) -> Cost | None:
         """Measure for some seconds, and estimate how long the remaining runs take; see `bench.cost.estimate`."""
         from paperbench.bench.cost import estimate
 
         lacking = {run.id: iterations for run, iterations in self.remaining}
         runs = [(run, lacking.get(run.id, 0)) for run in self.runs]
-        return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, processes=processes)
+        shared = {"processes": processes, "loaders": loaders}
+        return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, **shared)
 
     def seconds(self, cost: Cost, cell: str, runs: int, total: int) -> float:
         """Return how long the missing runs of a cell take: `runs` of `total`, which may be more than are planned."""
@@ -666,6 +674,7 @@ def plan(
     incompatible: Incompatible = "refuse",
     root: str | PathLike[str] | None = None,
     is_tentative: bool = False,
+    is_elsewhere: bool = False,
 ) -> Plan:
     """Plan the training of a table. Loads the data sets; writes nothing.
 
@@ -680,8 +689,9 @@ def plan(
         max_seconds: Time limit for training.
         incompatible: How to treat runs by other versions, or without a readable checkpoint.
         root: As for `load_table`.
-        is_tentative: Whether a missing GPU and missing data are no errors, nor is a full disk, which is a warning. Such
-            a plan may not be fit to be run.
+        is_tentative: Whether a missing GPU or missing data is no error, and a full disk only a warning. Such a plan may
+            be unfit to run.
+        is_elsewhere: Whether the plan is for a GPU of another machine, which has TF32. It cannot be run here.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
@@ -716,12 +726,8 @@ def plan(
     if incompatible not in get_args(Incompatible):
         raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     warnings: list[str] = []
-    try:
-        on = choose_device(device, warnings.append)
-    except PaperbenchError:
-        if not is_tentative or not re.fullmatch(r"cuda(:\d+)?", device):
-            raise
-        on = torch.device("cuda", 0)
+    is_missing = is_tentative and device == "cuda" and not torch.cuda.device_count()
+    on = torch.device("cuda") if is_elsewhere or is_missing else choose_device(device, warnings.append)
     engine_candidates(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_path = data_directory(Path(data) if data is not None else None)
@@ -803,6 +809,7 @@ def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: i
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     store = Store(plan.results)
     left = [run for run, _ in remaining(plan.runs, store, Limits(plan.stop_at), plan.incompatible)]
+    failed = [run for run in failed if run.id in {run.id for run in left}]  # others may have been finished elsewhere
     return Outcome(plan, judged, failed, left, is_cut_short, signal)
 
 
@@ -851,7 +858,7 @@ def analyze(
 def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
     """Return the analyses in a results directory, nets with few units first.
 
-    Of several under the same conditions, those that measured the most.
+    Seeds that others under the same conditions contain, with more measures, are left out.
 
     Raises:
         PaperbenchError: It has none that can be read.
@@ -861,13 +868,14 @@ def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analy
         announce(f"paperbench: left out: {complaint}")
     if not found:
         raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
-    alike: dict[tuple[str, int], list[Analysis]] = {}
+    measured: dict[tuple[str, int], list[set[str]]] = {}
+    conditions = {one.spec.digest: replace(one.spec, measures=()).digest for one in found}
     for one in found:
-        alike.setdefault((replace(one.spec, measures=()).digest, one.seed), []).append(one)
-    found = [
-        one
-        for some in alike.values()
-        for one in some
-        if not any(set(one.spec.measures) < set(other.spec.measures) for other in some)
-    ]
+        measured.setdefault((conditions[one.spec.digest], one.seed), []).append({*one.spec.measures})
+    needed = {
+        one.spec.digest
+        for one in found
+        if not any({*one.spec.measures} < more for more in measured[conditions[one.spec.digest], one.seed])
+    }
+    found = [one for one in found if one.spec.digest in needed]
     return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

@@ -282,9 +282,7 @@ def find_run(name: str, store: Store, where: Path) -> Case:
     Raises:
         PaperbenchError: There is no such run, it cannot be read, or its data are missing.
     """
-    run = store.find(name)
-    record = run.read_record() if run else None
-    if run is None or record is None:
+    if (run := store.find(name)) is None or (record := run.read_record()) is None:
         raise PaperbenchError(f"{name} is no run in {store.root}, and no directory of one. Name a run.")
     keys = [key for key, one in DATASETS.items() if one.num_classes == record.spec.net.get("num_classes")]
     dataset = find_dataset(record.spec.data, keys, where)

@@ -18,10 +18,9 @@ from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.batches import TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.stream import processors
-from paperbench.errors import PaperbenchError, count, duration
+from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
-from paperbench.training.device import gpu_problem
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import Trainer
 
@@ -63,6 +62,7 @@ def estimate(
     rates: Mapping[str, float] | None = None,
     only_if_long: bool = False,
     processes: int = 1,
+    loaders: int = 1,
 ) -> Cost | None:
     """Estimate how long the training steps of runs take.
 
@@ -76,11 +76,12 @@ def estimate(
         rates: Images per second of nets, by name. No net of their families is measured; each goes by the net with the
             nearest number of multiply-adds.
         only_if_long: Return None if training takes minutes, or if a GPU trains on small images.
-        processes: Number of processes that train each run together, as if that cost nothing.
+        processes: Number of processes that share the work, as if that cost nothing.
+        loaders: How many of them make photographs as fast as this one can.
 
     Raises:
-        PaperbenchError: The GPU does not work, a net of `rates` is unknown or of no run's family, an image cannot be
-            read, or the memory is not sufficient.
+        PaperbenchError: There is no GPU to measure on, a net of `rates` is unknown or of no run's family, an image
+            cannot be read, or the memory is not sufficient.
     """
     if only_if_long:
         to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]
@@ -97,8 +98,11 @@ def estimate(
     stated = {family for family, *_ in speeds}
     by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
     measured = {run.net.family: run for run in by_cost}  # the cheapest
-    if measured and device.type == "cuda" and (problem := gpu_problem(device)):
-        raise PaperbenchError(f"{device}: {problem} Or state the speed of these nets (`paperbench plan --rate`).")
+    if measured and device == torch.device("cuda"):  # of another machine
+        names = listing([run.net_name for run in measured.values()])
+        raise PaperbenchError(
+            f"There is no GPU here for {names}. State the speed, such as `--rate preact_resnet110=2000`."
+        )
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)
     files, source = _sample(photographed.dataset) if photographed else (None, "")
     for family, run in measured.items():
@@ -107,19 +111,20 @@ def estimate(
         facts.append(f"one step of {run.net_name} on {device} ({step:.2g} s for {batch} images)")
     release_memory(device)  # workers may train there
     recipes = {run.recipe.recipe: run.recipe for run in by_cost if run.recipe.photographs}
-    loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
+    crops = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
     seconds, whole = {}, {}
     for run, iterations in to_do:
         _, known, rate = min(
             (speed for speed in speeds if speed[0] == run.net.family),
             key=lambda speed: abs(math.log(speed[1] / _macs(run))),
         )
-        per_image = max(_macs(run) / known / rate, 1 / loaders.get(run.recipe.recipe, math.inf)) / processes
+        by_net, made = _macs(run) / known / rate / processes, crops.get(run.recipe.recipe, math.inf) * loaders
+        per_image = max(by_net, 1 / made)
         seconds[run.id] = iterations * run.recipe.batch_size * per_image
         whole[run.spec.digest] = run.recipe.iterations * run.recipe.batch_size * per_image
     facts.append("the multiply-adds of other nets")
-    if loaders:
-        each = " and ".join(f"{rate:,.0f}" for rate in loaders.values())
+    if crops:
+        each = " and ".join(f"{rate:,.0f}" for rate in crops.values())
         facts.append(f"{each} crops a second made of {source} in {count(processors(), 'thread')}")
     shared = f", by each of {processes} processes" * (processes > 1)
     return Cost(seconds, whole, f"{', '.join(facts[:-1])} and {facts[-1]}{shared}")

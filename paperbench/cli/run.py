@@ -103,12 +103,12 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--print-script", action="store_true", default=None, help="slurm: only print the script")
 
 
-def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
+def _check_time(plan: Plan, args: argparse.Namespace, processes: int, loaders: int = 1) -> None:
     """Say how long the runs take if that is long; refuse more than a day on a CPU without `--yes`."""
     if args.yes or (args.max_seconds or math.inf) <= DAY:
         return
     try:
-        cost = plan.cost(only_if_long=True, processes=processes)
+        cost = plan.cost(only_if_long=True, processes=processes, loaders=loaders)
     except PaperbenchError as error:
         warn(f"could not measure how long this takes: {error}")
         return
@@ -171,9 +171,7 @@ def _submit_jobs(args: argparse.Namespace) -> int:
     if args.print_script:
         print(text, end="")
         return 0
-    plan = plan_of(args, device=device, is_tentative=True)
-    for error in plan.missing_data:
-        raise PaperbenchError(error)
+    plan = plan_of(args, device=device, is_elsewhere=device == "cuda")
     say_what_is_skipped(plan, args)
     plan.check_processes(workers.processes)
     if not plan.remaining:
@@ -185,7 +183,9 @@ def _submit_jobs(args: argparse.Namespace) -> int:
     ids = f": {listing(new)}" if new else ""
     print(f"Submitted {count(len(new), 'job')}{ids}.")
     if present:
-        print(f"Already in the queue, and not changed by new options: {count(present, 'job')} of this command.")
+        print(
+            f"Already in the queue, and not changed by new options of Slurm: {count(present, 'job')} of this command."
+        )
     print(f"Logs: {workers.results / 'slurm' / workers.name}-*.log")
     print(f"Progress: {command_for('status', args)}")
     print(f"To stop, with everything saved: scancel --name={workers.name}")
@@ -226,7 +226,8 @@ def _divide(args: argparse.Namespace) -> int:
     is_cut_short = limits.exhausted or TIME_WAS_UP in statuses
     new = dict(_failures(plan).items() - before.items())
     outcome = api.conclude(plan, [run for run in plan.runs if run.id in new], is_cut_short, limits.signal)
-    if any(statuses) and not new and not is_cut_short:  # a worker ended without saying which run failed
+    has_crashed = any(status not in local.USUAL for status in statuses)
+    if not is_cut_short and (has_crashed or (any(statuses) and not new)):  # nothing says what has failed
         outcome = replace(outcome, failed=outcome.remaining)
     return _conclude(outcome, say)
 
@@ -277,7 +278,8 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
 
     plan = plan_of(args)
     say_what_is_skipped(plan, args)
-    _check_time(plan, args, launch.count if launch else 1)
+    count_of_all = launch.count if launch else 1
+    _check_time(plan, args, count_of_all, count_of_all)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     return _conclude(api.run(plan, progress, processes), progress.say)
 

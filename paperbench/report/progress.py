@@ -133,9 +133,7 @@ class Progress(Observer):
             seconds = (time.monotonic() - self._run_started) / self._run_done
             facts.append(f"{self._run.recipe.batch_size / seconds:,.0f} images/s")
             left = (self._last - self._here) * seconds
-            facts.append(
-                f"{_clock(left)} left in this run, {self._left_in_all()} in all runs if one process trains them"
-            )
+            facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs, one after another")
         self.say(f"    {line.iteration:>6,}/{self._all:,}  {', '.join(facts)}")
 
     def finishing(self, what: str, seconds: float | None) -> None:

@@ -157,8 +157,8 @@ def engine_candidates(
 
 
 def _why_no_triton(device: torch.device) -> str | None:
-    if not torch.cuda.is_available():
-        return None  # runs are planned for another machine
+    if device.index is None:  # a GPU of another machine
+        return None
     from torch.utils._triton import has_triton
 
     try:

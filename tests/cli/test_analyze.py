@@ -77,13 +77,15 @@ def test_markdown_is_written_by_its_suffix(run: Run, results: Path) -> None:
     assert Path("net.md").read_text() == out
 
 
-def test_of_two_analyses_the_one_that_measured_more_is_shown(results: Path, analysis: Analysis, run: Run) -> None:
+def test_seeds_that_were_measured_again_with_more_are_shown_once(results: Path, analysis: Analysis, run: Run) -> None:
     assert analysis.spec.measures == ("channels",)
     less = replace(analysis, spec=replace(analysis.spec, measures=()), channels=())
     write_analysis(results, less)
+    shown = json.loads(run("analyze", "--results", results, "--format", "json")[1])
+    assert [(one["seed"], one["spec"]["measures"]) for one in shown] == [(0, ["channels"])]
     write_analysis(results, replace(less, seed=1))
     shown = json.loads(run("analyze", "--results", results, "--format", "json")[1])
-    assert sorted((one["seed"], one["spec"]["measures"]) for one in shown) == [(0, ["channels"]), (1, [])]
+    assert sorted((one["seed"], one["spec"]["measures"]) for one in shown) == [(0, []), (0, ["channels"]), (1, [])]
 
 
 def test_csv_has_a_row_for_each_unit(run: Run, analysis: Analysis) -> None:

@@ -61,13 +61,15 @@ def test_gpu_that_is_not_here_can_be_planned(run: Run, monkeypatch: pytest.Monke
     assert (code, err) == (0, "")
     hours = 5 * 64_000 * 128 / 2000 / 3600
     assert out.splitlines()[3].split()[3:5] == ["320,000", f"{hours:.2g}"]
-    assert "\nDevice cuda:0, precision tf32, engine compile.\n" in out
+    assert "\nDevice cuda, precision tf32, engine compile.\n" in out
     assert "GB of GPU memory" in " ".join(out.split())
     assert "--device" in command_after(out, "Train the first of these:")
     code, _, err = run(*options)
     assert code == 0
-    assert "could not measure how long this takes: cuda:0: " in err
-    assert "state the speed of these nets" in " ".join(err.split())
+    assert "how long this takes: There is no GPU here for preact_resnet110. State the speed, such as `--rate" in err
+    code, _, err = run(*options[:2], "--device", "cuda:3")
+    assert code == 2
+    assert "Device 'cuda:3': " in err
 
 
 def test_runs_at_hand_count(run: Run, tmp_path: Path, table2: Table) -> None:

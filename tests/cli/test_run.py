@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from paperbench import api
-from paperbench.api import wait_without_spinning
 from paperbench.cli.run import _conclude
 from paperbench.data.dataset import MissingDataset
 from paperbench.errors import PaperbenchError
+from paperbench.launch import wait_without_spinning
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from tests.cli.conftest import ONE_CELL, Run
@@ -210,6 +210,13 @@ def test_exit_status_says_whether_to_go_on(
     plan = api.plan("table2", tmp_path / "r", cells="preact/resnet110", seeds=2, **where)
     outcome = api.conclude(plan, plan.runs[:failed], is_cut_short, number)
     assert _conclude(outcome, lambda _: None) == status
+
+
+def test_failed_run_that_another_process_finished_has_not_failed(trained: Path, quick_specs: Path) -> None:
+    where = {"root": quick_specs, "profile": "smoke", "device": "cpu"}
+    plan = api.plan("table2", trained, cells="preact/resnet110", seeds=2, **where)
+    outcome = api.conclude(plan, plan.runs[:1], is_cut_short=True)
+    assert (outcome.failed, outcome.remaining) == ([], plan.runs[1:])
 
 
 def test_run_of_another_process_is_skipped(run: Run, trained: Path, quick_specs: Path, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_several_processes_start_no_workers(
         ([1], [75, 75], 75, [1]),
         ([], [75, 0], 75, []),
         ([], [0, -9], 2, [0, 1, 2]),  # it died without a word
+        ([1], [2, -9], 2, [0, 1, 2]),
         ([], [75, -9], 75, []),
     ],
 )
@@ -158,16 +159,23 @@ def test_runs_that_fail_now_are_named(
     assert re.findall(r"[0-9a-f]{12}-s\d", err) == [runs[number].id for number in named]
 
 
-def test_workers_on_a_cpu_are_no_faster_than_one_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("executor", "workers", "is_refused"), [("local", 8, True), ("slurm", 1, True), ("slurm", 8, False)]
+)
+def test_days_on_cpus_need_a_yes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, executor: str, workers: int, is_refused: bool
+) -> None:
+    """36 hours of one CPU, which local workers only divide."""
     monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, 1.0))
     monkeypatch.setattr(
         "paperbench.data.sources.load_dataset", lambda key, _: MissingDataset(key, "", "", False, error="")
     )
-    options = ("--device", "cpu", "--cells", "preact/resnet110", "--seeds", 1, "--workers", 8)
-    for executor in ("local", "slurm"):
-        code, _, err = run("run", "table2", "--executor", executor, *options)
-        assert code == 2
-        assert ("Add --yes" in err) == (executor == "local"), err
+    monkeypatch.setattr("paperbench.executors.slurm.submit", lambda *_: (0, ["7"]))
+    monkeypatch.setattr(local, "run", lambda *_: [0])
+    options = ("--device", "cpu", "--cells", "preact/resnet110", "--seeds", 1, "--workers", workers)
+    code, out, err = run("run", "table2", "--executor", executor, *options)
+    assert ("Add --yes" in err) == is_refused
+    assert (code, "Submitted 1 job: 7." in out) == ((2, False) if is_refused else (0, True))
 
 
 def test_skipped_rows_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

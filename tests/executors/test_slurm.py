@@ -15,6 +15,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.executors import Workers
 from paperbench.executors.slurm import script, submit
 from tests.helpers import copy_of_tiny_specs
+from tests.training.gpus import GPU, with_gpus
 
 COMMAND = ("run", "table2", "--cells", "a b/*", "--results", "it's 100% $HOME")
 
@@ -263,7 +264,21 @@ def test_jobs_are_submitted_once_the_plan_is_right(
     slurm.let("squeue", "[[ $* == *COMPLETING* ]] || echo 5")
     assert main(of_table2(tmp_path, *options)) == 0
     output = capsys.readouterr().out
-    assert output.startswith("Submitted 0 jobs.\nAlready in the queue, and not changed by new options: 1 job of")
+    assert output.startswith(
+        "Submitted 0 jobs.\nAlready in the queue, and not changed by new options of Slurm: 1 job of"
+    )
+
+
+def test_plan_is_for_the_gpus_of_the_jobs(
+    tmp_path: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_of_tiny_specs(tmp_path / "specs")
+    with_gpus(monkeypatch, GPU(capability=(7, 0)))  # of the login node
+    assert main(of_table2(tmp_path, "--precision", "tf32")) == 0
+    monkeypatch.setattr("paperbench.runs.disk_space.free_bytes", lambda _: 1)
+    assert main(of_table2(tmp_path)) == 2
+    assert "The remaining runs need about" in capsys.readouterr().err
+    assert slurm.times("sbatch") == 1
 
 
 def test_finished_runs_need_no_jobs(tmp_path: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_plain_lines_name_run_tests_speed_and_time_left(run: PlannedRun) -> None
     assert lines[2] == "    engine eager: a reason"
     assert "40/80  lr 0.1, train loss 1.1700, error 41.52 %, test error 78.61 %, " in lines[3]
     assert " left in this run, " in lines[3]
-    assert lines[3].endswith(" in all runs if one process trains them")
+    assert lines[3].endswith(" in all runs, one after another")
     assert lines[4].strip() == "averaging BN statistics over 9 training images, testing 4 images"
     assert lines[5].strip() == "test error 6.50 % (moving averages 6.75 %), took 0:12"
     assert len(lines) == 6  # none for iteration 20: no test, and no ten seconds since the last line
