@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "estimate what runs cost and what they would decide, before training them"
 DESCRIPTION = (
-    "List the runs of a table, their status, and the hours (by measured training steps), memory and disk space that "
-    "they need. Then simulate how likely N runs per cell are to decide each verdict and claim, and list the runs that "
-    "are worth most next. Needs no data, but cannot tell without it which runs are done."
+    "List the runs of a table, their status, and the hours of one device (by measured training steps), memory and disk "
+    "space that they need. Then simulate how likely N runs per cell are to decide each verdict and claim, and list the "
+    "runs that are worth most next. Needs no data, but cannot tell without it which runs are done."
 )
 
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=seconds,
         metavar="T",
-        help="a time, such as 8h or 2d: choose the runs that decide most in it",
+        help="a time of one device, such as 8h or 2d: choose the runs that decide most in it",
     )
     parser.add_argument(
         "--rate",

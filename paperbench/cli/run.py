@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 SUMMARY = "train the cells of a table, then print it"
 DESCRIPTION = (
     "Train the missing runs of a table, then print it beside the published numbers. Repeat the command to resume: "
-    "finished runs are never trained again. Exit status: 75 if work is left at the time limit; else 2 if a run failed, "
-    "or 0; 128 + N after signal N."
+    "finished runs are never trained again. Exit status: 128 + N after signal N; else 75 if work is left at the time "
+    "limit; else 2 if a run failed; else 0."
 )
 
 
