@@ -227,7 +227,10 @@ def of_table2(tmp_path: Path, *options: str) -> Sequence[str]:
     return ("run", "table2", *places, *cells, "--executor", "slurm", *options)
 
 
-def test_script_is_printed_without_slurm_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_is_printed_without_slurm_and_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PAPERBENCH_DATA", raising=False)
     command = ("run", "table5", "--results", str(tmp_path / "r"), "--executor", "slurm", "--print-script")
     assert main(command) == 0
     text = capsys.readouterr().out
