@@ -485,7 +485,7 @@ class Plan:
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
-        device: Without a number, a GPU of another machine.
+        device: May be `training.device.ELSEWHERE`.
         warnings: Why each GPU that `device="auto"` passed over was not used, and that the disk is too full, if it is.
         missing_data: What is wrong with the data sets that cannot be loaded; the ids of runs on them are unknown.
     """
@@ -710,8 +710,6 @@ def plan(
         raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
 
     wait_without_spinning()
-    import torch
-
     from paperbench.catalogue import DATASETS
     from paperbench.data.dataset import Dataset, MissingDataset
     from paperbench.data.sources import data_directory, load_dataset
@@ -719,15 +717,14 @@ def plan(
     from paperbench.runs.disk_space import bytes_needed, check_disk_space
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import Incompatible, remaining
-    from paperbench.training.device import choose_device
+    from paperbench.training.device import ELSEWHERE, choose_device
     from paperbench.training.engine import engine_candidates
     from paperbench.training.precision import choose_precision
 
     if incompatible not in get_args(Incompatible):
         raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     warnings: list[str] = []
-    is_missing = is_tentative and device == "cuda" and not torch.cuda.device_count()
-    on = torch.device("cuda") if is_elsewhere or is_missing else choose_device(device, warnings.append)
+    on = ELSEWHERE if is_elsewhere else choose_device(device, warnings.append, may_be_elsewhere=is_tentative)
     engine_candidates(engine, on, iterations=0)  # raises its errors before data are loaded
     arithmetic = choose_precision(precision or read.experiment.precision, on)
     data_path = data_directory(Path(data) if data is not None else None)

@@ -21,6 +21,7 @@ from paperbench.data.imagenet.stream import processors
 from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
+from paperbench.training.device import ELSEWHERE
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import Trainer
 
@@ -98,7 +99,7 @@ def estimate(
     stated = {family for family, *_ in speeds}
     by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
     measured = {run.net.family: run for run in by_cost}  # the cheapest
-    if measured and device == torch.device("cuda"):  # of another machine
+    if measured and device == ELSEWHERE:
         names = listing([run.net_name for run in measured.values()])
         raise PaperbenchError(
             f"There is no GPU here for {names}. State the speed, such as `--rate preact_resnet110=2000`."

@@ -22,6 +22,7 @@ import torch
 from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
 from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
+from paperbench.training.device import ELSEWHERE
 
 if TYPE_CHECKING:
     from paperbench.training.processes import Processes
@@ -157,7 +158,7 @@ def engine_candidates(
 
 
 def _why_no_triton(device: torch.device) -> str | None:
-    if device.index is None:  # a GPU of another machine
+    if device == ELSEWHERE:
         return None
     from torch.utils._triton import has_triton
 

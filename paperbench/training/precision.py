@@ -14,6 +14,7 @@ from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.models.shortcuts import Projection
 from paperbench.specs.run_spec import Precision
+from paperbench.training.device import ELSEWHERE
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
@@ -21,14 +22,13 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 def choose_precision(wanted: str | None, device: torch.device) -> Precision:
     """Return the precision by name. None is tf32 on a GPU that has it, as in public re-implementations, else fp32.
 
-    A GPU of another machine, which is a device without a number, counts as one that has it.
     GPUs before Ampere have neither TF32 nor bfloat16: torch accepts bfloat16 there, but computes it image by image.
 
     Raises:
         PaperbenchError: The name is unknown, or the device does not have the precision.
     """
     on_gpu = device.type == "cuda"
-    is_ampere = on_gpu and (device.index is None or torch.cuda.get_device_capability(device) >= (8, 0))
+    is_ampere = on_gpu and (device == ELSEWHERE or torch.cuda.get_device_capability(device) >= (8, 0))
     if wanted is None:
         return "tf32" if is_ampere else "fp32"
     if wanted not in PRECISIONS:
