@@ -691,7 +691,8 @@ def plan(
         root: As for `load_table`.
         is_tentative: Whether a missing GPU or missing data is no error, and a full disk only a warning. Such a plan may
             be unfit to run.
-        is_elsewhere: Whether the plan is for a GPU of another machine, which has TF32. It cannot be run here.
+        is_elsewhere: Whether the plan is for a GPU of another machine, which has TF32, whatever `device` is. It cannot
+            be run here.
 
     Raises:
         PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
@@ -783,8 +784,11 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.worker import Worker
+    from paperbench.training.device import ELSEWHERE
     from paperbench.training.processes import Processes
 
+    if plan.device == ELSEWHERE:
+        raise PaperbenchError("This plan is for a GPU of another machine. Plan again there.")
     store, limits, processes = Store(plan.results), Limits(plan.stop_at, plan.max_seconds), processes or Processes()
     plan.check_processes(processes.count)
     processes.limits = limits
@@ -806,7 +810,8 @@ def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: i
     judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
     store = Store(plan.results)
     left = [run for run, _ in remaining(plan.runs, store, Limits(plan.stop_at), plan.incompatible)]
-    failed = [run for run in failed if run.id in {run.id for run in left}]  # others may have been finished elsewhere
+    ids = {run.id for run in left}
+    failed = [run for run in failed if run.id in ids]  # another process may have finished one
     return Outcome(plan, judged, failed, left, is_cut_short, signal)
 
 
@@ -855,7 +860,7 @@ def analyze(
 def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
     """Return the analyses in a results directory, nets with few units first.
 
-    Seeds that others under the same conditions contain, with more measures, are left out.
+    A spec is left out if all of its seeds were also measured with more, under the same conditions.
 
     Raises:
         PaperbenchError: It has none that can be read.
@@ -865,14 +870,15 @@ def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analy
         announce(f"paperbench: left out: {complaint}")
     if not found:
         raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
+
+    def conditions(one: Analysis) -> tuple[str, int]:
+        return replace(one.spec, measures=()).digest, one.seed
+
     measured: dict[tuple[str, int], list[set[str]]] = {}
-    conditions = {one.spec.digest: replace(one.spec, measures=()).digest for one in found}
     for one in found:
-        measured.setdefault((conditions[one.spec.digest], one.seed), []).append({*one.spec.measures})
+        measured.setdefault(conditions(one), []).append({*one.spec.measures})
     needed = {
-        one.spec.digest
-        for one in found
-        if not any({*one.spec.measures} < more for more in measured[conditions[one.spec.digest], one.seed])
+        one.spec.digest for one in found if not any({*one.spec.measures} < more for more in measured[conditions(one)])
     }
     found = [one for one in found if one.spec.digest in needed]
     return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

@@ -100,10 +100,8 @@ def estimate(
     by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
     measured = {run.net.family: run for run in by_cost}  # the cheapest
     if measured and device == ELSEWHERE:
-        names = listing([run.net_name for run in measured.values()])
-        raise PaperbenchError(
-            f"There is no GPU here for {names}. State the speed, such as `--rate preact_resnet110=2000`."
-        )
+        names, example = [run.net_name for run in measured.values()], by_cost[0].reference.name
+        raise PaperbenchError(f"There is no GPU here for {listing(names)}. State the speed: `--rate {example}=2000`.")
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)
     files, source = _sample(photographed.dataset) if photographed else (None, "")
     for family, run in measured.items():
@@ -127,7 +125,8 @@ def estimate(
     if crops:
         each = " and ".join(f"{rate:,.0f}" for rate in crops.values())
         facts.append(f"{each} crops a second made of {source} in {count(processors(), 'thread')}")
-    shared = f", by each of {processes} processes" * (processes > 1)
+    what = "the steps and the crops" if loaders > 1 or not crops else "only the steps"
+    shared = f"; {processes} processes share {what}" * (processes > 1)
     return Cost(seconds, whole, f"{', '.join(facts[:-1])} and {facts[-1]}{shared}")
 
 

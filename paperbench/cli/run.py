@@ -178,7 +178,8 @@ def _submit_jobs(args: argparse.Namespace) -> int:
         print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
         return 0
     if device == "cpu":
-        _check_time(plan, args, workers.count)
+        busy = min(workers.count, len(plan.remaining))
+        _check_time(plan, args, busy, busy)
     present, new = submit(workers, text)
     ids = f": {listing(new)}" if new else ""
     print(f"Submitted {count(len(new), 'job')}{ids}.")
@@ -216,7 +217,8 @@ def _divide(args: argparse.Namespace) -> int:
     if args.executor == "local" and not args.workers and workers.gpus_per_run:
         workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
     if plan.remaining:
-        _check_time(plan, args, workers.count * workers.gpus_per_run or 1)  # one measured CPU is what they divide
+        busy = min(workers.count, len(plan.remaining))
+        _check_time(plan, args, busy * workers.gpus_per_run or 1)  # one measured CPU is what workers divide
     limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
     statuses, before = list[int](), _failures(plan)
     if plan.remaining and args.executor == "local":

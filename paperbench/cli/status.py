@@ -54,8 +54,8 @@ def execute(args: argparse.Namespace) -> int:
 
     root = find_spec_root(args.tables)
     tables = [load_table(one, root) for one in ([args.table] if args.table else table_ids(root))]
-    for table in tables[:1] if args.profile else ():
-        table.profiles.named(args.profile)  # raises an error if there is none
+    if args.profile and tables:
+        tables[0].profiles.named(args.profile)  # raises an error if there is none
     code = _show(args, tables)
     with suppress(KeyboardInterrupt):  # the usual end of --watch
         while args.watch is not None:

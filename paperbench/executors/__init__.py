@@ -39,7 +39,7 @@ class Workers:
 
     @property
     def name(self) -> str:
-        """The name of the Slurm jobs: the same for the same options, however the results directory is spelt."""
+        """The name of the Slurm jobs: the same for the same arguments and GPUs, however the results are spelt."""
         training = [argument for argument in self.arguments if not argument.startswith("--results=")]
         return f"{name_of_store(self.results)}-{_digest(repr((training, self.gpus_per_run)))}"
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -205,9 +206,12 @@ class Store:
             PaperbenchError: It is not a directory.
         """
         if not root.is_dir():
-            what = "is not a directory" if root.exists() else "does not exist"
-            make = f"`{example} --results {root}`"
-            raise PaperbenchError(f"{root} {what}. Name a results directory (`--results`), or make one: {make}.")
+            if root.exists():
+                raise PaperbenchError(f"{root} is not a directory. Name a results directory (`--results`).")
+            make = f"`{example} --results {shlex.quote(str(root))}`"
+            raise PaperbenchError(
+                f"{root} does not exist. Name a results directory (`--results`), or make one: {make}."
+            )
         return cls(root)
 
     def directory(self, run_id: str, guard: Callable[[], None] | None = None) -> RunDirectory:

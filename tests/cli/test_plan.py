@@ -66,7 +66,7 @@ def test_gpu_that_is_not_here_can_be_planned(run: Run, monkeypatch: pytest.Monke
     assert "--device" in command_after(out, "Train the first of these:")
     code, _, err = run(*options)
     assert code == 0
-    assert "how long this takes: There is no GPU here for preact_resnet110. State the speed, such as `--rate" in err
+    assert "how long this takes: There is no GPU here for preact_resnet110. State the speed: `--rate preact" in err
     code, _, err = run(*options[:2], "--device", "cuda:3")
     assert code == 2
     assert "Device 'cuda:3': " in err

@@ -160,19 +160,22 @@ def test_runs_that_fail_now_are_named(
 
 
 @pytest.mark.parametrize(
-    ("executor", "workers", "is_refused"), [("local", 8, True), ("slurm", 1, True), ("slurm", 8, False)]
+    ("executor", "workers", "hours", "is_refused"),
+    [("local", 8, 18, True), ("slurm", 1, 18, True), ("slurm", 8, 18, False), ("slurm", 8, 36, True)],
 )
 def test_days_on_cpus_need_a_yes(
-    run: Run, monkeypatch: pytest.MonkeyPatch, executor: str, workers: int, is_refused: bool
+    run: Run, monkeypatch: pytest.MonkeyPatch, executor: str, workers: int, hours: int, is_refused: bool
 ) -> None:
-    """36 hours of one CPU, which local workers only divide."""
-    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, 1.0))
+    """Two runs, each of some hours of a whole CPU. Local workers divide one; a job trains one run at a time."""
+    step = hours * 3600 / 64_000 / 2
+    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, step))
     monkeypatch.setattr(
         "paperbench.data.sources.load_dataset", lambda key, _: MissingDataset(key, "", "", False, error="")
     )
+    monkeypatch.setattr(api.Plan, "missing_data", ())
     monkeypatch.setattr("paperbench.executors.slurm.submit", lambda *_: (0, ["7"]))
     monkeypatch.setattr(local, "run", lambda *_: [0])
-    options = ("--device", "cpu", "--cells", "preact/resnet110", "--seeds", 1, "--workers", workers)
+    options = ("--device", "cpu", "--cells", "preact/resnet110", "--seeds", 2, "--workers", workers)
     code, out, err = run("run", "table2", "--executor", executor, *options)
     assert ("Add --yes" in err) == is_refused
     assert (code, "Submitted 1 job: 7." in out) == ((2, False) if is_refused else (0, True))
