@@ -543,20 +543,14 @@ class Plan:
                 raise PaperbenchError(f"{run.net_name}: {problem}{rest}")
 
     def cost(
-        self,
-        rates: Mapping[str, float] | None = None,
-        *,
-        only_if_long: bool = False,
-        processes: int = 1,
-        loaders: int = 1,
+        self, rates: Mapping[str, float] | None = None, *, only_if_long: bool = False, processes: int = 1
     ) -> Cost | None:
         """Measure for some seconds, and estimate how long the remaining runs take; see `bench.cost.estimate`."""
         from paperbench.bench.cost import estimate
 
         lacking = {run.id: iterations for run, iterations in self.remaining}
         runs = [(run, lacking.get(run.id, 0)) for run in self.runs]
-        shared = {"processes": processes, "loaders": loaders}
-        return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, **shared)
+        return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, processes=processes)
 
     def seconds(self, cost: Cost, cell: str, runs: int, total: int) -> float:
         """Return how long the missing runs of a cell take: `runs` of `total`, which may be more than are planned."""
@@ -860,8 +854,6 @@ def analyze(
 def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
     """Return the analyses in a results directory, nets with few units first.
 
-    A spec is left out if all of its seeds were also measured with more, under the same conditions.
-
     Raises:
         PaperbenchError: It has none that can be read.
     """
@@ -870,15 +862,4 @@ def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analy
         announce(f"paperbench: left out: {complaint}")
     if not found:
         raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
-
-    def conditions(one: Analysis) -> tuple[str, int]:
-        return replace(one.spec, measures=()).digest, one.seed
-
-    measured: dict[tuple[str, int], list[set[str]]] = {}
-    for one in found:
-        measured.setdefault(conditions(one), []).append({*one.spec.measures})
-    needed = {
-        one.spec.digest for one in found if not any({*one.spec.measures} < more for more in measured[conditions(one)])
-    }
-    found = [one for one in found if one.spec.digest in needed]
     return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

@@ -22,7 +22,7 @@ from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
 from paperbench.training.device import ELSEWHERE
-from paperbench.training.memory import is_out_of_memory, release_memory
+from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import Trainer
 
 _STEPS, _BATCHES = 4, 8
@@ -63,7 +63,6 @@ def estimate(
     rates: Mapping[str, float] | None = None,
     only_if_long: bool = False,
     processes: int = 1,
-    loaders: int = 1,
 ) -> Cost | None:
     """Estimate how long the training steps of runs take.
 
@@ -78,7 +77,6 @@ def estimate(
             nearest number of multiply-adds.
         only_if_long: Return None if training takes minutes, or if a GPU trains on small images.
         processes: Number of processes that share the work, as if that cost nothing.
-        loaders: How many of them make photographs as fast as this one can.
 
     Raises:
         PaperbenchError: There is no GPU to measure on, a net of `rates` is unknown or of no run's family, an image
@@ -108,25 +106,22 @@ def estimate(
         batch, step = _measure_step(run, files, device)
         speeds.append((family, _macs(run), batch / step))
         facts.append(f"one step of {run.net_name} on {device} ({step:.2g} s for {batch} images)")
-    release_memory(device)  # workers may train there
     recipes = {run.recipe.recipe: run.recipe for run in by_cost if run.recipe.photographs}
-    crops = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
+    loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
     seconds, whole = {}, {}
     for run, iterations in to_do:
         _, known, rate = min(
             (speed for speed in speeds if speed[0] == run.net.family),
             key=lambda speed: abs(math.log(speed[1] / _macs(run))),
         )
-        by_net, made = _macs(run) / known / rate / processes, crops.get(run.recipe.recipe, math.inf) * loaders
-        per_image = max(by_net, 1 / made)
+        per_image = max(_macs(run) / known / rate, 1 / loaders.get(run.recipe.recipe, math.inf)) / processes
         seconds[run.id] = iterations * run.recipe.batch_size * per_image
         whole[run.spec.digest] = run.recipe.iterations * run.recipe.batch_size * per_image
     facts.append("the multiply-adds of other nets")
-    if crops:
-        each = " and ".join(f"{rate:,.0f}" for rate in crops.values())
+    if loaders:
+        each = " and ".join(f"{rate:,.0f}" for rate in loaders.values())
         facts.append(f"{each} crops a second made of {source} in {count(processors(), 'thread')}")
-    what = "the steps and the crops" if loaders > 1 or not crops else "only the steps"
-    shared = f"; {processes} processes share {what}" * (processes > 1)
+    shared = f", by each of {processes} processes" * (processes > 1)
     return Cost(seconds, whole, f"{', '.join(facts[:-1])} and {facts[-1]}{shared}")
 
 

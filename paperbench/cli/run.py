@@ -103,12 +103,12 @@ def _add_executor(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--print-script", action="store_true", default=None, help="slurm: only print the script")
 
 
-def _check_time(plan: Plan, args: argparse.Namespace, processes: int, loaders: int = 1) -> None:
+def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
     """Say how long the runs take if that is long; refuse more than a day on a CPU without `--yes`."""
     if args.yes or (args.max_seconds or math.inf) <= DAY:
         return
     try:
-        cost = plan.cost(only_if_long=True, processes=processes, loaders=loaders)
+        cost = plan.cost(only_if_long=True, processes=processes)
     except PaperbenchError as error:
         warn(f"could not measure how long this takes: {error}")
         return
@@ -178,8 +178,7 @@ def _submit_jobs(args: argparse.Namespace) -> int:
         print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
         return 0
     if device == "cpu":
-        busy = min(workers.count, len(plan.remaining))
-        _check_time(plan, args, busy, busy)
+        _check_time(plan, args, min(workers.count, len(plan.remaining)))
     present, new = submit(workers, text)
     ids = f": {listing(new)}" if new else ""
     print(f"Submitted {count(len(new), 'job')}{ids}.")
@@ -216,9 +215,8 @@ def _divide(args: argparse.Namespace) -> int:
     gpus = local.ids_of_gpus(torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     if args.executor == "local" and not args.workers and workers.gpus_per_run:
         workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
-    if plan.remaining:
-        busy = min(workers.count, len(plan.remaining))
-        _check_time(plan, args, busy * workers.gpus_per_run or 1)  # one measured CPU is what workers divide
+    if plan.device.type == "cpu":
+        _check_time(plan, args, 1)  # one measured CPU is what workers divide
     limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
     statuses, before = list[int](), _failures(plan)
     if plan.remaining and args.executor == "local":
@@ -280,8 +278,7 @@ def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes |
 
     plan = plan_of(args)
     say_what_is_skipped(plan, args)
-    count_of_all = launch.count if launch else 1
-    _check_time(plan, args, count_of_all, count_of_all)
+    _check_time(plan, args, launch.count if launch else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     return _conclude(api.run(plan, progress, processes), progress.say)
 

@@ -118,14 +118,14 @@ class Analyses(tuple[Analysis, ...]):
         found: dict[tuple[object, ...], list[Analysis]] = {}
         for one in self:
             found.setdefault((one.spec.digest, one.stages), []).append(one)
-        shared = self._shared
+        shared = {"", *self._shared}
         labels = ([some[0].net, *(fact for fact in _facts(some[0]) if fact not in shared)] for some in found.values())
         return tuple(Group(", ".join(label), tuple(some)) for label, some in zip(labels, found.values(), strict=True))
 
     @property
     def conditions(self) -> str:
         """The conditions that all nets share, in a sentence."""
-        return f"Conditions: {'; '.join(self._shared)}."
+        return f"Conditions: {'; '.join(filter(None, self._shared))}."
 
     @property
     def _shared(self) -> list[str]:
@@ -201,6 +201,7 @@ def _facts(analysis: Analysis) -> tuple[str, ...]:
         count(spec.images, "image") + (f" of {spec.size}x{spec.size}" if spec.size else ""),
         {"batch": "batch norm by the batch", "averages": "batch norm by averages"}[spec.batch_norm],
         spec.precision,
+        f"with {', '.join(spec.measures)}".replace("_", "-") if spec.measures else "",
     )
 
 

@@ -9,12 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paperbench.analysis.record import Analysis, read_analyses, write_analysis
+from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.cli.main import main
 from tests.cli.conftest import Run
 from tests.helpers import python
@@ -75,17 +74,6 @@ def test_markdown_is_written_by_its_suffix(run: Run, results: Path) -> None:
     assert "\n| net " in out
     assert run("analyze", *NET, "--out", "net.md")[0] == 0
     assert Path("net.md").read_text() == out
-
-
-def test_seeds_that_were_measured_again_with_more_are_shown_once(results: Path, analysis: Analysis, run: Run) -> None:
-    assert analysis.spec.measures == ("channels",)
-    less = replace(analysis, spec=replace(analysis.spec, measures=()), channels=())
-    write_analysis(results, less)
-    shown = json.loads(run("analyze", "--results", results, "--format", "json")[1])
-    assert [(one["seed"], one["spec"]["measures"]) for one in shown] == [(0, ["channels"])]
-    write_analysis(results, replace(less, seed=1))
-    shown = json.loads(run("analyze", "--results", results, "--format", "json")[1])
-    assert sorted((one["seed"], one["spec"]["measures"]) for one in shown) == [(0, []), (0, ["channels"]), (1, [])]
 
 
 def test_csv_has_a_row_for_each_unit(run: Run, analysis: Analysis) -> None:
