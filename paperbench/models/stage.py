@@ -51,32 +51,35 @@ class Stage(nn.Sequential):
 
 
 class FrozenMovingAverages(AbstractContextManager[None]):
-    """Keeps BN in training mode but leaves its statistics and its counter unchanged.
+    """Repeats the forward pass of a module in the mode of the first, and leaves BN's statistics and counters unchanged.
 
-    Recomputing a unit would otherwise count its batch twice. torch enters this context once per backward pass. Not
-    thread-safe: while one thread is inside, no other may train the same module.
+    Recomputing a unit would otherwise count its batch twice, or normalise with other statistics after `model.eval()`.
+    torch enters this context once per backward pass. Not thread-safe: while one thread is inside, no other may train
+    the same module.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._layers = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-        self._before: list[list[dict[str, Tensor]]] = []
+        self._modes = [(part, part.training) for part in module.modules()]
+        self._before: list[list[tuple[nn.Module, bool, dict[str, Tensor]]]] = []
 
     def __enter__(self) -> None:
-        # Other tensors take the updates. A momentum of 0 would make torch.compile compile each unit twice.
-        self._before.append([_statistics(layer) for layer in self._layers])
-        for layer, before in zip(self._layers, self._before[-1], strict=True):
-            _set(layer, {name: torch.empty_like(own) for name, own in before.items()})
+        # Copies take the updates. A momentum of 0 would make torch.compile compile each unit twice.
+        self._before.append([(part, part.training, _statistics(part)) for part, _ in self._modes])
+        for (part, mode), (_, _, statistics) in zip(self._modes, self._before[-1], strict=True):
+            _set(part, mode, {name: own.clone() for name, own in statistics.items()})
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for layer, before in zip(self._layers, self._before.pop(), strict=True):
-            _set(layer, before)
+        for before in self._before.pop():
+            _set(*before)
 
 
-def _statistics(layer: nn.Module) -> dict[str, Tensor]:
-    values = ((name, getattr(layer, name, None)) for name in _STATISTICS)
+def _statistics(part: nn.Module) -> dict[str, Tensor]:
+    """Return what a BN layer's forward pass may write; nothing for other modules."""
+    values = ((name, getattr(part, name, None)) for name in _STATISTICS if isinstance(part, _BatchNorm))
     return {name: value for name, value in values if value is not None}
 
 
-def _set(layer: nn.Module, values: dict[str, Tensor]) -> None:
-    for name, value in values.items():
-        setattr(layer, name, value)
+def _set(part: nn.Module, training: bool, statistics: dict[str, Tensor]) -> None:
+    part.training = training
+    for name, value in statistics.items():
+        setattr(part, name, value)

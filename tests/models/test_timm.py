@@ -13,7 +13,7 @@ import torch
 from timm.models import group_parameters
 from torch import Tensor, nn
 
-from paperbench.catalogue import FAMILIES, NETS, SHORTCUTS, tags
+from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, tags
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 
@@ -241,6 +241,26 @@ def assert_equal_gradients(one: ResidualNet, other: ResidualNet, tolerance: floa
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert a.grad is not None
         torch.testing.assert_close(a.grad, b.grad, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("mode", ["evaluation", "training, then evaluation", "evaluation, then training"])
+def test_checkpointing_recomputes_in_the_mode_of_the_forward_pass(placement: str, mode: str) -> None:
+    plain = created("original_resnet110", depth=8, placement=placement, shortcut="dropout")
+    for layer in plain.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.normal_(layer.running_mean)
+            nn.init.uniform_(layer.running_var, 0.5, 2)
+    models, images = (plain, copy.deepcopy(plain)), torch.randn(4, 3, 16, 16)
+    models[1].set_grad_checkpointing()
+    for model in models:
+        torch.manual_seed(1)
+        first, _, then = mode.partition(", then ")
+        loss = model.train(first == "training")(images).square().sum()
+        model.train((then or first) == "training")
+        loss.backward()
+    assert_equal_gradients(*models)
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), models[1].buffers(), strict=True))
 
 
 def test_checkpointing_allows_two_backward_passes() -> None:

@@ -56,12 +56,17 @@ def suite(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize(
-    "depth", [pytest.param("small", marks=pytest.mark.full), pytest.param("full", marks=pytest.mark.stress)]
+    "options",
+    [
+        pytest.param(["--shallow"], marks=pytest.mark.full),
+        pytest.param(["--shallow", "--checkpointed"], marks=pytest.mark.full),
+        pytest.param([], marks=pytest.mark.stress),
+    ],
 )
-def test_timms_tests_pass_on_our_nets(suite: Path, tmp_path: Path, depth: str) -> None:
+def test_timms_tests_pass_on_our_nets(suite: Path, tmp_path: Path, options: list[str]) -> None:
     report = tmp_path / "report.xml"
     command = [sys.executable, "-m", "pytest", "-p", "only_our_nets", "-p", "no:cacheprovider", "-q", "-W", "ignore"]
-    command += [f"--junitxml={report}", *(["--shallow"] if depth == "small" else []), "tests/test_models.py"]
+    command += [f"--junitxml={report}", *options, "tests/test_models.py"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PLUGIN}", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
@@ -70,6 +75,6 @@ def test_timms_tests_pass_on_our_nets(suite: Path, tmp_path: Path, depth: str) -
         assert len(case) == 0, f"{case.get('name')} did not run: {[child.get('message') for child in case]}"
         passed[case.get("name", "").partition("[")[0]] += 1
     assert passed == {
-        **dict.fromkeys(TESTS_PER_NET, DISTINCT_NETS if depth == "small" else len(NETS)),
+        **dict.fromkeys(TESTS_PER_NET, DISTINCT_NETS if options else len(NETS)),
         **dict.fromkeys(TESTS_PER_TAG, sum(len(tags(name)) for name in NETS)),
     }

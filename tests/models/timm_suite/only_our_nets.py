@@ -7,6 +7,8 @@ With `--shallow`, every name is built at a small depth of its family. Names that
 preact_resnet20 and preact_resnet56, are tested once. Without `--shallow`, the nets of over 1,000 layers get one batch
 of noise when they are built, to set their BN statistics: with the initial statistics, every unit adds to the variance
 of the signal, which is infinite after 300 units.
+
+With `--checkpointed`, units are recomputed in the backward pass, and BN stays in evaluation mode, as when it is frozen.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import nn
 
 import paperbench  # noqa: F401  # registers the nets
 from paperbench.catalogue import NETS
+from paperbench.models import ResidualNet
 
 SHALLOW = {"basic": 8, "bottleneck": 11, "one_layer": 5, "imagenet_basic": 18, "imagenet_bottleneck": 50}
 _list_all, _create = timm.list_models, timm.create_model
@@ -30,12 +33,22 @@ _list_all, _create = timm.list_models, timm.create_model
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shallow", action="store_true", help="build every net at a small depth of its family")
+    parser.addoption("--checkpointed", action="store_true", help="recompute units, with BN in evaluation mode")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): of pytest-timeout, which need not be installed")
     timm.list_models = _list_ours
     timm.create_model = _create_shallow if config.getoption("--shallow") else _create_with_statistics
+    if config.getoption("--checkpointed"):
+        ResidualNet.train = lambda net, mode=True: nn.Module.train(net, False)  # type: ignore[method-assign]
+        initialise = ResidualNet.__init__
+
+        def initialise_checkpointed(net: ResidualNet, *args: Any, **kwargs: Any) -> None:
+            initialise(net, *args, **kwargs)
+            net.eval().set_grad_checkpointing()
+
+        ResidualNet.__init__ = initialise_checkpointed  # type: ignore[method-assign]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
