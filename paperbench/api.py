@@ -27,6 +27,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, get_args
 
+from paperbench.ambient import neutral
 from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
@@ -35,7 +36,6 @@ from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
 from paperbench.files import write_named
-from paperbench.launch import wait_without_spinning
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
@@ -542,6 +542,7 @@ class Plan:
                 rest = " Choose the other rows with `--cells`, and train this one apart." * run.net.has_noise
                 raise PaperbenchError(f"{run.net_name}: {problem}{rest}")
 
+    @neutral()
     def cost(
         self, rates: Mapping[str, float] | None = None, *, only_if_long: bool = False, processes: int = 1
     ) -> Cost | None:
@@ -558,6 +559,7 @@ class Plan:
         done = sum(of_cell[run.id] - cost.seconds[run.id] for run, _ in self.remaining if run.id in of_cell)
         return runs * max(of_cell.values()) - done
 
+    @neutral()
     def listing(self, cost: Cost | None = None) -> str:
         """List the runs and, if `cost` is given, the time, memory and disk space that the remaining ones take."""
         from paperbench.data.dataset import MissingDataset
@@ -652,6 +654,7 @@ class Outcome:
         return f"Next, print the report:\n{self.plan.compare_command}"
 
 
+@neutral()
 def plan(
     table: str,
     results: str | PathLike[str] = "results",
@@ -704,7 +707,6 @@ def plan(
     if directory.exists() and not directory.is_dir():
         raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
 
-    wait_without_spinning()
     from paperbench.catalogue import DATASETS
     from paperbench.data.dataset import Dataset, MissingDataset
     from paperbench.data.sources import data_directory, load_dataset
@@ -763,6 +765,7 @@ def plan(
     )
 
 
+@neutral()
 def run(plan: Plan, observer: Observer | None = None, processes: Processes | None = None) -> Outcome:
     """Train the remaining runs of a plan, then judge the table. Ctrl-C and SIGTERM stop it after the current iteration.
 
@@ -809,18 +812,19 @@ def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: i
     return Outcome(plan, judged, failed, left, is_cut_short, signal)
 
 
+@neutral()
 def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:
     """Test a net; see `runs.evaluate.prepare` for its names and the options.
 
     Raises:
         PaperbenchError: The net is unknown, or its weights or the images are missing or do not fit.
     """
-    wait_without_spinning()
     from paperbench.runs.evaluate import prepare
 
     return prepare(net, **options).test()
 
 
+@neutral()
 def analyze(
     what: str | None = None,
     *,
@@ -845,7 +849,6 @@ def analyze(
         if useless := options.keys() - {"data", "device", "root"}:
             raise PaperbenchError(f"Only nets that are named can have {listing(sorted(useless))}. Name some.")
         return Analyses(_kept_analyses(Path(results), announce))
-    wait_without_spinning()
     from paperbench.analysis.cases import analyses_of
 
     return Analyses(analyses_of(what, results=results, announce=announce, **options))

@@ -1,8 +1,7 @@
-"""What a launcher of several processes, torchrun or srun, tells this one, an exit status for it, and how it waits."""
+"""What a launcher of several processes, torchrun or srun, tells this one, and an exit status for it."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,13 +56,3 @@ class Launch:
 def first_host(nodes: str) -> str:
     """Return the first host of a list as Slurm writes it: "gpu[03-05,9],login" gives "gpu03"."""
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes).partition(",")[0]
-
-
-def wait_without_spinning() -> None:
-    """Make the waiting threads of GNU OpenMP, which torch uses on CPUs, sleep soon instead of spinning.
-
-    By default they spin for milliseconds, which made training up to twenty times slower beside another busy process on
-    the same cores. Call this before torch is imported. The user's own settings have priority.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")

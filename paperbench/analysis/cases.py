@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paperbench.ambient import neutral
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import (
@@ -52,7 +53,6 @@ from paperbench.specs.table import Table, find_spec_root, load_table
 from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.device import choose_device
 from paperbench.training.foreign import load_state, read_state
-from paperbench.training.precision import arithmetic_restored
 from paperbench.training.trainer import Trainer
 
 MEASURES: dict[Measure, Callable[[Subject], Any]] = {
@@ -405,7 +405,7 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
         PaperbenchError: As for `subject_of`; or a number is not finite.
     """
     begin = time.monotonic()
-    with arithmetic_restored(), torch.random.fork_rng():
+    with neutral():
         subject = subject_of(case, conditions, device)
         found = measure(subject)
         _require_finite(found, subject, case)

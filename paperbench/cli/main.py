@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import paperbench
+from paperbench.ambient import prepare_for_torch
 from paperbench.cli import (
     analyze,
     bench,
@@ -32,7 +33,6 @@ from paperbench.cli import (
     verify,
 )
 from paperbench.errors import PaperbenchError, nearest, one_line
-from paperbench.launch import wait_without_spinning
 from paperbench.streams import standard_streams
 
 SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
@@ -119,13 +119,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 if `doctor`, `verify` or `data` finds a problem or `compare` a difference; 2 for an error
         that the user can fix; 128 + N after signal N.
     """
-    wait_without_spinning()
     with standard_streams():
         return _main(arguments)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
     try:
+        prepare_for_torch()
         try:
             parser = build_parser()
             args = parser.parse_args(arguments)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+
+from paperbench.ambient import same_imports
 
 
 def name_of_store(results: Path) -> str:
@@ -20,12 +23,14 @@ class Workers:
     Attributes:
         arguments: Those of `paperbench`, without the options of executors.
         gpus_per_run: Number of GPUs that train each run together; 0 to train on the CPU.
+        imports: Variables with which they import what this process does.
     """
 
     arguments: tuple[str, ...]
     results: Path
     count: int
     gpus_per_run: int
+    imports: Mapping[str, str] = field(default_factory=same_imports)
 
     @property
     def command(self) -> tuple[str, ...]:

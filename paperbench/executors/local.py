@@ -60,7 +60,7 @@ class Worker:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                env={**os.environ, **variables, **of_rank},
+                env={**os.environ, **workers.imports, **variables, **of_rank},
                 start_new_session=True,
             )
             self._processes.append(process)

@@ -13,9 +13,12 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+import timm
 import torch
 
 import paperbench
+from paperbench.ambient import variables_without
 from paperbench.runs.record import Code, Environment
 from paperbench.training.trainer import NUMERICS_VERSION
 
@@ -47,8 +50,8 @@ def environment_facts(device: torch.device) -> Environment:
         python=platform.python_version(),
         torch=str(torch.__version__),  # torch's own string class cannot be stored in a checkpoint
         torchvision=version("torchvision"),
-        timm=version("timm"),
-        numpy=version("numpy"),
+        timm=timm.__version__,  # of what was imported, which need not be what is installed
+        numpy=np.__version__,
         cuda=torch.version.cuda if on_gpu else None,
         cudnn=cudnn_version() if on_gpu else None,
         system=f"{platform.system()} {platform.machine()}",
@@ -82,10 +85,11 @@ def commit_of(top: Path) -> str | None:
     """Return the commit of a source checkout, with "+changes" if code or experiments differ; None outside one."""
     if not (top / ".git").exists():
         return None
-    git = partial(subprocess.check_output, cwd=top, stderr=subprocess.DEVNULL, text=True)
+    own = variables_without("GIT_")  # a hook's name another repository
+    git = partial(subprocess.check_output, cwd=top, stderr=subprocess.DEVNULL, text=True, env=own)
     try:
         commit = git(["git", "rev-parse", "HEAD"]).strip()
-        changes = git(["git", "status", "--porcelain", "--", "paperbench", "experiments"])
+        changes = git(["git", "status", "--porcelain", "--untracked-files", "--", "paperbench", "experiments"])
     except (OSError, subprocess.CalledProcessError):
         return None
     return commit + ("+changes" if changes else "")

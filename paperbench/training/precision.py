@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, get_args
 
 import torch
@@ -40,37 +38,22 @@ def choose_precision(wanted: str | None, device: torch.device) -> Precision:
 
 
 def set_arithmetic(precision: str) -> None:
-    """Set torch's arithmetic on GPUs for this process.
+    """Set torch's arithmetic for this process.
 
     `tf32` applies to convolutions only, which is torch's default and so what public re-implementations use; the
-    classifier's matrix product stays in full float32. Both switches are always set, and through the same interface,
+    classifier's matrix product stays in full float32. All switches are always set, and through the same interface,
     since torch refuses to mix it with the older one; the call before them undoes an environment variable that sets the
-    older one (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, as in NVIDIA's images). cuDNN must use deterministic algorithms and
-    must not choose them by timing: otherwise a resumed run would differ from an uninterrupted one.
+    older one (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, as in NVIDIA's images). CPUs with bfloat16 have such switches, too.
+    cuDNN must use deterministic algorithms and must not choose them by timing: otherwise a resumed run would differ
+    from an uninterrupted one.
     """
+    backends: Any = torch.backends
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.conv.fp32_precision = "tf32" if precision == "tf32" else "ieee"  # type: ignore[attr-defined]
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
-
-
-@contextmanager
-def arithmetic_restored() -> Iterator[None]:
-    """Leave torch's arithmetic on GPUs as it is before the body, whatever the body sets."""
-    holders: Sequence[tuple[Any, str]] = (
-        (torch.backends.cudnn.conv, "fp32_precision"),  # type: ignore[attr-defined]
-        (torch.backends.cuda.matmul, "fp32_precision"),
-        (torch.backends.cudnn, "deterministic"),
-        (torch.backends.cudnn, "benchmark"),
-    )
-    matmul, before = torch.get_float32_matmul_precision(), [getattr(*place) for place in holders]
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)  # first, since it sets one of the others, too
-        for (holder, name), value in zip(holders, before, strict=True):
-            setattr(holder, name, value)
+    backends.cudnn.conv.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    for part in (backends.cuda.matmul, backends.mkldnn.conv, backends.mkldnn.matmul):
+        part.fp32_precision = "ieee"
+    backends.cudnn.deterministic = True
+    backends.cudnn.benchmark = False
 
 
 def memory_layout(precision: str, device: torch.device) -> torch.memory_format:

@@ -14,7 +14,6 @@ from paperbench import api
 from paperbench.cli.run import _conclude
 from paperbench.data.dataset import MissingDataset
 from paperbench.errors import PaperbenchError
-from paperbench.launch import wait_without_spinning
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from tests.cli.conftest import ONE_CELL, Run
@@ -108,21 +107,6 @@ def test_unwritable_results_directory_is_refused(run: Run) -> None:
     code, out, err = run("run", "table2", *ONE_CELL, "--results", "file/results")
     assert (code, out) == (2, "")
     assert "cannot be written: Not a directory. Choose another" in err
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
-)
-def test_openmp_threads_sleep_unless_the_user_sets_otherwise(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str | None
-) -> None:
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    wait_without_spinning()
-    assert os.environ.get("GOMP_SPINCOUNT") == expected
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
 
 
 def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, trained: Path, tmp_path: Path) -> None:

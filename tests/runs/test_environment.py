@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from paperbench.runs.environment import commit_of, environment_facts, source_digest
+from tests.helpers import ROOT
 from tests.training.gpus import GPU, V100, with_gpus
 
 
@@ -33,7 +34,7 @@ def test_source_digest_changes_with_the_code(tmp_path: Path) -> None:
     assert source_digest(write_files(tmp_path / "copy", {**FILES, "notes.txt": "no code"})) == digests[0]
 
 
-def test_commit_marks_changed_code(tmp_path: Path) -> None:
+def test_commit_marks_changed_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert commit_of(tmp_path) is None
     write_files(tmp_path / "paperbench", FILES)
     (tmp_path / "notes.txt").write_text("no code")
@@ -50,7 +51,10 @@ def test_commit_marks_changed_code(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == commit
     (tmp_path / "notes.txt").write_text("other notes")
     assert commit_of(tmp_path) == commit
-    (tmp_path / "paperbench" / "a.py").write_text("x = 3\n")
+    git("config", "status.showUntrackedFiles", "no")
+    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))  # as in a hook of another repository
+    assert commit_of(tmp_path) == commit
+    (tmp_path / "paperbench" / "new.py").write_text("x = 3\n")
     assert commit_of(tmp_path) == f"{commit}+changes"
 
 
