@@ -147,9 +147,9 @@ def paperbench_process(*arguments: str, cwd: Path | None = None) -> subprocess.C
     return python("-m", "paperbench", *arguments, cwd=cwd)
 
 
-def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run another Python process that can import the package."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=cwd, env=environment, timeout=300
     )

@@ -158,6 +158,19 @@ def test_another_interpreter_imports_the_same_files(tmp_path: Path) -> None:
     assert [one.stdout.strip() for one in outputs] == ["{}", timm.__file__]
 
 
+def test_pictures_and_help_do_not_depend_on_the_shell(tmp_path: Path) -> None:
+    """A notebook names a backend that its shell lacks; a working directory has settings; a terminal has no width."""
+    plot, pictures = ["-m", "paperbench", "plot", "preact_resnet20", "--out", "net.png"], []
+    for name, text in (("usual", ""), ("other", "text.usetex: True\nsavefig.facecolor: red\nfont.size: 30\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "matplotlibrc").write_text(text)
+        backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"} if text else {}
+        done = python(*plot, cwd=tmp_path / name, **backend, COLUMNS="1")
+        assert done.returncode == 0, done.stderr
+        pictures.append((tmp_path / name / "net.png").read_bytes())
+    assert pictures[0] == pictures[1]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_workers_run_the_code_of_their_command(specs: Path, tmp_path: Path, is_installed: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -48,6 +49,7 @@ def write(args: argparse.Namespace, form: str, content: bytes, name: str) -> Non
 
 def import_figures(name: str = "figures") -> ModuleType:
     """Import a module of `report` that needs matplotlib."""
+    os.environ.pop("MPLBACKEND", None)  # of a notebook, perhaps: this shell may lack it, and no window is opened
     try:
         return import_module(f"paperbench.report.{name}")
     except ImportError as error:

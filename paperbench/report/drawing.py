@@ -414,10 +414,12 @@ def _points(points: Iterable[Point]) -> str:
 
 def figure(drawing: Drawing) -> Figure:
     """Return a figure of matplotlib with a drawing in its own size."""
+    from matplotlib import style
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(drawing.width / 69, drawing.height / 69))
-    draw(drawing, made.add_axes((0.02, 0.02, 0.96, 0.96)))
+    with style.context({}, after_reset=True):
+        made = Figure(figsize=(drawing.width / 69, drawing.height / 69))
+        draw(drawing, made.add_axes((0.02, 0.02, 0.96, 0.96)))
     return made
 
 
