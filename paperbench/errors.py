@@ -100,10 +100,12 @@ def duration(seconds: float) -> str:
     return count(round(seconds), "second")
 
 
-def shorten(text: str) -> str:
-    """Return a text of about 20,000 characters at most, without the middle of a longer one."""
-    half = _MAX_MESSAGE // 2
-    return text if len(text) <= _MAX_MESSAGE else f"{text[:half]} [...] {text[-half:]}"
+def shorten(text: str, most: int = _MAX_MESSAGE) -> str:
+    """Return a text of about `most` characters at most, without the middle of a longer one.
+
+    The messages of libraries begin with what failed, and end with the cause or what to do.
+    """
+    return text if len(text) <= most else f"{text[: most // 2]} [...] {text[-most // 2 :]}"
 
 
 def printable(text: str) -> str:
@@ -123,5 +125,5 @@ def without_paths(text: str) -> str:
 
 def summarize_error(error: BaseException) -> str:
     """Return the first line of an error, with its type unless it is ours, and without paths, for published files."""
-    text = without_paths(next(iter(str(error).strip().splitlines()), ""))[:200]
+    text = shorten(without_paths(next(iter(str(error).strip().splitlines()), "")), 200)
     return text if isinstance(error, PaperbenchError) else ": ".join(filter(None, (type(error).__name__, text)))

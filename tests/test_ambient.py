@@ -158,6 +158,7 @@ def test_another_interpreter_imports_the_same_files(tmp_path: Path) -> None:
     assert [one.stdout.strip() for one in outputs] == ["{}", timm.__file__]
 
 
+@pytest.mark.full
 def test_pictures_and_help_do_not_depend_on_the_shell(tmp_path: Path) -> None:
     """A notebook names a backend that its shell lacks; a working directory has settings; a terminal has no width."""
     plot, pictures = ["-m", "paperbench", "plot", "preact_resnet20", "--out", "net.png"], []

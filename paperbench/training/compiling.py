@@ -18,6 +18,7 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from paperbench.data.loader import Choices
+from paperbench.errors import shorten
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.training.engine import EngineError, Step
 from paperbench.training.memory import is_out_of_memory
@@ -101,7 +102,7 @@ def _children_in_own_sessions() -> Iterator[None]:
 
 
 def _reason(message: str) -> str:
-    """Return the essential line of a long compiler message, at most 200 characters."""
+    """Return the essential line of a long compiler message."""
     first, _, rest = message.strip().partition("\n\n")
     complaints = [line for line in rest.splitlines() if "error:" in line.lower()]  # of a C++ compiler
-    return " ".join((complaints or [first])[0].split())[:200] or "no reason given"
+    return shorten(" ".join((complaints or [first])[0].split()), 500) or "no reason given"

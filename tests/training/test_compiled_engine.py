@@ -239,6 +239,7 @@ def failing(error: Exception, *, backward: bool = False) -> Callable[..., Any]:
         (failing(SkipFrame("BF16 is not supported")), "torch skipped a residual unit"),
         (failing(IndexError("no such kernel")), "no such kernel"),
         (failing(ValueError("no such kernel"), backward=True), "ValueError: no such kernel"),
+        (failing(OSError(f"{'far/' * 200}a.so: failed: /tmp is mounted noexec")), "mounted noexec"),
     ],
 )
 def test_unit_that_does_not_compile_is_a_run_error(
