@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs the tests with the lowest versions of its dependencies that pyproject.toml allows, in an environment of their own.
+# Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+environment=.venv-lowest
+if [ ! -x "$environment/bin/python" ]; then
+    "${PYTHON:-python3}" -m venv "$environment"
+fi
+. "$environment/bin/activate"
+python - << 'END' > "$environment/lowest.txt"
+import re, tomllib
+from pathlib import Path
+
+project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+ranges = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+lowest = dict(one.split(">=") for one in ranges)
+for line in Path("constraints.txt").read_text().splitlines():
+    name, _, version = line.partition("==")
+    if version and not re.match("cuda|nvidia|triton|pydantic_core|setuptools", name):  # others pin these
+        lowest.setdefault(re.sub("_", "-", name).lower(), version)
+print(*map("==".join, lowest.items()), sep="\n")
+END
+stamp="$environment/installed"
+wanted=$(cat pyproject.toml constraints.txt | cksum)
+if [ "$(cat "$stamp" 2> /dev/null)" != "$wanted" ]; then
+    python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
+    python -m pip install --quiet --constraint "$environment/lowest.txt" \
+        --editable ".[frames,parquet,plots,torchcodec]" --group test
+    echo "$wanted" > "$stamp"
+fi
+python -m pytest "$@"
