@@ -299,7 +299,7 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
     """
     net, recipe = net_and_recipe(record.spec, record.evaluations)
     if record.status == "finished":
-        state, _ = read_state(run.weights_file)
+        state, *_ = read_state(run.weights_file)
     else:
         file = next((one for one in run.checkpoints.newest_first() if one.path.name == record.files.checkpoint), None)
         if file is None:
@@ -322,7 +322,7 @@ def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) 
     Raises:
         PaperbenchError: The file cannot be read, or data are missing.
     """
-    state, metadata = read_state(file)
+    state, metadata, _ = read_state(file)
     if "architecture" not in metadata:
         raise PaperbenchError(f"{file} does not say which net it holds, as files of paperbench do. Name another.")
     net, arguments = net_of(metadata, file)

@@ -111,8 +111,8 @@ def prepare(
     chosen = choose_precision(precision, on)
     if is_foreign:
         images = _load(dataset or "imagenet", where, crop)
-        model, how = library_net(net, weights, DATASETS[images.key].num_classes, crop)
-        name = f"{net}, {weights.name if weights else 'downloaded weights'}"
+        model, how, source = library_net(net, weights, DATASETS[images.key].num_classes, crop)
+        name = f"{net}, {source}"
     elif weights or Path(net).is_file():
         name, images, model, how = _ours(net, weights, mapping, dataset, where, crop)
     else:
@@ -179,7 +179,7 @@ def _ours(
         weights, mapping: With a name: the weights of another implementation.
     """
     file, declared = weights or Path(net), load_mapping(mapping) if mapping else None
-    tensors, metadata = read_state(file)
+    tensors, metadata, entry = read_state(file)
     side = crop.crop if crop else 0
     if declared:
         built, reference = resolve(net, **declared.arguments), NetReference(net, declared.arguments)
@@ -205,7 +205,8 @@ def _ours(
     images = _load(key, where, crop, has_crop=False)
     model = ResidualNet(replace(built, num_classes=DATASETS[key].num_classes))
     load_state(model, tensors, file, declared)
-    return f"{reference}, {file.name}{f' by mapping {declared.mapping}' if declared else ''}", images, model, how
+    by = f" by mapping {declared.mapping}" if declared else ""
+    return f"{reference}, {file.name}{entry}{by}", images, model, how
 
 
 def _test(

@@ -6,14 +6,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
 from paperbench.specs.recipe import ChannelValues
 from paperbench.specs.table import find_spec_root
 from paperbench.specs.table_files import read_named
-from paperbench.typed import Line, Text, typed
+from paperbench.typed import Line, Problem, Text, raise_problems, typed
+
+_PARTS = re.compile(r"(\*|[\w-]+)(\.(\*|[\w-]+))*")
+_MAX_NAME = 300  # none of ours is as long
+_Part = Annotated[Line, Field(max_length=_MAX_NAME)]
 
 
 @typed
@@ -24,7 +30,8 @@ class StateMapping:
         mapping: Its name, which is the file name.
         source: The implementation.
         inputs: The net's input by data set: (pixels - mean) / std for pixels in [0, 1].
-        names: Regular expressions and replacements, applied to every tensor's name, one after the other.
+        names: Beginnings of tensors' names in whole parts, with * for a number, such as layer1.*, and what takes their
+            place, such as stages.0.*.residual. Each is applied to every name, one after the other.
         arguments: Arguments of our net that make it theirs.
         shortcut_padding: Where option A adds zero channels: at the "end", as here, or half of them at "both" ends.
     """
@@ -33,21 +40,30 @@ class StateMapping:
     mapping: Line
     source: Text
     inputs: Mapping[DatasetName, ChannelValues]
-    names: tuple[tuple[Line, Line], ...]
+    names: Annotated[tuple[tuple[_Part, _Part], ...], Field(max_length=1_000)]
     arguments: Mapping[Line, Any] = field(default_factory=dict)
     shortcut_padding: Literal["end", "both"] = "end"
 
     def __post_init__(self) -> None:
-        for pattern, replacement in self.names:
-            try:
-                re.sub(f"{pattern}|", replacement, "")
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression with its replacement: {error}.") from error
+        for i, (old, new) in enumerate(self.names):
+            if not (_PARTS.fullmatch(old) and _PARTS.fullmatch(new or old) and old.count("*") == new.count("*")):
+                message = (
+                    "must be the beginning of names in whole parts, with * for a number, and what replaces it: "
+                    r"[layer1.*, stages.0.*.residual], where ['^layer1\.(\d+)\.', 'stages.0.\1.residual.'] was written."
+                )
+                raise_problems([Problem(("names", i), message)])
 
     def renamed(self, name: str) -> str:
         """Return the name of a tensor in our net."""
-        for pattern, replacement in self.names:
-            name = re.sub(pattern, replacement, name)
+        for old, new in self.names:
+            parts, begin = name.split("."), old.split(".")
+            pairs = list(zip(parts, begin, strict=False))
+            if len(pairs) == len(begin) and all(
+                part == known or (known == "*" and part.isdecimal()) for part, known in pairs
+            ):
+                numbers = iter([part for part, known in pairs if known == "*"])
+                replaced = [next(numbers) if part == "*" else part for part in new.split(".") if part]
+                name = ".".join(replaced + parts[len(begin) :])[:_MAX_NAME]
         return name
 
 

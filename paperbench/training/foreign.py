@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
-import zipfile
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +17,14 @@ from torch import Tensor, nn
 from paperbench.architecture import units
 from paperbench.catalogue import NETS, Net
 from paperbench.data.dataset import Pixels
-from paperbench.errors import PaperbenchError, nearest, summarize_error
+from paperbench.errors import PaperbenchError, listing, nearest, summarize_error
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.models import ResidualNet
 from paperbench.specs.mapping import StateMapping
 from paperbench.specs.recipe import Evaluation
 from paperbench.tensor_file import read_tensor_file
 from paperbench.training.memory import is_out_of_memory
+from paperbench.training.torch_file import MAX_NAME, read_torch_file
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,24 @@ class Preprocessing:
         return cls(first, second, f"mean {tuple(mean)}, std {tuple(std)}{text}", *others)
 
 
-def read_state(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and metadata of a safetensors file, or of a file of `torch.save`, whose code does not run.
+_ENTRIES = {
+    **dict.fromkeys(("current_model_state", "state_dict", "model_state_dict", "model_state", "model", "net"), False),
+    **dict.fromkeys(("module", "_orig_mod"), False),  # of DataParallel and torch.compile
+    **dict.fromkeys(
+        ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "model_ema_state_dict"), True
+    ),
+}
+"""Entries of checkpoints and beginnings of names, in the order of preference, and whether they are averages."""
+_MAX_DEPTH = 8
+_MAX_TENSORS = 20_000
+_REMEDY = "Save only the tensors: `torch.save(model.state_dict(), FILE)`."
+
+
+def read_state(file: Path) -> tuple[dict[str, Tensor], dict[str, str], str]:
+    """Read a safetensors file, or a file of `torch.save`, whose code does not run.
+
+    Returns:
+        The tensors of the state dict; the metadata; and in words which entry of a checkpoint was taken.
 
     Raises:
         PaperbenchError: The file cannot be read, or holds no state dict.
@@ -67,28 +82,44 @@ def read_state(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if data[8:9] == b"{":
             loaded, metadata = read_tensor_file(data)
         else:
-            if data[:2] == b"PK":  # torch.save compresses nothing
-                with zipfile.ZipFile(io.BytesIO(data)) as parts:
-                    if sum(part.file_size for part in parts.infolist()) > MAX_TENSOR_FILE_BYTES:
-                        raise ValueError("its parts are too large")
-            loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            loaded = read_torch_file(data)
     except OSError as error:
         raise PaperbenchError(format_read_error(file, error, "Name a file of weights.")) from error
     except Exception as error:  # what a damaged file raises is not documented
-        # torch's own words on a pickle recommend to run what is in it
-        why = "not only tensors" if isinstance(error, pickle.UnpicklingError) else summarize_error(error)
-        raise PaperbenchError(
-            f"{file} cannot be read as weights ({why}). Save only the tensors: `torch.save(model.state_dict(), FILE)`."
-        ) from error
-    if isinstance(loaded, dict) and "state_dict" in loaded:  # beside other values of a training
-        loaded = loaded["state_dict"]
-    if not (isinstance(loaded, dict) and loaded and all(map(_is_dense, loaded.values()))):
-        raise PaperbenchError(f"{file} holds no state dict: a mapping of names to dense tensors. Name another file.")
-    return {str(name).removeprefix("module."): tensor for name, tensor in loaded.items()}, metadata  # of DataParallel
+        raise PaperbenchError(f"{file} cannot be read as weights ({summarize_error(error)}). {_REMEDY}") from error
+    tensors, entry = _state_dict(loaded if isinstance(loaded, dict) else {})
+    if not 0 < len(tensors) <= _MAX_TENSORS:
+        raise PaperbenchError(f"{file} holds no state dict: a mapping of names to dense tensors. {_REMEDY}")
+    return tensors, metadata, entry
 
 
-def _is_dense(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+def _state_dict(state: dict[str, Any]) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of a checkpoint's preferred state dict, and in words which one that is."""
+    path: list[str] = []
+    averages: set[str] = set()
+    while len(path) < _MAX_DEPTH:
+        found: dict[str, dict[str, Any]] = {entry: {} for entry in _ENTRIES}
+        for name, value in state.items():
+            entry, _, rest = name.partition(".")
+            if entry in found and (rest or isinstance(value, dict)):
+                found[entry] |= {rest: value} if rest else value
+        averages |= {entry for entry, inner in found.items() if inner and _ENTRIES[entry]}
+        if "n_averaged" in state:  # of torch's AveragedModel
+            averages.add("module")
+        if (entry := next((entry for entry, inner in found.items() if inner), "")) == "":
+            break
+        path.append(entry)
+        state = found[entry]
+    tensors = {
+        re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12])\.", r"\1\2.", name): value  # torchvision's older names
+        for name, value in state.items()
+        if isinstance(value, Tensor) and len(name) <= MAX_NAME
+    }
+    if not path:
+        return tensors, ""
+    is_average, unused = "" if averages.intersection(path) else "not ", listing(sorted(averages.difference(path)))
+    note = f"; its average {unused} is not used" if unused else ""
+    return tensors, f" (its {'.'.join(path)}, {is_average}averaged{note})"
 
 
 def load_state(
@@ -149,8 +180,8 @@ def _reordered(net: Net) -> Iterator[tuple[str, int, list[int]]]:
 
 def library_net(
     name: str, weights: Path | None, classes: int, crop: Evaluation | None
-) -> tuple[nn.Module, Preprocessing]:
-    """Return a net of another library and its own preprocessing.
+) -> tuple[nn.Module, Preprocessing, str]:
+    """Return a net of another library, its own preprocessing, and where its weights are from.
 
     Args:
         name: "timm:NAME" or "torchvision:NAME"; NAME may end with a dot and the name of its weights.
@@ -161,7 +192,7 @@ def library_net(
     Raises:
         PaperbenchError: The net is unknown, or its weights cannot be had or are for other classes.
     """
-    tensors = read_state(weights)[0] if weights else None
+    tensors, _, entry = read_state(weights) if weights else (None, {}, "")
     build = _timm_net if name.startswith("timm:") else _torchvision_net
     try:
         model, found, preprocessing = build(name.partition(":")[2], None if tensors is None else classes, crop)
@@ -176,7 +207,7 @@ def library_net(
         raise PaperbenchError(f"{name} has {found:,} classes, and the data set {classes:,}. Choose one with --dataset.")
     if weights and tensors:
         load_state(model, tensors, weights)
-    return model, preprocessing
+    return model, preprocessing, f"{weights.name}{entry}" if weights else "downloaded weights"
 
 
 def _timm_net(name: str, classes: int | None, crop: Evaluation | None) -> tuple[nn.Module, int, Preprocessing]:

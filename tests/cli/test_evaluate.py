@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import shutil
 from collections.abc import Callable, Iterable
@@ -121,7 +122,7 @@ def test_crop_and_scale_replace_the_librarys(name: str, scale: int, tmp_path: Pa
     library, _, net = name.partition(":")
     model = timm.create_model(net) if library == "timm" else torchvision.models.get_model(net)
     torch.save(model.state_dict(), tmp_path / "net.pth")
-    _, how = library_net(name, tmp_path / "net.pth", 1000, Evaluation(96, scale))
+    _, how, _ = library_net(name, tmp_path / "net.pth", 1000, Evaluation(96, scale))
     assert how.evaluation == Evaluation(96, scale)
     assert how.crop
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (140, 150, 3), dtype=np.uint8))
@@ -202,7 +203,7 @@ schema: 1
 mapping: same
 source: a test
 inputs: {cifar10: {mean: [0.5, 0.4, 0.3], std: [0.2, 0.25, 0.3]}}
-names: [['^all\\.', '']]
+names: [[all, '']]
 """
 
 
@@ -357,6 +358,19 @@ def test_image_damaged_after_indexing_is_named(tested: Run, monkeypatch: pytest.
     assert place.name in err
 
 
+def test_checkpoint_has_the_loss_of_its_weights_and_says_which_these_are(tested: Run) -> None:
+    state = torchvision.models.squeezenet1_1(num_classes=6).state_dict()
+    small = ("--crop", 48, "--scale", 48)
+    torch.save(state, "net.pth")
+    plain = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
+    average = {name: tensor / 2 for name, tensor in state.items()}
+    wrapped = {f"module.{name}": tensor for name, tensor in state.items()}
+    torch.save({"args": argparse.Namespace(lr=1), "state_dict": wrapped, "state_dict_ema": average}, "net.pth")
+    found = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
+    note = "net.pth (its state_dict.module, not averaged; its average state_dict_ema is not used)"
+    assert found == plain.replace("net.pth", note)
+
+
 def test_weights_that_are_not_numbers_have_no_error(tested: Run) -> None:
     state = torchvision.models.squeezenet1_1(num_classes=6).state_dict()
     torch.save({name: tensor * torch.nan for name, tensor in state.items()}, "net.pth")
@@ -410,5 +424,5 @@ def test_downloaded_weights_for_other_classes_are_refused(tested: Run, monkeypat
 def test_preset_is_that_of_the_named_weights(tmp_path: Path) -> None:
     torch.save(torchvision.models.mobilenet_v3_large().state_dict(), tmp_path / "net.pth")
     for name, scale in (("mobilenet_v3_large", 232), ("mobilenet_v3_large.IMAGENET1K_V1", 256)):
-        _, how = library_net(f"torchvision:{name}", tmp_path / "net.pth", 1000, None)
+        _, how, _ = library_net(f"torchvision:{name}", tmp_path / "net.pth", 1000, None)
         assert how.evaluation == Evaluation(224, scale)
