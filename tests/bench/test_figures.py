@@ -102,7 +102,10 @@ def test_published_ratios_follow_from_the_published_rounds() -> None:
         ),
         (ValueError('File "C:\\Folder\\a.py", line 3'), 'ValueError: File "[path]", line 3'),
         (PaperbenchError("the loss is nan"), "the loss is nan"),
-        (OSError("no" + 500 * " file" + ": full disk"), f"OSError: no{19 * ' file'} fi [...] {17 * 'file '}file: full disk"),
+        (
+            OSError("no" + 500 * " file" + ": full disk"),
+            f"OSError: no{19 * ' file'} fi [...] {17 * 'file '}file: full disk",
+        ),
     ],
 )
 def test_error_summary_has_no_paths(error: Exception, expected: str) -> None:
