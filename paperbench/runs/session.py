@@ -113,8 +113,8 @@ class RunSession:
             earlier=self._earlier_sessions[-1].engine if self._earlier_sessions else None,
         )
         self._fallback: list[str] = []
-        self.engine, self.trainer = self._first_sound(candidates, device, is_new=checkpoint is None)
         self._code, self._environment = code_facts(), environment_facts(device)
+        self.engine, self.trainer = self._first_sound(candidates, device, is_new=checkpoint is None)
         if checkpoint is not None:
             self._load(checkpoint.state)
             self._warn_if_arithmetic_changed()
@@ -127,7 +127,9 @@ class RunSession:
     def _first_sound(
         self, candidates: list[EngineChoice], device: torch.device, *, is_new: bool
     ) -> tuple[EngineChoice, Trainer]:
-        """Return the first engine that can be built and, if the run is new, computes eager's first steps; its trainer.
+        """Return the first engine that can be built and computes eager's first steps; its trainer.
+
+        The steps are compared if the run is new, or has several processes.
 
         Raises:
             Interrupted: A signal arrived during the comparison.
@@ -149,17 +151,26 @@ class RunSession:
     def _sound_trainer(self, engine: EngineName, *, is_new: bool) -> Trainer:
         trainer = self._untrained(engine=engine)
         parts = self.run.spec, self.run.seed, self.run.dataset.key, tuple(self.run.recipe.evaluations.values())
-        self._processes.order("build", text=to_json(SharedRun(*parts, engine, self._recompute)))
+        shared = SharedRun(*parts, engine, self._recompute, self._code, self._environment)
+        number, interrupt = self._processes.count, self._limits.raise_if_signalled
+        self._processes.order("build", text=to_json(shared))
         self._processes.agreed(lambda: None)
-        if is_new and (engine != "eager" or self._processes.count > 1):
-            self._observer.checking(self.run, engine, self._processes.count)
-            problem = engine_error(trainer, engine, self._limits.raise_if_signalled)
-            if problem and engine == "eager":
-                problem = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
-                self._observer.warned(self.run, problem)
-                self._fallback.append(problem)
-            elif problem:
-                raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
+        others = [f"process {rank} has {text}" for rank, text in enumerate(self._processes.texts("")) if text]
+        if number == 1 and (engine == "eager" or not is_new):
+            return trainer
+        self._observer.checking(self.run, engine, number)
+        problem = engine_error(trainer, engine, interrupt)
+        if problem and engine != "eager":
+            raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
+        if problem and others and not engine_error(trainer, engine, interrupt, is_exact=False):
+            problem = f"the first steps in {number} processes are rounded otherwise ({problem}), as {others[0]}"
+            self._observer.warned(self.run, problem)
+            self._fallback.append(problem)
+        elif problem:
+            raise RunError(
+                f"The first steps in {number} processes are not those of one ({'; '.join((problem, *others))}). Use a "
+                "single process, or machines, packages and environment variables that are the same for all."
+            )
         return trainer
 
     def train(self) -> Record:

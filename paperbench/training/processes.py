@@ -12,7 +12,9 @@ a signal in one of them is an error or a signal in all.
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -43,6 +45,8 @@ SILENCE_SECONDS = 60.0
 BEAT_SECONDS = 2.0
 JOIN = timedelta(minutes=5)
 """How long a process waits for the others to start."""
+ANSWER_SECONDS = 20.0
+"""How long process 0 may take to answer at its port."""
 WAIT = timedelta(hours=1)
 """How long a process waits for another one that is alive but busy, such as with a mean image."""
 _FOREVER = timedelta(days=365)
@@ -104,16 +108,14 @@ class Processes:
             self._join(launch, device)
 
     def _join(self, launch: Launch, device: torch.device) -> None:
-        names = {"RANK": launch.rank, "WORLD_SIZE": launch.count, "LOCAL_RANK": launch.local_rank}
-        os.environ |= {name: str(value) for name, value in names.items()}
-        os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=JOIN)
+            own = self._store(launch)
+            dist.init_process_group(backend, store=own, rank=launch.rank, world_size=launch.count, timeout=JOIN)
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
             self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
             store = TCPStore(launch.address, launch.port, is_master=False)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OSError) as error:
             raise PaperbenchError(
                 f"Process {launch.rank} of {launch.count} cannot reach the others at {launch.address}:{launch.port} "
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
@@ -125,6 +127,28 @@ class Processes:
         ]
         for thread in self._threads:
             thread.start()
+
+    def _store(self, launch: Launch) -> TCPStore:
+        """Return torch's store, once process 0 or the launcher serves it.
+
+        Another program that listens at that port may never answer torch. Then only an end of the process helps.
+        """
+        place, is_server = (launch.address, launch.port), launch.rank == 0
+        if launch.has_store or is_server:
+            store = TCPStore(*place, is_master=not launch.has_store, timeout=JOIN)
+            store.set(f"paperbench/{launch.name}", "")
+            return store
+        _wait_for_listener(place)
+        why = f"what listens at {launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
+        alarm = threading.Timer(ANSWER_SECONDS, self._die, [why])
+        alarm.daemon = True
+        alarm.start()
+        try:
+            store = TCPStore(*place, is_master=False, timeout=JOIN)
+            store.wait([f"paperbench/{launch.name}"], JOIN)
+        finally:
+            alarm.cancel()
+        return store
 
     # Orders
 
@@ -221,6 +245,15 @@ class Processes:
             dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
         found: list[int] = numbers.tolist()
         return found
+
+    def texts(self, text: str) -> list[str]:
+        """Return the texts of all processes."""
+        if self.count == 1:
+            return [text]
+        own = text.encode()
+        lengths = self._numbers(len(own))
+        with self._losses_reported():
+            return [self._text_from(rank, own, length).decode() for rank, length in enumerate(lengths)]
 
     def compare(self, tensors: Iterable[Tensor]) -> None:
         """Check that all processes hold the same values, bit for bit.
@@ -373,6 +406,22 @@ class Processes:
 
 
 _RESUME = "The last checkpoint is kept; the same command resumes from it."
+
+
+def _wait_for_listener(place: tuple[str, int]) -> None:
+    """Wait until something accepts connections at an address and a port.
+
+    Raises:
+        OSError: Nothing does.
+    """
+    end = time.monotonic() + JOIN.total_seconds()
+    while True:
+        try:
+            return socket.create_connection(place, timeout=ANSWER_SECONDS).close()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
 
 
 def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:
