@@ -67,8 +67,8 @@ def script(
     """Return the script of a job, with further options of sbatch, and with commands to begin with.
 
     Raises:
-        PaperbenchError: An option does not begin with a dash, so sbatch would ignore it; or what sbatch reads has a
-            control character, which could end its line.
+        PaperbenchError: An option does not begin with a dash, so sbatch would ignore it; or a line for sbatch would
+            have a control character, after which it may end.
     """
     for option in options:
         if not option.startswith("-"):
@@ -88,7 +88,9 @@ def script(
         f"--job-name={workers.name}",  # last, as jobs are counted by it
     ]
     if bad := next((option for option in wanted if one_line(option) != option), None):
-        raise PaperbenchError(f"A control character in {bad!r}, which would be a line for sbatch. Remove or rename it.")
+        raise PaperbenchError(
+            f"A line for sbatch cannot hold {bad!r}: remove line breaks and other control characters."
+        )
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in wanted), ""]
     lines += [f"results={shlex.quote(str(results))}  # results/slurm must exist", *_COUNT_STARTS.strip().splitlines()]
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
@@ -119,7 +121,7 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
         for _ in range(workers.count - len(present)):
             said = _slurm("sbatch", "--parsable", stdin=text)
             if not (ids := _JOB.findall(said)):
-                raise PaperbenchError(f"sbatch printed no line with a job's id: {one_line(said)!r}. See `squeue --me`.")
+                raise PaperbenchError(f"sbatch printed no line with a job's id: {said.strip()!r}. See `squeue --me`.")
             new.append(ids[-1])
     except PaperbenchError as error:
         raise PaperbenchError(f"{error} {count(len(new), 'job')} submitted before that.") if new else error from None

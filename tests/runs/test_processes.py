@@ -193,6 +193,84 @@ def test_other_images_in_one_process_are_an_error_before_training(run: PlannedRu
     assert not Store(tmp_path).directory(run.id).checkpoints.newest_first()
 
 
+def other_facts(**changes: Any) -> Fault:
+    """Let process 1 have another machine or other code."""
+
+    def change(rank: int, _: Limits) -> None:
+        for name in ("code_facts", "environment_facts") if rank else ():
+            facts = getattr(follow_module, name)
+
+            def changed(*arguments: Any, facts: Callable[..., Any] = facts) -> Any:
+                found = facts(*arguments)
+                return replace(found, **{key: value for key, value in changes.items() if hasattr(found, key)})
+
+            setattr(follow_module, name, changed)
+
+    return change
+
+
+def other_gradients(factor: float) -> Fault:
+    """Let process 1 make other gradients."""
+
+    def change(rank: int, _: Limits) -> None:
+        weight = TrainingStep._loss_weight
+        if rank:
+            TrainingStep._loss_weight = lambda self, images: weight(self, images) * factor  # type: ignore[method-assign]
+
+    return change
+
+
+@pytest.mark.parametrize("stop_at", [None, pytest.param(7, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("source", "0123456789abcdef"),
+        *(
+            pytest.param(*one, marks=pytest.mark.full)
+            for one in (("numerics", 0), ("torch", "2.0.1"), ("timm", "0.1"), ("numpy", "1.0"), ("cuda", "12.8"))
+        ),
+    ],
+)
+def test_other_code_in_one_process_is_refused(
+    run: PlannedRun, tmp_path: Path, name: str, value: object, stop_at: int | None
+) -> None:
+    if stop_at:
+        train(run, tmp_path, stop_at=stop_at)
+    outcome = share(2, [run], tmp_path, fault=other_facts(**{name: value}), status=2)
+    assert f"Process 1: it has {name} {value} (process 0: " in outcome.error
+    assert (outcome.steps, outcome.followers) == ([], [2])
+
+
+@pytest.mark.parametrize("stop_at", [7, pytest.param(None, marks=pytest.mark.full)])
+def test_process_that_computes_otherwise_is_refused(run: PlannedRun, tmp_path: Path, stop_at: int | None) -> None:
+    """A difference of the rounding suffices on machines that are the same."""
+    if stop_at:
+        train(run, tmp_path, stop_at=stop_at)
+    outcome = share(2, [run], tmp_path, fault=other_gradients(1 + 2**-20))
+    assert "The first steps in 2 processes are not those of one (" in outcome.failures[0][1]
+    assert (outcome.failed, outcome.steps) == ([run.id], [])
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_refused"), [(1 + 2**-20, False), pytest.param(0.1, True, marks=pytest.mark.full)]
+)
+def test_other_machine_may_round_otherwise_and_the_record_says_so(
+    run: PlannedRun, tmp_path: Path, factor: float, is_refused: bool
+) -> None:
+    def fault(rank: int, limits: Limits) -> None:
+        other_facts(threads=64)(rank, limits)
+        other_gradients(factor)(rank, limits)
+
+    outcome = share(2, [run], tmp_path, fault=fault)
+    why, record = "process 1 has threads 64 (process 0: 1)", Store(tmp_path).directory(run.id).read_record()
+    if is_refused:
+        assert why in outcome.failures[0][1]
+    else:
+        assert record
+        assert outcome.warnings == [record.sessions[0].fallback]
+        assert outcome.warnings[0].endswith(why)
+
+
 @pytest.mark.full
 def test_lost_lease_leaves_the_run_and_starts_the_next(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     first = replace(run, seed=1)
