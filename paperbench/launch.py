@@ -22,7 +22,6 @@ class Launch:
         local_rank: Number of this process on its machine.
         address, port: Where process 0 can be reached.
         name: Tells this launch from others at that port.
-        has_store: Whether the launcher serves torch's store there, or process 0 does.
     """
 
     rank: int
@@ -30,8 +29,7 @@ class Launch:
     local_rank: int
     address: str
     port: int
-    name: str = ""
-    has_store: bool = False
+    name: str = "paperbench"
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
@@ -44,14 +42,11 @@ class Launch:
             if int(environment.get("WORLD_SIZE", 1)) > 1 and "RANK" in environment:
                 if int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0)):
                     raise PaperbenchError(
-                        "torchrun's --max-restarts is not supported: restarted processes do not find one another, and "
-                        "--max-seconds would begin anew. Omit it: the same command resumes. On one machine, "
-                        "`--executor local --gpus-per-run N` restarts processes that crash."
+                        "torchrun's --max-restarts is not supported, as restarted processes do not find one another. "
+                        "Omit it: the same command resumes. `--executor local` restarts processes that crash."
                     )
                 rank, number, local = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-                place = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-                has_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-                return cls(rank, number, local, *place, has_store=has_store)
+                return cls(rank, number, local, environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
             if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
                 names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID")
                 rank, number, local, job, step = (int(environment[name]) for name in names)

@@ -24,7 +24,7 @@ BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_L
     ("environment", "expected"),
     [
         (TORCHRUN, Launch(5, 8, 1, "a", 29_500)),
-        (TORCHRUN | ELASTIC, Launch(5, 8, 1, "a", 29_500, has_store=True)),
+        (TORCHRUN | ELASTIC, Launch(5, 8, 1, "a", 29_500)),
         (SRUN, Launch(3, 4, 1, "gpu03", 20_219, "7.2")),
         (SRUN | {"MASTER_ADDR": "a", "MASTER_PORT": "30000"}, Launch(3, 4, 1, "a", 30_000, "7.2")),
         (SRUN | TORCHRUN, Launch(5, 8, 1, "a", 29_500)),  # torchrun, started on each machine by srun

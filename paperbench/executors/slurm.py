@@ -67,8 +67,7 @@ def script(
     """Return the script of a job, with further options of sbatch, and with commands to begin with.
 
     Raises:
-        PaperbenchError: An option does not begin with a dash, so sbatch would ignore it; or a line for sbatch would
-            have a control character, after which it may end.
+        PaperbenchError: An option does not begin with a dash, so sbatch would ignore it; or its line would be broken.
     """
     for option in options:
         if not option.startswith("-"):
@@ -88,9 +87,7 @@ def script(
         f"--job-name={workers.name}",  # last, as jobs are counted by it
     ]
     if bad := next((option for option in wanted if one_line(option) != option), None):
-        raise PaperbenchError(
-            f"A line for sbatch cannot hold {bad!r}: remove line breaks and other control characters."
-        )
+        raise PaperbenchError(f"sbatch cannot be given {bad!r}: remove line breaks and other control characters.")
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in wanted), ""]
     lines += [f"results={shlex.quote(str(results))}  # results/slurm must exist", *_COUNT_STARTS.strip().splitlines()]
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
@@ -119,8 +116,7 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
             time.sleep(1)  # cancelled, or requeued and pending soon: the state does not tell
         present = _jobs(workers, "PENDING,CONFIGURING,RUNNING,SUSPENDED")
         for _ in range(workers.count - len(present)):
-            said = _slurm("sbatch", "--parsable", stdin=text)
-            if not (ids := _JOB.findall(said)):
+            if not (ids := _JOB.findall(said := _slurm("sbatch", "--parsable", stdin=text))):
                 raise PaperbenchError(f"sbatch printed no line with a job's id: {said.strip()!r}. See `squeue --me`.")
             new.append(ids[-1])
     except PaperbenchError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -43,19 +42,6 @@ class SharedRun:
     environment: Environment
 
 
-_MUST_AGREE = ("source", "numerics", "torch", "torchvision", "timm", "numpy", "cuda")
-"""Facts in which no process may differ from process 0."""
-_MAY_DIFFER = ("cudnn", "system", "device", "threads")
-"""Facts that change no more than the rounding."""
-
-
-def _differences(names: Sequence[str], run: SharedRun, device: torch.device) -> str:
-    """Say in which facts of these names this process differs from process 0; "" if in none."""
-    own = vars(code_facts()) | vars(environment_facts(device))
-    first = vars(run.code) | vars(run.environment)
-    return ", ".join(f"{name} {own[name]} (process 0: {first[name]})" for name in names if own[name] != first[name])
-
-
 def follow(processes: Processes, device: torch.device, data: Path, limits: Limits) -> int:
     """Follow the orders of process 0 until the last one; return the exit status that it gives.
 
@@ -68,26 +54,28 @@ def follow(processes: Processes, device: torch.device, data: Path, limits: Limit
     trainer: Trainer | None = None
     datasets: dict[str, Dataset] = {}
 
-    def build(order: Order) -> tuple[Trainer, str]:
+    def build(order: Order) -> Trainer:
         run = from_json(SharedRun, order.text)
-        if different := _differences(_MUST_AGREE, run, device):
-            raise PaperbenchError(f"it has {different}. Start the same code, with the same packages, everywhere.")
+        must_agree = "source", "numerics", "torch", "torchvision", "timm", "numpy", "cuda"
+        first, own = vars(run.code) | vars(run.environment), vars(code_facts()) | vars(environment_facts(device))
+        found = [f"{name} {own[name]} (process 0: {first[name]})" for name in must_agree if own[name] != first[name]]
+        if found:
+            raise PaperbenchError(f"it has {', '.join(found)}. Start the same code and packages on all machines.")
         if run.dataset not in datasets:
             datasets[run.dataset] = load_dataset(run.dataset, data)
         if datasets[run.dataset].fingerprint != run.spec.data:
             raise PaperbenchError(f"the images of {run.dataset} in {data} are not those of process 0.")
         what = *net_and_recipe(run.spec, run.evaluations), datasets[run.dataset], run.seed, run.spec.precision, device
         between = limits.raise_if_signalled
-        made = Trainer(*what, run.engine, recompute=run.recompute, processes=processes, between_batches=between)
-        return made, _differences(_MAY_DIFFER, run, device)
+        return Trainer(*what, run.engine, recompute=run.recompute, processes=processes, between_batches=between)
 
     while (order := processes.receive()).name != "end":
         try:
             if order.name == "build":
                 trainer = None
                 release_memory(device)
-                trainer, different = processes.agreed(lambda order=order: build(order))  # type: ignore[misc]
-                processes.texts(different)
+                trainer = processes.agreed(lambda order=order: build(order))  # type: ignore[misc]
+                processes.numbers(int(from_json(SharedRun, order.text).environment != environment_facts(device)))
             elif trainer:
                 trainer.obey(order, limits.raise_if_signalled)
         except ProcessLostError:

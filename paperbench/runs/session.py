@@ -129,8 +129,6 @@ class RunSession:
     ) -> tuple[EngineChoice, Trainer]:
         """Return the first engine that can be built and computes eager's first steps; its trainer.
 
-        The steps are compared if the run is new, or has several processes.
-
         Raises:
             Interrupted: A signal arrived during the comparison.
             DataError: An image cannot be read.
@@ -152,25 +150,20 @@ class RunSession:
         trainer = self._untrained(engine=engine)
         parts = self.run.spec, self.run.seed, self.run.dataset.key, tuple(self.run.recipe.evaluations.values())
         shared = SharedRun(*parts, engine, self._recompute, self._code, self._environment)
-        number, interrupt = self._processes.count, self._limits.raise_if_signalled
         self._processes.order("build", text=to_json(shared))
         self._processes.agreed(lambda: None)
-        others = [f"process {rank} has {text}" for rank, text in enumerate(self._processes.texts("")) if text]
-        if number == 1 and (engine == "eager" or not is_new):
-            return trainer
-        self._observer.checking(self.run, engine, number)
-        problem = engine_error(trainer, engine, interrupt)
-        if problem and engine != "eager":
-            raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
-        if problem and others and not engine_error(trainer, engine, interrupt, is_exact=False):
-            problem = f"the first steps in {number} processes are rounded otherwise ({problem}), as {others[0]}"
-            self._observer.warned(self.run, problem)
-            self._fallback.append(problem)
-        elif problem:
-            raise RunError(
-                f"The first steps in {number} processes are not those of one ({'; '.join((problem, *others))}). Use a "
-                "single process, or machines, packages and environment variables that are the same for all."
-            )
+        is_mixed = any(self._processes.numbers(0))
+        if self._processes.count > 1 or (is_new and engine != "eager"):
+            self._observer.checking(self.run, engine, self._processes.count)
+            problem = engine_error(trainer, engine, self._limits.raise_if_signalled)
+            if problem and engine != "eager":
+                raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
+            if problem:
+                what = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
+                if not is_mixed or engine_error(trainer, engine, self._limits.raise_if_signalled, is_exact=False):
+                    raise RunError(f"{what}. Use the same packages, variables and machines for all, or one process.")
+                self._observer.warned(self.run, what)
+                self._fallback.append(what)
         return trainer
 
     def train(self) -> Record:

@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hashlib import sha256
 from itertools import accumulate
@@ -103,19 +102,26 @@ class Processes:
         self.limits: _Stoppable | None = None
         self._loss: str | None = None
         self._silence = dict.fromkeys(range(self.count), 0.0)
-        self._has_ended = threading.Event()
+        self._has_met, self._has_ended = threading.Event(), threading.Event()
         if launch and device:
             self._join(launch, device)
 
     def _join(self, launch: Launch, device: torch.device) -> None:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
-            own = self._store(launch)
+            has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            if launch.rank and not has_server:
+                threading.Thread(target=self._expect_process_0, args=[launch], daemon=True).start()
+            own = TCPStore(launch.address, launch.port, is_master=not (launch.rank or has_server), timeout=JOIN)
+            if not launch.rank:
+                own.set(launch.name, "")
+            own.wait([launch.name], JOIN)
+            self._has_met.set()
             dist.init_process_group(backend, store=own, rank=launch.rank, world_size=launch.count, timeout=JOIN)
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
             self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
             store = TCPStore(launch.address, launch.port, is_master=False)
-        except (RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError) as error:
             raise PaperbenchError(
                 f"Process {launch.rank} of {launch.count} cannot reach the others at {launch.address}:{launch.port} "
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
@@ -128,27 +134,13 @@ class Processes:
         for thread in self._threads:
             thread.start()
 
-    def _store(self, launch: Launch) -> TCPStore:
-        """Return torch's store, once process 0 or the launcher serves it.
-
-        Another program that listens at that port may never answer torch. Then only an end of the process helps.
-        """
-        place, is_server = (launch.address, launch.port), launch.rank == 0
-        if launch.has_store or is_server:
-            store = TCPStore(*place, is_master=not launch.has_store, timeout=JOIN)
-            store.set(f"paperbench/{launch.name}", "")
-            return store
-        _wait_for_listener(place)
-        why = f"what listens at {launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
-        alarm = threading.Timer(ANSWER_SECONDS, self._die, [why])
-        alarm.daemon = True
-        alarm.start()
-        try:
-            store = TCPStore(*place, is_master=False, timeout=JOIN)
-            store.wait([f"paperbench/{launch.name}"], JOIN)
-        finally:
-            alarm.cancel()
-        return store
+    def _expect_process_0(self, launch: Launch) -> None:
+        """End this process if what listens at process 0's port is something else, for which torch may wait for ever."""
+        while not self._has_met.is_set():
+            with suppress(OSError), socket.create_connection((launch.address, launch.port)):
+                if not self._has_met.wait(ANSWER_SECONDS):
+                    self._die(f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port")
+            self._has_met.wait(1)
 
     # Orders
 
@@ -211,7 +203,7 @@ class Processes:
             result = work()
         except Exception as caught:
             error = caught
-        codes = self._numbers(_error_code(error))
+        codes = self.numbers(_error_code(error))
         first = next((rank for rank, code in enumerate(codes) if code), None)
         if first is None:
             return result  # type: ignore[return-value]
@@ -236,7 +228,7 @@ class Processes:
         setattr(error, _AGREED, True)
         return error
 
-    def _numbers(self, number: int) -> list[int]:
+    def numbers(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
         if self.count == 1:
             return [number]
@@ -245,15 +237,6 @@ class Processes:
             dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
         found: list[int] = numbers.tolist()
         return found
-
-    def texts(self, text: str) -> list[str]:
-        """Return the texts of all processes."""
-        if self.count == 1:
-            return [text]
-        own = text.encode()
-        lengths = self._numbers(len(own))
-        with self._losses_reported():
-            return [self._text_from(rank, own, length).decode() for rank, length in enumerate(lengths)]
 
     def compare(self, tensors: Iterable[Tensor]) -> None:
         """Check that all processes hold the same values, bit for bit.
@@ -272,7 +255,7 @@ class Processes:
                 )
 
         values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
-        sums = self._numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
+        sums = self.numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
         self.agreed(check)
 
     # Numbers
@@ -316,7 +299,7 @@ class Processes:
         rows = 0
         while True:
             mine = self.agreed(next_rows)
-            numbers = self._numbers(len(mine))
+            numbers = self.numbers(len(mine))
             if not any(numbers):
                 return rows
             by_process = self.gathered(F.pad(mine, (0, 0, 0, max(numbers) - len(mine)))).split(max(numbers))
@@ -406,22 +389,6 @@ class Processes:
 
 
 _RESUME = "The last checkpoint is kept; the same command resumes from it."
-
-
-def _wait_for_listener(place: tuple[str, int]) -> None:
-    """Wait until something accepts connections at an address and a port.
-
-    Raises:
-        OSError: Nothing does.
-    """
-    end = time.monotonic() + JOIN.total_seconds()
-    while True:
-        try:
-            return socket.create_connection(place, timeout=ANSWER_SECONDS).close()
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)
 
 
 def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:

@@ -102,7 +102,7 @@ def test_control_characters_never_reach_a_line_for_sbatch(bad: str, tmp_path: Pa
     for given in (("gpu" + bad, None), (None, "1:00" + bad), (None, None, ["--qos=low" + bad])):
         with pytest.raises(PaperbenchError, match="remove line breaks and other control characters"):
             script(Workers(COMMAND, tmp_path, 1, 1), *given)
-    with pytest.raises(PaperbenchError, match="A line for sbatch cannot hold"):
+    with pytest.raises(PaperbenchError, match="sbatch cannot be given"):
         script(Workers(COMMAND, tmp_path / bad, 1, 1), None, None)
     assert "\nmodule load a\nmodule load b\n" in script(
         Workers(COMMAND, tmp_path, 1, 1), None, None, setup=["module load a\nmodule load b"]

@@ -311,7 +311,7 @@ def test_taken_port_is_told_at_once_in_all_processes(
     monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 1.0)
     with socket.create_server(("", 0)) as silent:
         store = TCPStore("127.0.0.1", 0, is_master=True)
-        store.set("paperbench/7.1", "")
+        store.set("7.1", "")
         port = store.port if is_store else silent.getsockname()[1]
         with pytest.raises(PaperbenchError, match=r"Process 0 of 2 cannot reach.*already in use"):
             Processes(Launch(0, 2, 0, "127.0.0.1", port, "7.0"), CPU)
@@ -320,7 +320,7 @@ def test_taken_port_is_told_at_once_in_all_processes(
         process.start()
         process.join(60)
     assert process.exitcode == 1
-    assert f"what listens at 127.0.0.1:{port} is not process 0. Set MASTER_PORT" in capfd.readouterr().err
+    assert f"127.0.0.1:{port} is not process 0. Set MASTER_PORT" in capfd.readouterr().err
 
 
 class Faulty:
