@@ -44,7 +44,7 @@ SILENCE_SECONDS = 60.0
 BEAT_SECONDS = 2.0
 JOIN = timedelta(minutes=5)
 """How long a process waits for the others to start."""
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 10.0
 """How long process 0 may take to answer at its port."""
 WAIT = timedelta(hours=1)
 """How long a process waits for another one that is alive but busy, such as with a mean image."""
@@ -250,8 +250,8 @@ class Processes:
         def check() -> None:
             if len(set(sums)) > 1:
                 raise RunError(
-                    "The processes hold different parameters, although all have made the same updates: a GPU or its "
-                    "driver computes wrongly. Nothing was saved; the same command resumes from the last checkpoint."
+                    "The processes hold different parameters, although all made the same updates: a driver or GPU is "
+                    "faulty, or CPUs differ. Nothing was saved; the same command resumes from the last checkpoint."
                 )
 
         values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
