@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,14 +100,11 @@ def test_option_without_dashes_is_refused(workers: Workers) -> None:
 @pytest.mark.parametrize("bad", ["\n#SBATCH --wrap=id", "\r", "\t", "\x1b[2J", "\x85", "\u2028"])
 def test_control_characters_never_reach_a_line_for_sbatch(bad: str, tmp_path: Path) -> None:
     """A command of `--setup` may have several lines: it is code, and sbatch's lines end before it."""
-    for given in (("gpu" + bad, None), (None, "1:00" + bad), (None, None, ["--qos=low" + bad])):
-        with pytest.raises(PaperbenchError, match="remove line breaks and other control characters"):
-            script(Workers(COMMAND, tmp_path, 1, 1), *given)
-    with pytest.raises(PaperbenchError, match="sbatch cannot be given"):
-        script(Workers(COMMAND, tmp_path / bad, 1, 1), None, None)
-    assert "\nmodule load a\nmodule load b\n" in script(
-        Workers(COMMAND, tmp_path, 1, 1), None, None, setup=["module load a\nmodule load b"]
-    )
+    given: list[tuple[Any, ...]] = [("gpu" + bad, None), (None, "1:00" + bad), (None, None, ["--qos=low" + bad])]
+    for results, *options in [(tmp_path / bad, None, None), *((tmp_path, *one) for one in given)]:
+        with pytest.raises(PaperbenchError, match=r"sbatch cannot be given .*remove line breaks"):
+            script(Workers(COMMAND, results, 1, 1), *options)
+    assert "\na\nb\n" in script(Workers(COMMAND, tmp_path, 1, 1), None, None, setup=["a\nb"])
 
 
 def test_name_is_that_of_command_gpus_and_results(tmp_path: Path) -> None:
@@ -230,16 +228,12 @@ def test_failure_of_slurm_is_told(
     assert not list((workers.results / "leases").iterdir())
 
 
-BANNER = "*** 2 nodes are down ***\nSee 12_help; and\n  12:30 maintenance"
+BANNER = "*** 2 nodes are down ***\nSee 12_help; and\n  12:30 maintenance\n"
 
 
 def test_only_lines_that_are_ids_are_jobs(workers: Workers, slurm: Slurm) -> None:
-    queue = [BANNER, "5", "  6_0", "7_[1-3,9%2]", "8+1", BANNER]
-    lines = " ".join(shlex.quote(line) for line in queue)
-    slurm.let(
-        "squeue", f"[[ $* == *COMPLETING* ]] && lines=('{BANNER}') || lines=({lines}); printf '%s\\n' \"${{lines[@]}}\""
-    )
-    slurm.answer("sbatch", f"{BANNER}\n70;cluster\n{BANNER}")
+    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'5\\n  6_0\\n7_[1-3,9%2]\\n8+1'")
+    slurm.answer("sbatch", f"{BANNER}70;cluster\n{BANNER}")
     assert submit(replace(workers, count=6), "the script") == (4, ["70", "70"])
     slurm.answer("sbatch", "Welcome")
     with pytest.raises(PaperbenchError, match=r"no line with a job's id: 'Welcome'\. See `squeue"):
