@@ -20,6 +20,7 @@ class Launch:
         rank, count: Number of this process, and of all.
         local_rank: Number of this process on its machine.
         address, port: Where process 0 can be reached.
+        name: Tells this launch from others at that port.
     """
 
     rank: int
@@ -27,16 +28,22 @@ class Launch:
     local_rank: int
     address: str
     port: int
+    name: str = "paperbench"
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
         """Return what torchrun, or srun, says about this process; None if it was started alone.
 
         Raises:
-            PaperbenchError: A variable is not what a launcher sets.
+            PaperbenchError: A variable is not what a launcher sets, or torchrun would restart the processes.
         """
         try:
             if int(environment.get("WORLD_SIZE", 1)) > 1 and "RANK" in environment:
+                if int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0)):
+                    raise PaperbenchError(
+                        "torchrun's --max-restarts is not supported, as restarted processes do not find one another. "
+                        "Omit it: the same command resumes. `--executor local` restarts processes that crash."
+                    )
                 rank, number, local = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
                 return cls(rank, number, local, environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
             if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
@@ -44,7 +51,7 @@ class Launch:
                 rank, number, local, job, step = (int(environment[name]) for name in names)
                 port = 20_000 + (31 * job + step) % 10_000  # not among those that systems hand out
                 address = environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"])
-                return cls(rank, number, local, address, int(environment.get("MASTER_PORT") or port))
+                return cls(rank, number, local, address, int(environment.get("MASTER_PORT") or port), f"{job}.{step}")
         except (KeyError, ValueError) as error:
             raise PaperbenchError(
                 f"The environment of a launcher of several processes is incomplete ({error}). Start them with "

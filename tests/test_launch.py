@@ -16,6 +16,7 @@ SRUN = {
     "SLURM_STEP_ID": "2",
     "SLURM_STEP_NODELIST": "gpu[03-05,9],login",
 }
+ELASTIC = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "0"}
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 
 
@@ -23,8 +24,9 @@ BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_L
     ("environment", "expected"),
     [
         (TORCHRUN, Launch(5, 8, 1, "a", 29_500)),
-        (SRUN, Launch(3, 4, 1, "gpu03", 20_219)),
-        (SRUN | {"MASTER_ADDR": "a", "MASTER_PORT": "30000"}, Launch(3, 4, 1, "a", 30_000)),
+        (TORCHRUN | ELASTIC, Launch(5, 8, 1, "a", 29_500)),
+        (SRUN, Launch(3, 4, 1, "gpu03", 20_219, "7.2")),
+        (SRUN | {"MASTER_ADDR": "a", "MASTER_PORT": "30000"}, Launch(3, 4, 1, "a", 30_000, "7.2")),
         (SRUN | TORCHRUN, Launch(5, 8, 1, "a", 29_500)),  # torchrun, started on each machine by srun
         ({}, None),
         (TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}, None),
@@ -46,6 +48,11 @@ def test_incomplete_environment_is_an_error(environment: dict[str, str]) -> None
     for name in counts & environment.keys():
         with pytest.raises(PaperbenchError, match=r"incomplete .*many"):
             Launch.of(environment | {name: "many"})
+
+
+def test_restarts_by_torchrun_are_refused() -> None:
+    with pytest.raises(PaperbenchError, match=r"--max-restarts is not supported.* Omit it: the same command resumes"):
+        Launch.of(TORCHRUN | ELASTIC | {"TORCHELASTIC_MAX_RESTARTS": "2"})
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,8 @@ def _nvidia_smi(device: torch.device) -> dict[str, str] | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
-    return dict(zip(GPU_FACTS.split(","), (value.strip() for value in done.stdout.split(",")), strict=False))
+    row = next((line for line in done.stdout.splitlines() if line.count(",") == GPU_FACTS.count(",")), "")  # no warning
+    return dict(zip(GPU_FACTS.split(","), map(str.strip, row.split(",")), strict=True)) if row else None
 
 
 def synchronize(device: torch.device) -> None:

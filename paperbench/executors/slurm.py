@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import time
 from collections.abc import Sequence
 
-from paperbench.errors import PaperbenchError, count, printable
+from paperbench.errors import PaperbenchError, count, one_line, printable
 from paperbench.executors import Workers
 from paperbench.files import report_write_errors
 from paperbench.runs.store import Store
 
 _SECONDS_TO_COMPLETE = 60.0
 """How long a job that ends is waited for: twice Slurm's usual `KillWait`."""
+_JOB = re.compile(r"^ *(\d+(?:_\d+|_\[[\d,%-]+\]|\+\d+)?)(?:;\S+)? *$", re.MULTILINE)
+"""A line with the id of a job, of an array's job or of a part of a job, and maybe a cluster."""
 
 _COUNT_STARTS = r"""
 # A job starts again after a time limit, a preemption or the loss of its node. Each start adds a line to a file, until
@@ -46,7 +49,8 @@ _REQUEUE = r"""
 status=$?
 # Work is left after 75 (--max-seconds) and after a signal: USR1 as the time limit is near, TERM in a preemption, KILL
 # for the memory. If the job is not "RUNNING" any more, it was cancelled, or Slurm starts it again by itself.
-read -r state restarts < <(again squeue --noheader --jobs="$SLURM_JOB_ID" --Format=State,RestartCnt)
+read -r state restarts < <(again squeue --noheader --jobs="$SLURM_JOB_ID" --Format=State,RestartCnt |
+    grep -Ex ' *[A-Z_]+ +[0-9]+ *')  # no banner
 case "$state $status" in
 "RUNNING 75" | "RUNNING 1"[2-9][0-9]) again scontrol requeue "$SLURM_JOB_ID" && exit ;;
 esac
@@ -63,7 +67,7 @@ def script(
     """Return the script of a job, with further options of sbatch, and with commands to begin with.
 
     Raises:
-        PaperbenchError: An option does not begin with a dash; sbatch would ignore it.
+        PaperbenchError: An option does not begin with a dash, so sbatch would ignore it; or its line would be broken.
     """
     for option in options:
         if not option.startswith("-"):
@@ -82,6 +86,8 @@ def script(
         *options,
         f"--job-name={workers.name}",  # last, as jobs are counted by it
     ]
+    if bad := next((option for option in wanted if one_line(option) != option), None):
+        raise PaperbenchError(f"sbatch cannot be given {bad!r}: remove line breaks and other control characters.")
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in wanted), ""]
     lines += [f"results={shlex.quote(str(results))}  # results/slurm must exist", *_COUNT_STARTS.strip().splitlines()]
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
@@ -112,7 +118,9 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
             time.sleep(1)  # cancelled, or requeued and pending soon: the state does not tell
         present = _jobs(workers, "PENDING,CONFIGURING,RUNNING,SUSPENDED")
         for _ in range(workers.count - len(present)):
-            new.append(_slurm("sbatch", "--parsable", stdin=text).strip().partition(";")[0])
+            if not (ids := _JOB.findall(said := _slurm("sbatch", "--parsable", stdin=text))):
+                raise PaperbenchError(f"sbatch printed no line with a job's id: {said.strip()!r}. See `squeue --me`.")
+            new.append(ids[-1])
     except PaperbenchError as error:
         raise PaperbenchError(f"{error} {count(len(new), 'job')} submitted before that.") if new else error from None
     finally:
@@ -123,7 +131,7 @@ def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
 def _jobs(workers: Workers, states: str) -> list[str]:
     """Return the ids of the workers' jobs in some states."""
     found = _slurm("squeue", "--me", "--noheader", f"--name={workers.name}", f"--states={states}", "--format=%i")
-    return found.split()
+    return _JOB.findall(found)
 
 
 def _slurm(*command: str, stdin: str = "") -> str:

@@ -9,8 +9,10 @@ import torch
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError
+from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import net_and_recipe
+from paperbench.runs.record import Code, Environment
 from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 from paperbench.training.engine import EngineName
@@ -27,6 +29,7 @@ class SharedRun:
     Attributes:
         dataset: Key of the data set.
         evaluations: How the net is tested.
+        code, environment: Those of process 0.
     """
 
     spec: RunSpec
@@ -35,6 +38,8 @@ class SharedRun:
     evaluations: tuple[Evaluation, ...]
     engine: EngineName
     recompute: bool
+    code: Code
+    environment: Environment
 
 
 def follow(processes: Processes, device: torch.device, data: Path, limits: Limits) -> int:
@@ -51,6 +56,11 @@ def follow(processes: Processes, device: torch.device, data: Path, limits: Limit
 
     def build(order: Order) -> Trainer:
         run = from_json(SharedRun, order.text)
+        must_agree = "source", "numerics", "torch", "torchvision", "timm", "numpy", "cuda"
+        first, own = vars(run.code) | vars(run.environment), vars(code_facts()) | vars(environment_facts(device))
+        found = [f"{name} {own[name]} (process 0: {first[name]})" for name in must_agree if own[name] != first[name]]
+        if found:
+            raise PaperbenchError(f"it has {', '.join(found)}. Start the same code and packages on all machines.")
         if run.dataset not in datasets:
             datasets[run.dataset] = load_dataset(run.dataset, data)
         if datasets[run.dataset].fingerprint != run.spec.data:
@@ -65,6 +75,7 @@ def follow(processes: Processes, device: torch.device, data: Path, limits: Limit
                 trainer = None
                 release_memory(device)
                 trainer = processes.agreed(lambda order=order: build(order))  # type: ignore[misc]
+                processes.numbers(int(from_json(SharedRun, order.text).environment != environment_facts(device)))
             elif trainer:
                 trainer.obey(order, limits.raise_if_signalled)
         except ProcessLostError:

@@ -113,8 +113,8 @@ class RunSession:
             earlier=self._earlier_sessions[-1].engine if self._earlier_sessions else None,
         )
         self._fallback: list[str] = []
-        self.engine, self.trainer = self._first_sound(candidates, device, is_new=checkpoint is None)
         self._code, self._environment = code_facts(), environment_facts(device)
+        self.engine, self.trainer = self._first_sound(candidates, device, is_new=checkpoint is None)
         if checkpoint is not None:
             self._load(checkpoint.state)
             self._warn_if_arithmetic_changed()
@@ -127,7 +127,7 @@ class RunSession:
     def _first_sound(
         self, candidates: list[EngineChoice], device: torch.device, *, is_new: bool
     ) -> tuple[EngineChoice, Trainer]:
-        """Return the first engine that can be built and, if the run is new, computes eager's first steps; its trainer.
+        """Return the first engine that can be built and computes eager's first steps; its trainer.
 
         Raises:
             Interrupted: A signal arrived during the comparison.
@@ -149,17 +149,21 @@ class RunSession:
     def _sound_trainer(self, engine: EngineName, *, is_new: bool) -> Trainer:
         trainer = self._untrained(engine=engine)
         parts = self.run.spec, self.run.seed, self.run.dataset.key, tuple(self.run.recipe.evaluations.values())
-        self._processes.order("build", text=to_json(SharedRun(*parts, engine, self._recompute)))
+        shared = SharedRun(*parts, engine, self._recompute, self._code, self._environment)
+        self._processes.order("build", text=to_json(shared))
         self._processes.agreed(lambda: None)
-        if is_new and (engine != "eager" or self._processes.count > 1):
+        is_mixed = any(self._processes.numbers(0))
+        if self._processes.count > 1 or (is_new and engine != "eager"):
             self._observer.checking(self.run, engine, self._processes.count)
             problem = engine_error(trainer, engine, self._limits.raise_if_signalled)
-            if problem and engine == "eager":
-                problem = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
-                self._observer.warned(self.run, problem)
-                self._fallback.append(problem)
-            elif problem:
+            if problem and engine != "eager":
                 raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
+            if problem:
+                what = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
+                if not is_mixed or engine_error(trainer, engine, self._limits.raise_if_signalled, is_exact=False):
+                    raise RunError(f"{what}. Use the same packages, variables and machines for all, or one process.")
+                self._observer.warned(self.run, what)
+                self._fallback.append(what)
         return trainer
 
     def train(self) -> Record:

@@ -12,9 +12,10 @@ a signal in one of them is an error or a signal in all.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hashlib import sha256
 from itertools import accumulate
@@ -43,6 +44,8 @@ SILENCE_SECONDS = 60.0
 BEAT_SECONDS = 2.0
 JOIN = timedelta(minutes=5)
 """How long a process waits for the others to start."""
+ANSWER_SECONDS = 10.0
+"""How long process 0 may take to answer at its port."""
 WAIT = timedelta(hours=1)
 """How long a process waits for another one that is alive but busy, such as with a mean image."""
 _FOREVER = timedelta(days=365)
@@ -99,17 +102,22 @@ class Processes:
         self.limits: _Stoppable | None = None
         self._loss: str | None = None
         self._silence = dict.fromkeys(range(self.count), 0.0)
-        self._has_ended = threading.Event()
+        self._has_met, self._has_ended = threading.Event(), threading.Event()
         if launch and device:
             self._join(launch, device)
 
     def _join(self, launch: Launch, device: torch.device) -> None:
-        names = {"RANK": launch.rank, "WORLD_SIZE": launch.count, "LOCAL_RANK": launch.local_rank}
-        os.environ |= {name: str(value) for name, value in names.items()}
-        os.environ |= {"MASTER_ADDR": launch.address, "MASTER_PORT": str(launch.port)}
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=JOIN)
+            has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            if launch.rank and not has_server:
+                threading.Thread(target=self._expect_process_0, args=[launch], daemon=True).start()
+            own = TCPStore(launch.address, launch.port, is_master=not (launch.rank or has_server), timeout=JOIN)
+            if not launch.rank:
+                own.set(launch.name, "")
+            own.wait([launch.name], JOIN)
+            self._has_met.set()
+            dist.init_process_group(backend, store=own, rank=launch.rank, world_size=launch.count, timeout=JOIN)
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
             self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
             store = TCPStore(launch.address, launch.port, is_master=False)
@@ -125,6 +133,14 @@ class Processes:
         ]
         for thread in self._threads:
             thread.start()
+
+    def _expect_process_0(self, launch: Launch) -> None:
+        """End this process if what listens at process 0's port is something else, for which torch may wait for ever."""
+        while not self._has_met.is_set():
+            with suppress(OSError), socket.create_connection((launch.address, launch.port)):
+                if not self._has_met.wait(ANSWER_SECONDS):
+                    self._die(f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port")
+            self._has_met.wait(1)
 
     # Orders
 
@@ -187,7 +203,7 @@ class Processes:
             result = work()
         except Exception as caught:
             error = caught
-        codes = self._numbers(_error_code(error))
+        codes = self.numbers(_error_code(error))
         first = next((rank for rank, code in enumerate(codes) if code), None)
         if first is None:
             return result  # type: ignore[return-value]
@@ -212,7 +228,7 @@ class Processes:
         setattr(error, _AGREED, True)
         return error
 
-    def _numbers(self, number: int) -> list[int]:
+    def numbers(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
         if self.count == 1:
             return [number]
@@ -234,12 +250,12 @@ class Processes:
         def check() -> None:
             if len(set(sums)) > 1:
                 raise RunError(
-                    "The processes hold different parameters, although all have made the same updates: a GPU or its "
-                    "driver computes wrongly. Nothing was saved; the same command resumes from the last checkpoint."
+                    "The processes hold different parameters, although all made the same updates: a driver or GPU is "
+                    "faulty, or CPUs differ. Nothing was saved; the same command resumes from the last checkpoint."
                 )
 
         values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
-        sums = self._numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
+        sums = self.numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
         self.agreed(check)
 
     # Numbers
@@ -283,7 +299,7 @@ class Processes:
         rows = 0
         while True:
             mine = self.agreed(next_rows)
-            numbers = self._numbers(len(mine))
+            numbers = self.numbers(len(mine))
             if not any(numbers):
                 return rows
             by_process = self.gathered(F.pad(mine, (0, 0, 0, max(numbers) - len(mine)))).split(max(numbers))

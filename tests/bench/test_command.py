@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from paperbench.bench import profiling, throughput
 from paperbench.bench.figures import BenchReport, NetFigures, VariantFigures
-from paperbench.bench.setup import bench_training
+from paperbench.bench.setup import GPU_FACTS, _nvidia_smi, bench_training
 from paperbench.bench.throughput import bench_variants, measure_net
 from paperbench.cli.main import main
 from paperbench.typed import from_json
@@ -34,6 +35,17 @@ def test_real_measurement_prints_and_writes_the_same(tmp_path: Path, capsys: pyt
         assert f" {found.images_per_second:.1f} " in row or f" {found.images_per_second:,.0f} " in row
     assert "Not measured: graph (CUDA graphs need an NVIDIA GPU).\n" in printed.out
     assert printed.err.count(", round ") == 2
+
+
+def test_warnings_of_nvidia_smi_are_no_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = GPU_FACTS.replace(",", " MHz, ")
+    (tmp_path / "nvidia-smi").write_text(
+        f"#!/bin/sh\necho 'WARNING: one, two'\necho '{values}'\necho WARNING: infoROM\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1"))
+    assert list((_nvidia_smi(torch.device("cuda")) or {}).values()) == values.split(", ")
 
 
 def test_wrong_step_gives_status_1(

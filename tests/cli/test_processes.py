@@ -146,6 +146,13 @@ def test_suspended_process_ends_the_run(specs: Path, expected: RunDirectory, tmp
     assert_completed(specs, command.results, expected)
 
 
+def test_restarts_by_torchrun_are_refused(specs: Path, tmp_path: Path) -> None:
+    command = Command(specs, tmp_path / "r", TORCHRUN[0], "--max-restarts", "1", *TORCHRUN[1:])
+    assert command.status() == 1
+    assert "torchrun's --max-restarts is not supported" in command.output
+    assert not command.results.exists()
+
+
 def slurm(rank: int, port: int) -> dict[str, str]:
     """What `srun -n 2` says to a process."""
     of_step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "7"}

@@ -6,7 +6,9 @@ import os
 import shlex
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +97,16 @@ def test_option_without_dashes_is_refused(workers: Workers) -> None:
         script(workers, None, None, ["qos=low"])
 
 
+@pytest.mark.parametrize("bad", ["\n#SBATCH --wrap=id", "\r", "\t", "\x1b[2J", "\x85", "\u2028"])
+def test_control_characters_never_reach_a_line_for_sbatch(bad: str, tmp_path: Path) -> None:
+    """A command of `--setup` may have several lines: it is code, and sbatch's lines end before it."""
+    given: list[tuple[Any, ...]] = [("gpu" + bad, None), (None, "1:00" + bad), (None, None, ["--qos=low" + bad])]
+    for results, *options in [(tmp_path / bad, None, None), *((tmp_path, *one) for one in given)]:
+        with pytest.raises(PaperbenchError, match=r"sbatch cannot be given .*remove line breaks"):
+            script(Workers(COMMAND, results, 1, 1), *options)
+    assert "\na\nb\n" in script(Workers(COMMAND, tmp_path, 1, 1), None, None, setup=["a\nb"])
+
+
 def test_name_is_that_of_command_gpus_and_results(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "r")
     names = [
@@ -143,7 +155,8 @@ def test_busy_slurm_is_asked_again(workers: Workers, slurm: Slurm, command: str)
     slurm.let("sleep", "")
     slurm.answer("srun", status=75)
     slurm.answer("squeue", "RUNNING 0")
-    slurm.let(command, f"[ -e {slurm.folder}/busy ] && echo RUNNING 0 || {{ touch {slurm.folder}/busy; exit 1; }}")
+    answer = "printf 'Welcome to 2 nodes\\nQUOTA 3 of 9\\n%-20s%-20s\\n' RUNNING 0"
+    slurm.let(command, f"[ -e {slurm.folder}/busy ] && {answer} || {{ touch {slurm.folder}/busy; exit 1; }}")
     assert run(script(workers, None, None)).returncode == 0
     assert slurm.times("scontrol requeue 7") == 1 + (command == "scontrol")
     slurm.let(command, "exit 1")
@@ -165,7 +178,7 @@ def test_job_without_progress_ends_after_four_starts(workers: Workers, slurm: Sl
     text, of_another = script(workers, None, None), workers.results / "runs" / "a" / "record.json"
     for _ in range(3):
         assert run(text).returncode == 0
-    slurm.let("srun", 'touch "$PAPERBENCH_SAVED"; exit 75')
+    slurm.let("srun", 'sleep 0.05; touch "$PAPERBENCH_SAVED"; exit 75')
     assert run(text).returncode == 0
     slurm.answer("srun", status=75)
     of_another.parent.mkdir(parents=True)
@@ -213,6 +226,18 @@ def test_failure_of_slurm_is_told(
     with pytest.raises(PaperbenchError, match=f"{command} is not on the PATH.*login node"):
         submit(workers, "the script")
     assert not list((workers.results / "leases").iterdir())
+
+
+BANNER = "*** 2 nodes are down ***\nSee 12_help; and\n  12:30 maintenance\n"
+
+
+def test_only_lines_that_are_ids_are_jobs(workers: Workers, slurm: Slurm) -> None:
+    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'5\\n  6_0\\n7_[1-3,9%2]\\n8+1'")
+    slurm.answer("sbatch", f"{BANNER}70;cluster\n{BANNER}")
+    assert submit(replace(workers, count=6), "the script") == (4, ["70", "70"])
+    slurm.answer("sbatch", "Welcome")
+    with pytest.raises(PaperbenchError, match=r"no line with a job's id: 'Welcome'\. See `squeue"):
+        submit(replace(workers, count=6), "the script")
 
 
 def test_jobs_before_a_failure_are_told(workers: Workers, slurm: Slurm) -> None:

@@ -20,6 +20,7 @@ import torch
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs import follow as follow_module
+from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.follow import follow
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
@@ -191,6 +192,51 @@ def test_other_images_in_one_process_are_an_error_before_training(run: PlannedRu
     assert "Process 1: the images of cifar10 in" in outcome.error
     assert (outcome.steps, outcome.followers) == ([], [2])
     assert not Store(tmp_path).directory(run.id).checkpoints.newest_first()
+
+
+def in_process_1(factor: float = 1.0, code: Any = None, machine: Any = None) -> Fault:
+    """Let process 1 make other gradients, have other code, or another machine."""
+
+    def change(rank: int, _: Limits) -> None:
+        weight = TrainingStep._loss_weight
+        if rank:
+            TrainingStep._loss_weight = lambda *known: factor * weight(*known)  # type: ignore[method-assign]
+            follow_module.code_facts = lambda: replace(code_facts(), **code or {})
+            follow_module.environment_facts = lambda device: replace(environment_facts(device), **machine or {})
+
+    return change
+
+
+STEPS = "the first steps in 2 processes are not those of one ("
+REFUSED = [
+    (in_process_1(code={"source": "0123"}), "Process 1: it has source 0123 (process 0: "),
+    (in_process_1(1 + 2**-20), STEPS),
+    (in_process_1(0.1, machine={"threads": 64}), STEPS),
+    (in_process_1(code={"numerics": 0}), "it has numerics 0 (process 0: "),
+    *((in_process_1(machine={name: "0"}), f"it has {name} 0") for name in ("torch", "timm", "numpy", "cuda")),
+]
+
+
+@pytest.mark.parametrize("stop_at", [None, 7])
+@pytest.mark.parametrize(
+    ("fault", "told"), [*REFUSED[:1], *(pytest.param(*o, marks=pytest.mark.full) for o in REFUSED[1:])]
+)
+def test_process_that_would_compute_otherwise_is_refused(
+    run: PlannedRun, tmp_path: Path, fault: Fault, told: str, stop_at: int | None
+) -> None:
+    if stop_at:
+        train(run, tmp_path, stop_at=stop_at)
+    outcome = share(2, [run], tmp_path, fault=fault, status=2)
+    assert told in f"{outcome.error} {outcome.failures}"
+    assert (outcome.steps, outcome.followers) == ([], [2])
+
+
+def test_other_machine_may_round_otherwise_and_the_record_says_so(run: PlannedRun, tmp_path: Path) -> None:
+    outcome = share(2, [run], tmp_path, fault=in_process_1(1 + 2**-20, machine={"threads": 64}))
+    record = Store(tmp_path).readable_record(run.id)
+    assert record
+    assert outcome.warnings == [record.sessions[0].fallback]
+    assert outcome.warnings[0].startswith(STEPS)
 
 
 @pytest.mark.full

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import socket
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,13 +15,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 
 from paperbench.catalogue import NETS, resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.errors import DataError, Interrupted, RunError
+from paperbench.errors import DataError, Interrupted, PaperbenchError, RunError
+from paperbench.launch import Launch
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Recipe
 from paperbench.training import compiling
+from paperbench.training import processes as processes_module
 from paperbench.training import trainer as trainer_module
 from paperbench.training.divergence import find_in_test, find_in_training
 from paperbench.training.engine import EngineError, EngineName
@@ -296,6 +301,26 @@ def test_first_steps_of_an_engine_are_compared_and_leave_no_trace(
     assert (error, changed) == (None, [])
     if engine == "graph":
         assert_equal(outcome, alone(training))
+
+
+@pytest.mark.parametrize("is_store", [False, True])
+def test_taken_port_is_told_at_once_in_all_processes(
+    is_store: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By a program that never answers, or by another launch."""
+    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 1.0)
+    with socket.create_server(("", 0)) as silent:
+        store = TCPStore("127.0.0.1", 0, is_master=True)
+        store.set("7.1", "")
+        port = store.port if is_store else silent.getsockname()[1]
+        with pytest.raises(PaperbenchError, match=r"Process 0 of 2 cannot reach.*already in use"):
+            Processes(Launch(0, 2, 0, "127.0.0.1", port, "7.0"), CPU)
+        launch = Launch(1, 2, 1, "127.0.0.1", port, "7.0")
+        process = multiprocessing.get_context("fork").Process(target=Processes, args=(launch, CPU))
+        process.start()
+        process.join(60)
+    assert process.exitcode == 1
+    assert f"127.0.0.1:{port} is not process 0. Set MASTER_PORT" in capfd.readouterr().err
 
 
 class Faulty:
