@@ -16,9 +16,9 @@ from paperbench.data.imagenet.batches import CentralCrops, read_and_decode
 from paperbench.data.imagenet.build import in_threads
 from paperbench.data.imagenet.draws import NO_WORDS
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.data.imagenet.stream import processors
 from paperbench.errors import PaperbenchError
 from paperbench.files import UNGUARDED, format_read_error, read_at_most, report_write_errors
+from paperbench.processors import processors
 from paperbench.specs.recipe import Evaluation, Photographs
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
 
