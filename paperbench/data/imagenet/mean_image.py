@@ -76,6 +76,7 @@ def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[int], None
             image = read_and_decode(kinds[0].files, number, kinds[0].settings.decoder)
             for part, crops in zip(parts, kinds, strict=True):
                 part += crops.cropped(image, NO_WORDS)
+            del image  # or it would be kept beside the next one
         with lock:
             for total, part in zip(sums, parts, strict=True):
                 total += part
