@@ -28,6 +28,7 @@ from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
     KEY_LENGTH,
+    MAX_LINE_BYTES,
     PATH,
     Header,
     Images,
@@ -196,10 +197,11 @@ def _partial(path: Path) -> Iterator[_Partial]:
 
     def whole_lines() -> Iterator[bytes]:
         nonlocal end
-        for line in stream:
-            if line.endswith(b"\n"):  # a killed process may have written half a line
-                end += len(line)
-                yield line
+        while (line := stream.readline(MAX_LINE_BYTES)).endswith(
+            b"\n"
+        ):  # a killed process may have written half of one
+            end += len(line)
+            yield line
 
     def append(lines: Sequence[bytes]) -> None:
         with report_write_errors(partial, "--data DIR"):

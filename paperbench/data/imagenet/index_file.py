@@ -34,6 +34,8 @@ FILE_NAME = "imagenet.index"
 _MAX_BYTES = 2**31
 """Maximum size of an index; ImageNet's has 0.2 GB."""
 _MAX_HEADER_BYTES = 2**16
+MAX_LINE_BYTES = 2**14
+"""Maximum length of a line; paths have at most 4,096 bytes, each of which may be escaped by three."""
 _MTIME_MODULUS = 10**18
 """Modification times are kept modulo 31.7 years, as 18 digits; all that matters is whether they have changed."""
 
@@ -245,7 +247,9 @@ def read_index(path: Path) -> Index:
     digest = hashlib.sha256()
 
     def lines(stream: BufferedReader, left: int) -> Iterator[bytes]:
-        while left > 0 and (line := stream.readline()):
+        while left > 0 and (line := stream.readline(MAX_LINE_BYTES)):
+            if not line.endswith(b"\n"):
+                raise ValueError("a line is damaged")
             left -= len(line)
             digest.update(line)
             yield line
@@ -256,7 +260,9 @@ def read_index(path: Path) -> Index:
             header = from_json(Header, first)
             digest.update(first)
             left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
-            index = Index(path.parent, header, parse(lines(stream, left), path.parent / unescaped(header.root)))
+            if "\0" in (root := unescaped(header.root)):
+                raise ValueError("its root is no path")
+            index = Index(path.parent, header, parse(lines(stream, left), path.parent / root))
             if stream.read() != _CHECKSUM % digest.hexdigest().encode():
                 raise ValueError("its checksum does not match")
     except FileNotFoundError:
