@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pydantic
 
-from paperbench.data.imagenet.index import ImageFiles, PhotoDataset, fingerprint
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset, fingerprint, unmatched_classes
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError
 from paperbench.files import UNGUARDED, format_read_error, open_regular
@@ -114,9 +114,13 @@ class Index:
         """Return the images as a data set.
 
         Raises:
-            PaperbenchError: The list of classes is missing.
+            PaperbenchError: The list of classes is missing, or only one part has images of a class.
         """
         header, train, test = self.header, self.images.train, self.images.test
+        if lacking := unmatched_classes(train, test, synsets()):
+            raise PaperbenchError(
+                f"The index in {self.directory} has {'; '.join(lacking)}. Index images of all classes in both parts."
+            )
         is_canonical = fingerprint(train, test) == header.proven  # not what the header says of it
         of_original = "the original files, by the md5 of their archives"
         other = "not compared with the original files"
