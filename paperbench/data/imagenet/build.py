@@ -198,9 +198,7 @@ def _partial(path: Path) -> Iterator[_Partial]:
 
     def whole_lines() -> Iterator[bytes]:
         nonlocal end
-        while (line := stream.readline(MAX_LINE_BYTES)).endswith(
-            b"\n"
-        ):  # a killed process may have written half of one
+        while (line := stream.readline(MAX_LINE_BYTES)).endswith(b"\n"):  # a killed process may have written half
             end += len(line)
             yield line
 

@@ -233,8 +233,8 @@ def find_layout(root: Path, classes: Sequence[str]) -> Layout:
         found = list(chain.from_iterable(_sources(root, base, ranks) for base in bases))
     if not found:
         raise PaperbenchError(_describe_absence(root, entries, ranks))
-    usable = {source.split for source in found if source.kind != "compressed"}
-    found = [source for source in found if source.kind != "compressed" or source.split not in usable]
+    unpacked = {source.split for source in found if source.kind == "class folders"}
+    found = [source for source in found if "_images*." not in source.title or source.split not in unpacked]
     for split, name in (("train", "training"), ("test", "validation")):
         titles = [source.title for source in found if source.split == split]
         if len(titles) > 1:

@@ -117,7 +117,7 @@ LAYOUTS = {
     "flat images, csv of Windows": FOLDERS | FLAT | {"LOC_val_solution.csv": SOLUTION.replace("\n", "\r\n").encode()},
     "Hugging Face's archives": shards("train_images", HUB_TRAIN) | {"val_images.tar": tar(below(".", HUB_VAL))},
     "Hugging Face's archives, unpacked": below("train", HUB_TRAIN) | below("val", HUB_VAL),
-    "unpacked beside their archives": FOLDERS | VAL_FOLDERS | {"train_images_0.tar.gz": b"", "val_images.tar.gz": b""},
+    "unpacked beside their archives": FOLDERS | VAL_FOLDERS | {"train_images_0.tar": b"", "val_images.tar.gz": b""},
     "flat images of training": {f"train/{name[10:]}": data for name, data in TRAIN.items()} | VAL_FOLDERS,
     "Kaggle": KAGGLE,
     "list above the folders": below("imagenet", FOLDERS | FLAT) | CSV,
@@ -230,6 +230,7 @@ def test_error_without_validation_labels_names_the_files_to_add(files: dict[str,
         (FOLDERS | KAGGLE, ("train/", "ILSVRC/Data/CLS-LOC/train/")),
         (below("a", FOLDERS) | below("b", shards("train", TRAIN)), ("a/train/", "b/train-*.tar")),
         (shards("train", TRAIN) | {"train-00000-of-00294.parquet": b""}, ("train-*.tar", "train-*.parquet")),
+        ({"train_images_0.tar": b"", "train_images_1.tar.gz": b""}, ("train_images*.tar", "train_images*.tar.gz")),
     ],
 )
 def test_two_layouts_are_an_error_that_names_both(
