@@ -17,8 +17,8 @@ from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.batches import TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
-from paperbench.data.imagenet.stream import processors
 from paperbench.errors import PaperbenchError, count, duration, listing
+from paperbench.processors import processors
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
 from paperbench.training.device import ELSEWHERE

@@ -19,10 +19,11 @@ from paperbench.data.imagenet.batches import CropSource, TrainingCrops, require_
 from paperbench.data.imagenet.crops import render
 from paperbench.data.imagenet.decode import decode
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
-from paperbench.data.imagenet.stream import CropStream, processors
+from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.sources import load_index
 from paperbench.errors import PaperbenchError, count
 from paperbench.files import read_at_most
+from paperbench.processors import processors
 from paperbench.specs.recipe import Decoder, Recipe
 from paperbench.specs.table import find_spec_root, load_table
 

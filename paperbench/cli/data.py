@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, positive_int
 from paperbench.errors import PaperbenchError
+from paperbench.processors import processors
 
 if TYPE_CHECKING:
     from paperbench.data.dataset import ImageDataset
@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         metavar="N",
         type=positive_int,
-        default=os.cpu_count() or 1,
-        help="images read at once (default: one for each core)",
+        default=processors(),
+        help="images read at once (default: one for each processor it may use)",
     )
     add_shared(index, "--data")
 

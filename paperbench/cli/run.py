@@ -201,8 +201,8 @@ def _divide(args: argparse.Namespace) -> int:
     import torch
 
     from paperbench import api
-    from paperbench.data.imagenet.stream import processors
     from paperbench.executors import local, ray
+    from paperbench.processors import processors
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits
 

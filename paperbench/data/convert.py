@@ -46,6 +46,7 @@ def convert(source: Path, target: Path, key: str) -> ImageDataset:
             dataset = load_batches(key, source / DIRECTORIES[key])
         else:
             dataset = load_images(key, source)
+        dataset.require_all_classes()
         save_npz(dataset, target)
     except OSError as error:
         raise PaperbenchError(f"Cannot convert {source}: {error}. Check the path.") from error

@@ -72,10 +72,11 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
         raise PaperbenchError(
             f"{directory}: cannot read: {error.strerror}. Choose another directory with `--data DIR`."
         ) from error
-    if has_batches:
-        return load_batches(key, batches)
-    if has_file:
-        return load_npz(key, file, *(_load_description(description) if description.exists() else ()))
+    if has_batches or has_file:
+        name_and_origin = _load_description(description) if description.exists() and not has_batches else ()
+        dataset = load_batches(key, batches) if has_batches else load_npz(key, file, *name_and_origin)
+        dataset.require_all_classes()
+        return dataset
     if is_inner:
         raise PaperbenchError(f"{directory}: give the directory that contains {DIRECTORIES[key]}: {directory.parent}")
     raise PaperbenchError(

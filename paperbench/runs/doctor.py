@@ -20,6 +20,7 @@ from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError, listing, one_line, without_paths
+from paperbench.processors import quota
 from paperbench.runs.disk_space import format_bytes, free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
@@ -124,9 +125,10 @@ def _machine(device: torch.device, results: Path) -> dict[str, str]:
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with suppress(OSError):
         disk = f"{format_bytes(free_bytes(results))} free for results"
-    memory = " of ".join(format_bytes(size) for size in sizes if size)
+    memory, allowed = " of ".join(format_bytes(size) for size in sizes if size), quota() or environment.threads
+    hint = f" (a cgroup allows {allowed}: set OMP_NUM_THREADS={allowed})" * (allowed < environment.threads)
     return {
-        "cpu": f"{environment.device}, {environment.threads} threads, {memory} free",
+        "cpu": f"{environment.device}, {environment.threads} threads{hint}, {memory} free",
         "compilers": f"C: {_compiler('CC', 'gcc', 'clang')}; C++: {_compiler('CXX', 'g++', 'clang++')}",
         "compiling": available_engines(device)["compile"] or f"available on {device}",
         "disk": disk,

@@ -20,12 +20,13 @@ from paperbench.data.imagenet.batches import CentralCrops
 from paperbench.data.imagenet.build import watched
 from paperbench.data.imagenet.draws import Words
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.data.imagenet.stream import CropStream, processors
+from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Batch
 from paperbench.data.sources import data_directory, find_dataset, load_dataset
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.models.weights_file import net_of
+from paperbench.processors import processors
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.rerun import evaluate_saved_net, testing_precision
 from paperbench.runs.store import RunDirectory, Store

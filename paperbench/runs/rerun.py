@@ -13,9 +13,9 @@ import torch
 
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import Dataset
-from paperbench.data.imagenet.stream import processors
 from paperbench.errors import RunError, count
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
+from paperbench.processors import processors
 from paperbench.runs.environment import environment_facts
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
@@ -285,7 +285,7 @@ def _computing_like(recorded: Environment, device: torch.device) -> Iterator[Non
         RunError: The memory is not sufficient.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(min(recorded.threads, processors()) if device.type == "cpu" else before)
+    torch.set_num_threads(min(recorded.threads, max(before, processors())) if device.type == "cpu" else before)
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -5,12 +5,13 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import paperbench
+from paperbench.catalogue import DATASETS
 from paperbench.cli import doctor as doctor_command
-from paperbench.data.npz import save_npz
 from paperbench.runs import doctor
 from paperbench.specs.table import Table
 from paperbench.training import engine
@@ -34,8 +35,11 @@ def machine(run: Run, monkeypatch: pytest.MonkeyPatch, tables: dict[str, Table])
     monkeypatch.setattr(engine, "_why_no_cpp_compiler", lambda: None)
     monkeypatch.setattr(engine, "_why_no_triton", lambda _: None)
     with_gpus(monkeypatch, init_error=NO_DRIVER)
+    images = random_dataset(32).x_train
+    Path("data").mkdir()
     for key in ("cifar10", "cifar100"):
-        save_npz(random_dataset(32), Path("data") / f"{key}.npz")
+        labels = np.arange(100) % DATASETS[key].num_classes
+        np.savez(Path("data") / f"{key}.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     return outputs
 
 
@@ -213,3 +217,14 @@ def test_page_describes_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert page.facts["system"].endswith(f", Python {platform.python_version()}")
     assert page.facts["disk"].endswith(" GB free for results")
     assert page.choices["table2"][0] in ("fp32", "tf32")
+
+
+def test_page_names_the_quota(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    for limit, expected in (
+        (None, " 4 threads, "),
+        (4, " 4 threads, "),
+        (3, " 4 threads (a cgroup allows 3: set OMP_"),
+    ):
+        monkeypatch.setattr(doctor, "quota", lambda limit=limit: limit)
+        assert expected in Page(run).facts["cpu"]

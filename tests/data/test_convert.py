@@ -84,7 +84,8 @@ def test_images_are_sorted_by_class_and_name_and_converted_to_rgb(directory: Pat
 def test_converted_original_files_keep_their_fingerprint(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = write_batches(monkeypatch, tmp_path / "original", "cifar10", *random_images(24), "labels")
+    images, labels = random_images(60)[0], np.arange(60) % 10
+    batches = write_batches(monkeypatch, tmp_path / "original", "cifar10", images, labels, "labels")
     for source in (batches, batches.parent):
         target.unlink(missing_ok=True)
         dataset = convert(source, target, "cifar10")
@@ -154,6 +155,12 @@ def test_both_parts_must_have_the_classes_of_the_data_set(directory: Path, targe
     for path in (directory / "test").rglob("*.png"):
         path.unlink()
     assert error_message(directory, target).startswith(f"{directory / 'test'}: no images found.")
+
+
+def test_class_without_images_is_an_error(directory: Path, target: Path) -> None:
+    (directory / "test" / "dog" / "one.png").unlink()
+    message = error_message(directory, target)
+    assert message == "CIFAR-10 (images in images) has classes without test images (1): 5. Add such images."
 
 
 def test_source_without_data_is_an_error(tmp_path: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paperbench.catalogue import DATASETS
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import data_directory, load_dataset
 from paperbench.errors import PaperbenchError
@@ -14,12 +15,12 @@ from paperbench.specs.yaml_file import SpecError
 from tests.data.batches import write_batches
 from tests.helpers import random_images
 
-IMAGES, LABELS = random_images(24)
+IMAGES, LABELS = random_images(60)[0], np.arange(60) % 10
 
 
 def write_npz(directory: Path) -> None:
     directory.mkdir(exist_ok=True)
-    arrays = {"x_train": IMAGES[:20], "y_train": LABELS[:20], "x_test": IMAGES[20:], "y_test": LABELS[20:]}
+    arrays = {"x_train": IMAGES[:50], "y_train": LABELS[:50], "x_test": IMAGES[50:], "y_test": LABELS[50:]}
     np.savez(directory / "cifar10.npz", **arrays)
 
 
@@ -39,6 +40,25 @@ def test_fingerprint_is_sha256_of_shapes_pixels_and_labels(small_dataset: ImageD
         digest.update(images.tobytes())
         digest.update(b"".join(int(label).to_bytes(8, "little") for label in labels))
     assert d.fingerprint == digest.hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("key", "labels", "message"),
+    [
+        ("cifar100", np.arange(100) % 20, r"\(80\): 20, 21, .* the 20 coarse labels: take the 100 fine ones\."),
+        ("cifar100", np.minimum(np.arange(100), 98), r"\(1\): 99\. Add such images\."),
+        ("cifar10", np.arange(100) % 9, r"\(1\): 9\. Add such images\."),
+    ],
+)
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_class_without_images_in_one_part_is_an_error(
+    key: str, labels: np.ndarray, message: str, part: str, tmp_path: Path
+) -> None:
+    images, whole = random_images(100)[0], np.arange(100) % DATASETS[key].num_classes
+    parts = {"x_train": images, "y_train": whole, "x_test": images, "y_test": whole, f"y_{part}": labels}
+    np.savez(tmp_path / f"{key}.npz", **parts)
+    with pytest.raises(PaperbenchError, match=f"{key}.npz.* classes without .* images {message}"):
+        load_dataset(key, tmp_path)
 
 
 def test_error_for_missing_data_lists_the_ways_to_get_them(tmp_path: Path) -> None:
@@ -78,9 +98,9 @@ def test_other_or_unknown_data_set_is_an_error(tmp_path: Path, key: str, message
 def test_original_files_precede_the_npz_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz(tmp_path)
     (tmp_path / "dataset.yaml").write_text("name: mine\norigin: me\n")
-    directory = write_batches(monkeypatch, tmp_path, "cifar10", IMAGES[:6], LABELS[:6], "labels")
+    directory = write_batches(monkeypatch, tmp_path, "cifar10", IMAGES, LABELS[::-1], "labels")
     dataset = load_dataset("cifar10", tmp_path)
-    assert (len(dataset.x_train), dataset.name, dataset.canonical) == (5, "CIFAR-10", True)
+    assert (len(dataset.x_train), dataset.name, dataset.canonical) == (50, "CIFAR-10", True)
     (directory / "test_batch").unlink()
     with pytest.raises(PaperbenchError, match="test_batch is missing"):
         load_dataset("cifar10", tmp_path)

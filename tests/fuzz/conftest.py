@@ -47,7 +47,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_analysis(world / "results", with_everything(made()))
         (world / "results" / "superseded" / "old-1").mkdir(parents=True)
         (world / "results" / "superseded" / "old-1" / "record.json").write_text("{}")
-        images, labels = random_images(10)
+        images, labels = random_images(10)[0], np.arange(10)
         for part in ("train", "test"):
             for label in range(10):
                 (world / "images" / part / str(label)).mkdir(parents=True)

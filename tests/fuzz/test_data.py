@@ -13,7 +13,7 @@ from PIL import Image
 
 from paperbench.data.convert import load_images
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.sources import load_dataset
+from paperbench.data.npz import load_npz
 from paperbench.errors import PaperbenchError
 from tests.fuzz.strategies import damaged, is_refused, times_examples
 from tests.helpers import random_images
@@ -42,7 +42,7 @@ def header(text: str, version: tuple[int, int] = (1, 0)) -> bytes:
 
 
 def load(directory: Path) -> None:
-    check(load_dataset("cifar100", directory))
+    check(load_npz("cifar100", directory / "cifar100.npz"))
 
 
 def check(dataset: ImageDataset) -> None:

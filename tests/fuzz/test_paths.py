@@ -319,11 +319,13 @@ ALLOWED = {
         "os.fdopen(os.open(partial, flags, 438), 'a+b')": "the same",
     },
     "data/imagenet/decode.py": {"Image.open(io.BytesIO(data), formats=('JPEG', 'PNG'))": "bytes in memory"},
+    "data/imagenet/pack.py": {"Path('/proc/self/statm').read_text()": "a file of the kernel"},
     "data/imagenet/synsets.py": {
         "Path(spec.submodule_search_locations[0], 'data', '_info', 'imagenet_synsets.txt').read_text()": "timm's file"
     },
     "data/npz.py": {"archive.open(info)": "part of an opened archive"},
     "models/weights_file.py": {"safe_open(file, 'pt')": "takes only paths; the line before opens it as a regular file"},
+    "processors.py": {"file.read_text()": "a file of the kernel"},
     "runs/environment.py": {
         "file.read_bytes()": "paperbench's own source code",
         "Path('/proc/cpuinfo').read_text()": "a file of the kernel",

@@ -24,10 +24,11 @@ from tqdm import tqdm
 from paperbench.catalogue import DATASETS
 from paperbench.data.imagenet.containers import open_container, read_image
 from paperbench.data.imagenet.decode import ImageError, decode
-from paperbench.data.imagenet.index import fingerprint
+from paperbench.data.imagenet.index import fingerprint, unmatched_classes
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
     KEY_LENGTH,
+    MAX_LINE_BYTES,
     PATH,
     Header,
     Images,
@@ -126,21 +127,22 @@ def index_images(
         source = originals if originals and archives and archives.samefile(root) else root
         total = None if accepts_subset else published.train + published.test
         layout, lines, unusable = _collect(source, published.classes, partial, stream, threads, total=total)
-        problems = listed("unusable images", unusable)
-        if not problems and not lines:
-            foreign = listed("files that are not ImageNet's", layout.foreign)
+        foreign = listed("files that are not ImageNet's", layout.foreign)
+        if not unusable and not lines:
             raise ImagesError("\n".join([f"{root} has no images of ImageNet in its {layout.title}.", *foreign]))
+        problems, missing = listed("unusable images", unusable), listed("missing images", layout.missing)
         images = parse(lines, root) if lines else None
         lacking = _lacking(images, published) if images else []
         reduced = _reduced(images, published) if images else []
-        others = listed("missing images", layout.missing) + listed("files that are not ImageNet's", layout.foreign)
         if not accepts_subset:
-            problems += others + lacking + reduced
+            problems += missing + lacking + reduced
+        elif images:
+            problems += unmatched_classes(images.train, images.test, published.classes)
         if problems or images is None:
             hint = "" if accepts_subset or unusable else " Accept what is there, as a subset, with `--subset`."
             remedy = f"Repair this, then repeat the command: it reads only what has changed.{hint}"
-            raise ImagesError("\n".join([f"{root}:", *problems, remedy]))
-        for note in others + reduced:
+            raise ImagesError("\n".join([f"{root}:", *problems, *foreign, remedy]))
+        for note in missing + foreign + reduced:
             print(f"paperbench: {note}", file=stream, flush=True)
         header = Header(
             schema="paperbench.imagenet/1",
@@ -196,10 +198,9 @@ def _partial(path: Path) -> Iterator[_Partial]:
 
     def whole_lines() -> Iterator[bytes]:
         nonlocal end
-        for line in stream:
-            if line.endswith(b"\n"):  # a killed process may have written half a line
-                end += len(line)
-                yield line
+        while (line := stream.readline(MAX_LINE_BYTES)).endswith(b"\n"):  # a killed process may have written half
+            end += len(line)
+            yield line
 
     def append(lines: Sequence[bytes]) -> None:
         with report_write_errors(partial, "--data DIR"):

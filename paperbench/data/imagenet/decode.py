@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -17,16 +20,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_PIXELS = 150_000_000
-"""Maximum number of pixels of an image; a small file can claim any number."""
+"""Maximum number of pixels of an image, and of those that threads decode at once; a small file can claim any number."""
+_AT_ONCE = 2**18
+"""Pixels that are admitted at once."""
 _MAX_SIDE = 65_535
 """Maximum side, which is that of JPEG. Pillow needs 20 bytes of memory for each row of a PNG file."""
 _MAX_SCANNED_PIXELS = 20 * MAX_PIXELS
 """Maximum of pixels times scans, which take some seconds. Usual progressive files have ten scans."""
+_LEAST_SCANNED_PIXELS = 2**12
+"""Pixels that take as long as a scan of none."""
+_SCAN = re.compile(rb"\xff\xda\0(\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
+"""Marker, length and number of components, with which every scan begins."""
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
 """Pillow's modes with 8 bits per channel. Pillow turns modes of more bits white, without an error."""
 
 # About damaged EXIF data, and many pixels, which `decode` checks. `warnings.catch_warnings` is not safe in threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+_TURN, ROOM = Lock(), Semaphore(MAX_PIXELS // _AT_ONCE + 1)
 
 
 class ImageError(PaperbenchError):
@@ -52,16 +64,18 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
             raise ImageError(f"has {image.width} x {image.height} pixels, more than the {MAX_PIXELS:,} allowed")
         if max(image.size) > _MAX_SIDE:
             raise ImageError(f"has {image.width} x {image.height} pixels, more than {_MAX_SIDE:,} on a side")
-        if image.info.get("progressive") and image.width * image.height * _scans(data) > _MAX_SCANNED_PIXELS:
-            raise ImageError(f"has {_scans(data):,} scans, which would take too long to decode")
+        most_scans = _MAX_SCANNED_PIXELS // max(image.width * image.height, _LEAST_SCANNED_PIXELS)
+        if len(data) > 10 * most_scans and (scans := len(_SCAN.findall(data))) > most_scans:  # a scan has ten bytes
+            raise ImageError(f"has {scans:,} scans, which would take too long to decode")
         if image.mode not in _MODES:
             raise ImageError("has pixels of 16 bits, which Pillow would turn white")
         is_plain = image.format == "JPEG" and image.mode in ("L", "RGB") and b"Exif" not in data
-        if decoder == "torchcodec" and is_plain:
-            with suppress(RuntimeError):
-                return Image.fromarray(_decode_with_torchcodec(data))
-        image.load()
-        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
+        with _room_for(image.width * image.height):
+            if decoder == "torchcodec" and is_plain:
+                with suppress(RuntimeError):
+                    return Image.fromarray(_decode_with_torchcodec(data))
+            image.load()
+            return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
     except PaperbenchError:
         raise
     except UnidentifiedImageError as error:
@@ -70,8 +84,17 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
         raise ImageError(f"is not a complete JPEG or PNG image ({summarize_error(error)})") from error
 
 
-def _scans(data: bytes) -> int:
-    return data.count(b"\xff\xda")
+@contextmanager
+def _room_for(pixels: int) -> Iterator[None]:
+    """Wait until other threads decode so few pixels that these are not too many."""
+    parts = pixels // _AT_ONCE + 1
+    with _TURN:  # one thread at a time waits, or many small images would keep a large one out
+        for _ in range(parts):
+            ROOM.acquire()
+    try:
+        yield
+    finally:
+        ROOM.release(parts)
 
 
 def _decode_with_torchcodec(data: bytes) -> np.ndarray:

@@ -13,10 +13,11 @@ from paperbench.data.imagenet.batches import CentralCrops, Crops, CropSource, Tr
 from paperbench.data.imagenet.colours import ColourChoices, ColourTransform
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
-from paperbench.data.imagenet.stream import CropStream, processors
+from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Batch, Choices
 from paperbench.data.share import WHOLE
 from paperbench.errors import duration
+from paperbench.processors import processors
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 
 _SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pydantic
 
-from paperbench.data.imagenet.index import ImageFiles, PhotoDataset, fingerprint
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset, fingerprint, unmatched_classes
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError
 from paperbench.files import UNGUARDED, format_read_error, open_regular
@@ -34,6 +34,8 @@ FILE_NAME = "imagenet.index"
 _MAX_BYTES = 2**31
 """Maximum size of an index; ImageNet's has 0.2 GB."""
 _MAX_HEADER_BYTES = 2**16
+MAX_LINE_BYTES = 2**14
+"""Maximum length of a line; paths have at most 4,096 bytes, each of which may be escaped by three."""
 _MTIME_MODULUS = 10**18
 """Modification times are kept modulo 31.7 years, as 18 digits; all that matters is whether they have changed."""
 
@@ -112,9 +114,13 @@ class Index:
         """Return the images as a data set.
 
         Raises:
-            PaperbenchError: The list of classes is missing.
+            PaperbenchError: The list of classes is missing, or only one part has images of a class.
         """
         header, train, test = self.header, self.images.train, self.images.test
+        if lacking := unmatched_classes(train, test, synsets()):
+            raise PaperbenchError(
+                f"The index in {self.directory} has {'; '.join(lacking)}. Index images of all classes in both parts."
+            )
         is_canonical = fingerprint(train, test) == header.proven  # not what the header says of it
         of_original = "the original files, by the md5 of their archives"
         other = "not compared with the original files"
@@ -245,7 +251,9 @@ def read_index(path: Path) -> Index:
     digest = hashlib.sha256()
 
     def lines(stream: BufferedReader, left: int) -> Iterator[bytes]:
-        while left > 0 and (line := stream.readline()):
+        while left > 0 and (line := stream.readline(MAX_LINE_BYTES)):
+            if not line.endswith(b"\n"):
+                raise ValueError("a line is damaged")
             left -= len(line)
             digest.update(line)
             yield line
@@ -256,7 +264,9 @@ def read_index(path: Path) -> Index:
             header = from_json(Header, first)
             digest.update(first)
             left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
-            index = Index(path.parent, header, parse(lines(stream, left), path.parent / unescaped(header.root)))
+            if "\0" in (root := unescaped(header.root)):
+                raise ValueError("its root is no path")
+            index = Index(path.parent, header, parse(lines(stream, left), path.parent / root))
             if stream.read() != _CHECKSUM % digest.hexdigest().encode():
                 raise ValueError("its checksum does not match")
     except FileNotFoundError:

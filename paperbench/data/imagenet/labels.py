@@ -31,13 +31,15 @@ _LISTS = {
     "test": ("ImageSets/CLS-LOC/val.txt", SOLUTION),
 }
 _LISTED = re.compile(rb"^(?:[^\s,/]{1,100}/)?([^\s,/]{1,200})[ ,]", re.MULTILINE)
+_NO_HEADER = re.compile(r"(?:n|ILSVRC2012_val_)\d{8}")
 _KEY = re.compile(r"ILSVRC2012_val_\d{8}|n\d{8}_\d+")
+_SUFFIX = re.compile(r"\.(jpe?g|png)$", re.IGNORECASE)
 
 
 def image_key(name: str) -> str:
     """Return the name that the lists give to the image of a file: without suffix, and without what others append."""
     found = _KEY.match(name)
-    return found[0] if found else name.rpartition(".")[0]
+    return found[0] if found else _SUFFIX.sub("", name)
 
 
 def listed_images(places: Iterable[Path], split: str) -> set[str]:
@@ -53,7 +55,7 @@ def listed_images(places: Iterable[Path], split: str) -> set[str]:
     for place in places:
         for name in _LISTS[split]:
             content = _read(place / name, _MAX_LIST_BYTES) or b""
-            keys.update(found[1].decode("utf-8", "replace") for found in _LISTED.finditer(content))
+            keys.update(image_key(found[1].decode("utf-8", "replace")) for found in _LISTED.finditer(content))
     return keys - {"ImageId"}
 
 
@@ -90,13 +92,13 @@ def _read(file: Path, limit: int) -> bytes | None:
 
 def _solution_labels(content: bytes, ranks: Mapping[str, int], file: Path) -> dict[str, int]:
     labels = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines()):
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         name, _, boxes = line.partition(",")
-        if number and line.strip():
+        if line.strip() and (number > 1 or _NO_HEADER.search(line)):
             try:
-                labels[name] = ranks[boxes.split(maxsplit=1)[0]]
+                labels[image_key(name)] = ranks[boxes.split(maxsplit=1)[0]]
             except (KeyError, IndexError) as error:
-                raise _damaged(file, f"line {number + 1} names no known class: {line!r:.100}") from error
+                raise _damaged(file, f"line {number} names no known class: {line!r:.100}") from error
     return labels
 
 
@@ -132,7 +134,8 @@ def _unpack(archive: bytes, file: Path) -> dict[str, bytes]:
     if not stream.eof:
         raise _damaged(file, "it is truncated, or larger than the original")
     members = tar_members(lambda length, offset: content[offset : offset + length], 0, len(content), str(file))
-    return {found.name.rpartition(f"{DEVKIT}/")[2]: content[found.offset :][: found.length] for found in members}
+    parts = {found.name: content[found.offset : found.offset + found.length] for found in members}
+    return {name.rpartition(f"{DEVKIT}/")[2]: part for name, part in parts.items()}
 
 
 _COMPRESSED, _MATRIX = 15, 14

@@ -21,12 +21,14 @@ Ranks = Mapping[str, int]
 
 _SPLITS: Mapping[str, Split] = {"train": "train", "val": "test", "validation": "test"}
 _ARCHIVES: Mapping[str, Split] = {"ILSVRC2012_img_train.tar": "train", "ILSVRC2012_img_val.tar": "test"}
-_SHARD = re.compile(r"((?:.{0,100}[-_.])?(train|val|validation)[-_.])\d[\da-z_-]{0,40}\.(tar|parquet)")
+_SHARD = re.compile(r"((?:.{0,100}[-_.])?(train|val|validation)(?:_images|[-_.](?=\d)))[\da-z_-]{0,80}\.(tar|parquet)")
 _COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$")
 _IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 _COMPANION_SUFFIXES = (".cls", ".json", ".txt")
 """Of the files that go with an image in shards for the package webdataset."""
 _SYNSET = re.compile(r"n\d{8}")
+_NAMED = re.compile(r"^n\d{8}|(?<=_)n\d{8}(?=\.[^.]*$)")
+"""A synset at the beginning of an image's name, or, as in Hugging Face's, at its end."""
 _TEST_IMAGES_PER_CLASS = 50
 
 _BASES = ("", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC", "data")
@@ -98,9 +100,9 @@ class Layout:
             seen: set[str] | None = set() if source.split == "test" and not unseen else None
             read = {"class folders": self._folder, "original archives": self._archive, "tar shards": self._shards}
             for image in read[source.kind](source):
-                if (synset := _SYNSET.match(image.name)) and self._ranks.get(synset[0]) != image.label:
+                if any(self._ranks.get(synset) != image.label for synset in _NAMED.findall(image.name)):
                     raise PaperbenchError(
-                        f"{self._root / image.path}: {image.name} begins with another synset than that of its label, "
+                        f"{self._root / image.path}: {image.name} names another synset than that of its label, "
                         f"{[*self._ranks][image.label]}. Labels are ranks of the synsets in alphabetical order, and "
                         "directories have the images of the synset in their name. Unpack or write the images again."
                     )
@@ -128,7 +130,9 @@ class Layout:
                 yield from self._file(source.split, path, entry, self._flat_label(source.split, entry.name))
 
     def _flat_label(self, split: Split, name: str) -> int | None:
-        return self._labels.get(image_key(name)) if split == "test" else None
+        named = [self._ranks[synset] for synset in _NAMED.findall(name) if synset in self._ranks]
+        labels = self._labels if split == "test" else {}
+        return labels.get(image_key(name), named[0] if named else None)
 
     def _file(self, split: Split, path: str, entry: Entry, label: int | None) -> Iterator[FoundImage]:
         if entry.size is None:
@@ -186,9 +190,11 @@ class Layout:
                         "shards again."
                     )
                 return label
+        if (named := self._flat_label("train", f"{key}.")) is not None:
+            return named
         raise PaperbenchError(
-            f"{title}: the image has no label. Shards need members <synset>/<name>, or <key>.cls with the label beside "
-            "each <key>.jpg."
+            f"{title}: the image has no label. Shards need members <synset>/<name> or <name>_<synset>.JPEG, or "
+            "<key>.cls with the label beside each <key>.jpg."
         )
 
 
@@ -227,6 +233,8 @@ def find_layout(root: Path, classes: Sequence[str]) -> Layout:
         found = list(chain.from_iterable(_sources(root, base, ranks) for base in bases))
     if not found:
         raise PaperbenchError(_describe_absence(root, entries, ranks))
+    unpacked = {source.split for source in found if source.kind == "class folders"}
+    found = [source for source in found if "_images*." not in source.title or source.split not in unpacked]
     for split, name in (("train", "training"), ("test", "validation")):
         titles = [source.title for source in found if source.split == split]
         if len(titles) > 1:
@@ -242,8 +250,8 @@ def find_layout(root: Path, classes: Sequence[str]) -> Layout:
             )
         if source.kind == "compressed":
             raise PaperbenchError(
-                f"{root} has compressed archives ({source.title}). Unpack them, or decompress them to .tar files: "
-                "images are read in place."
+                f"{root} has compressed archives ({source.title}). Decompress them to .tar files, in which images are "
+                "read in place."
             )
     found.sort(key=lambda source: source.split, reverse=True)
     labels = _flat_labels(root, found[-1], ranks)
@@ -266,7 +274,7 @@ def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
                 raise PaperbenchError(
                     f"{root / path} has {listing(twice)} both as a directory and as an archive. Move one of them away."
                 )
-            if known or (split == "test" and any(map(_is_image, names))):
+            if known or any(_is_image(name) and (split == "test" or _NAMED.search(name)) for name in names):
                 yield _Source(split, "class folders", base, f"{path}/", (path,))
         elif not entry.is_directory and (split := _ARCHIVES.get(name)):
             yield _Source(split, "compressed" if compressions else "original archives", base, path, (path,))
@@ -291,8 +299,10 @@ def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
     (path, *_) = source.paths
     if source.split == "train" or source.kind == "tar shards":
         return {}
-    if source.kind == "class folders" and not any(_is_image(file.name) for file in scan(root / path)):
-        return {}
+    if source.kind == "class folders":
+        images = [file.name for file in scan(root / path) if _is_image(file.name)]
+        if all(map(_NAMED.search, images)):
+            return {}
     labels = find_labels(_places(root, source.base), ranks)
     if labels is None:
         raise PaperbenchError(
@@ -318,7 +328,8 @@ def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str
             )
     return (
         f"{root} has no images of ImageNet in a known layout. Give a directory with one of these:\n"
-        "  - train/<synset>/ and val/<synset>/ with image files; or Kaggle's files\n"
+        "  - train/<synset>/ and val/<synset>/ with image files; or train/ and val/ with <name>_<synset>.JPEG\n"
+        "  - Kaggle's files\n"
         f"  - the archives {' and '.join(_ARCHIVES)}, with {DEVKIT}.tar.gz or {SOLUTION}\n"
         "  - tar shards such as train-00000.tar and val-00000.tar\n"
         "  - Hugging Face's parquet files, for `paperbench data pack imagenet DIR OUT`"

@@ -16,9 +16,9 @@ from paperbench.data.imagenet.batches import CentralCrops, read_and_decode
 from paperbench.data.imagenet.build import in_threads
 from paperbench.data.imagenet.draws import NO_WORDS
 from paperbench.data.imagenet.index import PhotoDataset
-from paperbench.data.imagenet.stream import processors
 from paperbench.errors import PaperbenchError
 from paperbench.files import UNGUARDED, format_read_error, read_at_most, report_write_errors
+from paperbench.processors import processors
 from paperbench.specs.recipe import Evaluation, Photographs
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
 
@@ -76,6 +76,7 @@ def _compute(kinds: Sequence[CentralCrops], between_images: Callable[[int], None
             image = read_and_decode(kinds[0].files, number, kinds[0].settings.decoder)
             for part, crops in zip(parts, kinds, strict=True):
                 part += crops.cropped(image, NO_WORDS)
+            del image  # or it would be kept beside the next one
         with lock:
             for total, part in zip(sums, parts, strict=True):
                 total += part

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,12 +16,10 @@ from paperbench.data.imagenet.build import watched
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.files import UNGUARDED, is_leftover, list_directory, open_regular, report_write_errors
 
-_NAME = re.compile(r"(train|validation)-(\d{5})-of-(\d{5})\.parquet")
+_NAME = re.compile(r"(train|val)(?:idation)?-(\d{5})-of-(\d{5})(?:-[0-9a-f]{1,64})?\.parquet")
 _COLUMNS = {"image.bytes": "BYTE_ARRAY", "image.path": "BYTE_ARRAY", "label": "INT64"}
 """The columns of Hugging Face's files, and their types."""
 _MAX_FILE_BYTES = 2**40
-_MAX_ROW_GROUP_BYTES = 2**30
-"""Maximum size of a row group, which may have to be read at once; Hugging Face's have some 11 MB."""
 _SYNSET = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")
 
 
@@ -46,7 +45,7 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
     for path in files:
         with _opened(path) as file:
             rows[path] = file.metadata.num_rows
-    shards = {path: target / f"{path.stem.replace('validation', 'val')}.tar" for path in files}
+    shards = {path: target / f"{shard}.tar" for path, shard in files.items()}
     with report_write_errors(target, "OUT"):
         target.mkdir(parents=True, exist_ok=True)
         for leftover in filter(is_leftover, list_directory(target)):
@@ -66,28 +65,29 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
     return train, total - train
 
 
-def _find_files(source: Path) -> list[Path]:
+def _find_files(source: Path) -> dict[Path, str]:
+    """Return the files in order, and the names of their shards."""
     for directory in (source, source / "data"):
-        found = {path.name: match for path in list_directory(directory) if (match := _NAME.fullmatch(path.name))}
-        if found:
+        paths = [path for path in list_directory(directory) if _NAME.fullmatch(path.name)]
+        if paths:
             break
-    expected = []
-    for split in ("train", "validation"):
-        totals = {match[3] for match in found.values() if match[1] == split}
-        if len(totals) != 1:
+    found, expected = {_NAME.sub(r"\1-\2-of-\3", path.name): path for path in paths}, list[str]()
+    for split in ("train", "val"):
+        totals = {name[-5:] for name in found if name.startswith(split)}
+        if len(totals) != 1 or len(found) < len(paths):
             raise PaperbenchError(
                 f"{directory if found else source} has {'two sets of' if totals else 'no'} files "
-                f"{split}-*-of-*.parquet. Give the directory of one download of ImageNet from Hugging Face."
+                f"{split}*-of-*.parquet. Give the directory of one download of ImageNet from Hugging Face."
             )
-        expected += [f"{split}-{number:05}-of-{total}.parquet" for total in totals for number in range(int(total))]
-    if missing := [name for name in expected if name not in found]:
+        expected += [f"{split}-{number:05}-of-{total}" for total in totals for number in range(int(total))]
+    if missing := [f"{name}.parquet" for name in expected if name not in found]:
         raise PaperbenchError(f"{directory} is incomplete. Download the missing files: {listing(missing)}.")
-    return [directory / name for name in expected]
+    return {found[name]: name for name in expected}
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a parquet file that has the right columns, and row groups of which each fits into memory.
+    """Open a parquet file that has the right columns. The body can allocate little more memory than its size.
 
     Raises:
         PaperbenchError: pyarrow is not installed, or the file cannot be read or is of another kind.
@@ -100,7 +100,7 @@ def _opened(path: Path) -> Iterator[Any]:
             "`pip install pyarrow`."
         ) from error
     try:
-        with open_regular(path, _MAX_FILE_BYTES) as stream:
+        with open_regular(path, _MAX_FILE_BYTES) as stream, _little_memory(4 * path.stat().st_size + 2**28):
             file = ParquetFile(stream, buffer_size=2**16)
             columns = {column.path: column.physical_type for column in map(file.schema.column, range(len(file.schema)))}
             if not _COLUMNS.items() <= columns.items():
@@ -108,18 +108,24 @@ def _opened(path: Path) -> Iterator[Any]:
                     f"{path} must have the columns {_listed(_COLUMNS)}, as on Hugging Face. It has "
                     f"{_listed(columns) or 'none'}. Choose the directory of ImageNet's files."
                 )
-            # pyarrow does not say more of a row group safely: its column() ends the process if the codec is unknown.
-            sizes = (file.metadata.row_group(index).total_byte_size for index in range(file.num_row_groups))
-            if (largest := max(sizes, default=0)) > _MAX_ROW_GROUP_BYTES:
-                raise PaperbenchError(
-                    f"{path} has a row group of {largest:,} bytes; at most {_MAX_ROW_GROUP_BYTES:,} are allowed. Write "
-                    "it again with smaller ones."
-                )
             yield file
     except PaperbenchError:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise PaperbenchError(f"{path} cannot be read ({summarize_error(error)}). Download it again.") from error
+
+
+@contextmanager
+def _little_memory(size: int) -> Iterator[None]:
+    """Let the process allocate only so much more, on Linux: a part of a parquet file can unpack to any size."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with suppress(OSError, ValueError):  # no Linux, or a limit that is lower already
+        allocated = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (allocated + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _listed(columns: Mapping[str, str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import sys
 import time
 import weakref
@@ -205,12 +204,6 @@ def _advice(seconds: float, waited: float, worked: float, threads: int) -> str |
     if cores > threads:
         return f"{complaint} It would take {cores:,} cores instead of {threads}."
     return f"{complaint} Their {threads} threads wait themselves: for the disk, or for other programs."
-
-
-def processors() -> int:
-    """Return the number of processors for this process: its part, if torchrun started several on this machine."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def _keep_freed_memory() -> None:

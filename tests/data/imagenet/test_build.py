@@ -30,6 +30,7 @@ from tests.data.imagenet.miniature import (
     SYNSETS,
     TRAIN_PER_CLASS,
     examples,
+    write,
     write_archives,
     write_folders,
     write_shards,
@@ -258,10 +259,43 @@ def test_incomplete_images_are_refused_unless_subset(folders: Path, data: Path, 
     assert f"missing images (1): {lost.stem}" in lines
     assert f"files that are not ImageNet's (1): train/{SYNSETS[0]}/notes.txt" in lines
     assert lines[-1].endswith("Accept what is there, as a subset, with `--subset`.")
+    shutil.rmtree(folders / "val" / SYNSETS[1])
     stream = io.StringIO()
     index_images(folders, data, stream, published=miniature, accepts_subset=True, threads=1)
     assert "notes.txt" in stream.getvalue()
-    assert facts(data) == ("ImageNet (subset: 16 + 9 images)", False, False)
+    assert facts(data) == ("ImageNet (subset: 16 + 7 images)", False, False)
+
+
+def test_files_that_are_no_images_are_but_noted(folders: Path, data: Path, miniature: Published) -> None:
+    names = ("val/valprep.sh", "train/Thumbs.db", f"train/{SYNSETS[0]}/desktop.ini", "val/@eaDir/a.JPEG/THUMB_M.jpg")
+    for name in names:
+        write(folders / name, b"#")
+    index_images(folders, data, stream := io.StringIO(), published=miniature, threads=1)
+    assert facts(data) == ("ImageNet (ILSVRC 2012)", False, True)
+    assert "files that are not ImageNet's (4): train/Thumbs.db, train/n" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("part", "name"), [("train", "training"), ("val", "test")])
+def test_class_that_only_one_part_has_is_refused_even_in_a_subset(
+    part: str, name: str, folders: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(folders / part / SYNSETS[1])
+    message = rf"classes without {name} images \(1\): {SYNSETS[1]}"
+    with pytest.raises(ImagesError, match=message):
+        make(folders, data)
+    monkeypatch.setattr(build, "unmatched_classes", lambda *_: [])  # as earlier versions did
+    make(folders, data)
+    with pytest.raises(PaperbenchError, match=message):
+        loaded(data)
+
+
+def test_subset_may_lack_all_training_images_but_not_all_test_images(folders: Path, data: Path) -> None:
+    (folders / "val").rename(folders / "elsewhere")
+    with pytest.raises(ImagesError, match=r"classes without test images \(5\)"):
+        make(folders, data)
+    (folders / "elsewhere").rename(folders / "val")
+    shutil.rmtree(folders / "train")
+    assert (len(make(folders, data).images.train), len(loaded(data).test)) == (0, 10)
 
 
 @pytest.mark.parametrize("reduced", ["train", "val"])
@@ -314,7 +348,8 @@ def test_complete_images_are_canonical_once_proven(
     make(folders, data, **proving)
     assert facts(data) == ("ImageNet (ILSVRC 2012)", True, False)
     assert [path.name for path in data.iterdir()] == [FILE_NAME]
-    shutil.rmtree(folders / "train" / SYNSETS[0])
+    for part in ("train", "val"):
+        shutil.rmtree(folders / part / SYNSETS[0])
     make(folders, data)
     assert facts(data)[1:] == (False, False)
     make(write_shards(tmp_path / "shards"), data, **unproven)

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from paperbench.data.imagenet.decode import ImageError, decode
+from paperbench.data.imagenet.decode import MAX_PIXELS, ROOM, ImageError, decode
 from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Decoder
 
@@ -61,11 +61,19 @@ def inverted(image: Image.Image) -> bytes:
     return data
 
 
-def with_scans(number: int) -> bytes:
-    """A progressive file of 1,000,000 pixels, which all scans but some at the beginning leave as they are."""
-    data = encoded(Image.new("RGB", (1_000, 1_000)), progressive=True)
+def with_scans(number: int, side: int = 1_000) -> bytes:
+    """A progressive file of side x side pixels, which all scans but some at the beginning leave as they are."""
+    data = encoded(Image.new("RGB", (side, side)), progressive=True)
     last = data[data.rfind(b"\xff\xda") : -2]
     return data[:-2] + last * (number - data.count(b"\xff\xda")) + data[-2:]
+
+
+def with_empty_scans(number: int) -> bytes:
+    """A baseline file of 12,000 x 12,000 pixels, of which no scan has any."""
+    header = encoded(Image.new("RGB", (8, 8))).partition(b"\xff\xda")[0]
+    size = header.index(b"\xff\xc0") + 5
+    header = header[:size] + struct.pack(">HH", 12_000, 12_000) + header[size + 4 :]
+    return header + b"\xff\xda\0\x08\x01\x01\0\0\x3f\0" * number + b"\xff\xd9"
 
 
 IMAGES = {
@@ -82,6 +90,7 @@ IMAGES = {
     "sideways": rotated(SIDEWAYS),
     "upside down": rotated(UPSIDE_DOWN),
     "junk at the end": encoded(photograph()) + b"junk",
+    "what looks like scans at the end": encoded(photograph()) + b"\xff\xda\xff" * 10**6,
     "PNG": encoded(photograph(), "PNG"),
     "grey PNG": encoded(photograph("L"), "PNG"),
     "black and white PNG": encoded(photograph("1"), "PNG"),
@@ -144,6 +153,8 @@ DAMAGED = {
         with_scans(5_000),
         "has 5,000 scans, which would take too long to decode",
     ),
+    "baseline, scanned for minutes": (with_empty_scans(20_000), "has 20,000 scans, which would take too long"),
+    "tiny, scanned for minutes": (with_scans(1_000_000, side=8), "has 1,000,000 scans, which would take too long"),
     "huge": (claiming(30_000, 30_000), "is not a complete JPEG or PNG image (DecompressionBombError"),
 }
 
@@ -187,3 +198,15 @@ def test_threads_leave_the_filters_of_warnings_alone() -> None:
     for thread in threads:
         thread.join()
     assert warnings.filters == before
+
+
+def test_image_waits_until_there_is_room_for_its_pixels() -> None:
+    taken, done = MAX_PIXELS // 2**18 + 1, threading.Event()
+    thread = threading.Thread(target=lambda: (decode(IMAGES["photograph"]), done.set()))
+    for _ in range(taken):
+        assert ROOM.acquire(blocking=False), "earlier images have given back theirs"
+    thread.start()
+    assert not done.wait(0.1)
+    ROOM.release(taken)
+    thread.join()
+    assert done.is_set()

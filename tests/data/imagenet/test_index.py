@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paperbench.data.imagenet import index_file
+from paperbench.data.imagenet import build, index_file
 from paperbench.data.imagenet.build import index_images
 from paperbench.data.imagenet.index import ImageFiles, fingerprint
 from paperbench.data.imagenet.index_file import (
@@ -24,7 +24,7 @@ from paperbench.data.imagenet.index_file import (
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet.miniature import write_folders
-from tests.limits import limit_memory
+from tests.limits import limit_memory, limit_seconds
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,7 @@ EDITS: dict[str, tuple[bytes, bytes, str]] = {
     "lost line": (rb"\ntrain .*", b"", "checksum"),
     "repeated line": (rb"(\ntrain .*)", rb"\1\1", "checksum"),
     "swapped lines": (rb"(\ntest .*)(\ntrain .*)", rb"\2\1", "out of order"),
+    "root with NUL": (rb'"root":"[^"]*', b'"root":"a%00b', "its root is no path"),
     "moved root": (rb'"root":"[^"]*', b'"root":"other', "checksum"),
     "claim to be complete": (rb'"is_complete":false', b'"is_complete":true', "checksum"),
     "claim to be proven": (
@@ -146,6 +147,20 @@ def test_changed_index_is_refused_with_what_to_do(edit: str, data: Path) -> None
     ):
         load_dataset("imagenet", data)
     assert f"`paperbench data index imagenet DIR --data '{data}'`" in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["", build.PARTIAL])
+def test_sparse_file_is_left_unread(suffix: str, data: Path) -> None:
+    lines = (data / FILE_NAME).read_bytes().splitlines(keepends=True)
+    file = data / (FILE_NAME + suffix)
+    file.write_bytes(b"".join(lines[1:-1] if suffix else lines[:-1]))
+    os.truncate(file, 2**31)
+    with limit_seconds(), limit_memory(50):
+        if suffix:
+            index_images(data / "images", data, io.StringIO(), threads=1, accepts_subset=True)
+        else:
+            with pytest.raises(PaperbenchError, match="a line is damaged"):
+                load_dataset("imagenet", data)
 
 
 def test_error_without_an_index_says_how_to_make_one(data: Path, tmp_path: Path) -> None:

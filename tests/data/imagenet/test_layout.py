@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 import tarfile
 import zlib
@@ -14,6 +15,7 @@ from paperbench.data.imagenet.layout import Layout, find_layout
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet import miniature
 from tests.data.imagenet.miniature import meta
+from tests.limits import limit_seconds
 
 CLASSES = ("n01440764", "n01443537", "n02105855", "n03995372")
 IDS = {3: "n01440764", 1: "n01443537", 4: "n02105855", 2: "n03995372"}
@@ -72,7 +74,8 @@ def halves(files: dict[str, bytes]) -> tuple[dict[str, bytes], dict[str, bytes]]
 
 
 def shards(split: str, files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> dict[str, bytes]:
-    return {f"{split}-{number:05}.tar": tar(part, form) for number, part in enumerate(halves(files))}
+    separator = "_" if "_" in split else "-"
+    return {f"{split}{separator}{number:05}.tar": tar(part, form) for number, part in enumerate(halves(files))}
 
 
 def with_labels(files: dict[str, bytes], labels: Iterable[int]) -> dict[str, bytes]:
@@ -92,6 +95,13 @@ def below(directory: str, files: dict[str, bytes]) -> dict[str, bytes]:
     return {f"{directory}/{name}": data for name, data in files.items()}
 
 
+def named(files: dict[str, bytes], synsets: Iterable[str]) -> dict[str, bytes]:
+    """Return the files with their synsets at the end of their names, as Hugging Face has them, without directories."""
+    names = (name.rpartition("/")[2].removesuffix(".JPEG") for name in files)
+    return {f"{name}_{synset}.JPEG": data for name, synset, data in zip(names, synsets, files.values(), strict=True)}
+
+
+HUB_TRAIN, HUB_VAL = named(TRAIN, (name[:9] for name in TRAIN)), named(VAL, VALIDATION)
 KAGGLE = CSV | below("ILSVRC/Data/CLS-LOC", FOLDERS | FLAT | {"test/ILSVRC2012_test_00000001.JPEG": b"no label"})
 LAYOUTS = {
     "folders": FOLDERS | VAL_FOLDERS,
@@ -100,6 +110,15 @@ LAYOUTS = {
     "flat images, devkit": FOLDERS | FLAT | devkit(),
     "flat images, devkit archive": FOLDERS | FLAT | KIT,
     "flat and folders": FOLDERS | CSV | dict([*list(FLAT.items())[:3], *list(VAL_FOLDERS.items())[3:]]),
+    "flat images, csv without header": FOLDERS | FLAT | {"LOC_val_solution.csv": SOLUTION.partition("\n")[2].encode()},
+    "flat images, csv with suffixes": FOLDERS
+    | FLAT
+    | {"LOC_val_solution.csv": SOLUTION.replace(",n", ".JPEG,n").encode()},
+    "flat images, csv of Windows": FOLDERS | FLAT | {"LOC_val_solution.csv": SOLUTION.replace("\n", "\r\n").encode()},
+    "Hugging Face's archives": shards("train_images", HUB_TRAIN) | {"val_images.tar": tar(below(".", HUB_VAL))},
+    "Hugging Face's archives, unpacked": below("train", HUB_TRAIN) | below("val", HUB_VAL),
+    "unpacked beside their archives": FOLDERS | VAL_FOLDERS | {"train_images_0.tar": b"", "val_images.tar.gz": b""},
+    "flat images of training": {f"train/{name[10:]}": data for name, data in TRAIN.items()} | VAL_FOLDERS,
     "Kaggle": KAGGLE,
     "list above the folders": below("imagenet", FOLDERS | FLAT) | CSV,
     "parent of Kaggle": below("imagenet", KAGGLE) | {"other/train/a/b.txt": b""},
@@ -211,6 +230,7 @@ def test_error_without_validation_labels_names_the_files_to_add(files: dict[str,
         (FOLDERS | KAGGLE, ("train/", "ILSVRC/Data/CLS-LOC/train/")),
         (below("a", FOLDERS) | below("b", shards("train", TRAIN)), ("a/train/", "b/train-*.tar")),
         (shards("train", TRAIN) | {"train-00000-of-00294.parquet": b""}, ("train-*.tar", "train-*.parquet")),
+        ({"train_images_0.tar": b"", "train_images_1.tar.gz": b""}, ("train_images*.tar", "train_images*.tar.gz")),
     ],
 )
 def test_two_layouts_are_an_error_that_names_both(
@@ -235,16 +255,25 @@ def test_class_as_directory_and_archive_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("directory", ["", "data/"])
 def test_parquet_files_are_to_be_packed(directory: str, tmp_path: Path) -> None:
-    names = ("train-00000-of-00294", "validation-00000-of-00014", "test-00000-of-00028")
+    names = ("train-00000-of-00294-0123456789abcdef", "val-00000-of-00014", "test-00000-of-00028")
     write(tmp_path, {f"{directory}{name}.parquet": b"PAR1" for name in names})
     assert f"paperbench data pack imagenet {tmp_path} OUT" in error_message(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["ILSVRC2012_img_train.tar.gz", "train-00000.tar.gz", "train-00000.tar"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ILSVRC2012_img_train.tar.gz",
+        "train-00000.tar.gz",
+        "train-00000.tar",
+        "train_images_0.tar.gz",
+        "val_images.tar.gz",
+    ],
+)
 def test_compressed_archives_are_to_be_decompressed(name: str, tmp_path: Path) -> None:
     write(tmp_path, {name: gzip.compress(tar(TRAIN))})
     message = error_message(tmp_path)
-    assert name.replace("00000", "*") in message or name in message
+    assert re.sub(r"00000|_0|(?<=val_images)", "*", name) in message or name in message
     assert "compress" in message
 
 
@@ -408,6 +437,8 @@ def test_image_without_label_in_a_shard_is_an_error(tmp_path: Path) -> None:
     [
         (b"h\nILSVRC2012_val_00000001,n99999999 1 2 3 4\n", "line 2 names no known class"),
         (b"h\nILSVRC2012_val_00000001\n", "line 2 names no known class"),
+        (b"ILSVRC2012_val_00000001\n", "line 1 names no known class"),
+        (b"ILSVRC2012_val_00000001.JPEG,n99999999 1 2 3 4\n", "line 1 names no known class"),
     ],
 )
 def test_damaged_solution_is_an_error(solution: bytes, message: str, tmp_path: Path) -> None:
@@ -420,6 +451,13 @@ def test_solution_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     layout = find_layout(tmp_path, CLASSES)
     assert len(read(tmp_path, layout)) == len(FLAT)
     assert layout.missing == []
+
+
+def test_devkit_of_many_members_is_read_quickly(tmp_path: Path) -> None:
+    many = tar({"empty": b""}, tarfile.USTAR_FORMAT)[:512] * 40_000
+    write(tmp_path, FLAT | {"ILSVRC2012_devkit_t12.tar.gz": gzip.compress(many + tar(devkit()), 1)})
+    with limit_seconds():
+        assert len(list(find_layout(tmp_path, CLASSES).images())) == len(FLAT)
 
 
 def test_devkit_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,9 +493,10 @@ def test_damaged_devkit_is_an_error(kit: dict[str, bytes], message: str, tmp_pat
 
 
 @pytest.mark.parametrize("folder", ["train", "val"])
-def test_images_in_the_directory_of_another_synset_are_refused(folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["n01443537_7.JPEG", "ILSVRC2012_val_00000007_n01443537.JPEG"])
+def test_images_in_the_directory_of_another_synset_are_refused(name: str, folder: str, tmp_path: Path) -> None:
     """As after directories were renamed, or labels counted in another order."""
-    one, other = CLASSES[:2]
-    write(tmp_path, {f"train/{one}/{one}_7.JPEG": b"", f"{folder}/{one}/{other}_7.JPEG": b""})
-    message = f"{folder}/{one}/{other}_7.JPEG: {other}_7.JPEG begins with another synset than that of its label, {one}."
+    one = CLASSES[0]
+    write(tmp_path, {f"train/{one}/{one}_7.JPEG": b"", f"{folder}/{one}/{name}": b""})
+    message = f"{folder}/{one}/{name}: {name} names another synset than that of its label, {one}."
     assert message in error_message(tmp_path)
