@@ -45,6 +45,10 @@ SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
 """The modules of the subcommands, under the headings of `paperbench --help`."""
 
 
+_NO_THREADS = ("Resource temporarily unavailable", "can't start new thread")
+"""Messages of torch and of Python."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one or two lines and suggest the nearest option or choice.
 
@@ -143,6 +147,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"paperbench: error: {error}. Fix this, then repeat the command.", file=sys.stderr)
         return 2
     except (MemoryError, ImportError, RuntimeError) as error:
+        if str(error) in _NO_THREADS:
+            limits = (
+                "Raise the limit of processes (`ulimit -u`, or the container's) or end some, then repeat the command."
+            )
+            print(f"paperbench: error: the system starts no more threads ({error}). {limits}", file=sys.stderr)
+            return 2
         if not _is_out_of_memory(error):
             raise
         why = one_line(str(error)) or "an allocation failed"
