@@ -138,11 +138,10 @@ class Snapshot:
         named: list[RunSpec | Failure | Holder] = [record.spec for record in self._records.values()]
         named += [*self._failures.values(), *(held.holder for held in self._held.values() if held.holder)]
         groups = Counter(Group(one.data, one.precision) for one in named if one.data and one.precision)
-        if len(groups) > _MAX_GROUPS:
-            further = f"{len(groups) - _MAX_GROUPS:,} more than {_MAX_GROUPS} pairs of data and precision"
-            self.complaints.append(f"{further} that runs name. Move those of each data set to a directory of their own.")
-        most = (group for group, _ in groups.most_common(_MAX_GROUPS))
-        self._groups = sorted(most, key=lambda group: (get_args(Precision).index(group.precision), group.data))
+        if (further := len(groups) - _MAX_GROUPS) > 0:
+            self.complaints.append(f"runs in {further:,} further pairs of data and precision: {_MAX_GROUPS} are shown.")
+        shown = dict(groups.most_common(_MAX_GROUPS))
+        self._groups = sorted(shown, key=lambda group: (get_args(Precision).index(group.precision), group.data))
         self._runs_by_digest: dict[str, list[str]] = defaultdict(list)
         for run_id in {*self._records, *self._failures, *self._held}:
             self._runs_by_digest[run_id.rpartition("-")[0]].append(run_id)

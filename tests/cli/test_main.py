@@ -159,7 +159,7 @@ def test_limit_of_processes_prints_no_traceback(run: Run, monkeypatch: pytest.Mo
     monkeypatch.setattr(list_tables, "execute", limited)
     code, _, err = run("list")
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith(f"paperbench: error: the system starts no more threads ({message}). Raise the limit of")
+    assert err.startswith(f"paperbench: error: no more threads can start ({message}). Raise the limit of")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), ImportError("a bug")])

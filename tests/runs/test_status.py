@@ -140,7 +140,7 @@ def test_invented_data_do_not_hold_up(store: Store) -> None:
         store.directory(path.name).write_failure(RunError("It failed."), spec)
     assert one_run(store, 0).state == "done"
     (complaint,) = Snapshot(store).complaints
-    assert complaint.startswith("21 more than 20 pairs of data and precision that runs name.")
+    assert complaint == "runs in 21 further pairs of data and precision: 20 are shown."
 
 
 def test_lease_of_an_earlier_version_counts(store: Store, hold: Callable[..., Path]) -> None:
