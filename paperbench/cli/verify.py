@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SUMMARY = "check the files of a results directory; retrain the start of a run"
 DESCRIPTION = (
     "Recompute the hashes of all runs, external results and analyses, and check that the files belong together. Exit "
-    "status: 0 if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees or lacks files to test."
+    "status: 0 if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees or "
+    "finds no net to test."
 )
 
 
