@@ -37,7 +37,7 @@ from paperbench.compare.responses import ReadAnalyses
 from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
-from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of
+from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of, thinned
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
@@ -61,6 +61,10 @@ if TYPE_CHECKING:
     from paperbench.runs.worker import Incompatible
     from paperbench.training.evaluation import EvaluationMetrics
     from paperbench.training.processes import Processes
+
+
+_MAX_LINES, _MIN_PARTS = 500_000, 50
+"""Lines of histories that a page draws, and parts of a training that it draws of each run in any case."""
 
 
 class JudgedTable:
@@ -108,9 +112,9 @@ class JudgedTable:
                 return cell
         raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [cell.id for cell in self.cells])}")
 
-    def curves(self) -> tuple[Curve, ...]:
-        """Return the training curves of every net with runs."""
-        return tuple(curves_of(self.comparison, lambda record: self._store.directory(record.run).history()))
+    def curves(self, parts: int = sys.maxsize) -> tuple[Curve, ...]:
+        """Return the training curves of every net with runs, the longer ones thinned to so many parts of a training."""
+        return tuple(curves_of(self.comparison, lambda r: thinned(self._store.directory(r.run).history(), r, parts)))
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".
@@ -165,7 +169,7 @@ class JudgedTable:
         """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""
         return self.comparison.holds(requirement)
 
-    @property
+    @cached_property
     def report(self) -> Report:
         """The contents of the report, before it is formatted."""
         shown = [net.shown for cell in self.comparison.cells for net in cell.nets if net.shown]
@@ -456,6 +460,7 @@ def make_page(
             "run table2 --profile smoke`."
         )
 
+    parts = max(_MIN_PARTS, _MAX_LINES // max(1, len(read.records)))
     in_results = re.compile(rf"(?<![\w./-]){re.escape(str(Path(results)))}(?=/)")  # names may be those of people
 
     def part(table: PublishedTable, one: JudgedTable) -> Part:
@@ -467,7 +472,7 @@ def make_page(
             ("paperbench verify --rerun 1", "checks all files, and retrains the start of a run"),
         ]
         left_out = [without_paths(in_results.sub("results", text)) for text in one.left_out]
-        return Part(one.report, one.panels(), left_out, commands)
+        return Part(one.report, panels_of(one.curves(parts), one.comparison), left_out, commands)
 
     html = render([part(*one) for one in shown])
     left_out = dict.fromkeys(text for _, one in shown for text in one.left_out)

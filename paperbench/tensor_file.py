@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -59,15 +60,24 @@ def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise TensorFileError(f"is not a safetensors file ({error})") from error
 
 
-def read_metadata(stream: BinaryIO) -> dict[str, str]:
-    """Return the metadata of a file without reading its tensors.
+def read_header(stream: BinaryIO, prefix: str) -> tuple[object, int]:
+    """Return the metadata's `run`, and the number of float32 values but for running averages under names with a prefix.
 
     Raises:
         OSError: The file cannot be read.
-        TensorFileError: It is not a safetensors file.
+        TensorFileError: It is not a safetensors file, or was cut short.
     """
     length = int.from_bytes(stream.read(8), "little")
-    return _metadata(stream.read(min(length, _MAX_HEADER_BYTES)))
+    try:
+        tensors = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
+        run = (tensors.pop("__metadata__", None) or {}).get("run")
+        kept = [one for name, one in tensors.items() if name.startswith(prefix) and ".running_" not in name]
+        number = sum(one["data_offsets"][1] - one["data_offsets"][0] for one in kept if one["dtype"] == "F32") // 4
+        if stream.seek(0, os.SEEK_END) == 8 + length + max(one["data_offsets"][1] for one in tensors.values()):
+            return run, number
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
+        pass
+    raise TensorFileError("is not a safetensors file")
 
 
 def check_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -24,7 +24,7 @@ _TEXT, _LINE, _ID = rf"^[^{CONTROLS}]*$", rf"^[^\t\n{CONTROLS}]*$", r"^[a-z0-9_]
 Text = Annotated[str, StringConstraints(pattern=_TEXT)]
 """Prose of one or more lines, without control characters other than tab and newline."""
 
-Line = Annotated[str, StringConstraints(pattern=_LINE)]
+Line = Annotated[str, StringConstraints(pattern=_LINE, max_length=10_000)]
 """Text printed on one line or in a table cell: no tabs or newlines either."""
 
 Id = Annotated[str, StringConstraints(pattern=_ID)]
@@ -37,6 +37,9 @@ Natural = Annotated[int, pydantic.Field(ge=0, le=MAX_INT)]
 Count = Annotated[int, pydantic.Field(ge=1, le=MAX_INT)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
 Percent = Annotated[float, pydantic.Field(ge=0, le=100)]
+Seconds = Annotated[float, pydantic.Field(ge=0, le=1e12)]
+Loss = Annotated[float, pydantic.Field(ge=0)]
+"""A mean cross-entropy."""
 
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -216,6 +219,8 @@ def _problems(error: ValidationError, kind: Any, data: Any) -> Iterator[Problem]
                 yield Problem(path, str(context["error"]))
             case "too_short" | "string_too_short" if context["min_length"] == 1:
                 yield Problem(path, "must not be empty.")
+            case "string_too_long":
+                yield Problem(path, f"must have at most {context['max_length']:,} characters.")
             case "too_long":
                 maximum, actual = context["max_length"], context["actual_length"]
                 yield Problem(path, f"must have at most {maximum} entries, not {actual}.")

@@ -85,6 +85,11 @@ def problems(**changes: Any) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
+def test_lines_have_a_maximum() -> None:
+    assert from_json(Outer, json.dumps({"title": "x", "line": "a" * 10_000}))
+    assert problems(line="a" * 10**6) == ["line: must have at most 10,000 characters."]
+
+
 def test_json_round_trip() -> None:
     value = from_json(Outer, json.dumps(FULL))
     assert value == Outer(
@@ -106,6 +111,7 @@ def test_generated_schema_agrees_with_the_type() -> None:
         {"number": 101},
         {"title": "\0"},
         {"line": "a\tb"},
+        {"line": "a" * 10_001},
     ):
         assert not validator.is_valid({**FULL, **change}), change
 

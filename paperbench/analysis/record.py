@@ -11,19 +11,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from paperbench.files import Writer, refuse_links
 from paperbench.runs.hashed import HashedJson, RecordError, read_all
-from paperbench.runs.record import Code, DataFacts, Environment, Seconds
+from paperbench.runs.record import Code, DataFacts, Environment
 from paperbench.specs.run_spec import canonical_json
-from paperbench.typed import Count, Line, Natural, Percent, typed
+from paperbench.typed import Count, Line, Natural, Percent, Seconds, typed
 
 _DIRECTORY = "analysis"
 _REMEDY = "Delete it; the same `paperbench analyze` makes it again."
 _FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
-Number = Annotated[float, AfterValidator(lambda value: float(f"{value:.6g}"))]
+Number = Annotated[float, Field(ge=-1e300, le=1e300), AfterValidator(lambda value: float(f"{value:.6g}"))]
 Numbers = tuple[Number, ...]
 Measure = Literal["channels", "jacobians", "paths", "left_out"]
 

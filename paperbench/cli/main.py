@@ -44,6 +44,9 @@ SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""
 
+_NO_THREADS = ("Resource temporarily unavailable", "can't start new thread")
+"""Messages of torch and of Python."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one or two lines and suggest the nearest option or choice.
@@ -143,10 +146,14 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"paperbench: error: {error}. Fix this, then repeat the command.", file=sys.stderr)
         return 2
     except (MemoryError, ImportError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
         why = one_line(str(error)) or "an allocation failed"
-        print(f"paperbench: error: out of memory ({why}). Close other programs and repeat this.", file=sys.stderr)
+        if why in _NO_THREADS:
+            why = f"no more threads can start ({why}). Raise the limit of processes (`ulimit -u`, or the container's)."
+        elif _is_out_of_memory(error):
+            why = f"out of memory ({why}). Close other programs and repeat this."
+        else:
+            raise
+        print(f"paperbench: error: {why}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("paperbench: interrupted. What was saved is kept; repeat the command to go on.", file=sys.stderr)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SUMMARY = "check the files of a results directory; retrain the start of a run"
 DESCRIPTION = (
     "Recompute the hashes of all runs, external results and analyses, and check that the files belong together. Exit "
-    "status: 0 if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees."
+    "status: 0 if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees or "
+    "finds no net to test."
 )
 
 
@@ -144,21 +145,17 @@ def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], reco
             continue
         except PaperbenchError as error:
             _print(f"not retrained: {record.run}: {error}")
-        if record.status != "finished":
-            continue
-        if not directory.weights_file.exists():
-            _print(
-                f"not tested: {record.run}: it has no {directory.weights_file.name}, so its result rests on its record."
-            )
+        if record.status == "diverged" and directory.has_weights_or_checkpoint(record):
             continue
         try:
-            for tested in retest(record, directory.weights_file, dataset, device):
+            for tested in retest(record, directory, dataset, device):
                 agrees = agrees and tested.holds
                 _print(f"tested: {_describe_retest(tested, device)}")
         except DisprovedError as error:
             agrees = False
             _print(f"problem: {error}")
         except PaperbenchError as error:
+            agrees = False
             _print(f"not tested: {record.run}: {error}")
     if retrained < args.rerun:
         _print(

@@ -197,6 +197,20 @@ class CurvePanel:
         return f"<panel {self.title!r}: {', '.join(self.labels)}>"
 
 
+def thinned(lines: Sequence[HistoryLine], record: Record, parts: int) -> Sequence[HistoryLine]:
+    """Return the last line and the last test in each part of a training, or all lines if they are not more than parts.
+
+    Histories with lines at equal iterations keep them at equal iterations.
+    """
+    if len(lines) <= parts:
+        return lines
+    kept: dict[tuple[int, bool], HistoryLine] = {}
+    for line in lines:
+        part = (line.iteration - 1) * parts // record.spec.recipe["iterations"]
+        kept[part, False] = kept[part, line.test_error is not None] = line
+    return sorted({*kept.values()}, key=lambda line: line.iteration)
+
+
 def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryLine]]) -> Iterator[Curve]:
     """Yield the curves of every net with runs of ours.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shlex
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import Literal
 from paperbench.errors import RunError
 from paperbench.files import format_read_error, read_at_most
 from paperbench.runs.record import Record
-from paperbench.typed import Natural, Percent, TypedError, from_json, to_json, typed
+from paperbench.typed import Loss, Natural, Percent, Seconds, TypedError, from_json, to_json, typed
 
 Measure = Literal["train_loss", "train_error"]
 HISTORY_REMEDY = (
@@ -39,11 +40,11 @@ class HistoryLine:
     iteration: Natural
     epoch: float
     lr: float
-    train_loss: float | None
+    train_loss: Loss | None
     train_error: float | None
-    test_loss: float | None
+    test_loss: Loss | None
     test_error: Percent | None
-    seconds: float
+    seconds: Seconds
 
 
 def history_bytes(lines: Sequence[HistoryLine]) -> bytes:
@@ -147,14 +148,21 @@ class History:
             RunError: Lines are missing, edited, or were added after the run had ended.
         """
         expected, found = record.files.history_lines, self._data.count(b"\n")
-        *_, rest = self._data.split(b"\n", min(expected, found))
-        digest = hashlib.sha256(memoryview(self._data)[: len(self._data) - len(rest)]).hexdigest()
+        written, remedy = record.files.history_sha256, HISTORY_REMEDY
         if found < expected:
             damage = f"was cut short: it has {found} of the {expected} lines that its record was written with"
-        elif digest != record.files.history_sha256:
-            damage = f"was edited: its first {expected} lines are not those that its record was written with"
-        elif found > expected and record.status != "partial":
+        elif self._digest(expected) == written:
+            if found == expected or record.status == "partial":
+                return
             damage = f"has {found - expected} lines that were added after the run had ended"
+        elif History(self.path, self._data.replace(b"\r\n", b"\n"))._digest(expected) == written:
+            damage = "has the right values, but CRLF line ends, as git makes them with core.autocrlf"
+            remedy = f"`sed -i 's/\\r$//' {shlex.quote(str(self.path))}` restores its bytes."
         else:
-            return
-        raise RunError(f"{self.path} {damage}. {HISTORY_REMEDY}")
+            damage = f"was edited: its first {expected} lines are not those that its record was written with"
+        raise RunError(f"{self.path} {damage}. {remedy}")
+
+    def _digest(self, lines: int) -> str:
+        """Return the hash of so many first lines."""
+        *_, rest = self._data.split(b"\n", lines)
+        return hashlib.sha256(memoryview(self._data)[: len(self._data) - len(rest)]).hexdigest()

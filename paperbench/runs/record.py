@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import groupby
 from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
@@ -12,10 +14,10 @@ from paperbench.runs.hashed import HashedJson
 from paperbench.specs.experiment import Metric
 from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
-from paperbench.typed import Count, Line, Natural, Percent, typed
+from paperbench.typed import Count, Line, Loss, Natural, Percent, Seconds, typed
 
+_MAX_SESSIONS = 100
 Status = Literal["partial", "finished", "diverged"]
-Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
 @typed
@@ -49,7 +51,7 @@ class Measured:
     evaluation: Evaluation
     top1: Percent
     top5: Percent
-    loss: float
+    loss: Loss
 
     def __post_init__(self) -> None:
         if self.top5 > self.top1:
@@ -69,9 +71,9 @@ class Result:
     """
 
     test_error: Percent
-    test_loss: float
+    test_loss: Loss
     moving_average_test_error: Percent
-    moving_average_test_loss: float | None
+    moving_average_test_loss: Loss | None
     best_test_error: Percent
     evaluations: tuple[Measured, ...] = ()
 
@@ -135,6 +137,17 @@ class Session:
     processes: Count | None = None
 
 
+def merged(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
+    """Return sessions as they are or, if they are many, as one where those in a row differ in length only.
+
+    So a run that is stopped all the time can always be read.
+    """
+    if len(sessions) <= _MAX_SESSIONS:
+        return sessions
+    groups = [[*group] for _, group in groupby(sessions, lambda one: replace(one, last=0, seconds=0.0))]
+    return tuple(replace(group[-1], seconds=round(sum(one.seconds for one in group), 3)) for group in groups)
+
+
 @typed
 class Divergence:
     """The first value of a run that was not finite.
@@ -185,7 +198,7 @@ class Record(HashedJson):
         iteration: Number of iterations done.
         result: Only for finished runs.
         divergence: Only for diverged runs.
-        sessions: The first session and one for each time the run was resumed.
+        sessions: The first session and one for each time the run was resumed, or fewer; see `merged`.
         test_every: Number of iterations between tests.
         evaluations: How the net is tested on photographs; in the history by the first. Empty for whole images.
     """

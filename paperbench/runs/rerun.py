@@ -6,7 +6,8 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, takewhile
 from pathlib import Path
 
 import torch
@@ -16,11 +17,14 @@ from paperbench.data.dataset import Dataset
 from paperbench.errors import RunError, count
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.processors import processors
+from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import environment_facts
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
+from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.session import history_line
+from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
 from paperbench.training.engine import BIT_EQUAL, EngineName, available_engines
@@ -29,14 +33,17 @@ from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 
-MAX_LINES = 3
-"""Maximum number of history lines that a rerun covers, to keep it short."""
+WINDOW = 12_800
+"""Images of which one training loss is compared: 100 iterations of CIFAR, however many history lines they have."""
+
+MAX_WINDOWS = 3
+"""Maximum number of windows that a rerun covers, to keep it short."""
 
 MAX_IMAGES = 1_000_000
 """Maximum number of images that a rerun trains on: twenty epochs of CIFAR."""
 
 TOLERANCE = 0.02
-"""Allowed relative difference of a training loss (mean over a history line) on other hardware or libraries."""
+"""Allowed relative difference of a training loss (mean over a window) on other hardware or libraries."""
 
 IMAGES_TOLERANCE = 0.001
 """Allowed difference of the test error of the saved net on other hardware or libraries, as a share of the test images.
@@ -121,42 +128,49 @@ def rerun_prefix(
     random_state: random.Random,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Rerun:
-    """Retrain a run up to a random one of its first history lines, and compare.
+    """Retrain a run for a random number of windows, or to the end of a shorter one, and compare.
 
     Args:
-        random_state: Chooses the line.
+        random_state: Chooses their number.
         announce: Called with a sentence about the work before it starts, if it is on photographs.
 
     Raises:
-        RunError: The first session logged no line, or one after too many images; this code has another
-            numerics version; the memory is not sufficient; or only here, or only there, the run diverged.
+        RunError: The first history line is after too many images, or of another numerics version than this code; the
+            memory is not sufficient; or only here, or only there, the run diverged.
         DisprovedError: The net does not fit the data.
         PaperbenchError: The device does not support the run's precision.
     """
     first, recorded = record.sessions[0], record.sessions[0].environment
     if first.code.numerics != NUMERICS_VERSION:
         raise RunError(f"it has numerics version {first.code.numerics}, and this is {NUMERICS_VERSION}.")
-    lines = [line for line in history[:MAX_LINES] if line.iteration <= first.last]
-    if not lines:
-        raise RunError("its first session logged no history line.")
     net, recipe = _net_and_recipe(record, dataset)
     images = dataset.num_train
-    lines = [line for line in lines if recipe.images_before(line.iteration, images) <= MAX_IMAGES]
-    if not lines:
-        raise RunError(f"its first history line is after more than {MAX_IMAGES:,} images.")
-    del lines[random_state.randint(1, len(lines)) :]
+    ends = {line.iteration: recipe.images_before(line.iteration, images) for line in history}
+    same = [*takewhile(lambda one: one.code.numerics == NUMERICS_VERSION, record.sessions)]
+    lines = [line for line in history if line.iteration <= same[-1].last]
+    goal = WINDOW * random_state.randint(1, MAX_WINDOWS)
+    del lines[1 + sum(ends[line.iteration] < goal for line in lines) :]
+    if not lines or ends[lines[-1].iteration] > MAX_IMAGES:
+        raise RunError(f"its first history lines are after more than {MAX_IMAGES:,} images or of another version.")
     if recipe.photographs:
-        work = f"{recipe.images_before(lines[-1].iteration, images):,} photographs"
+        work = f"{ends[lines[-1].iteration]:,} photographs"
         tests = f"{count(dataset.num_test, 'photograph')} in each of {count(len(recipe.evaluations), 'way')}"
         announce(f"{record.run}: training on {work} again, then testing its saved net on {tests}.")
     precision = choose_precision(record.spec.precision, device)
     with _computing_like(recorded, device):
         current = environment_facts(device)
         engine = _engine_like(first.engine, device)
-        is_same = {first.engine, engine} <= BIT_EQUAL and _is_same_machine(current, recorded, device)
+        is_same = all(
+            {session.engine, engine} <= BIT_EQUAL and _is_same_machine(current, session.environment, device)
+            for session in record.sessions[: 1 + sum(one.last < lines[-1].iteration for one in record.sessions)]
+        )
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
         with closing(trainer):
             pairs = list(zip(lines, _retrain(trainer, lines, images), strict=True))
+    windows = (
+        [sum(line.train_loss or 0.0 for line in lines) for lines in zip(*window, strict=True)]
+        for _, window in groupby(pairs, lambda pair: (ends[pair[0].iteration] - 1) // WINDOW)
+    )
     if not is_same and any((line.train_loss is None) != (again.train_loss is None) for line, again in pairs):
         raise RunError("it diverges in these iterations, which on other hardware may happen elsewhere.")
     return Rerun(
@@ -164,25 +178,26 @@ def rerun_prefix(
         iterations=lines[-1].iteration,
         is_same_machine=is_same,
         is_identical=all(line == again for line, again in pairs),
-        deviation=max(_deviation(line.train_loss, again.train_loss) for line, again in pairs),
+        deviation=max(_deviation(*losses) for losses in windows),
     )
 
 
-def retest(record: Record, weights_file: Path, dataset: Dataset, device: torch.device) -> list[Retest]:
-    """Test the saved net of a finished run in all its ways, with the BN statistics that it was tested with.
+def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: torch.device) -> list[Retest]:
+    """Test the saved net of a finished run, or that of its last checkpoint, in all its ways, as it was tested.
 
     Raises:
-        RunError: The file cannot be read, or the memory is not sufficient.
+        RunError: There is neither, the file cannot be read, or the memory is not sufficient.
         DisprovedError: The tensors do not fit the net, or the net does not fit the data.
         PaperbenchError: The device does not support the run's precision, or an image cannot be read.
     """
     result, environment = record.result, record.sessions[-1].environment
-    if result is None:
-        raise RunError("it has no result.")
+    file, checkpoint = directory.weights_file, directory.named_checkpoint(record)
+    if result is None or not (file.exists() or checkpoint):
+        raise RunError("it kept neither weights nor a last checkpoint, so its result rests on its record.")
     recorded: list[tuple[Evaluation | None, dict[str, float], float]] = [
         (one.evaluation, {"top-1 error": one.top1, "top-5 error": one.top5}, one.loss) for one in result.evaluations
     ] or [(None, {"test error": result.test_error}, result.test_loss)]
-    tested = evaluate_saved_net(record, weights_file, dataset, device)
+    tested = evaluate_saved_net(record, file, dataset, device, checkpoint=None if file.exists() else checkpoint)
     with _computing_like(environment, device):
         is_same_machine = _is_same_machine(environment_facts(device), environment, device)
     found = []
@@ -209,10 +224,12 @@ def evaluate_saved_net(
     device: torch.device,
     precision: str | None = None,
     evaluations: Sequence[Evaluation] = (),
+    checkpoint: CheckpointFile | None = None,
 ) -> list[EvaluationMetrics]:
     """Test the saved net of a finished run as it was tested after training.
 
     Args:
+        checkpoint: The last one, to finish the run again from there, in all its ways, without the saved net.
         precision: By default the run's.
         evaluations: By default the record's. For small images, the only result is that of whole images.
 
@@ -224,12 +241,16 @@ def evaluate_saved_net(
     with _computing_like(record.sessions[-1].environment, device):
         trainer = Trainer(net, recipe, dataset, record.seed, chosen, device)
         try:
+            if checkpoint:
+                trainer.load_state_dict(Checkpoint.from_bytes(checkpoint.read(), record.run).state)
+                return trainer.finish()
             tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_TENSOR_FILE_BYTES))
             check_fit(tensors, trainer.model.state_dict())
         except OSError as error:
             raise RunError(format_read_error(weights_file, error, "Fix that, then repeat it.")) from error
-        except (TensorFileError, ValueError) as error:
-            raise DisprovedError(f"{weights_file} does not hold the net of the record: {error}.") from error
+        except (TensorFileError, CheckpointError, ValueError) as error:
+            file = checkpoint.path if checkpoint else weights_file
+            raise DisprovedError(f"{file} does not hold the net of the record: {error}.") from error
         trainer.model.load_state_dict(tensors)
         return [trainer.test(evaluation=one) for one in evaluations or record.evaluations or (None,)]
 
@@ -255,19 +276,19 @@ def _engine_like(recorded: str, device: torch.device) -> EngineName:
 
 
 def _retrain(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Iterator[HistoryLine]:
-    """Train, and yield the same lines with new numbers but the recorded times."""
+    """Train, and yield the same lines with new numbers, but the recorded times and, except for the last, tests."""
+    last_test = max((line.iteration for line in lines if line.test_error is not None), default=0)
     for line in lines:
         while trainer.iteration < line.iteration:
             trainer.step()
         window = trainer.training_metrics()
-        tested = trainer.test() if line.test_error is not None else None
+        tested = trainer.test() if line.iteration == last_test else None
         trainer.reset_training_metrics()
-        yield history_line(trainer.recipe, images, line.iteration, window, tested, line.seconds)
+        again = history_line(trainer.recipe, images, line.iteration, window, tested, line.seconds)
+        yield again if tested else replace(again, test_loss=line.test_loss, test_error=line.test_error)
 
 
-def _deviation(recorded: float | None, repeated: float | None) -> float:
-    if recorded is None or repeated is None:
-        return 0.0 if recorded == repeated else math.inf
+def _deviation(recorded: float, repeated: float) -> float:
     return abs(repeated - recorded) / abs(recorded) if recorded else abs(repeated)
 
 

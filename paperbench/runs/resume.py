@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Literal
 
 import torch
 from pydantic import FailFast, Field
 from torch import Tensor
 
+from paperbench.catalogue import Net
 from paperbench.errors import PaperbenchError, RunError
+from paperbench.models import ResidualNet
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.planning import PlannedRun
@@ -65,6 +68,11 @@ class Checkpoint:
         """Number of iterations done."""
         return int(self.state["iteration"])
 
+    @property
+    def net(self) -> dict[str, Tensor]:
+        """The tensors of the net."""
+        return {name.removeprefix("model."): t for name, t in self.state.items() if name.startswith("model.")}
+
     def to_bytes(self) -> bytes:
         """Return a safetensors file, with the facts as JSON in its metadata."""
         return tensor_file_bytes(self.state, {"paperbench": to_json(self.facts)})
@@ -91,6 +99,13 @@ class Checkpoint:
         if not is_in_order or ends[-1:] != [int(done)] or max(lines, default=0) > done:
             raise CheckpointError("contradicts itself: its iteration, sessions and history do not fit each other")
         return cls(facts, state)
+
+
+@cache
+def tensors_of(net: Net) -> Mapping[str, Tensor]:
+    """Return the tensors of a net without values."""
+    with torch.device("meta"):
+        return ResidualNet(net).state_dict()
 
 
 def newest_checkpoint(

@@ -23,7 +23,7 @@ from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status
+from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status, merged
 from paperbench.runs.resume import (
     RESTART,
     Checkpoint,
@@ -92,7 +92,7 @@ class RunSession:
         warn = partial(observer.warned, run)
         checkpoint = newest_checkpoint(run, directory, record, allow_mixing=allow_mixing, warn=warn)
         facts = checkpoint.facts if checkpoint else None
-        self._earlier_sessions = facts.sessions if facts else ()
+        self._earlier_sessions = merged(facts.sessions) if facts else ()
         self.history = list(facts.history) if facts else []
         self.best_test_error = facts.best_test_error if facts else None
         self.divergence = facts.divergence if facts else None

@@ -30,6 +30,8 @@ from paperbench.specs.table import Table
 State = Literal["done", "running", "waiting", "paused", "failed"]
 STATES: tuple[State, ...] = get_args(State)
 _SQUEUE_SECONDS = 2.0
+_MAX_GROUPS = 20
+"""A digest is computed for each group and net of a table."""
 
 
 class Group(NamedTuple):
@@ -135,8 +137,11 @@ class Snapshot:
                 self._failures[directory.path.name] = failure
         named: list[RunSpec | Failure | Holder] = [record.spec for record in self._records.values()]
         named += [*self._failures.values(), *(held.holder for held in self._held.values() if held.holder)]
-        groups = {Group(one.data, one.precision) for one in named if one.data and one.precision}
-        self._groups = sorted(groups, key=lambda group: (get_args(Precision).index(group.precision), group.data))
+        groups = Counter(Group(one.data, one.precision) for one in named if one.data and one.precision)
+        if (further := len(groups) - _MAX_GROUPS) > 0:
+            self.complaints.append(f"runs in {further:,} further pairs of data and precision: {_MAX_GROUPS} are shown.")
+        shown = dict(groups.most_common(_MAX_GROUPS))
+        self._groups = sorted(shown, key=lambda group: (get_args(Precision).index(group.precision), group.data))
         self._runs_by_digest: dict[str, list[str]] = defaultdict(list)
         for run_id in {*self._records, *self._failures, *self._held}:
             self._runs_by_digest[run_id.rpartition("-")[0]].append(run_id)

@@ -21,22 +21,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from paperbench.architecture import parameters
 from paperbench.errors import PaperbenchError, RunError, printable, without_paths
 from paperbench.files import (
+    MAX_TENSOR_FILE_BYTES,
     UNGUARDED,
     Writer,
     is_leftover,
     list_directory,
+    open_regular,
     read_at_most,
     refuse_links,
     report_write_errors,
 )
-from paperbench.runs.checkpoints import Checkpoints
+from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.hashed import ForeignRecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
 from paperbench.runs.lease import HeldRun, Lease, held_runs
+from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
 from paperbench.specs.run_spec import Precision, RunSpec
+from paperbench.tensor_file import read_header
 from paperbench.typed import Line, Text, TypedError, from_json, to_json, typed
 
 _RECORD_REMEDY = "Restore the file; if there is a checkpoint, the same `paperbench run` rewrites it."
@@ -154,10 +159,22 @@ class RunDirectory:
             self._history.write(history_bytes([line]))
             self._history.flush()
 
+    def named_checkpoint(self, record: Record) -> CheckpointFile | None:
+        """Return the checkpoint that the record names, if it is there."""
+        return next((one for one in self.checkpoints.newest_first() if one.path.name == record.files.checkpoint), None)
+
     def has_weights_or_checkpoint(self, record: Record) -> bool:
-        """Whether the trained net, or the checkpoint that the record names, is beside the record."""
-        names = (file.path.name for file in self.checkpoints.newest_first())
-        return self.weights_file.exists() or record.files.checkpoint in names
+        """Whether the trained net, or else the checkpoint that the record names, is here and, by its header, fits."""
+        checkpoint, path, prefix = self.named_checkpoint(record), self.weights_file, ""
+        if checkpoint and not path.exists():
+            path, prefix = checkpoint.path, "model."
+        with suppress(OSError, PaperbenchError):
+            with open_regular(path, MAX_TENSOR_FILE_BYTES) as stream:
+                run, number = read_header(stream, prefix)
+            return run in (None, record.run) and number == parameters(
+                net_and_recipe(record.spec, record.evaluations)[0]
+            )
+        return False
 
     def close(self) -> None:
         """Close the history; `write_history` opens it again."""

@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import file_digest
+from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import Dataset
 from paperbench.errors import PaperbenchError, RunError, listing
-from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, format_read_error, is_leftover, open_regular
+from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, format_read_error, is_leftover, read_at_most
 from paperbench.runs.history import History
 from paperbench.runs.planning import net_and_recipe
-from paperbench.runs.record import Record
+from paperbench.runs.record import DataFacts, Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import Recipe
-from paperbench.tensor_file import TensorFileError, read_metadata
+from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
 
 if TYPE_CHECKING:
-    from paperbench.runs.resume import CheckpointFacts
+    from paperbench.runs.resume import Checkpoint, CheckpointFacts
 
 _ATTEMPTS = 5
 _MAX_TEXTS = 50
@@ -112,6 +112,9 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> Ver
         return VerifiedRun("no record yet", list(_checkpoint_problems(directory, None)), remarks)
     if record.is_mixed:
         remarks.append(f"{record.run} mixes versions of the numerics or of torch, so it is never pooled.")
+    data = datasets.get(record.data.fingerprint)
+    if data and record.data.is_comparable and not DataFacts.of(data).is_comparable:
+        remarks.append(f"{record.run} is said to be trained on the original data. Those at hand may be others.")
     problems = _first(_problems(directory, record, datasets), f"{directory.path} has more problems.")
     rests_on_record = record.status != "partial" and not directory.has_weights_or_checkpoint(record)
     return VerifiedRun(record.status, problems, remarks, record, rests_on_record)
@@ -130,18 +133,18 @@ def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Da
     except PaperbenchError as error:
         yield f"{directory.record_file} has an invalid spec: {error}"
     dataset = datasets.get(record.data.fingerprint)
-    if net and not dataset and record.data.is_comparable and _has_original(datasets, net):
+    original = _SIZES.get(net.num_classes) if net and record.data.is_comparable else None
+    sizes = (dataset.num_train, dataset.num_test) if dataset else original
+    if net and original and (sizes != original or (not dataset and _has_original(datasets, net))):
         claim = "canonical" if record.data.canonical else "unverified"
         yield f"{directory.record_file} calls its data {claim}, but the fingerprint is not that of the original data."
-    sizes = (dataset.num_train, dataset.num_test) if dataset else None
-    if net and not dataset and record.data.is_comparable:
-        sizes = _SIZES.get(net.num_classes)
     yield from _history_problems(directory, record, recipe, sizes)
-    yield from _checkpoint_problems(directory, record)
+    checkpoint = yield from _checkpoint_problems(directory, record, net)
     reached = max((file.iteration for file in directory.checkpoints.newest_first()), default=-1)
     if record.status == "partial" and reached < record.iteration:
         yield f"{directory.path / record.files.checkpoint} is missing: the run cannot resume."
-    yield from _weights_problems(directory, record)
+    if net:
+        yield from _weights_problems(directory, record, net, checkpoint)
 
 
 def _has_original(datasets: Mapping[str, Dataset], net: Net) -> bool:
@@ -186,27 +189,38 @@ def _history_problems(
             yield f"{directory.record_file} or {file.name} was edited: {text}"
 
 
-def _checkpoint_problems(directory: RunDirectory, record: Record | None) -> Iterator[str]:
-    """Yield what is wrong with checkpoints; compare the one that the record names with record and history."""
+def _checkpoint_problems(
+    directory: RunDirectory, record: Record | None, net: Net | None = None
+) -> Generator[str, None, Checkpoint | None]:
+    """Yield what is wrong with checkpoints; return the one that the record names, compared with record and history."""
+    named = None
     for file in directory.checkpoints.newest_first():
         from paperbench.runs.resume import (
             Checkpoint,
             CheckpointError,
-        )  # imports torch; published results have no checkpoints
+            tensors_of,
+        )  # imports torch; most published results have no checkpoints
 
         try:
             checkpoint = Checkpoint.from_bytes(file.read(), directory.path.name)
+            if net:
+                check_fit(checkpoint.net, tensors_of(net))
         except CheckpointError as error:
             yield f"{file.path} {error}."
         except RunError as error:
             yield f"{str(error).rstrip('.')}."
         except MemoryError:
             yield f"{file.path} does not fit into the memory."
+        except ValueError as error:
+            yield f"{file.path} does not hold the net of the record: {error}."
         else:
             if checkpoint.iteration != file.iteration:
                 yield f"{file.path} contains a different iteration from the one in its name."
-            if record and file.path.name == record.files.checkpoint and not _agree(checkpoint.facts, record, directory):
-                yield f"{file.path} contradicts {directory.record_file.name} or the history: one of them was edited."
+            if record and file.path.name == record.files.checkpoint:
+                named = checkpoint
+                if not _agree(checkpoint.facts, record, directory):
+                    yield f"{file.path} contradicts record.json or the history: one of them was edited."
+    return named
 
 
 def _agree(facts: CheckpointFacts, record: Record, directory: RunDirectory) -> bool:
@@ -225,25 +239,37 @@ def _agree(facts: CheckpointFacts, record: Record, directory: RunDirectory) -> b
     )
 
 
-def _weights_problems(directory: RunDirectory, record: Record) -> Iterator[str]:
+def _weights_problems(
+    directory: RunDirectory, record: Record, net: Net, checkpoint: Checkpoint | None
+) -> Iterator[str]:
     file = directory.weights_file
     if record.status == "diverged" and file.exists():
         yield f"{file} should not exist: the run diverged. Delete it."
     # Weights may be deleted to save space, since the result does not depend on them. A dead link is a mistake, though.
     if record.result is None or not (file.exists() or file.is_symlink()):
         return
+    from paperbench.runs.resume import tensors_of
+
     try:
-        with open_regular(file, MAX_TENSOR_FILE_BYTES) as stream:
-            if file_digest(stream, "sha256").hexdigest() != record.files.weights_sha256:
-                yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"
-                return
-            stream.seek(0)
-            metadata = read_metadata(stream)
+        data = read_at_most(file, MAX_TENSOR_FILE_BYTES)
+        if sha256(data).hexdigest() != record.files.weights_sha256:
+            yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"
+            return
+        tensors, metadata = read_tensor_file(data)
+        check_fit(tensors, tensors_of(net))
     except OSError as error:
         yield format_read_error(file, error, _WEIGHTS_REMEDY)
     except TensorFileError as error:
         yield f"{file} {error}. {_WEIGHTS_REMEDY}"
+    except MemoryError:
+        yield f"{file} does not fit into the memory."
+    except ValueError as error:
+        yield f"{file} does not hold the net of the record: {error}."
     else:
         expected = recorded_metadata(record.spec, record.seed, record.result)
         if edited := [key for key, text in expected.items() if metadata.get(key) != text]:
             yield f"{file} and {directory.record_file.name} contradict each other ({listing(edited)}): one was edited."
+        others = checkpoint.net if checkpoint else {}  # the averages of BN are made anew after it
+        parameters = [name for name in others if name.rpartition(".")[2] in ("weight", "bias")]
+        if changed := [name for name in parameters if not others[name].equal(tensors[name])]:
+            yield f"{file} and {record.files.checkpoint} hold different nets ({listing(changed)}): one was swapped."

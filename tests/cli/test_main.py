@@ -151,6 +151,17 @@ def test_lack_of_memory_prints_no_traceback(run: Run, monkeypatch: pytest.Monkey
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("message", ["Resource temporarily unavailable", "can't start new thread"])
+def test_limit_of_processes_prints_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    def limited(args: object) -> int:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(list_tables, "execute", limited)
+    code, _, err = run("list")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"paperbench: error: no more threads can start ({message}). Raise the limit of")
+
+
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), ImportError("a bug")])
 def test_other_errors_keep_their_traceback(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def faulty(args: object) -> int:

@@ -7,10 +7,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import torch
 
 from paperbench.analysis.record import write_analysis
 from paperbench.errors import count
-from paperbench.runs.record import Record, Result
+from paperbench.runs.record import Divergence, Files, Record, Result
+from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
@@ -67,7 +69,8 @@ def test_verify_says_which_results_nothing_supports(run: Run, trained: Path, qui
     directory.weights_file.unlink()
     code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
     assert (code, "remark" in out) == (0, False)
-    assert f"not tested: {record.run}: it has no model.safetensors, so its result rests on its record.\n" in out
+    equal = "test error and test loss equal the recorded ones, bit for bit."
+    assert f"tested: {record.run}, its saved net on cpu: {equal}\n" in out, "that of the checkpoint"
     directory.checkpoints.newest_first()[0].path.unlink()
     code, out, _ = run("verify", trained)
     assert code == 0
@@ -215,3 +218,51 @@ def test_damaged_analyses_are_problems(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("verify", tmp_path)
     assert code == 1
     assert f"problem: {path} does not have the sha256 of its values" in out
+
+
+@pytest.mark.parametrize("kept", ["one tensor", "zeros", "neither"])
+def test_invented_run_is_revealed(run: Run, trained: Path, quick_specs: Path, kept: str) -> None:
+    """Three iterations are real. The other lines and the result are invented, all hashes are right."""
+    (record,) = Store(trained).records()[0]
+    directory = Store(trained).directory(record.run)
+    lines = directory.history()
+    lines[3:] = [replace(line, train_loss=0.1, test_error=line.test_error and 2.5, test_loss=0.1) for line in lines[3:]]
+    directory.write_history(lines)
+    directory.weights_file.unlink()
+    (file,) = directory.checkpoints.newest_first()
+    real = Checkpoint.from_bytes(file.read(), record.run)
+    file.path.unlink()
+    zeros = {name: tensor * (not name.startswith("model.")) for name, tensor in real.state.items()}
+    state = zeros if kept == "zeros" else {"iteration": real.state["iteration"], "model.fc.bias": torch.ones(10)}
+    facts = replace(real.facts, history=tuple(lines), best_test_error=2.5)
+    name = directory.checkpoints.write(6, Checkpoint(facts, state).to_bytes()).path
+    if kept == "neither":
+        name.unlink()
+    digest = sha256(directory.history_file.read_bytes()).hexdigest()
+    files = Files(len(lines), digest, name.name, record.files.weights_sha256)
+    directory.write_record(replace(record, result=Result(2.5, 0.1, 2.5, 0.1, 2.5), files=files))
+
+    code, out, _ = run("verify", trained)
+    assert code == (kept == "one tensor")
+    assert ("does not hold the net of the record: missing, unknown" in out) == (kept == "one tensor")
+    assert ("1 run that kept neither weights nor a last checkpoint" in out) == (kept != "zeros")
+    code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
+    assert code == 1
+    assert ("iterations 1 to 6 on cpu: training losses differ from the record" in out) == (kept != "one tensor")
+    assert ("the record's result is not that of this net" in out) == (kept == "zeros")
+    assert (f"not tested: {record.run}: it kept neither weights nor a last" in out) == (kept == "neither")
+    table = ("compare", "table2", "--tables", quick_specs, "--profile", "smoke", "--results", trained, "--long")
+    told = "1 run kept neither weights nor a last checkpoint" in " ".join(run(*table)[1].split())
+    assert told == (kept != "zeros")
+
+
+def test_divergence_without_a_checkpoint_is_not_believed(run: Run, trained: Path) -> None:
+    (record,) = Store(trained).records()[0]
+    directory = Store(trained).directory(record.run)
+    directory.weights_file.unlink()
+    directory.checkpoints.newest_first()[0].path.unlink()
+    files = replace(record.files, weights_sha256=None)
+    diverged = {"status": "diverged", "result": None, "divergence": Divergence(6, 0.001, "forward", "fc")}
+    directory.write_record(replace(record, files=files, **diverged))
+    code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
+    assert (code, f"not tested: {record.run}: it kept neither" in out) == (1, True)

@@ -39,6 +39,15 @@ def titled(figure: Figure, title: str) -> Axes:
     return found
 
 
+@pytest.mark.parametrize("value", [-1e300, 1e300])
+def test_extreme_numbers_are_drawn(value: float) -> None:
+    one, other = made(), made("original_resnet20")
+    odd = replace(one, channels=((value, *one.channels[0][1:]), *one.channels[1:]))
+    assert to_bytes(draw(Analyses([odd]), Analyses([other])), "svg")
+    with pytest.raises(ValueError, match="equal to"):
+        replace(one, output_gradient=value * 10)
+
+
 @pytest.mark.parametrize("column", ["signal_norm", "residual_norm", "gradient_norm", "direct_norm"])
 def test_lines_are_the_columns_and_their_medians(drawn: Figure, column: str) -> None:
     last = {"signal_norm": [3.5], "residual_norm": []}.get(column, [0.125])

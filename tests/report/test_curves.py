@@ -11,10 +11,10 @@ import pytest
 
 import paperbench
 from paperbench.errors import PaperbenchError
-from paperbench.report.curves import notes_on
+from paperbench.report.curves import notes_on, thinned
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, record, records
-from tests.report.stores import make_store
+from tests.report.stores import history_of, make_store
 
 
 @pytest.fixture
@@ -200,3 +200,15 @@ def test_runs_of_two_columns_or_rows_are_drawn_once(tables: dict[str, Table], tm
     assert set(cells) < {curve.cell.id for curve in judged.curves()}
     (panel,) = judged.panels()
     assert [curve.cell.id for curve in panel.curves] == ["original_resnet152_224/top1", "preact_resnet152/top1"]
+
+
+def test_long_histories_are_thinned_at_equal_iterations(table2: Table) -> None:
+    runs = [record(table2, "original/resnet110", 6.5), record(table2, "original/resnet110", None, iteration=33_000)]
+    full, short = (history_of(one) for one in runs)
+    assert thinned(full, runs[0], 640) is full
+    kept, prefix = (thinned(lines, one, 50) for lines, one in zip((full, short), runs, strict=True))
+    assert {*kept} <= {*full}
+    assert 50 <= len(kept) <= 100
+    assert [line.iteration for line in prefix[:-1]] == [line.iteration for line in kept][: len(prefix) - 1]
+    assert (kept[-1], prefix[-1]) == (full[-1], short[-1])
+    assert sum(line.test_error is not None for line in kept) == 50

@@ -107,6 +107,7 @@ def test_newest_value() -> None:
 
 
 CUT = "was cut short: it has {} of the 10 lines that its record was written with."
+CRLF = "has the right values, but CRLF line ends, as git makes them with core.autocrlf."
 EDITED = "was edited: its first 10 lines are not those that its record was written with."
 
 
@@ -120,6 +121,9 @@ EDITED = "was edited: its first 10 lines are not those that its record was writt
         (history(100, 200), "partial", CUT.format(2)),
         (b"", "finished", CUT.format(0)),
         (TEN.replace(b"500.0", b"400.0"), "finished", EDITED),
+        (TEN.replace(b"500.0", b"400.0").replace(b"\n", b"\r\n"), "finished", EDITED),
+        (TEN.replace(b"\n", b"\r\n"), "finished", CRLF),
+        (TEN.replace(b"\n", b"\r\n", 3), "partial", CRLF),
     ],
 )
 def test_damage_after_the_record_was_written_is_found(found: bytes, status: Status, damage: str | None) -> None:
@@ -131,7 +135,17 @@ def test_damage_after_the_record_was_written_is_found(found: bytes, status: Stat
         return
     with pytest.raises(RunError) as caught:
         history.check(record)
-    assert str(caught.value) == f"{FILE} {damage} {HISTORY_REMEDY}"
+    remedy = rf"`sed -i 's/\r$//' {FILE}` restores its bytes." if damage == CRLF else HISTORY_REMEDY
+    assert str(caught.value) == f"{FILE} {damage} {remedy}"
+
+
+@pytest.mark.parametrize("measure", ["train_loss", "test_loss"])
+def test_no_loss_is_negative(measure: str) -> None:
+    data = TEN + history_bytes([replace(line(1100), test_loss=2.25)]).replace(
+        f'"{measure}":'.encode(), f'"{measure}":-'.encode()
+    )
+    with pytest.raises(RunError, match=rf"history\.jsonl:11: {measure}: must be at least 0, not -2"):
+        History(FILE, data).lines()
 
 
 def test_record_with_absurd_line_count_is_an_error() -> None:

@@ -18,6 +18,7 @@ from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import evaluation
@@ -39,6 +40,22 @@ def test_resumed_run_equals_uninterrupted_run(
     part, log = train(run, tmp_path)
     assert [s.last for s in log.record.sessions] == [*stops, 20]
     assert_same(part, expected)
+
+
+def test_run_that_is_stopped_all_the_time_has_few_sessions(run: PlannedRun, tmp_path: Path) -> None:
+    directory, log = train(run, tmp_path, stop_at=5)
+    (first,) = log.record.sessions
+    other = replace(first, environment=replace(first.environment, device="another CPU"))
+    sessions = tuple(replace(one, seconds=0.1) for one in [other, *[first] * 20_000])
+    edit_checkpoint(directory, lambda c: replace(c, facts=replace(c.facts, sessions=sessions)))
+    _, log = train(run, tmp_path)
+    assert [(one.last, one.environment.device) for one in log.record.sessions] == [
+        (5, "another CPU"),
+        (5, first.environment.device),
+        (20, first.environment.device),
+    ]
+    assert [one.seconds for one in log.record.sessions[:2]] == [0.1, 2000.0]
+    assert verify(Store(tmp_path))[0].problems == []
 
 
 def test_best_test_error_survives_resuming(run: PlannedRun, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,19 @@ def test_speed_is_that_of_the_last_session_that_trained(store: Store, hold: Call
     progress = one_run(store, 0).progress
     assert progress
     assert (progress.iteration, progress.images_per_second) == (1_000, 10 * 128)
+
+
+def test_invented_data_do_not_hold_up(store: Store) -> None:
+    one = of_table2(0, 6.4)
+    write_record(store, one)
+    for number in range(40):
+        spec = replace(one.spec, data=f"{number}")
+        path = store.directory(spec.run_id(0)).path
+        path.mkdir()
+        store.directory(path.name).write_failure(RunError("It failed."), spec)
+    assert one_run(store, 0).state == "done"
+    (complaint,) = Snapshot(store).complaints
+    assert complaint == "runs in 21 further pairs of data and precision: 20 are shown."
 
 
 def test_lease_of_an_earlier_version_counts(store: Store, hold: Callable[..., Path]) -> None:

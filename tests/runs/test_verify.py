@@ -172,6 +172,43 @@ def test_data_that_are_called_canonical_must_be_the_original(
     assert "calls its data unverified, but the fingerprint" in found.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("original", "problem", "remark"),
+    [
+        ((100, 10_000), "the fingerprint is not that of the original", ""),
+        ((100, 40), "", "Those at hand may be others."),
+    ],
+)
+def test_data_at_hand_need_not_be_the_original(
+    store: Store,
+    directory: RunDirectory,
+    run: PlannedRun,
+    monkeypatch: pytest.MonkeyPatch,
+    original: tuple[int, int],
+    problem: str,
+    remark: str,
+) -> None:
+    monkeypatch.setitem(_SIZES, 10, original)
+    record = record_of(directory)
+    directory.write_record(replace(record, data=replace(record.data, canonical=True)))
+    (found,) = verify(store, [run.dataset])
+    assert len(found.problems) == bool(problem)
+    assert problem in "".join(found.problems)
+    assert remark in found.remarks[0]
+    assert verify(store, [replace(run.dataset, canonical=True)])[0].remarks == []
+
+
+def test_weights_with_other_parameters_than_the_last_checkpoint_are_found(
+    store: Store, directory: RunDirectory
+) -> None:
+    forge(directory, lambda tensors: tensors["tail.bn.running_mean"].neg_())
+    assert problems(store) == [], "averages are made anew"
+    forge(directory, lambda tensors: tensors["fc.weight"].neg_())
+    assert problem(store).endswith(
+        f"{record_of(directory).files.checkpoint} hold different nets (fc.weight): one was swapped."
+    )
+
+
 @pytest.mark.parametrize(("left", "rests_on_record"), [("checkpoint", False), ("model", False), ("neither", True)])
 def test_finished_run_without_any_net_rests_on_its_record(
     store: Store, directory: RunDirectory, left: str, rests_on_record: bool
@@ -427,21 +464,30 @@ def test_checkpoint_that_does_not_fit_the_memory_is_a_problem(
         raise MemoryError
 
     monkeypatch.setattr("safetensors.torch.load", exhausted)
-    assert problem(store).endswith(".safetensors does not fit into the memory.")
+    found = problems(store)
+    assert [text.rsplit("/", 1)[1][:5] for text in found] == ["check", "model"]
+    assert all(text.endswith(".safetensors does not fit into the memory.") for text in found)
 
 
 def repeated(run: PlannedRun, record: Record, history: list[HistoryLine], seed: int = 0) -> Rerun:
     return rerun_prefix(record, history, run.dataset, CPU, random.Random(seed))
 
 
-def test_rerun_is_bit_identical(run: PlannedRun, directory: RunDirectory) -> None:
-    record, history = record_of(directory), directory.history()
-    lengths = set()
-    for seed in range(5):
-        rerun = repeated(run, record, history, seed)
-        assert (rerun.is_identical, rerun.is_same_machine, rerun.deviation, rerun.holds) == (True, True, 0.0, True)
-        lengths.add(rerun.iterations)
-    assert len(lengths) > 1
+def test_rerun_is_bit_identical(
+    run: PlannedRun, directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length is counted in images (16 in an iteration), however often it logged, tested or stopped."""
+    often = replace(run.recipe, monitoring=replace(run.recipe.monitoring, log_every=1, test_every=2))
+    logged_often, _ = train(plan_run(often, run.dataset), tmp_path, stop_at=3)
+    train(plan_run(often, run.dataset), tmp_path)
+    for window, possible in ((12_800, {20}), (80, {5, 10, 15})):
+        monkeypatch.setattr("paperbench.runs.rerun.WINDOW", window)
+        for one in (directory, logged_often):
+            found = [repeated(run, record_of(one), one.history(), seed) for seed in range(8)]
+            assert {(rerun.is_identical, rerun.is_same_machine, rerun.deviation) for rerun in found} == {
+                (True, True, 0)
+            }
+            assert {rerun.iterations for rerun in found} == possible
 
 
 def test_rerun_contradicts_edited_numbers(run: PlannedRun, directory: RunDirectory) -> None:
@@ -501,10 +547,10 @@ def test_rerun_uses_recorded_thread_count_on_as_many_processors(
 def test_rerun_of_too_many_images_is_refused(
     run: PlannedRun, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 80)
-    assert {repeated(run, record_of(directory), directory.history(), seed).iterations for seed in range(5)} == {5}
-    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 79)
-    with pytest.raises(RunError, match="its first history line is after more than 79 images"):
+    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 320)
+    assert repeated(run, record_of(directory), directory.history()).iterations == 20
+    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 319)
+    with pytest.raises(RunError, match="its first history lines are after more than 319 images"):
         repeated(run, record_of(directory), directory.history())
 
 
@@ -530,7 +576,7 @@ def test_net_for_other_data_is_not_retrained(run: PlannedRun, directory: RunDire
 def retested(run: PlannedRun, directory: RunDirectory, **machine: Any) -> Retest:
     record = record_of(directory)
     record = first_session(record, **machine) if machine else record
-    (found,) = retest(record, directory.weights_file, run.dataset, CPU)
+    (found,) = retest(record, directory, run.dataset, CPU)
     return found
 
 
@@ -547,7 +593,7 @@ def test_saved_net_of_a_gpu_can_be_tested_on_a_cpu(run: PlannedRun, directory: R
     record = first_session(record_of(directory), device="a GPU")
     spec = replace(record.spec, precision="tf32")
     record = replace(record, spec=spec, run=spec.run_id(0))
-    (found,) = retest(record, directory.weights_file, run.dataset, CPU)
+    (found,) = retest(record, directory, run.dataset, CPU)
     assert found.holds
 
 
@@ -599,7 +645,7 @@ def test_weights_that_do_not_fit_the_net_disprove_the_record(
 
 @pytest.mark.parametrize(
     ("session", "message"),
-    [({"numerics": 0}, "it has numerics version 0"), ({"last": 4}, "its first session logged no history line")],
+    [({"numerics": 0}, "it has numerics version 0")],
 )
 def test_run_that_cannot_be_rerun_says_why(
     run: PlannedRun, directory: RunDirectory, session: dict[str, int], message: str
@@ -674,13 +720,12 @@ def test_run_on_photographs_verifies_and_repeats(photographs: PlannedRun, tested
     (found,) = verify(Store(tested_twice.path.parents[1]), [photographs.dataset])
     assert (found.status, found.problems) == ("finished", [])
     record, said = record_of(tested_twice), []
-    images = {1: 20, 2: 40, 3: 48}
-    for seed in range(4):
+    for seed in range(2):
         rerun = rerun_prefix(record, tested_twice.history(), photographs.dataset, CPU, random.Random(seed), said.append)
         assert (rerun.is_identical, rerun.is_same_machine) == (True, True)
-        assert f": training on {images[rerun.iterations]} photographs again" in said[-1]
+        assert ": training on 96 photographs again" in said[-1]
         assert said[-1].endswith(", then testing its saved net on 12 photographs in each of 2 ways.")
-    retests = retest(record, tested_twice.weights_file, photographs.dataset, CPU)
+    retests = retest(record, tested_twice, photographs.dataset, CPU)
     assert [one.evaluation for one in retests] == [Evaluation(32, 36), Evaluation(40, 40)]
     assert [(one.is_identical, one.changed) for one in retests] == [(True, {"top-1 error": 0, "top-5 error": 0})] * 2
 
@@ -751,7 +796,7 @@ def test_every_forged_evaluation_is_not_that_of_the_net(
     assert found.problems == [], "the files agree"
     for device in (record.sessions[0].environment.device, "another CPU"):
         moved = first_session(record_of(tested_twice), device=device)
-        retests = retest(moved, tested_twice.weights_file, photographs.dataset, CPU)
+        retests = retest(moved, tested_twice, photographs.dataset, CPU)
         assert [one.holds for one in retests] == [i != number for i in range(2)]
 
 
