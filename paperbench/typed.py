@@ -159,8 +159,12 @@ def dump_set_fields(value: Any) -> dict[str, Any]:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a type (draft 2020-12)."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **adapter(kind).json_schema()}
+    """Return the JSON Schema of a type (draft 2020-12), without unknown keys, which not all versions of pydantic say."""
+    schema = adapter(kind).json_schema()
+    for part in schema.get("$defs", {}).values():
+        if "properties" in part:
+            part["additionalProperties"] = False
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 _EXPECTED = {
