@@ -25,9 +25,8 @@ LARGE_PIXELS = 2**24
 _MAX_SIDE = 65_535
 """Maximum side, which is that of JPEG. Pillow needs 20 bytes of memory for each row of a PNG file."""
 _MAX_SCANNED_PIXELS = 20 * MAX_PIXELS
-"""Maximum of pixels times scans, which take some seconds. Usual progressive files have ten scans."""
-_LEAST_SCANNED_PIXELS = 2**12
-"""Pixels that take as long as a scan of none."""
+"""Maximum of pixels times scans, which take some seconds. Usual progressive files have ten scans. One of no
+pixels takes as long as one of 4,096."""
 _SCAN = re.compile(rb"\xff\xda\0(\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 """Marker, length and number of components, with which every scan begins."""
 _MAX_EXIF_BLOCKS = 100
@@ -62,17 +61,18 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
         if (blocks := data.count(b"Exif\0\0")) > _MAX_EXIF_BLOCKS:
             raise ImageError(f"has {blocks:,} blocks of EXIF data, more than the {_MAX_EXIF_BLOCKS} allowed")
         image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-        if image.width * image.height > MAX_PIXELS:
+        pixels = image.width * image.height
+        if pixels > MAX_PIXELS:
             raise ImageError(f"has {image.width} x {image.height} pixels, more than the {MAX_PIXELS:,} allowed")
         if max(image.size) > _MAX_SIDE:
             raise ImageError(f"has {image.width} x {image.height} pixels, more than {_MAX_SIDE:,} on a side")
-        most_scans = _MAX_SCANNED_PIXELS // max(image.width * image.height, _LEAST_SCANNED_PIXELS)
+        most_scans = _MAX_SCANNED_PIXELS // max(pixels, 4_096)
         if len(data) > 10 * most_scans and (scans := len(_SCAN.findall(data))) > most_scans:  # a scan has ten bytes
             raise ImageError(f"has {scans:,} scans, which would take too long to decode")
         if image.mode not in _MODES:
             raise ImageError("has pixels of 16 bits, which Pillow would turn white")
         is_plain = image.format == "JPEG" and image.mode in ("L", "RGB") and b"Exif" not in data
-        with LARGE if image.width * image.height > LARGE_PIXELS else nullcontext():
+        with LARGE if pixels > LARGE_PIXELS else nullcontext():
             if decoder == "torchcodec" and is_plain:
                 with suppress(RuntimeError):
                     return Image.fromarray(_decode_with_torchcodec(data))

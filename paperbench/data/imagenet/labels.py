@@ -134,8 +134,7 @@ def _unpack(archive: bytes, file: Path) -> dict[str, bytes]:
     if not stream.eof:
         raise _damaged(file, "it is truncated, or larger than the original")
     members = tar_members(lambda length, offset: content[offset : offset + length], 0, len(content), str(file))
-    parts = {found.name: content[found.offset : found.offset + found.length] for found in members}
-    return {name.rpartition(f"{DEVKIT}/")[2]: part for name, part in parts.items()}
+    return {name.rpartition(f"{DEVKIT}/")[2]: content[at : at + length] for name, at, length in members}
 
 
 _COMPRESSED, _MATRIX = 15, 14
