@@ -17,7 +17,7 @@ def processors(own: Path = _OWN, tree: Path = _TREE) -> int:
     If torchrun started several processes on this machine, return this one's part.
     """
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(usable, quota(own, tree) or usable) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return max(1, min(usable, quota(own, tree) or usable) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
 
 
 def quota(own: Path = _OWN, tree: Path = _TREE) -> int | None:
@@ -28,14 +28,11 @@ def quota(own: Path = _OWN, tree: Path = _TREE) -> int | None:
         tree: Where cgroups are mounted: of version 2 there, of version 1 in `cpu`.
     """
     found = []
-    for controllers, path in re.findall(r"^\d+:(.*):(/.*)$", _text(own), re.MULTILINE):
-        if not controllers or "cpu" in controllers.split(","):
-            cgroup = Path(os.path.normpath(path).lstrip("/"))
-            for place in (cgroup, *cgroup.parents):  # a container may not see its own, but what is mounted above it
-                directory = tree / ("cpu" if controllers else "") / place
-                files = (directory / name for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
-                if values := re.fullmatch(r"\s*([1-9]\d*)\s+([1-9]\d*)\s*", " ".join(map(_text, files))):
-                    found.append(math.ceil(int(values[1]) / int(values[2])))
+    for cpu, path in re.findall(r"^\d+:(?:|(?:.*,)?(cpu)(?:,.*)?):/(.*)$", _text(own), re.MULTILINE):
+        for place in (Path(path), *Path(path).parents):  # a container may not see its own, but what is mounted above it
+            files = (tree / cpu / place / name for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
+            if values := re.fullmatch(r"\s*([1-9]\d*)\s+([1-9]\d*)\s*", " ".join(map(_text, files))):
+                found.append(math.ceil(int(values[1]) / int(values[2])))
     return min(found, default=None)
 
 

@@ -36,7 +36,7 @@ def test_quota_is_the_smallest_on_the_way_up_rounded_up(
 
 @pytest.mark.parametrize(
     ("affinity", "limit", "shared", "expected"),
-    [(8, "3", "1", 3), (2, "3", "1", 2), (8, "max", "1", 8), (8, "3", "2", 1)],
+    [(8, "3", "1", 3), (2, "3", "1", 2), (8, "max", "", 8), (8, "3", "2", 1)],
 )
 def test_processors_are_those_of_affinity_and_quota(
     affinity: int, limit: str, shared: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

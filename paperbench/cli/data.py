@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, positive_int
 from paperbench.errors import PaperbenchError
-from paperbench.processors import processors
 
 if TYPE_CHECKING:
     from paperbench.data.dataset import ImageDataset
@@ -69,7 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         metavar="N",
         type=positive_int,
-        default=processors(),
         help="images read at once (default: one for each processor it may use)",
     )
     add_shared(index, "--data")
@@ -115,13 +113,14 @@ def _pack(source: Path, target: Path) -> None:
 
 def _index(args: argparse.Namespace, data: Path) -> int:
     from paperbench.data.imagenet.build import ImagesError, index_images
+    from paperbench.processors import processors
 
     try:
         index = index_images(
             args.source,
             data,
             sys.stderr,
-            threads=args.threads,
+            threads=args.threads or processors(),
             archives=args.archives,
             accepts_subset=args.subset,
         )

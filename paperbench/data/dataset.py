@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -109,17 +108,9 @@ class ImageDataset(Dataset):
 
     def require_all_classes(self) -> None:
         """Raise a PaperbenchError if a class has no image to train on, or none to test."""
-        names = {label: str(label) for label in range(DATASETS[self.key].num_classes)}
-        if lacking := classes_without_images(self.y_train, self.y_test, names):
-            is_coarse = self.key == "cifar100" and min(self.y_train.max(), self.y_test.max()) < 20
-            remedy = "These seem to be the 20 coarse labels: take the 100 fine ones" if is_coarse else "Add such images"
-            raise PaperbenchError(f"{self.name} has {'; '.join(lacking)}. {remedy}.")
-
-
-def classes_without_images(train: Labels, test: Labels, names: Mapping[int, str]) -> list[str]:
-    """Return a line for each part that lacks images of some of the classes, which are named by label."""
-    lines = []
-    for part, labels in (("training", train), ("test", test)):
-        if absent := [names[label] for label in sorted(names.keys() - labels.tolist())]:
-            lines.append(f"classes without {part} images ({len(absent):,}): {listing(absent)}")
-    return lines
+        for part, labels in (("training", self.y_train), ("test", self.y_test)):
+            if absent := sorted({*range(DATASETS[self.key].num_classes)} - {*labels.tolist()}):
+                is_coarse = self.key == "cifar100" and labels.max() < 20
+                remedy = "These seem to be the 20 coarse labels: take the 100 fine ones" if is_coarse else "Add images"
+                classes = f"classes without {part} images ({len(absent)}): {listing([*map(str, absent)])}"
+                raise PaperbenchError(f"{self.name} has {classes}. {remedy}.")

@@ -221,10 +221,6 @@ def test_page_describes_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 def test_page_names_the_quota(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    for limit, expected in (
-        (None, " 4 threads, "),
-        (4, " 4 threads, "),
-        (3, " 4 threads (a cgroup allows 3: set OMP_"),
-    ):
+    for limit, expected in ((None, " 4 threads, "), (4, " 4 threads, "), (3, " 4 threads (a cgroup allows 3: set ")):
         monkeypatch.setattr(doctor, "quota", lambda limit=limit: limit)
         assert expected in Page(run).facts["cpu"]

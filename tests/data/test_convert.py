@@ -160,7 +160,7 @@ def test_both_parts_must_have_the_classes_of_the_data_set(directory: Path, targe
 def test_class_without_images_is_an_error(directory: Path, target: Path) -> None:
     (directory / "test" / "dog" / "one.png").unlink()
     message = error_message(directory, target)
-    assert message == "CIFAR-10 (images in images) has classes without test images (1): 5. Add such images."
+    assert message == "CIFAR-10 (images in images) has classes without test images (1): 5. Add images."
 
 
 def test_source_without_data_is_an_error(tmp_path: Path, target: Path) -> None:

@@ -46,8 +46,7 @@ def test_fingerprint_is_sha256_of_shapes_pixels_and_labels(small_dataset: ImageD
     ("key", "labels", "message"),
     [
         ("cifar100", np.arange(100) % 20, r"\(80\): 20, 21, .* the 20 coarse labels: take the 100 fine ones\."),
-        ("cifar100", np.minimum(np.arange(100), 98), r"\(1\): 99\. Add such images\."),
-        ("cifar10", np.arange(100) % 9, r"\(1\): 9\. Add such images\."),
+        ("cifar100", np.minimum(np.arange(100), 98), r"\(1\): 99\. Add images\."),
     ],
 )
 @pytest.mark.parametrize("part", ["train", "test"])

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from paperbench.catalogue import DATASETS
 from paperbench.data.imagenet.containers import open_container, read_image
 from paperbench.data.imagenet.decode import ImageError, decode
-from paperbench.data.imagenet.index import fingerprint, unmatched_classes
+from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
     KEY_LENGTH,
@@ -137,9 +137,11 @@ def index_images(
         if not accepts_subset:
             problems += missing + lacking + reduced
         elif images:
-            problems += unmatched_classes(images.train, images.test, published.classes)
+            problems += _unmatched(images, published)
         if problems or images is None:
-            hint = "" if accepts_subset or unusable else " Accept what is there, as a subset, with `--subset`."
+            hint = "" if unusable else " Accept what is there, as a subset, with `--subset`."
+            if accepts_subset and not unusable:
+                hint = " To test nets alone, index a directory without training images."
             remedy = f"Repair this, then repeat the command: it reads only what has changed.{hint}"
             raise ImagesError("\n".join([f"{root}:", *problems, *foreign, remedy]))
         for note in missing + foreign + reduced:
@@ -374,6 +376,13 @@ def _lacking(images: Images, published: Published) -> list[str]:
     ]
     lacking += listed(f"classes without {published.test_per_class} test images", untested)
     return lacking
+
+
+def _unmatched(images: Images, published: Published) -> list[str]:
+    """Return which classes only one part has. There may be test images alone, to test nets on."""
+    train, test = ({published.classes[label] for label in part.labels.tolist()} for part in (images.train, images.test))
+    untrained = listed("classes without training images", sorted(test - train)) if train else []
+    return untrained + listed("classes without test images", sorted(train - test))
 
 
 def _reduced(images: Images, published: Published) -> list[str]:

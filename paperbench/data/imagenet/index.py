@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from paperbench.data.dataset import Dataset, Labels, classes_without_images
+from paperbench.data.dataset import Dataset, Labels
 from paperbench.data.imagenet.containers import read_image
 from paperbench.errors import DataError
 
@@ -77,12 +77,6 @@ def fingerprint(*parts: ImageFiles) -> str:
         digest.update(np.ascontiguousarray(files.labels, dtype="<i8").data)
         digest.update(np.ascontiguousarray(files.hashes).data)
     return digest.hexdigest()
-
-
-def unmatched_classes(train: ImageFiles, test: ImageFiles, names: Sequence[str]) -> list[str]:
-    """Return lines that name the classes that only one part has. There may be test images alone, to test nets on."""
-    found = {label: names[label] for files in (train, test) for label in set(files.labels.tolist())}
-    return classes_without_images(train.labels if len(train) else test.labels, test.labels, found)
 
 
 @dataclass(frozen=True)

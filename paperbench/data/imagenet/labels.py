@@ -30,7 +30,7 @@ _LISTS = {
     "train": ("ImageSets/CLS-LOC/train_cls.txt", "LOC_train_solution.csv"),
     "test": ("ImageSets/CLS-LOC/val.txt", SOLUTION),
 }
-_LISTED = re.compile(rb"^(?:[^\s,/]{1,100}/)?([^\s,/]{1,200})[ ,]", re.MULTILINE)
+_LISTED = re.compile(rb'^"?(?:[^\s,/]{1,100}/)?([^\s,/"]{1,200})"?[ ,]', re.MULTILINE)
 _NO_HEADER = re.compile(r"(?:n|ILSVRC2012_val_)\d{8}")
 _KEY = re.compile(r"ILSVRC2012_val_\d{8}|n\d{8}_\d+")
 _SUFFIX = re.compile(r"\.(jpe?g|png)$", re.IGNORECASE)
@@ -92,7 +92,7 @@ def _read(file: Path, limit: int) -> bytes | None:
 
 def _solution_labels(content: bytes, ranks: Mapping[str, int], file: Path) -> dict[str, int]:
     labels = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(content.decode("utf-8", "replace").replace('"', "").lstrip().splitlines(), 1):
         name, _, boxes = line.partition(",")
         if line.strip() and (number > 1 or _NO_HEADER.search(line)):
             try:
@@ -134,8 +134,7 @@ def _unpack(archive: bytes, file: Path) -> dict[str, bytes]:
     if not stream.eof:
         raise _damaged(file, "it is truncated, or larger than the original")
     members = tar_members(lambda length, offset: content[offset : offset + length], 0, len(content), str(file))
-    parts = {found.name: content[found.offset : found.offset + found.length] for found in members}
-    return {name.rpartition(f"{DEVKIT}/")[2]: part for name, part in parts.items()}
+    return {name.rpartition(f"{DEVKIT}/")[2]: content[at : at + length] for name, at, length in members}
 
 
 _COMPRESSED, _MATRIX = 15, 14

@@ -299,10 +299,8 @@ def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
     (path, *_) = source.paths
     if source.split == "train" or source.kind == "tar shards":
         return {}
-    if source.kind == "class folders":
-        images = [file.name for file in scan(root / path) if _is_image(file.name)]
-        if all(map(_NAMED.search, images)):
-            return {}
+    if source.kind == "class folders" and all(_NAMED.search(f.name) for f in scan(root / path) if _is_image(f.name)):
+        return {}
     labels = find_labels(_places(root, source.base), ranks)
     if labels is None:
         raise PaperbenchError(

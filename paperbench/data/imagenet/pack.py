@@ -16,7 +16,7 @@ from paperbench.data.imagenet.build import watched
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.files import UNGUARDED, is_leftover, list_directory, open_regular, report_write_errors
 
-_NAME = re.compile(r"(train|val)(?:idation)?-(\d{5})-of-(\d{5})(?:-[0-9a-f]{1,64})?\.parquet")
+_NAME = re.compile(r"((train|val(?:idation)?)-\d{5}-of-(\d{5}))(?:-[0-9a-f]{1,64})?\.parquet")
 _COLUMNS = {"image.bytes": "BYTE_ARRAY", "image.path": "BYTE_ARRAY", "label": "INT64"}
 """The columns of Hugging Face's files, and their types."""
 _MAX_FILE_BYTES = 2**40
@@ -68,21 +68,22 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
 def _find_files(source: Path) -> dict[Path, str]:
     """Return the files in order, and the names of their shards."""
     for directory in (source, source / "data"):
-        paths = [path for path in list_directory(directory) if _NAME.fullmatch(path.name)]
-        if paths:
+        matches = [(match, path) for path in list_directory(directory) if (match := _NAME.fullmatch(path.name))]
+        if matches:
             break
-    found, expected = {_NAME.sub(r"\1-\2-of-\3", path.name): path for path in paths}, list[str]()
+    found, expected = {match[1]: path for match, path in matches}, list[str]()
     for split in ("train", "val"):
-        totals = {name[-5:] for name in found if name.startswith(split)}
-        if len(totals) != 1 or len(found) < len(paths):
+        names = [match[1] for match, _ in matches if match[2].startswith(split)]
+        sets = {match.group(2, 3) for match, _ in matches if match[2].startswith(split)}
+        if len(sets) != 1 or len({*names}) < len(names):
             raise PaperbenchError(
-                f"{directory if found else source} has {'two sets of' if totals else 'no'} files "
+                f"{directory if found else source} has {'two sets of' if names else 'no'} files "
                 f"{split}*-of-*.parquet. Give the directory of one download of ImageNet from Hugging Face."
             )
-        expected += [f"{split}-{number:05}-of-{total}" for total in totals for number in range(int(total))]
+        expected += [f"{name}-{number:05}-of-{total}" for name, total in sets for number in range(int(total))]
     if missing := [f"{name}.parquet" for name in expected if name not in found]:
         raise PaperbenchError(f"{directory} is incomplete. Download the missing files: {listing(missing)}.")
-    return {found[name]: name for name in expected}
+    return {found[name]: name.replace("validation", "val") for name in expected}
 
 
 @contextmanager
@@ -119,7 +120,7 @@ def _opened(path: Path) -> Iterator[Any]:
 def _little_memory(size: int) -> Iterator[None]:
     """Let the process allocate only so much more, on Linux: a part of a parquet file can unpack to any size."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with suppress(OSError, ValueError):  # no Linux, or a limit that is lower already
+    with suppress(OSError, ValueError):  # no Linux, or a hard limit that is lower already
         allocated = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (allocated + size, before[1]))
     try:

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from paperbench.data.imagenet.decode import MAX_PIXELS, ROOM, ImageError, decode
+from paperbench.data.imagenet.decode import LARGE, LARGE_PIXELS, ImageError, decode
 from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Decoder
 
@@ -154,6 +154,10 @@ DAMAGED = {
         "has 5,000 scans, which would take too long to decode",
     ),
     "baseline, scanned for minutes": (with_empty_scans(20_000), "has 20,000 scans, which would take too long"),
+    "EXIF data in many blocks": (
+        IMAGES["photograph"][:2] + b"\xff\xe1\0\x09Exif\0\0x" * 1_000_000 + IMAGES["photograph"][2:],
+        "has 1,000,000 blocks of EXIF data, more than the 100 allowed",
+    ),
     "tiny, scanned for minutes": (with_scans(1_000_000, side=8), "has 1,000,000 scans, which would take too long"),
     "huge": (claiming(30_000, 30_000), "is not a complete JPEG or PNG image (DecompressionBombError"),
 }
@@ -200,13 +204,12 @@ def test_threads_leave_the_filters_of_warnings_alone() -> None:
     assert warnings.filters == before
 
 
-def test_image_waits_until_there_is_room_for_its_pixels() -> None:
-    taken, done = MAX_PIXELS // 2**18 + 1, threading.Event()
-    thread = threading.Thread(target=lambda: (decode(IMAGES["photograph"]), done.set()))
-    for _ in range(taken):
-        assert ROOM.acquire(blocking=False), "earlier images have given back theirs"
-    thread.start()
-    assert not done.wait(0.1)
-    ROOM.release(taken)
+def test_large_images_are_decoded_one_at_a_time_and_others_meanwhile() -> None:
+    large, done = encoded(Image.new("1", (LARGE_PIXELS // 4_000, 4_001)), "PNG"), threading.Event()
+    thread = threading.Thread(target=lambda: (decode(large), done.set()))
+    with LARGE:
+        thread.start()
+        assert not done.wait(0.1)
+        decode(IMAGES["photograph"])
     thread.join()
     assert done.is_set()

@@ -57,7 +57,13 @@ KIT = {"ILSVRC2012_devkit_t12.tar.gz": gzip.compress(tar(devkit()))}
 SOLUTION = "ImageId,PredictionString\n" + "".join(
     f"{name[:-5]},{synset} 85 1 499 272 {synset} 1 2 3 4 \n" for name, synset in reversed(TRUTH.items())
 )
-CSV = {"LOC_val_solution.csv": SOLUTION.encode()}
+
+
+def csv(text: str) -> dict[str, bytes]:
+    return {"LOC_val_solution.csv": text.encode()}
+
+
+CSV = csv(SOLUTION)
 FOLDERS = {f"train/{name}": data for name, data in TRAIN.items()}
 VAL_FOLDERS = {f"val/{TRUTH[name]}/{name}": data for name, data in VAL.items()}
 FLAT = {f"val/{name}": data for name, data in VAL.items()}
@@ -110,11 +116,10 @@ LAYOUTS = {
     "flat images, devkit": FOLDERS | FLAT | devkit(),
     "flat images, devkit archive": FOLDERS | FLAT | KIT,
     "flat and folders": FOLDERS | CSV | dict([*list(FLAT.items())[:3], *list(VAL_FOLDERS.items())[3:]]),
-    "flat images, csv without header": FOLDERS | FLAT | {"LOC_val_solution.csv": SOLUTION.partition("\n")[2].encode()},
-    "flat images, csv with suffixes": FOLDERS
-    | FLAT
-    | {"LOC_val_solution.csv": SOLUTION.replace(",n", ".JPEG,n").encode()},
-    "flat images, csv of Windows": FOLDERS | FLAT | {"LOC_val_solution.csv": SOLUTION.replace("\n", "\r\n").encode()},
+    "flat images, csv without header": FOLDERS | FLAT | csv("\ufeff" + SOLUTION.partition("\n")[2]),
+    "flat images, csv with suffixes": FOLDERS | FLAT | csv(SOLUTION.replace(",n", ".JPEG,n")),
+    "flat images, csv with quotes": FOLDERS | FLAT | csv(re.sub("([^,\n]+)", r'"\1"', f"\n{SOLUTION}\n")),
+    "flat images, csv of Windows": FOLDERS | FLAT | csv("\ufeff" + SOLUTION.replace("\n", "\r\n")),
     "Hugging Face's archives": shards("train_images", HUB_TRAIN) | {"val_images.tar": tar(below(".", HUB_VAL))},
     "Hugging Face's archives, unpacked": below("train", HUB_TRAIN) | below("val", HUB_VAL),
     "unpacked beside their archives": FOLDERS | VAL_FOLDERS | {"train_images_0.tar": b"", "val_images.tar.gz": b""},
@@ -444,13 +449,6 @@ def test_image_without_label_in_a_shard_is_an_error(tmp_path: Path) -> None:
 def test_damaged_solution_is_an_error(solution: bytes, message: str, tmp_path: Path) -> None:
     write(tmp_path, FLAT | {"LOC_val_solution.csv": solution})
     assert message in error_message(tmp_path)
-
-
-def test_solution_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    write(tmp_path, FLAT | {"LOC_val_solution.csv": b"\xef\xbb\xbf" + SOLUTION.encode()})
-    layout = find_layout(tmp_path, CLASSES)
-    assert len(read(tmp_path, layout)) == len(FLAT)
-    assert layout.missing == []
 
 
 def test_devkit_of_many_members_is_read_quickly(tmp_path: Path) -> None:

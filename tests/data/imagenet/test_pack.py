@@ -151,9 +151,9 @@ def test_files_with_hashes_in_their_names_are_packed(source: Path, tmp_path: Pat
         "train-00001-of-00002.tar",
         "val-00000-of-00001.tar",
     }
-    twice = next((source / "data").glob("train-00000-of-*"))
-    shutil.copy(twice, twice.with_name("train-00000-of-00002.parquet"))
-    with pytest.raises(PaperbenchError, match="two sets of files train"):
+    (twice,) = (source / "data").glob("val*")
+    shutil.copy(twice, twice.with_name(f"{validation}-00000-of-00001.parquet"))
+    with pytest.raises(PaperbenchError, match="two sets of files val"):
         pack(source, tmp_path / "out", SYNSETS)
 
 
