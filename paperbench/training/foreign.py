@@ -60,7 +60,8 @@ _ENTRIES = (
 )
 """Entries of checkpoints and beginnings of names, in the order of preference. Those with "ema" are averages."""
 _MAX_DEPTH = 8
-_MAX_TENSORS = 10_000  # ResNet-1202 has 7,000
+_MAX_TENSORS = 100_000  # ours have up to 60,000
+_MAX_MAPPED = 10_000  # ResNet-1202 has 7,208
 _REMEDY = "Save only the tensors: `torch.save(model.state_dict(), FILE)`."
 
 
@@ -131,6 +132,8 @@ def load_state(
     Raises:
         PaperbenchError: They do not fit, or the net has no option A whose channels could be in another order.
     """
+    if mapping and len(tensors) > _MAX_MAPPED:
+        raise PaperbenchError(f"{file} has over {_MAX_MAPPED:,} tensors, too many for a mapping. Name another file.")
     renamed = {mapping.renamed(name) if mapping else name: value for name, value in tensors.items()}
     if mapping and len(renamed) < len(tensors):
         raise PaperbenchError(f"Mapping {mapping.mapping} gives several tensors of {file} one name. Correct its names.")

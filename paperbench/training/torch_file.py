@@ -27,13 +27,10 @@ def read_torch_file(data: bytes) -> Any:
         Exception: The file is damaged, or was made to waste time or memory.
     """
     reader = _Reader(len(data))
-    is_swapped = False
-    values: dict[str, memoryview] = {}
+    parts: dict[str, memoryview] = {}
     if data[:2] == b"PK":
         parts = _parts(data)
         loaded = reader.read(BytesIO(parts["data.pkl"]))
-        is_swapped = bytes(parts.get("byteorder", b"")) == b"big"
-        values = {key: parts[f"data/{key}"] for key in reader.storages}
     else:
         stream = BytesIO(data)
         for _ in ("magic number", "version", "system"):
@@ -43,12 +40,14 @@ def read_torch_file(data: bytes) -> Any:
             if isinstance(key, str):  # the hash of another could take for ever
                 size = int.from_bytes(stream.read(8), "little") * reader.storages[key].itemsize
                 begin = stream.tell()
-                values[key] = memoryview(data)[begin : stream.seek(begin + size)]
+                parts[f"data/{key}"] = memoryview(data)[begin : stream.seek(begin + size)]
     for key, storage in reader.storages.items():
-        target = storage.view(torch.uint8).numpy()
-        target.data[:] = values[key]  # which must be as many
-        if is_swapped:
-            target.view(f"u{storage.itemsize // (1 + storage.is_complex())}").byteswap(inplace=True)
+        values = storage.view(torch.uint8).numpy()
+        if len(parts[f"data/{key}"]) != len(values):
+            raise ValueError("values of a tensor are missing")
+        values.data[:] = parts[f"data/{key}"]
+        if bytes(parts.get("byteorder", b"")) == b"big":
+            values.view(f"u{storage.itemsize // (1 + storage.is_complex())}").byteswap(inplace=True)
     return loaded
 
 
@@ -56,8 +55,7 @@ def _parts(data: bytes) -> dict[str, memoryview]:
     """Return the parts of a zip archive, which must not be compressed, by name below their common directory."""
     if data.count(b"PK\1\2") > _MAX_PARTS:
         raise ValueError("too many parts")
-    with ZipFile(BytesIO(data)) as archive:
-        infos = archive.infolist()
+    infos = ZipFile(BytesIO(data)).infolist()
     if any(info.compress_type != ZIP_STORED for info in infos):
         raise ValueError("its parts are compressed, unlike those of torch.save")
     parts = {}
@@ -68,24 +66,21 @@ def _parts(data: bytes) -> dict[str, memoryview]:
 
 
 class _Reader:
-    """Reads pickles one after the other.
-
-    Attributes:
-        storages: What the tensors that were read are in, by key, as yet without values.
-    """
+    """Reads pickles one after the other, and makes the storages of their tensors, which are yet to be filled."""
 
     def __init__(self, room: int) -> None:
         self.storages: dict[str, Tensor] = {}
         self._room = room
+        self._steps = 0
 
     def read(self, stream: BytesIO) -> Any:
         """Return what the next pickle holds."""
         stack: list[Any] = []
         marks: list[int] = []
         memo: dict[int | None, Any] = {}
-        value: Any
-        for step, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
-            if step > _MAX_STEPS:
+        for opcode, argument, _ in pickletools.genops(stream):
+            self._steps += 1
+            if self._steps > _MAX_STEPS:
                 raise ValueError("its pickle is too long")
             taken, value = opcode.stack_before, argument
             begin = len(stack) - len(taken)
@@ -114,8 +109,7 @@ class _Reader:
                 case "EMPTY_LIST" | "LIST":
                     value = items
                 case "APPEND" | "APPENDS" | "SETITEM" | "SETITEMS" | "BUILD" | "STOP":
-                    value = items[0]
-                    _add(value, items[1:])
+                    value = _add(items[0], items[1:])
                 case _ if argument is None:
                     value = {}
             if opcode.stack_after:
@@ -133,38 +127,34 @@ class _Reader:
                         raise ValueError("its tensors are larger than the file")
                     self.storages[key] = torch.empty(count, dtype=dtype, device="cpu")
                 return self.storages[key]
-            case (
-                ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state")
-                | ("torch.nn.parameter", "Parameter"),
-                (Tensor() as tensor, *_),
-            ):
+            case (_, "_rebuild_parameter" | "_rebuild_parameter_with_state" | "Parameter"), (Tensor() as tensor, *_):
                 return tensor
-            case (
-                ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2"),
-                (Tensor() as stored, offset, tuple(size), stride, *others),
-            ) if len(size) <= _MAX_DIMS and not any(others[2:]):  # views that conjugate or negate
-                return stored.as_strided(size, stride, offset)
-            case (
-                ("torch._utils", "_rebuild_tensor_v3"),
-                (Tensor() as stored, *place, _, _, (_, str(kind))),
+            case (_, "_rebuild_tensor" | "_rebuild_tensor_v2"), (
+                Tensor() as stored,
+                place,
+                tuple(size),
+                stride,
+                *others,
             ):
-                return self._call(("torch._utils", "_rebuild_tensor"), (stored.view(vars(torch)[kind]), *place))
-            case ("torch._tensor", "_rebuild_from_type_v2"), (inner, _, tuple(inner_arguments), *_):
+                if len(size) <= _MAX_DIMS and not any(others[2:]):  # which say that values are conjugated or negated
+                    return stored.as_strided(size, stride, place)
+            case (_, "_rebuild_tensor_v3"), (Tensor() as stored, *view, _, _, (_, str(kind))):
+                return self._call(("", "_rebuild_tensor"), (stored.view(vars(torch)[kind]), *view))
+            case (_, "_rebuild_from_type_v2"), (inner, _, tuple(inner_arguments), *_):
                 return self._call(inner, inner_arguments[:9])
-            case ("collections", "OrderedDict"), (list(pairs),):  # of Python 2
-                ordered: dict[str, Any] = {}
-                for pair in pairs:
-                    _add(ordered, pair[:2])
+            case (_, "OrderedDict"), (list(pairs),):  # of Python 2
+                items = [item for pair in pairs for item in pair[:2]]
                 pairs.clear()  # lest a long list is read again and again
-                return ordered
+                return _add({}, items)
         return {}
 
 
-def _add(target: Any, items: list[Any]) -> None:
-    """Append to a list, or add keys and values in turn to a mapping."""
+def _add(target: Any, items: list[Any]) -> Any:
+    """Append to a list, or add keys and values in turn to a mapping, and return it."""
     if isinstance(target, list):
         target += items
     elif isinstance(target, dict):
         for key, value in zip(items[::2], items[1::2], strict=False):
             if isinstance(key, str) and len(key) <= MAX_NAME and isinstance(value, dict | Tensor):
                 target[key] = value
+    return target
