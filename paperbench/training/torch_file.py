@@ -129,15 +129,9 @@ class _Reader:
                 return self.storages[key]
             case (_, "_rebuild_parameter" | "_rebuild_parameter_with_state" | "Parameter"), (Tensor() as tensor, *_):
                 return tensor
-            case (_, "_rebuild_tensor" | "_rebuild_tensor_v2"), (
-                Tensor() as stored,
-                place,
-                tuple(size),
-                stride,
-                *others,
-            ):
+            case (_, "_rebuild_tensor" | "_rebuild_tensor_v2"), (Tensor() as stored, at, tuple(size), stride, *others):
                 if len(size) <= _MAX_DIMS and not any(others[2:]):  # which say that values are conjugated or negated
-                    return stored.as_strided(size, stride, place)
+                    return stored.as_strided(size, stride, at)
             case (_, "_rebuild_tensor_v3"), (Tensor() as stored, *view, _, _, (_, str(kind))):
                 return self._call(("", "_rebuild_tensor"), (stored.view(vars(torch)[kind]), *view))
             case (_, "_rebuild_from_type_v2"), (inner, _, tuple(inner_arguments), *_):
