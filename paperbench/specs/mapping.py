@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from paperbench.specs.table import find_spec_root
 from paperbench.specs.table_files import read_named
 from paperbench.typed import Line, Problem, Text, raise_problems, typed
 
-_PARTS = re.compile(r"(\*|[\w-]+)(\.(\*|[\w-]+))*")
+_PARTS = re.compile(r"(\*|[\w-]+)(\.(\*|[\w-]+)){,7}")
 _MAX_NAME = 300  # none of ours is as long
 _Part = Annotated[Line, Field(max_length=_MAX_NAME)]
 
@@ -48,7 +49,7 @@ class StateMapping:
         for i, (old, new) in enumerate(self.names):
             if not (_PARTS.fullmatch(old) and _PARTS.fullmatch(new or old) and old.count("*") == new.count("*")):
                 message = (
-                    "must be the beginning of names in whole parts, with * for a number, and what replaces it: "
+                    "must be the beginning of names in whole parts (at most 8), with * for a number, and its new form: "
                     r"[layer1.*, stages.0.*.residual], where ['^layer1\.(\d+)\.', 'stages.0.\1.residual.'] was written."
                 )
                 raise_problems([Problem(("names", i), message)])
@@ -56,15 +57,16 @@ class StateMapping:
     def renamed(self, name: str) -> str:
         """Return the name of a tensor in our net."""
         for old, new in self.names:
-            parts, begin = name.split("."), old.split(".")
-            pairs = list(zip(parts, begin, strict=False))
-            if len(pairs) == len(begin) and all(
-                part == known or (known == "*" and part.isdecimal()) for part, known in pairs
-            ):
-                numbers = iter([part for part, known in pairs if known == "*"])
-                replaced = [next(numbers) if part == "*" else part for part in new.split(".") if part]
-                name = ".".join(replaced + parts[len(begin) :])[:_MAX_NAME]
+            if found := _beginning(old).match(name):
+                beginning = new.replace("*", "{}").format(*found.groups())
+                name = ".".join(filter(None, (beginning, name[found.end() :])))[:_MAX_NAME]
         return name
+
+
+@cache
+def _beginning(parts: str) -> re.Pattern[str]:
+    """Return the pattern of the names that begin with these parts. It takes linear time."""
+    return re.compile(re.escape(parts).replace(r"\*", r"(\d+)") + r"(?:\.|\Z)")
 
 
 def load_mapping(name: str) -> StateMapping:

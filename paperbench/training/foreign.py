@@ -53,16 +53,15 @@ class Preprocessing:
         return cls(first, second, f"mean {tuple(mean)}, std {tuple(std)}{text}", *others)
 
 
-_ENTRIES = {
-    **dict.fromkeys(("current_model_state", "state_dict", "model_state_dict", "model_state", "model", "net"), False),
-    **dict.fromkeys(("module", "_orig_mod"), False),  # of DataParallel and torch.compile
-    **dict.fromkeys(
-        ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "model_ema_state_dict"), True
-    ),
-}
-"""Entries of checkpoints and beginnings of names, in the order of preference, and whether they are averages."""
+_ENTRIES = (
+    *("current_model_state", "state_dict", "model_state_dict", "model_state", "model", "net"),
+    *("module", "_orig_mod"),  # of DataParallel and torch.compile
+    *("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "model_ema_state_dict"),
+)
+"""Entries of checkpoints and beginnings of names, in the order of preference. Those with "ema" are averages."""
 _MAX_DEPTH = 8
-_MAX_TENSORS = 20_000
+_MAX_TENSORS = 100_000  # ours have up to 60,000
+_MAX_MAPPED = 10_000  # ResNet-1202 has 7,208
 _REMEDY = "Save only the tensors: `torch.save(model.state_dict(), FILE)`."
 
 
@@ -96,18 +95,18 @@ def read_state(file: Path) -> tuple[dict[str, Tensor], dict[str, str], str]:
 def _state_dict(state: dict[str, Any]) -> tuple[dict[str, Tensor], str]:
     """Return the tensors of a checkpoint's preferred state dict, and in words which one that is."""
     path: list[str] = []
-    averages: set[str] = set()
+    is_average, unused = False, set[str]()
     while len(path) < _MAX_DEPTH:
         found: dict[str, dict[str, Any]] = {entry: {} for entry in _ENTRIES}
         for name, value in state.items():
             entry, _, rest = name.partition(".")
             if entry in found and (rest or isinstance(value, dict)):
                 found[entry] |= {rest: value} if rest else value
-        averages |= {entry for entry, inner in found.items() if inner and _ENTRIES[entry]}
-        if "n_averaged" in state:  # of torch's AveragedModel
-            averages.add("module")
-        if (entry := next((entry for entry, inner in found.items() if inner), "")) == "":
+        entry, *others = [entry for entry, inner in found.items() if inner] or [""]
+        if not entry:
             break
+        is_average |= "ema" in entry or (entry == "module" and "n_averaged" in state)  # of torch's AveragedModel
+        unused |= {other for other in others if "ema" in other}
         path.append(entry)
         state = found[entry]
     tensors = {
@@ -117,9 +116,8 @@ def _state_dict(state: dict[str, Any]) -> tuple[dict[str, Tensor], str]:
     }
     if not path:
         return tensors, ""
-    is_average, unused = "" if averages.intersection(path) else "not ", listing(sorted(averages.difference(path)))
-    note = f"; its average {unused} is not used" if unused else ""
-    return tensors, f" (its {'.'.join(path)}, {is_average}averaged{note})"
+    note = f"; its average {listing(sorted(unused))} is not used" if unused else ""
+    return tensors, f" (its {'.'.join(path)}, {'' if is_average else 'not '}averaged{note})"
 
 
 def load_state(
@@ -134,6 +132,8 @@ def load_state(
     Raises:
         PaperbenchError: They do not fit, or the net has no option A whose channels could be in another order.
     """
+    if mapping and len(tensors) > _MAX_MAPPED:
+        raise PaperbenchError(f"{file} has over {_MAX_MAPPED:,} tensors, too many for a mapping. Name another file.")
     renamed = {mapping.renamed(name) if mapping else name: value for name, value in tensors.items()}
     if mapping and len(renamed) < len(tensors):
         raise PaperbenchError(f"Mapping {mapping.mapping} gives several tensors of {file} one name. Correct its names.")
