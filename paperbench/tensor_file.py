@@ -61,7 +61,10 @@ def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_header(stream: BinaryIO, prefix: str) -> tuple[object, int]:
-    """Return the run that the metadata name, and the number of float32 values but for running averages under names with a prefix.
+    """Return the run that a file names, and its number of float32 values but for running averages.
+
+    Args:
+        prefix: That of the names of the tensors that count.
 
     Raises:
         OSError: The file cannot be read.
