@@ -174,8 +174,11 @@ class JudgedTable:
         """The contents of the report, before it is formatted."""
         shown = [net.shown for cell in self.comparison.cells for net in cell.nets if net.shown]
         ended = {record.run: record for group in shown for record in group.records if record.status != "partial"}
-        rest = [r for r in ended.values() if not self._store.directory(r.run).has_weights_or_checkpoint(r)]
-        return Report(self.comparison, len(self.left_out), len(rest))
+
+        def resting_on_records() -> int:
+            return sum(not self._store.directory(r.run).has_weights_or_checkpoint(r) for r in ended.values())
+
+        return Report(self.comparison, len(self.left_out), resting_on_records)
 
     def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
         """Format the report.

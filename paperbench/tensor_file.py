@@ -61,7 +61,10 @@ def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_header(stream: BinaryIO, prefix: str) -> tuple[object, int]:
-    """Return the metadata's `run`, and the number of float32 values but for running averages under names with a prefix.
+    """Return the run that a file names, and its number of float32 values but for running averages.
+
+    Args:
+        prefix: That of the names of the tensors that count.
 
     Raises:
         OSError: The file cannot be read.
@@ -70,7 +73,8 @@ def read_header(stream: BinaryIO, prefix: str) -> tuple[object, int]:
     length = int.from_bytes(stream.read(8), "little")
     try:
         tensors = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
-        run = (tensors.pop("__metadata__", None) or {}).get("run")
+        metadata = tensors.pop("__metadata__")
+        run = metadata.get("run") or json.loads(metadata["paperbench"])["run"]  # of weights, or of a checkpoint
         kept = [one for name, one in tensors.items() if name.startswith(prefix) and ".running_" not in name]
         number = sum(one["data_offsets"][1] - one["data_offsets"][0] for one in kept if one["dtype"] == "F32") // 4
         if stream.seek(0, os.SEEK_END) == 8 + length + max(one["data_offsets"][1] for one in tensors.values()):

@@ -38,8 +38,8 @@ Count = Annotated[int, pydantic.Field(ge=1, le=MAX_INT)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
 Percent = Annotated[float, pydantic.Field(ge=0, le=100)]
 Seconds = Annotated[float, pydantic.Field(ge=0, le=1e12)]
-Loss = Annotated[float, pydantic.Field(ge=0)]
-"""A mean cross-entropy."""
+Loss = Annotated[float, pydantic.Field(ge=0, le=1e100)]
+"""A mean cross-entropy: one of float32 is below 1e40, and sums of larger ones may overflow."""
 
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)

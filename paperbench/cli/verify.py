@@ -145,8 +145,6 @@ def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], reco
             continue
         except PaperbenchError as error:
             _print(f"not retrained: {record.run}: {error}")
-        if record.status == "diverged" and directory.has_weights_or_checkpoint(record):
-            continue
         try:
             for tested in retest(record, directory, dataset, device):
                 agrees = agrees and tested.holds

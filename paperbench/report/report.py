@@ -6,7 +6,7 @@ import math
 import statistics
 import string
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -190,7 +190,7 @@ class Report:
 
     comparison: Comparison
     left_out: int = 0  # records and results that were not used
-    resting_on_records: int = 0  # runs of ours that kept neither the trained net nor the last checkpoint
+    resting_on_records: Callable[[], int] = lambda: 0  # counts, slowly, runs that kept neither net nor last checkpoint
 
     @property
     def has_verdicts(self) -> bool:
@@ -338,9 +338,9 @@ class Report:
         conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
         if conditions:
             yield f"Our runs were trained on (data, precision, version of our numerics): {'; '.join(conditions)}."
-        if self.resting_on_records:
+        if resting := self.resting_on_records():
             yield (
-                f"{count(self.resting_on_records, 'run')} kept neither weights nor a last checkpoint: only the records "
+                f"{count(resting, 'run')} kept neither weights nor a last checkpoint: only the records "
                 "say that the training took place, and on which data."
             )
         tested = comparison.tested

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import groupby
 from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
@@ -138,14 +137,18 @@ class Session:
 
 
 def merged(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
-    """Return sessions as they are or, if they are many, as one where those in a row differ in length only.
+    """Return sessions as they are or, if they are many, the first ones and of the others one for each kind.
 
-    So a run that is stopped all the time can always be read.
+    Those of a kind differ in length only. So a run that is stopped all the time can always be read.
     """
     if len(sessions) <= _MAX_SESSIONS:
         return sessions
-    groups = [[*group] for _, group in groupby(sessions, lambda one: replace(one, last=0, seconds=0.0))]
-    return tuple(replace(group[-1], seconds=round(sum(one.seconds for one in group), 3)) for group in groups)
+    kinds: dict[Session, Session] = {}
+    for one in sessions[_MAX_SESSIONS // 2 :]:
+        kind = replace(one, last=0, seconds=0.0)
+        before = kinds.pop(kind, kind)  # the order is that of the last ones
+        kinds[kind] = replace(one, seconds=round(before.seconds + one.seconds, 3))
+    return (*sessions[: _MAX_SESSIONS // 2], *kinds.values())
 
 
 @typed
@@ -254,6 +257,12 @@ class Record(HashedJson):
 
     def __repr__(self) -> str:
         return f"<{self.run}: {self.net[:80]}, {self.status} at {self.iteration:,}>"
+
+    @property
+    def broke_in_test(self) -> bool:
+        """Whether the run says that its training was sound to the end, but not its final test."""
+        is_in_test = self.divergence is not None and self.divergence.phase in ("test", None)
+        return is_in_test and self.iteration == self.spec.recipe.get("iterations")
 
     @property
     def seconds(self) -> float:

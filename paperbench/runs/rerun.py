@@ -185,21 +185,32 @@ def rerun_prefix(
 def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: torch.device) -> list[Retest]:
     """Test the saved net of a finished run, or that of its last checkpoint, in all its ways, as it was tested.
 
+    Returns:
+        Nothing for diverged runs.
+
     Raises:
         RunError: There is neither, the file cannot be read, or the memory is not sufficient.
-        DisprovedError: The tensors do not fit the net, or the net does not fit the data.
+        DisprovedError: The tensors do not fit the net, the net does not fit the data, or it passes a test that is said
+            to have diverged.
         PaperbenchError: The device does not support the run's precision, or an image cannot be read.
     """
     result, environment = record.result, record.sessions[-1].environment
-    file, checkpoint = directory.weights_file, directory.named_checkpoint(record)
-    if result is None or not (file.exists() or checkpoint):
+    file = directory.weights_file
+    saved = file if result and file.exists() else directory.named_checkpoint(record)
+    if not saved:
         raise RunError("it kept neither weights nor a last checkpoint, so its result rests on its record.")
+    if record.divergence and not record.broke_in_test:
+        return []
+    tested = evaluate_saved_net(record, saved, dataset, device)
+    with _computing_like(environment, device):
+        is_same_machine = _is_same_machine(environment_facts(device), environment, device)
+    if result is None:
+        if is_same_machine and all(math.isfinite(one.loss) for one in tested):
+            raise DisprovedError(f"{record.run} did not diverge in its last test: the net of its checkpoint passes it.")
+        return []
     recorded: list[tuple[Evaluation | None, dict[str, float], float]] = [
         (one.evaluation, {"top-1 error": one.top1, "top-5 error": one.top5}, one.loss) for one in result.evaluations
     ] or [(None, {"test error": result.test_error}, result.test_loss)]
-    tested = evaluate_saved_net(record, file, dataset, device, checkpoint=None if file.exists() else checkpoint)
-    with _computing_like(environment, device):
-        is_same_machine = _is_same_machine(environment_facts(device), environment, device)
     found = []
     for (evaluation, errors, loss), again in zip(recorded, tested, strict=True):
         new = dict(zip(errors, (again.error, again.top5_error), strict=False))
@@ -219,38 +230,37 @@ def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: to
 
 def evaluate_saved_net(
     record: Record,
-    weights_file: Path,
+    saved: Path | CheckpointFile,
     dataset: Dataset,
     device: torch.device,
     precision: str | None = None,
     evaluations: Sequence[Evaluation] = (),
-    checkpoint: CheckpointFile | None = None,
 ) -> list[EvaluationMetrics]:
     """Test the saved net of a finished run as it was tested after training.
 
     Args:
-        checkpoint: The last one, to finish the run again from there, in all its ways, without the saved net.
+        saved: The file of its weights; or its last checkpoint, to finish it again from there, in all its ways.
         precision: By default the run's.
         evaluations: By default the record's. For small images, the only result is that of whole images.
 
     Raises:
         PaperbenchError: As for `retest`.
     """
+    path = saved.path if isinstance(saved, CheckpointFile) else saved
     net, recipe = _net_and_recipe(record, dataset)
     chosen = choose_precision(precision or testing_precision(record.spec.precision, device), device)
     with _computing_like(record.sessions[-1].environment, device):
         trainer = Trainer(net, recipe, dataset, record.seed, chosen, device)
         try:
-            if checkpoint:
-                trainer.load_state_dict(Checkpoint.from_bytes(checkpoint.read(), record.run).state)
+            if isinstance(saved, CheckpointFile):
+                trainer.load_state_dict(Checkpoint.from_bytes(saved.read(), record.run).state)
                 return trainer.finish()
-            tensors, _ = read_tensor_file(read_at_most(weights_file, MAX_TENSOR_FILE_BYTES))
+            tensors, _ = read_tensor_file(read_at_most(saved, MAX_TENSOR_FILE_BYTES))
             check_fit(tensors, trainer.model.state_dict())
         except OSError as error:
-            raise RunError(format_read_error(weights_file, error, "Fix that, then repeat it.")) from error
+            raise RunError(format_read_error(path, error, "Fix that, then repeat it.")) from error
         except (TensorFileError, CheckpointError, ValueError) as error:
-            file = checkpoint.path if checkpoint else weights_file
-            raise DisprovedError(f"{file} does not hold the net of the record: {error}.") from error
+            raise DisprovedError(f"{path} does not hold the net of the record: {error}.") from error
         trainer.model.load_state_dict(tensors)
         return [trainer.test(evaluation=one) for one in evaluations or record.evaluations or (None,)]
 

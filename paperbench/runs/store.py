@@ -165,15 +165,12 @@ class RunDirectory:
 
     def has_weights_or_checkpoint(self, record: Record) -> bool:
         """Whether the trained net, or else the checkpoint that the record names, is here and, by its header, fits."""
-        checkpoint, path, prefix = self.named_checkpoint(record), self.weights_file, ""
-        if checkpoint and not path.exists():
-            path, prefix = checkpoint.path, "model."
         with suppress(OSError, PaperbenchError):
+            checkpoint = None if self.weights_file.exists() else self.named_checkpoint(record)
+            path, prefix = (checkpoint.path, "model.") if checkpoint else (self.weights_file, "")
             with open_regular(path, MAX_TENSOR_FILE_BYTES) as stream:
-                run, number = read_header(stream, prefix)
-            return run in (None, record.run) and number == parameters(
-                net_and_recipe(record.spec, record.evaluations)[0]
-            )
+                found = read_header(stream, prefix)
+            return found == (record.run, parameters(net_and_recipe(record.spec, record.evaluations)[0]))
         return False
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.catalogue import DATASETS, Net
@@ -171,6 +172,8 @@ def _history_problems(
             yield f"{file}:{number}: lr is {line.lr}, but the recipe has {recipe.rate_at(line.iteration - 1)}."
         elif recipe and sizes and line.epoch != (epoch := recipe.epochs_before(line.iteration, sizes[0])):
             yield f"{file}:{number}: epoch is {line.epoch}, but {line.iteration} iterations are {epoch} epochs."
+    if record.divergence and not record.broke_in_test and (not lines or lines[-1].train_loss is not None):
+        yield f"{file}: its last training loss is finite, so the training did not diverge as the record says."
     tested = [line.test_error for line in lines if line.test_error is not None]
     if result and (
         not tested
@@ -205,14 +208,10 @@ def _checkpoint_problems(
             checkpoint = Checkpoint.from_bytes(file.read(), directory.path.name)
             if net:
                 check_fit(checkpoint.net, tensors_of(net))
-        except CheckpointError as error:
-            yield f"{file.path} {error}."
         except RunError as error:
             yield f"{str(error).rstrip('.')}."
-        except MemoryError:
-            yield f"{file.path} does not fit into the memory."
-        except ValueError as error:
-            yield f"{file.path} does not hold the net of the record: {error}."
+        except (CheckpointError, MemoryError, ValueError) as error:
+            yield _unfit(file.path, error)
         else:
             if checkpoint.iteration != file.iteration:
                 yield f"{file.path} contains a different iteration from the one in its name."
@@ -239,6 +238,15 @@ def _agree(facts: CheckpointFacts, record: Record, directory: RunDirectory) -> b
     )
 
 
+def _unfit(file: Path, error: Exception) -> str:
+    match error:
+        case MemoryError():
+            return f"{file} does not fit into the memory."
+        case PaperbenchError():  # completes a sentence
+            return f"{file} {error}."
+    return f"{file} does not hold the net of the record: {error}."
+
+
 def _weights_problems(
     directory: RunDirectory, record: Record, net: Net, checkpoint: Checkpoint | None
 ) -> Iterator[str]:
@@ -259,17 +267,13 @@ def _weights_problems(
         check_fit(tensors, tensors_of(net))
     except OSError as error:
         yield format_read_error(file, error, _WEIGHTS_REMEDY)
-    except TensorFileError as error:
-        yield f"{file} {error}. {_WEIGHTS_REMEDY}"
-    except MemoryError:
-        yield f"{file} does not fit into the memory."
-    except ValueError as error:
-        yield f"{file} does not hold the net of the record: {error}."
+    except (TensorFileError, MemoryError, ValueError) as error:
+        yield _unfit(file, error)
     else:
         expected = recorded_metadata(record.spec, record.seed, record.result)
         if edited := [key for key, text in expected.items() if metadata.get(key) != text]:
             yield f"{file} and {directory.record_file.name} contradict each other ({listing(edited)}): one was edited."
         others = checkpoint.net if checkpoint else {}  # the averages of BN are made anew after it
-        parameters = [name for name in others if name.rpartition(".")[2] in ("weight", "bias")]
+        parameters = sorted(name for name in others if name.endswith((".weight", ".bias")))
         if changed := [name for name in parameters if not others[name].equal(tensors[name])]:
             yield f"{file} and {record.files.checkpoint} hold different nets ({listing(changed)}): one was swapped."

@@ -108,7 +108,7 @@ def test_no_pickle_is_read(run: Run, quick_specs: Path, tmp_path: Path, monkeypa
     assert run("compare", "table2", "--tables", quick_specs, "--results", tmp_path / "results", "--long")[0] == 0
 
 
-def test_only_one_reader_loads_pickles() -> None:
+def test_only_the_reader_of_cifar_knows_pickles() -> None:
     found = set()
     for file in (ROOT / "paperbench").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -256,13 +256,24 @@ def test_invented_run_is_revealed(run: Run, trained: Path, quick_specs: Path, ke
     assert told == (kept != "zeros")
 
 
-def test_divergence_without_a_checkpoint_is_not_believed(run: Run, trained: Path) -> None:
+@pytest.mark.parametrize(
+    ("has_checkpoint", "message"),
+    [
+        (False, "not tested: {}: it kept neither weights nor a last checkpoint"),
+        (True, "problem: {} did not diverge in its last test: the net of its checkpoint passes it."),
+    ],
+)
+def test_invented_divergence_of_the_last_test_is_not_believed(
+    run: Run, trained: Path, has_checkpoint: bool, message: str
+) -> None:
     (record,) = Store(trained).records()[0]
     directory = Store(trained).directory(record.run)
     directory.weights_file.unlink()
-    directory.checkpoints.newest_first()[0].path.unlink()
+    if not has_checkpoint:
+        directory.checkpoints.newest_first()[0].path.unlink()
     files = replace(record.files, weights_sha256=None)
-    diverged = {"status": "diverged", "result": None, "divergence": Divergence(6, 0.001, "forward", "fc")}
+    diverged = {"status": "diverged", "result": None, "divergence": Divergence(6, 0.001, "test", "fc")}
     directory.write_record(replace(record, files=files, **diverged))
+    assert run("verify", trained)[0] == 0
     code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
-    assert (code, f"not tested: {record.run}: it kept neither" in out) == (1, True)
+    assert (code, message.format(record.run) in out) == (1, True)

@@ -385,6 +385,13 @@ def test_outliers_are_named_and_still_count(table2: Table, errors: tuple[float, 
     assert [len(net.net.counted) for net in report.nets if net.ours] == [len(errors)]
 
 
+def test_only_the_long_report_reads_a_file_of_each_run(numbers: Comparison) -> None:
+    report = Report(numbers, resting_on_records=lambda: 1 // 0)
+    assert render(report, Store(Path("nowhere")), "table", False)
+    with pytest.raises(ZeroDivisionError):
+        render(report, Store(Path("nowhere")), "table", True)
+
+
 def test_noise_and_outliers_of_external_results_are_with_them(table2: Table) -> None:
     errors = (6.3, 6.4, 6.35, 6.45, 16.9)
     externals = [external(table2, "preact/resnet110", e, seed=s, source="A lab") for s, e in enumerate(errors)]

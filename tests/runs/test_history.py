@@ -140,11 +140,11 @@ def test_damage_after_the_record_was_written_is_found(found: bytes, status: Stat
 
 
 @pytest.mark.parametrize("measure", ["train_loss", "test_loss"])
-def test_no_loss_is_negative(measure: str) -> None:
-    data = TEN + history_bytes([replace(line(1100), test_loss=2.25)]).replace(
-        f'"{measure}":'.encode(), f'"{measure}":-'.encode()
-    )
-    with pytest.raises(RunError, match=rf"history\.jsonl:11: {measure}: must be at least 0, not -2"):
+@pytest.mark.parametrize(("loss", "bound"), [("-2.25", "at least 0"), ("1e308", r"at most 1e\+100")])
+def test_losses_have_bounds(measure: str, loss: str, bound: str) -> None:
+    data = history_bytes([replace(line(1100, 2.25), test_loss=2.25)])
+    data = TEN + data.replace(f'"{measure}":2.25'.encode(), f'"{measure}":{loss}'.encode())
+    with pytest.raises(RunError, match=rf"history\.jsonl:11: {measure}: must be {bound}, not"):
         History(FILE, data).lines()
 
 

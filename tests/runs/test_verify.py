@@ -292,7 +292,9 @@ def test_invented_divergence_contradicts_the_last_checkpoint(run: PlannedRun, tm
     directory, log = train(run, tmp_path, stop_at=8)
     invented = Divergence(8, 0.1, "forward", "fc")
     directory.write_record(replace(log.record, status="diverged", divergence=invented))
-    assert "contradicts record.json or the history: one of them was edited." in problem(Store(tmp_path))
+    finite, contradiction = problems(Store(tmp_path))
+    assert "history.jsonl: its last training loss is finite, so the training did not diverge" in finite
+    assert "contradicts record.json or the history: one of them was edited." in contradiction
 
 
 @pytest.mark.parametrize("status", ["finished", "diverged"])
@@ -320,8 +322,12 @@ def test_damaged_line_of_unfinished_run_is_found(run: PlannedRun, tmp_path: Path
 
 def test_checkpoint_of_another_run_is_found(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
     other, _ = train(replace(run, seed=1), store.root, stop_at=2)
-    shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
+    copy = Path(shutil.copy(other.checkpoints.newest_first()[0].path, directory.path))
     assert f"belongs to run {other.path.name}." in problem(store)
+    directory.weights_file.unlink()
+    record = record_of(directory)
+    assert directory.has_weights_or_checkpoint(record)
+    assert not directory.has_weights_or_checkpoint(replace(record, files=replace(record.files, checkpoint=copy.name)))
 
 
 def test_checkpoint_of_finished_run_may_be_missing(store: Store, directory: RunDirectory) -> None:
