@@ -93,11 +93,11 @@ def script(
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
     # After `sbatch --export=NONE`, srun would hide this script's variables, too.
     srun = "srun --export=ALL --kill-on-bad-exit=0 --wait=120"
-    imports = " ".join(f"{name}={shlex.quote(value)}" for name, value in workers.imports.items())
-    lines += ["# to import what the command did that wrote this", f"export {imports}"]
+    # For these processes alone, whatever the lines above set: Slurm's commands may be programs in another Python.
+    imports = [f"{name}={value}" for name, value in workers.imports.items()]
     if setup:
         lines += ["", *setup, "set +e  # the lines above may have set it"]
-    lines += ["", f"{srun} {shlex.join(workers.command)}"]
+    lines += ["", f"{srun} {shlex.join(('env', *imports, *workers.command))}"]
     return "\n".join(lines) + _REQUEUE
 
 

@@ -120,13 +120,15 @@ def test_name_is_that_of_command_gpus_and_results(tmp_path: Path) -> None:
 
 
 def test_command_gets_its_arguments_and_processors(workers: Workers, slurm: Slurm) -> None:
-    slurm.let("srun", 'printf "<%s>" "$@"; echo " $SRUN_CPUS_PER_TASK"')
-    done = run(script(workers, None, None, setup=["echo first"]), SLURM_CPUS_PER_TASK="12")
+    slurm.let("srun", 'printf "<%s>" "$@"; echo " $SRUN_CPUS_PER_TASK $PYTHONPATH"')
+    setup = ["export PYTHONPATH=/of/setup", "echo first"]
+    done = run(script(workers, None, None, setup=setup), SLURM_CPUS_PER_TASK="12")
     assert (done.returncode, done.stderr) == (0, "")
     first, call = done.stdout.splitlines()
     assert first == "first"
     assert call.startswith("<--export=ALL>"), "else a job of --export=NONE would not say what it saves"
-    assert call.endswith("".join(f"<{word}>" for word in ("paperbench", *COMMAND)) + " 12")
+    assert call.endswith("".join(f"<{word}>" for word in ("paperbench", *COMMAND)) + " 12 /of/setup")
+    assert "".join(f"<{name}={value}>" for name, value in workers.imports.items()) in call
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", ""])
