@@ -16,7 +16,7 @@ from paperbench.runs.store import Store
 
 _SECONDS_TO_COMPLETE = 60.0
 """How long a job that ends is waited for: twice Slurm's usual `KillWait`."""
-_JOB = re.compile(r"^ *(\d+(?:_\d+|_\[[\d,%-]+\]|\+\d+)?)(?:;\S+)? *$", re.MULTILINE)
+_JOB = re.compile(r"^ *(\d+(?:[_+][\d[][^\s;]*)?)(?:;\S+)? *$", re.MULTILINE)
 """A line with the id of a job, of an array's job or of a part of a job, and maybe a cluster."""
 
 _COUNT_STARTS = r"""

@@ -234,9 +234,9 @@ BANNER = "*** 2 nodes are down ***\nSee 12_help; and\n  12:30 maintenance\n"
 
 
 def test_only_lines_that_are_ids_are_jobs(workers: Workers, slurm: Slurm) -> None:
-    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'5\\n  6_0\\n7_[1-3,9%2]\\n8+1'")
+    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'5\\n  6_0\\n7_[1-3,9%2]\\n7_[0-8:4,...]%2\\n8+1'")
     slurm.answer("sbatch", f"{BANNER}70;cluster\n{BANNER}")
-    assert submit(replace(workers, count=6), "the script") == (4, ["70", "70"])
+    assert submit(replace(workers, count=6), "the script") == (5, ["70"])
     slurm.answer("sbatch", "Welcome")
     with pytest.raises(PaperbenchError, match=r"no line with a job's id: 'Welcome'\. See `squeue"):
         submit(replace(workers, count=6), "the script")
