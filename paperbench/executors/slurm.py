@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
 import time
 from collections.abc import Sequence
 
+from paperbench.ambient import variables_without
 from paperbench.errors import PaperbenchError, count, one_line, printable
 from paperbench.executors import Workers
 from paperbench.files import report_write_errors
@@ -140,7 +140,6 @@ def _slurm(*command: str, stdin: str = "") -> str:
     Raises:
         PaperbenchError: It is missing, or fails.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
     try:
         done = subprocess.run(  # noqa: S603  (no words of strangers)
             command,
@@ -149,7 +148,7 @@ def _slurm(*command: str, stdin: str = "") -> str:
             encoding="utf-8",
             errors="replace",
             check=False,
-            env=environment,
+            env=variables_without("SLURM_", "SLURM_CONF"),
         )
     except FileNotFoundError as error:
         raise PaperbenchError(

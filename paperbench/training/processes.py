@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hashlib import sha256
 from itertools import accumulate
@@ -112,8 +112,8 @@ class Processes:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
             has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            is_not = f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
-            deadline = threading.Timer(ANSWER_SECONDS, self._die, [is_not])
+            what = f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
+            deadline = threading.Timer(ANSWER_SECONDS, self._die, [what])
             deadline.daemon = True
             if launch.rank and not has_server:
                 _wait_for_listener(launch)
@@ -127,16 +127,14 @@ class Processes:
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
             self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
             store = TCPStore(launch.address, launch.port, is_master=False)
-        except (RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError) as error:
             raise PaperbenchError(
                 f"Process {launch.rank} of {launch.count} cannot reach the others at {launch.address}:{launch.port} "
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
                 "MASTER_PORT."
             ) from error
-        self._threads = [
-            threading.Thread(target=self._beat, args=(store,), daemon=True, name="beat"),
-            threading.Thread(target=self._watch, daemon=True, name="watch"),
-        ]
+        beat = threading.Thread(target=self._beat, args=(store,), daemon=True)
+        self._threads = [beat, threading.Thread(target=self._watch, daemon=True)]
         for thread in self._threads:
             thread.start()
 
@@ -387,22 +385,14 @@ class Processes:
 
 
 def _wait_for_listener(launch: Launch) -> None:
-    """Wait until something accepts connections and keeps them: for a process 0 that starts late, torch waits in sleeps.
-
-    Raises:
-        OSError: Nothing does so.
-    """
+    """Wait until something accepts a connection and keeps it. Torch, if refused or cut off, asks ever less often."""
     end = time.monotonic() + JOIN.total_seconds()
-    while True:
-        try:
-            with socket.create_connection((launch.address, launch.port)) as one:
-                if not select.select([one], [], [], 1)[0] or one.recv(1):
-                    return
-            raise ConnectionError("the connection was closed")  # by a proxy before process 0, perhaps
-        except OSError:
-            if time.monotonic() > end:
-                raise
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection((launch.address, launch.port)) as one:
+            if not select.select([one], [], [], 1)[0] or one.recv(1):
+                return
         time.sleep(1)
+    raise RuntimeError("nothing answers")
 
 
 _RESUME = "The last checkpoint is kept; the same command resumes from it."

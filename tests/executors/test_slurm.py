@@ -234,7 +234,8 @@ BANNER = "*** 2 nodes are down ***\nSee 12_help; and\n  12:30 maintenance\n"
 
 
 def test_only_lines_that_are_ids_are_jobs(workers: Workers, slurm: Slurm) -> None:
-    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'5\\n  6_0\\n7_[1-3,9%2]\\n7_[0-8:4,...]%2\\n8+1'")
+    ids = r"5\n  6_0\n7_[1-3,9%2]\n7_[0-8:4,...]%2\n8+1"
+    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'{ids}'")
     slurm.answer("sbatch", f"{BANNER}70;cluster\n{BANNER}")
     assert submit(replace(workers, count=6), "the script") == (5, ["70"])
     slurm.answer("sbatch", "Welcome")
