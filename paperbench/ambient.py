@@ -34,7 +34,8 @@ def prepare_for_torch() -> None:
 def same_imports() -> dict[str, str]:
     """Return variables with which another interpreter imports what this one does, in whatever directory it starts."""
     paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100  ("" is the working directory)
-    return {"PYTHONPATH": os.pathsep.join(path for path in paths if os.pathsep not in path), "PYTHONSAFEPATH": "1"}
+    paths = [os.path.relpath(path) if os.pathsep in path else path for path in paths]  # else it would be two paths
+    return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
 
 def variables_without(prefix: str, *kept: str) -> dict[str, str]:

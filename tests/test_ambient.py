@@ -146,15 +146,20 @@ def test_openmp_threads_sleep_unless_the_user_sets_otherwise(
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
 
 
-def test_another_interpreter_imports_the_same_files(tmp_path: Path) -> None:
-    (tmp_path / "timm.py").write_text("raise ImportError('of the working directory')")
-    command = [sys.executable, "-m", "json.tool"], [sys.executable, "-c", "import timm; print(timm.__file__)"]
-    outputs = [
-        subprocess.run(
-            one, cwd=tmp_path, env={**os.environ, **same_imports()}, input="{}", capture_output=True, text=True
-        )
-        for one in command
-    ]
+def test_another_interpreter_imports_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a directory whose name would separate paths, in the working directory."""
+    directory = tmp_path / "a:b $'"
+    (directory / "more").mkdir(parents=True)
+    (directory / "timm.py").write_text("raise ImportError('of the working directory')")
+    (directory / "more" / "only_here.py").touch()
+    monkeypatch.chdir(directory)
+    monkeypatch.syspath_prepend(directory / "more")
+    command = (
+        [sys.executable, "-m", "json.tool"],
+        [sys.executable, "-c", "import timm, only_here; print(timm.__file__)"],
+    )
+    variables = {**os.environ, **same_imports()}
+    outputs = [subprocess.run(one, env=variables, input="{}", capture_output=True, text=True) for one in command]
     assert [one.stdout.strip() for one in outputs] == ["{}", timm.__file__]
 
 

@@ -50,11 +50,6 @@ def test_incomplete_environment_is_an_error(environment: dict[str, str]) -> None
             Launch.of(environment | {name: "many"})
 
 
-def test_restarts_by_torchrun_are_refused() -> None:
-    with pytest.raises(PaperbenchError, match=r"--max-restarts is not supported.* Omit it: the same command resumes"):
-        Launch.of(TORCHRUN | ELASTIC | {"TORCHELASTIC_MAX_RESTARTS": "2"})
-
-
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
 import time
 from collections.abc import Sequence
 
+from paperbench.ambient import variables_without
 from paperbench.errors import PaperbenchError, count, one_line, printable
 from paperbench.executors import Workers
 from paperbench.files import report_write_errors
@@ -16,7 +16,7 @@ from paperbench.runs.store import Store
 
 _SECONDS_TO_COMPLETE = 60.0
 """How long a job that ends is waited for: twice Slurm's usual `KillWait`."""
-_JOB = re.compile(r"^ *(\d+(?:_\d+|_\[[\d,%-]+\]|\+\d+)?)(?:;\S+)? *$", re.MULTILINE)
+_JOB = re.compile(r"^ *(\d+(?:[_+][\d[][^\s;]*)?)(?:;\S+)? *$", re.MULTILINE)
 """A line with the id of a job, of an array's job or of a part of a job, and maybe a cluster."""
 
 _COUNT_STARTS = r"""
@@ -93,11 +93,11 @@ def script(
     # Processes notice within 60 seconds that one of theirs has died. To kill them sooner would hide its exit status.
     # After `sbatch --export=NONE`, srun would hide this script's variables, too.
     srun = "srun --export=ALL --kill-on-bad-exit=0 --wait=120"
-    imports = " ".join(f"{name}={shlex.quote(value)}" for name, value in workers.imports.items())
-    lines += ["# to import what the command did that wrote this", f"export {imports}"]
+    # For these processes alone, whatever the lines above set: Slurm's commands may be programs in another Python.
+    imports = [f"{name}={value}" for name, value in workers.imports.items()]
     if setup:
         lines += ["", *setup, "set +e  # the lines above may have set it"]
-    lines += ["", f"{srun} {shlex.join(workers.command)}"]
+    lines += ["", f"{srun} {shlex.join(('env', *imports, *workers.command))}"]
     return "\n".join(lines) + _REQUEUE
 
 
@@ -140,7 +140,6 @@ def _slurm(*command: str, stdin: str = "") -> str:
     Raises:
         PaperbenchError: It is missing, or fails.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
     try:
         done = subprocess.run(  # noqa: S603  (no words of strangers)
             command,
@@ -149,7 +148,7 @@ def _slurm(*command: str, stdin: str = "") -> str:
             encoding="utf-8",
             errors="replace",
             check=False,
-            env=environment,
+            env=variables_without("SLURM_", "SLURM_CONF"),
         )
     except FileNotFoundError as error:
         raise PaperbenchError(

@@ -12,8 +12,10 @@ a signal in one of them is an error or a signal in all.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -102,7 +104,7 @@ class Processes:
         self.limits: _Stoppable | None = None
         self._loss: str | None = None
         self._silence = dict.fromkeys(range(self.count), 0.0)
-        self._has_met, self._has_ended = threading.Event(), threading.Event()
+        self._has_ended = threading.Event()
         if launch and device:
             self._join(launch, device)
 
@@ -110,13 +112,17 @@ class Processes:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
             has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            what = f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
+            deadline = threading.Timer(ANSWER_SECONDS, self._die, [what])
+            deadline.daemon = True
             if launch.rank and not has_server:
-                threading.Thread(target=self._expect_process_0, args=[launch], daemon=True).start()
+                _wait_for_listener(launch)
+                deadline.start()  # torch may wait for an answer for ever
             own = TCPStore(launch.address, launch.port, is_master=not (launch.rank or has_server), timeout=JOIN)
             if not launch.rank:
                 own.set(launch.name, "")
             own.wait([launch.name], JOIN)
-            self._has_met.set()
+            deadline.cancel()
             dist.init_process_group(backend, store=own, rank=launch.rank, world_size=launch.count, timeout=JOIN)
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
             self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
@@ -127,20 +133,10 @@ class Processes:
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
                 "MASTER_PORT."
             ) from error
-        self._threads = [
-            threading.Thread(target=self._beat, args=(store,), daemon=True, name="beat"),
-            threading.Thread(target=self._watch, daemon=True, name="watch"),
-        ]
+        beat = threading.Thread(target=self._beat, args=(store,), daemon=True)
+        self._threads = [beat, threading.Thread(target=self._watch, daemon=True)]
         for thread in self._threads:
             thread.start()
-
-    def _expect_process_0(self, launch: Launch) -> None:
-        """End this process if what listens at process 0's port is something else, for which torch may wait for ever."""
-        while not self._has_met.is_set():
-            with suppress(OSError), socket.create_connection((launch.address, launch.port)):
-                if not self._has_met.wait(ANSWER_SECONDS):
-                    self._die(f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port")
-            self._has_met.wait(1)
 
     # Orders
 
@@ -386,6 +382,17 @@ class Processes:
         if not self._has_ended.is_set():
             os.write(2, f"paperbench: error: process {self.rank} ends: {why}. {_RESUME}\n".encode())
             os._exit(1)
+
+
+def _wait_for_listener(launch: Launch) -> None:
+    """Wait until something accepts a connection and keeps it. Torch, if refused or cut off, asks ever less often."""
+    end = time.monotonic() + JOIN.total_seconds()
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection((launch.address, launch.port)) as one:
+            if not select.select([one], [], [], 1)[0] or one.recv(1):
+                return
+        time.sleep(1)
+    raise RuntimeError("nothing answers")
 
 
 _RESUME = "The last checkpoint is kept; the same command resumes from it."

@@ -120,13 +120,15 @@ def test_name_is_that_of_command_gpus_and_results(tmp_path: Path) -> None:
 
 
 def test_command_gets_its_arguments_and_processors(workers: Workers, slurm: Slurm) -> None:
-    slurm.let("srun", 'printf "<%s>" "$@"; echo " $SRUN_CPUS_PER_TASK"')
-    done = run(script(workers, None, None, setup=["echo first"]), SLURM_CPUS_PER_TASK="12")
+    slurm.let("srun", 'printf "<%s>" "$@"; echo " $SRUN_CPUS_PER_TASK $PYTHONPATH"')
+    setup = ["export PYTHONPATH=/of/setup", "echo first"]
+    done = run(script(workers, None, None, setup=setup), SLURM_CPUS_PER_TASK="12")
     assert (done.returncode, done.stderr) == (0, "")
     first, call = done.stdout.splitlines()
     assert first == "first"
     assert call.startswith("<--export=ALL>"), "else a job of --export=NONE would not say what it saves"
-    assert call.endswith("".join(f"<{word}>" for word in ("paperbench", *COMMAND)) + " 12")
+    assert call.endswith("".join(f"<{word}>" for word in ("paperbench", *COMMAND)) + " 12 /of/setup")
+    assert "".join(f"<{name}={value}>" for name, value in workers.imports.items()) in call
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", ""])
@@ -232,9 +234,10 @@ BANNER = "*** 2 nodes are down ***\nSee 12_help; and\n  12:30 maintenance\n"
 
 
 def test_only_lines_that_are_ids_are_jobs(workers: Workers, slurm: Slurm) -> None:
-    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'5\\n  6_0\\n7_[1-3,9%2]\\n8+1'")
+    ids = r"5\n  6_0\n7_[1-3,9%2]\n7_[0-8:4,...]%2\n8+1"
+    slurm.let("squeue", f"echo '{BANNER}'; [[ $* == *COMPLETING* ]] || echo $'{ids}'")
     slurm.answer("sbatch", f"{BANNER}70;cluster\n{BANNER}")
-    assert submit(replace(workers, count=6), "the script") == (4, ["70", "70"])
+    assert submit(replace(workers, count=6), "the script") == (5, ["70"])
     slurm.answer("sbatch", "Welcome")
     with pytest.raises(PaperbenchError, match=r"no line with a job's id: 'Welcome'\. See `squeue"):
         submit(replace(workers, count=6), "the script")

@@ -323,6 +323,20 @@ def test_taken_port_is_told_at_once_in_all_processes(
     assert f"127.0.0.1:{port} is not process 0. Set MASTER_PORT" in capfd.readouterr().err
 
 
+def test_process_0_may_start_long_after_what_forwards_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy accepts and closes; torch would ask ever less often, and take longer than process 0 may to answer."""
+    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        launch = Launch(1, 2, 1, *proxy.getsockname())
+        process = multiprocessing.get_context("fork").Process(target=Processes, args=(launch, CPU))
+        process.start()
+        for _ in range(2):
+            proxy.accept()[0].close()
+    process.join(0.5)
+    assert process.is_alive()
+    process.kill()
+
+
 class Faulty:
     """A function that raises an error at some calls."""
 
