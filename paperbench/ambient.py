@@ -19,9 +19,6 @@ def prepare_for_torch() -> None:
 
     By default the waiting threads of GNU OpenMP, which torch uses on CPUs, spin for milliseconds, which made training
     up to twenty times slower beside another busy process on the same cores. The user's own settings have priority.
-
-    Raises:
-        PaperbenchError: A variable changes the precision, and torch may have read it already.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -48,9 +45,6 @@ def neutral() -> Iterator[None]:
     """Compute as a new process would, whatever has been set in torch or Pillow, and leave their settings as they were.
 
     Also a decorator. Imports neither of them: before that they have their defaults.
-
-    Raises:
-        PaperbenchError: A setting cannot be undone.
     """
     prepare_for_torch()
     with ExitStack() as settings:
@@ -64,11 +58,7 @@ def neutral() -> Iterator[None]:
 
 
 def _reset_torch(settings: ExitStack) -> None:
-    """Give torch the state of a new process until the end of a context, which also restores its random numbers.
-
-    Raises:
-        PaperbenchError: Its threads flush denormal numbers to zero.
-    """
+    """Give torch the state of a new process until the end of a context, which also restores its random numbers."""
     import torch
 
     backends: Any = torch.backends

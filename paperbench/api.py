@@ -102,11 +102,7 @@ class JudgedTable:
         return self.document.left_out
 
     def cell(self, cell_id: str) -> CellFacts:
-        """Return the cell `row/column`.
-
-        Raises:
-            PaperbenchError: The cell was not compared.
-        """
+        """Return the cell `row/column`."""
         for cell in self.cells:
             if cell.id == cell_id:
                 return cell
@@ -117,11 +113,7 @@ class JudgedTable:
         return tuple(curves_of(self.comparison, lambda r: thinned(self._store.directory(r.run).history(), r, parts)))
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
-        """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6".
-
-        Raises:
-            PaperbenchError: The table has no such figure.
-        """
+        """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6"."""
         figures = {one.id: one for one in self.comparison.table.experiment.figures}
         if figure is not None and figure not in figures:
             raise PaperbenchError(f"{self.comparison.table.id} has no figure {figure!r}. {nearest(figure, figures)}")
@@ -132,9 +124,6 @@ class JudgedTable:
 
         `published` is missing where the paper prints no number; `published_fails` says whether it prints "fail". Data,
         precision and `median` are of the runs that the verdict is about.
-
-        Raises:
-            PaperbenchError: pandas is not installed.
         """
         from paperbench.report.frames import of_nets
 
@@ -144,9 +133,6 @@ class JudgedTable:
         """Return a row for each run of each net: its line in the CSV, and its time, software and hardware.
 
         `group` is 1 for runs that the verdict is about, and more for others.
-
-        Raises:
-            PaperbenchError: pandas is not installed.
         """
         from paperbench.report.frames import of_runs
 
@@ -157,9 +143,6 @@ class JudgedTable:
         """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
 
         Histories that cannot be read have no rows; `RunCurve.problem` says why.
-
-        Raises:
-            PaperbenchError: pandas is not installed.
         """
         from paperbench.report.frames import of_curves
 
@@ -186,9 +169,6 @@ class JudgedTable:
         Args:
             requirement: The condition for a cell to pass, in "junit".
             long: Whether "table" is the full report; the other formats always are.
-
-        Raises:
-            PaperbenchError: The format is unknown.
         """
         from paperbench.report import csv_format, json_format, junit, latex, text
 
@@ -229,9 +209,6 @@ class _Results:
 
         Args:
             example: A command that makes one.
-
-        Raises:
-            PaperbenchError: It is not a directory.
         """
         store = Store.existing(directory, example)
         records, damaged = store.records()
@@ -277,9 +254,6 @@ class PublishedTable:
             cells: One shell pattern or several, see `Table.cells`.
             seeds: Runs per cell, fixed beforehand; by default the table's.
             noise: Whether cells share what they say about the noise between runs.
-
-        Raises:
-            PaperbenchError: The directory, profile or cell does not exist.
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
@@ -317,10 +291,6 @@ class PublishedTable:
             results: Results directory with the runs at hand; None if there are none yet.
             cells, seeds, noise: See `compare`.
             std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
-
-        Raises:
-            PaperbenchError: The directory or cell does not exist, no cell shows an error that runs measure, the runs
-                per cell are too many to simulate, or the standard deviation is not positive.
         """
         chosen = {cell.id for cell in self.table.cells(cells)}
         if results is None:
@@ -379,9 +349,6 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
     Args:
         table: Its id, such as "table2".
         root: A directory with experiments/ and expected/; by default paperbench's own.
-
-    Raises:
-        PaperbenchError: The table does not exist, or one of its files is invalid.
     """
     directory = find_spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, directory), directory)
@@ -401,11 +368,7 @@ class Page:
     left_out: tuple[str, ...]
 
     def write(self, directory: str | PathLike[str]) -> Path:
-        """Write the page as index.html into a directory, which is made if needed; return the file.
-
-        Raises:
-            PaperbenchError: It cannot be written.
-        """
+        """Write the page as index.html into a directory, which is made if needed; return the file."""
         path = Path(directory) / "index.html"
         write_named(path, self.html.encode(), "--out DIR")
         return path
@@ -430,9 +393,6 @@ def make_page(
         profiles: By default all that a table has runs of; without any, the paper's.
         cells, seeds, noise: See `PublishedTable.compare`.
         root: See `load_table`.
-
-    Raises:
-        PaperbenchError: The directory, a table, profile or cell does not exist, or no table has runs.
     """
     from paperbench.report.page import Part, render
 
@@ -538,11 +498,7 @@ class Plan:
         return tuple(dict.fromkeys(r.dataset.error for r in self.runs if isinstance(r.dataset, MissingDataset)))
 
     def check_processes(self, number: int) -> None:
-        """Check that so many processes can train each remaining run together.
-
-        Raises:
-            PaperbenchError: They cannot.
-        """
+        """Check that so many processes can train each remaining run together."""
         from paperbench.training.processes import refusal
 
         for run, _ in self.remaining:
@@ -698,9 +654,6 @@ def plan(
             be unfit to run.
         is_elsewhere: Whether the plan is for a GPU of another machine, which has TF32, whatever `device` is. It cannot
             be run here.
-
-    Raises:
-        PaperbenchError: A name is unknown, data are missing, the device is unsuitable, or the disk is too full.
     """
     if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
         raise PaperbenchError(f"seeds must be from 1 to {MAX_SEEDS}, not {seeds}.")
@@ -780,9 +733,6 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     Args:
         observer: Follows the runs; by default progress is printed on stderr.
         processes: Those that share each run, if this is number 0 of several; the others call `runs.follow.follow`.
-
-    Raises:
-        PaperbenchError: A data set is missing, a file cannot be written, or so many processes cannot share a run.
     """
     for error in plan.missing_data:
         raise PaperbenchError(error)
@@ -822,11 +772,7 @@ def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: i
 
 @neutral()
 def evaluate(net: str, **options: Any) -> list[EvaluationMetrics]:
-    """Test a net; see `runs.evaluate.prepare` for its names and the options.
-
-    Raises:
-        PaperbenchError: The net is unknown, or its weights or the images are missing or do not fit.
-    """
+    """Test a net; see `runs.evaluate.prepare` for its names and the options."""
     from paperbench.runs.evaluate import prepare
 
     return prepare(net, **options).test()
@@ -847,9 +793,6 @@ def analyze(
         results: Directory in which analyses are kept.
         announce: Called with a sentence before each new analysis, and about each file that cannot be read.
         options: See `analysis.cases.analyses_of`.
-
-    Raises:
-        PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.
     """
     from paperbench.report.analyses import Analyses
 
@@ -863,11 +806,7 @@ def analyze(
 
 
 def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
-    """Return the analyses in a results directory, nets with few units first.
-
-    Raises:
-        PaperbenchError: It has none that can be read.
-    """
+    """Return the analyses in a results directory, nets with few units first."""
     found, complaints = read_analyses(results)
     for complaint in complaints:
         announce(f"paperbench: left out: {complaint}")

@@ -1,6 +1,7 @@
 """The exceptions that users see, and the wording that their messages share.
 
 Every message says what is wrong and what to do next. The command line prints it without a traceback and exits with 2.
+Whatever reads a file, takes a name or trains may raise one, so docstrings list other errors only.
 """
 
 from __future__ import annotations

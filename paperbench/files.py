@@ -58,11 +58,7 @@ def read_at_most(path: Path, limit: int) -> bytes:
 
 
 def list_directory(directory: Path) -> list[Path]:
-    """Return the entries of a directory, sorted by name; none if the directory does not exist.
-
-    Raises:
-        PaperbenchError: The directory cannot be read.
-    """
+    """Return the entries of a directory, sorted by name; none if the directory does not exist."""
     try:
         return sorted(directory.iterdir())
     except FileNotFoundError:
@@ -107,9 +103,6 @@ class Writer:
         Args:
             data: The contents, or their parts in order.
             option: The option that chooses another directory.
-
-        Raises:
-            PaperbenchError: The file cannot be written, for example because the disk is full; the old one is unchanged.
         """
         with report_write_errors(path, option):
             self.write_open(path, data, option).close()
@@ -142,20 +135,12 @@ class Writer:
         return stream
 
     def set_aside(self, path: Path) -> Path:
-        """Rename a damaged file so that it is no longer used; return its new path.
-
-        Raises:
-            PaperbenchError: The directory cannot be written.
-        """
+        """Rename a damaged file so that it is no longer used; return its new path."""
         with report_write_errors(path):
             return self.rename(path, path.with_name(path.name + DAMAGED))
 
     def remove(self, path: Path) -> None:
-        """Delete a file if it exists; a directory stays.
-
-        Raises:
-            PaperbenchError: It cannot be deleted.
-        """
+        """Delete a file if it exists; a directory stays."""
         with report_write_errors(path), suppress(FileNotFoundError):
             if not path.is_dir():
                 self.rename(path, _temporary(path)).unlink()  # the new name is no other process's
@@ -186,12 +171,7 @@ UNGUARDED = Writer()
 
 
 def write_named(path: Path, data: bytes, option: str) -> None:
-    """Write a file that the user named, as `Writer.write` does.
-
-    Raises:
-        PaperbenchError: The file cannot be written, or it is a link or a device, which the new file would replace: root
-            would lose /dev/stdout.
-    """
+    """Write a file that the user named, as `Writer.write` does."""
     with report_write_errors(path, option):
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise OSError("it is not a regular file")
@@ -199,12 +179,7 @@ def write_named(path: Path, data: bytes, option: str) -> None:
 
 
 def refuse_links(*directories: Path) -> None:
-    """Refuse to write into directories that are links: a results directory of others may link to anything of yours.
-
-    Raises:
-        RunError: A directory is a link.
-        PaperbenchError: That cannot be found out.
-    """
+    """Refuse to write into directories that are links: a results directory of others may link to anything of yours."""
     for directory in directories:
         with report_write_errors(directory):
             is_link = directory.is_symlink()
@@ -229,9 +204,6 @@ def report_write_errors(path: Path, option: str = "--results DIR") -> Iterator[N
 
     Args:
         option: The option that chooses another directory.
-
-    Raises:
-        PaperbenchError: The body raised an OSError.
     """
     try:
         yield

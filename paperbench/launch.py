@@ -32,11 +32,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
-        """Return what torchrun, or srun, says about this process; None if it was started alone.
-
-        Raises:
-            PaperbenchError: A variable is not what a launcher sets, or torchrun would restart the processes.
-        """
+        """Return what torchrun, or srun, says about this process; None if it was started alone."""
         try:
             if int(environment.get("WORLD_SIZE", 1)) > 1 and "RANK" in environment:
                 if int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0)):

@@ -46,7 +46,6 @@ def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors, on the CPU, and the metadata.
 
     Raises:
-        TensorFileError: The bytes are not a safetensors file.
         MemoryError: The memory is not sufficient.
     """
     import safetensors.torch
@@ -68,7 +67,6 @@ def read_header(stream: BinaryIO, prefix: str) -> tuple[object, int]:
 
     Raises:
         OSError: The file cannot be read.
-        TensorFileError: It is not a safetensors file, or was cut short.
     """
     length = int.from_bytes(stream.read(8), "little")
     try:

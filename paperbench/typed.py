@@ -78,11 +78,7 @@ class TypedError(PaperbenchError, ValueError):
 
 
 def raise_problems(problems: Iterable[Problem]) -> None:
-    """Raise an error for the problems, if any. Typed classes call it in `__post_init__`.
-
-    Raises:
-        TypedError: `problems` is not empty.
-    """
+    """Raise an error for the problems, if any. Typed classes call it in `__post_init__`."""
     found = list(problems)
     if found:
         raise TypedError(found)
@@ -118,11 +114,7 @@ _strict_adapter: Callable[[Any], TypeAdapter[Any]] = cache(lambda kind: TypeAdap
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """Parse JSON into a typed value.
-
-    Raises:
-        TypedError: The text is not JSON, or does not fit the type.
-    """
+    """Parse JSON into a typed value."""
     try:
         value: T = adapter(kind).validate_json(text)
     except ValidationError as error:
@@ -133,11 +125,7 @@ def from_json(kind: type[T], text: str | bytes) -> T:
 
 
 def validate(kind: Any, value: Any) -> Any:
-    """Return a value validated against a type that is not a typed class, such as a number within bounds.
-
-    Raises:
-        TypedError: The value does not fit the type.
-    """
+    """Return a value validated against a type that is not a typed class, such as a number within bounds."""
     try:
         return _strict_adapter(kind).validate_python(value)
     except ValidationError as error:

@@ -90,11 +90,7 @@ class Case:
     weights: str | None = None
 
     def spec(self, conditions: Conditions) -> AnalysisSpec:
-        """Return what defines the numbers of an analysis.
-
-        Raises:
-            PaperbenchError: The recipe has no such batch.
-        """
+        """Return what defines the numbers of an analysis."""
         images = conditions.images or self.recipe.batch_norm.group
         most = self.recipe.batch_size if conditions.batch_norm == "batch" else self.dataset.num_test
         if images > most:
@@ -155,9 +151,6 @@ def analyses_of(
         root: Directory with experiments/; by default that of paperbench.
         announce: Called with a sentence before each new analysis.
         conditions: Fields of `Conditions`.
-
-    Raises:
-        PaperbenchError: A name is unknown, data are missing, or a file cannot be read or written.
     """
     chosen = [name for name, value in (("a name", what), ("run", run), ("weights", weights)) if value is not None]
     if len(chosen) != 1:
@@ -204,9 +197,6 @@ def analyse_all(
 
     Args:
         announce: Called with a sentence before each new analysis.
-
-    Raises:
-        PaperbenchError: As for `analyse`; or a file of the results directory cannot be read or written.
     """
     for number, case in enumerate(cases, start=1):
         found = find_analysis(results, case.spec(conditions), case.seed)
@@ -222,9 +212,6 @@ def of_table(table: Table, cells: str | Sequence[str], profile: str, seeds: int,
 
     Args:
         where: The data directory.
-
-    Raises:
-        PaperbenchError: A cell or the profile does not exist, or data are missing.
     """
     chosen, of_profile = table.cells(cells), table.profiles.named(profile)
     datasets = {key: load_dataset(key, where) for key in needed_datasets(chosen, of_profile)}
@@ -243,9 +230,6 @@ def of_net(
         where: The data directory.
         root: The directory with experiments/.
         dataset: A key of `DATASETS`; by default that of the name's tag, else the first of the net's.
-
-    Raises:
-        PaperbenchError: The net does not exist, or data are missing.
     """
     bare, _, tag = name.partition(".")
     net = resolve(bare, **settings)
@@ -259,9 +243,6 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
     """Return the nets of all runs in a results directory that train these nets in this way, in any precision.
 
     Without those that diverged, whose values are not finite.
-
-    Raises:
-        PaperbenchError: There are none, or one cannot be read.
     """
     images = {canonical_json([case.net.canonical(), case.recipe.defining_values()]): case.dataset for case in cases}
     found = []
@@ -277,11 +258,7 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
 
 
 def find_run(name: str, store: Store, where: Path) -> Case:
-    """Return the net of a run, given its id or directory.
-
-    Raises:
-        PaperbenchError: There is no such run, it cannot be read, or its data are missing.
-    """
+    """Return the net of a run, given its id or directory."""
     if (run := store.find(name)) is None or (record := run.read_record()) is None:
         raise PaperbenchError(f"{name} is no run in {store.root}, and no directory of one. Name a run.")
     keys = [key for key, one in DATASETS.items() if one.num_classes == record.spec.net.get("num_classes")]
@@ -292,11 +269,7 @@ def find_run(name: str, store: Store, where: Path) -> Case:
 
 
 def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
-    """Return the net of a run, as far as it has been trained.
-
-    Raises:
-        PaperbenchError: Its weights cannot be read.
-    """
+    """Return the net of a run, as far as it has been trained."""
     net, recipe = net_and_recipe(record.spec, record.evaluations)
     if record.status == "finished":
         state, *_ = read_state(run.weights_file)
@@ -318,9 +291,6 @@ def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) 
 
     Args:
         dataset: A key of `DATASETS`; by default the one that the file names.
-
-    Raises:
-        PaperbenchError: The file cannot be read, or data are missing.
     """
     state, metadata, _ = read_state(file)
     if "architecture" not in metadata:
@@ -348,12 +318,7 @@ def _on_dataset(net: Net, key: str, where: Path, root: Path) -> tuple[Net, Datas
 
 
 def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subject:
-    """Return the net with its batch, as `Trainer` makes both.
-
-    Raises:
-        PaperbenchError: The weights do not fit the net, an image cannot be read, the recipe has no such batch, or its
-            images cannot have this size.
-    """
+    """Return the net with its batch, as `Trainer` makes both."""
     spec = case.spec(conditions)
     with closing(Trainer(case.net, case.recipe, case.dataset, case.seed, "fp32", device)) as trainer:
         if case.state is not None:
@@ -399,11 +364,7 @@ def orthogonal(model: ResidualNet, seed: int) -> None:
 
 
 def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysis:
-    """Measure a net.
-
-    Raises:
-        PaperbenchError: As for `subject_of`; or a number is not finite.
-    """
+    """Measure a net."""
     begin = time.monotonic()
     with neutral():
         subject = subject_of(case, conditions, device)

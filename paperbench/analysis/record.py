@@ -309,11 +309,7 @@ class Analysis(HashedJson):
 
 
 def write_analysis(root: Path, analysis: Analysis) -> Path:
-    """Write an analysis into a results directory; return its file.
-
-    Raises:
-        PaperbenchError: The file cannot be written.
-    """
+    """Write an analysis into a results directory; return its file."""
     path = root / _DIRECTORY / analysis.file_name
     refuse_links(path.parent)
     Writer().write(path, analysis.to_json().encode())
@@ -321,20 +317,12 @@ def write_analysis(root: Path, analysis: Analysis) -> Path:
 
 
 def read_analyses(root: Path) -> tuple[list[Analysis], list[str]]:
-    """Return the analyses in a results directory, and a complaint about each unreadable file.
-
-    Raises:
-        PaperbenchError: The files cannot be listed.
-    """
+    """Return the analyses in a results directory, and a complaint about each unreadable file."""
     return read_all(root / _DIRECTORY, _read, _REMEDY)
 
 
 def find_analysis(root: Path, spec: AnalysisSpec, seed: int) -> Analysis | None:
-    """Return an analysis from a results directory; None if it is not there.
-
-    Raises:
-        RunError: The file is damaged or cannot be read.
-    """
+    """Return an analysis from a results directory; None if it is not there."""
     try:
         return _read(root / _DIRECTORY / f"{spec.digest[:12]}-s{seed}.json")
     except (FileNotFoundError, NotADirectoryError):

@@ -123,9 +123,6 @@ class VectorUnit:
         normalised: What `normalise` takes mean and variance over.
         factor: lambda.
         eps: Of `normalise`.
-
-    Raises:
-        PaperbenchError: A name or a shape does not fit.
     """
 
     w1: Array

@@ -77,10 +77,6 @@ def estimate(
             nearest number of multiply-adds.
         only_if_long: Return None if training takes minutes, or if a GPU trains on small images.
         processes: Number of processes that share the work, as if that cost nothing.
-
-    Raises:
-        PaperbenchError: There is no GPU to measure on, a net of `rates` is unknown or of no run's family, an image
-            cannot be read, or the memory is not sufficient.
     """
     if only_if_long:
         to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]

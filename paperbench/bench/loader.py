@@ -47,9 +47,6 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
         data: Data directory with ImageNet's index; if None, the images are two photographs of scikit-learn.
         seconds: Minimum length of a measurement.
         log: Prints a line of progress.
-
-    Raises:
-        PaperbenchError: There is no index, or an image is missing or damaged.
     """
     files, title = sample_photographs() if data is None else sample_images(load_index(data).dataset())
     table = load_table("table5", find_spec_root())

@@ -160,11 +160,7 @@ def measure_breakdown(
 def _measure_step(
     trainer: Trainer, reference: Reference, seconds: float, cudnn: Mapping[str, bool]
 ) -> tuple[float, list[Row]]:
-    """Return the median milliseconds of a step over this many seconds, and the step's kernels.
-
-    Raises:
-        PaperbenchError: The first steps are wrong, or the profiler does not work.
-    """
+    """Return the median milliseconds of a step over this many seconds, and the step's kernels."""
     for name, value in cudnn.items():
         setattr(torch.backends.cudnn, name, value)  # before the first step, which may be captured
     if problem := step_error(first_steps(trainer, STEPS), reference, trainer.precision):
@@ -274,11 +270,7 @@ def count_work(training: Training, precision: str, *, is_fused: bool) -> dict[st
 
 
 def profiled_step(trainer: Trainer) -> list[Row]:
-    """Return the kernels of a step; on a CPU its operators, each without the operators that it calls.
-
-    Raises:
-        PaperbenchError: The profiler does not work.
-    """
+    """Return the kernels of a step; on a CPU its operators, each without the operators that it calls."""
     on_gpu = trainer.device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         for _ in range(PROFILED_STEPS):

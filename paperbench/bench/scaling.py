@@ -36,9 +36,6 @@ def scaling_training(name: str, batch_size: int | None, device: torch.device) ->
 
     Args:
         batch_size: By default 128 small images, or 256 photographs. Photographs keep groups of 32 if they divide it.
-
-    Raises:
-        PaperbenchError: The net is unknown, or the batch is too small for batch norm.
     """
     net = resolve(name)
     if FAMILIES[net.family].size == IMAGE_SIZE:
@@ -96,9 +93,6 @@ def follow_scaling(processes: Processes, trainings: Mapping[str, Training], engi
 
     Args:
         trainings: By name, as process 0 has them.
-
-    Raises:
-        ProcessLostError: Another process has ended, or does not answer.
     """
     shared: SharedSteps | None = None
     while (order := processes.receive()).name != "end":

@@ -45,11 +45,7 @@ class Training:
 
 
 def bench_training(name: str, batch_size: int, device: torch.device) -> Training:
-    """Return the training of a net, given its name.
-
-    Raises:
-        PaperbenchError: The net is unknown or takes photographs, or the batch is too small for batch norm.
-    """
+    """Return the training of a net, given its name."""
     net = resolve(name)
     if FAMILIES[net.family].size != IMAGE_SIZE:
         raise PaperbenchError(
@@ -64,9 +60,6 @@ def bench_recipe(batch_size: int) -> Recipe:
     """Return the paper's recipe with this batch size and `LEARNING_RATE`.
 
     Batch norm uses the paper's groups if they divide the batch, else the whole batch.
-
-    Raises:
-        PaperbenchError: The batch is too small for batch norm.
     """
     if batch_size < 2:
         raise PaperbenchError(

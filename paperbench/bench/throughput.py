@@ -52,9 +52,6 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
     Args:
         engines: If empty, all that the device supports; on a CPU only eager, as compiling takes minutes.
         precisions: If empty, all that the device supports.
-
-    Raises:
-        PaperbenchError: A name is unknown, or the device does not support it.
     """
     shipped = choose_precision(None, device)
     if not engines:

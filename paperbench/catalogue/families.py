@@ -54,11 +54,7 @@ class Family:
         return self.size > 32
 
     def units(self, depth: int) -> tuple[int, ...]:
-        """Return the number of units in each stage at the given depth.
-
-        Raises:
-            PaperbenchError: The depth is not legal; the message names the nearest legal depths.
-        """
+        """Return the number of units in each stage at the given depth."""
         if depth > MAX_LAYERS:
             raise PaperbenchError(f"Depth {depth} of a {self.name} net is too large: the maximum is {MAX_LAYERS:,}.")
         if self.layers_per_n is None:

@@ -109,10 +109,6 @@ def checked(owner: str, key: str, value: Any) -> Any:
         owner: Name of the net, for error messages.
         key: One of `ARGUMENTS`.
         value: A plain value or a NumPy scalar.
-
-    Raises:
-        ArgumentError: Unknown argument.
-        PaperbenchError: No net accepts this value.
     """
     if key not in _TYPES:
         raise ArgumentError(f"{owner} has no argument {key!r}. {nearest(key, ARGUMENTS)}")
@@ -169,10 +165,6 @@ def resolve(name: str, /, **kwargs: Any) -> Net:
     Args:
         name: A key of `NETS`, optionally followed by a dot and one of `tags(name)`, which sets the number of classes.
         kwargs: Any of `ARGUMENTS`; see `Net`. `depth` must be a legal depth of the same family.
-
-    Raises:
-        ArgumentError: Unknown argument.
-        PaperbenchError: Unknown name or tag, an illegal value, or an argument that the net would ignore.
     """
     name, dot, tag = str(name).partition(".")
     if name not in NETS:

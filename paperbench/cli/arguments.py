@@ -45,11 +45,7 @@ def seconds(text: str) -> float:
 
 
 def rate(text: str) -> tuple[str, float]:
-    """Parse a net and its images per second, such as preact_resnet110=2000.
-
-    Raises:
-        PaperbenchError: The net is unknown.
-    """
+    """Parse a net and its images per second, such as preact_resnet110=2000."""
     from paperbench.catalogue import resolve
 
     name, _, number = text.partition("=")

@@ -116,11 +116,7 @@ def _print(name: str, text: str) -> None:
 def _external(
     args: argparse.Namespace, candidate: Candidate, tested: Sequence[EvaluationMetrics] | None
 ) -> ExternalResult:
-    """Return the external result of a cell; before the test, with an error of 0.
-
-    Raises:
-        PaperbenchError: The test is not that of the cell.
-    """
+    """Return the external result of a cell; before the test, with an error of 0."""
     from paperbench.specs.table import find_spec_root, load_table
 
     table = load_table(args.table, find_spec_root(args.tables))

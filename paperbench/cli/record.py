@@ -60,11 +60,7 @@ def execute(args: argparse.Namespace) -> int:
 def make_result(
     args: argparse.Namespace, table: Table, cell: Cell, setting: Setting, error: float | None
 ) -> ExternalResult:
-    """Return an external result with the seed and source of the arguments.
-
-    Raises:
-        PaperbenchError: They are no seed and source.
-    """
+    """Return an external result with the seed and source of the arguments."""
     from paperbench.runs.external import ExternalResult
     from paperbench.runs.hashed import SCHEMA
     from paperbench.typed import TypedError, from_json

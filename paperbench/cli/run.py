@@ -193,11 +193,7 @@ def _submit_jobs(args: argparse.Namespace) -> int:
 
 
 def _divide(args: argparse.Namespace) -> int:
-    """Let workers on this machine or a Ray cluster train the runs; wait for them, and print the table.
-
-    Raises:
-        PaperbenchError: The options contradict each other, there are too few GPUs, or Ray is not installed.
-    """
+    """Let workers on this machine or a Ray cluster train the runs; wait for them, and print the table."""
     import torch
 
     from paperbench import api

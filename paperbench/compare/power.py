@@ -216,10 +216,6 @@ def assess_outlook(
             cells, or else `TYPICAL_STD`.
         tables: Number of simulated tables. The chances have a standard error of at most 0.8 points at 4,000.
         cells: Ids of the cells to plan; all by default. Others take part in their noise if they have all planned runs.
-
-    Raises:
-        PaperbenchError: No cell shows a published error, more than `MAX_RUNS` runs per cell are planned, or
-            the standard deviation is not positive.
     """
     if comparison.planned > MAX_RUNS:
         raise NotSimulatedError(

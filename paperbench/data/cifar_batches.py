@@ -46,9 +46,6 @@ def load_batches(key: str, directory: Path) -> ImageDataset:
     Args:
         key: "cifar10" or "cifar100".
         directory: Directory of the batch files.
-
-    Raises:
-        PaperbenchError: A file is missing or differs from the published one.
     """
     batches = [pickle.loads(content, encoding="latin1") for content in read_verified(key, directory)]  # noqa: S301
     split = len(MD5[key][0])
@@ -67,11 +64,7 @@ def load_batches(key: str, directory: Path) -> ImageDataset:
 
 
 def read_verified(key: str, directory: Path) -> list[bytes]:
-    """Read the batch files, training set first, and check their md5 sums.
-
-    Raises:
-        PaperbenchError: Files are missing, unreadable, or differ from the published ones; the message names all.
-    """
+    """Read the batch files, training set first, and check their md5 sums."""
     train, test = MD5[key]
     contents, problems, altered = [], [], []
     for name, md5 in {**train, **test}.items():

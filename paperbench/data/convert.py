@@ -31,9 +31,6 @@ def convert(source: Path, target: Path, key: str) -> ImageDataset:
 
     Returns:
         The data set as loaded from the file.
-
-    Raises:
-        PaperbenchError: The source is neither or has unusable files, or the target exists or cannot be written.
     """
     if not source.exists():
         raise PaperbenchError(f"{source}: no such directory. Check the path.")
@@ -65,8 +62,6 @@ def load_images(key: str, directory: Path) -> ImageDataset:
             names that begin with a dot are ignored.
 
     Raises:
-        PaperbenchError: A directory is missing, the number of classes or images is wrong, or a file is not an image of
-            this kind.
         OSError: A directory cannot be read.
     """
     train, test = directory / "train", directory / "test"

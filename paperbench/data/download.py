@@ -19,9 +19,6 @@ def download(key: str, directory: Path) -> Path:
 
     Returns:
         The directory of the batch files.
-
-    Raises:
-        PaperbenchError: The data set cannot be downloaded, the network or the disk fails, or a checksum is wrong.
     """
     if key not in DATASETS:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DIRECTORIES)}")
@@ -58,7 +55,6 @@ def _unpack(key: str, archive: Path, target: Path) -> None:
     """Extract and verify the batch files, then move their directory into place in one step.
 
     Raises:
-        PaperbenchError: A file is missing or has the wrong checksum.
         OSError, tarfile.TarError, EOFError, zlib.error: The archive is damaged or the disk is full.
     """
     unpacked = target.with_name(target.name + TEMPORARY)

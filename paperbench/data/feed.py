@@ -45,11 +45,7 @@ class Feed(Protocol):
     share: Share
 
     def choices(self, iteration: int) -> Choices:
-        """Return this process's choices of an iteration, from 0. Those of another iteration may be overwritten.
-
-        Raises:
-            DataError: An image cannot be read.
-        """
+        """Return this process's choices of an iteration, from 0. Those of another iteration may be overwritten."""
 
     def make(self, choices: Choices) -> Batch:
         """Return the training batch with these choices. Runs on the device only."""
@@ -92,10 +88,6 @@ def make_feed(
     Args:
         between_batches: Called regularly in passes over photographs; may raise to abort.
         announce: Called with the progress of long passes over the training images, in words.
-
-    Raises:
-        PaperbenchError: The data set has no training or no test images, one of them cannot be read, or a mean image
-            cannot be kept.
     """
     if isinstance(dataset, PhotoDataset):
         return PhotoFeed(dataset, recipe, seed, device, layout, between_batches, announce)

@@ -29,9 +29,6 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
         key: "cifar10" or "cifar100".
         path: The file.
         name, origin: The user's description of the data, if any.
-
-    Raises:
-        PaperbenchError: The file is damaged, or an array is missing or has the wrong shape, type or values.
     """
     try:
         with open_regular(path, 2 * MAX_IMAGES * 4096) as stream, ZipFile(stream) as archive:
@@ -62,11 +59,7 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
 
 
 def save_npz(dataset: ImageDataset, path: Path) -> None:
-    """Write a data set to a `.npz` file, atomically.
-
-    Raises:
-        PaperbenchError: The file cannot be written.
-    """
+    """Write a data set to a `.npz` file, atomically."""
     content = io.BytesIO()
     arrays = {key: getattr(dataset, key) for key in ("x_train", "y_train", "x_test", "y_test")}
     np.savez(content, allow_pickle=False, **arrays)

@@ -32,11 +32,7 @@ _EXIF_ORIENTATION = 0x0112
 
 @cache
 def load_photos() -> PhotoDataset:
-    """Return 48 images for training and 12 for testing. Their files are in a temporary directory until the exit.
-
-    Raises:
-        PaperbenchError: The temporary directory cannot be written.
-    """
+    """Return 48 images for training and 12 for testing. Their files are in a temporary directory until the exit."""
     from paperbench.data.imagenet.build import Published, index_images
 
     with report_write_errors(Path(gettempdir()), "TMPDIR"):

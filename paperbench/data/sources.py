@@ -52,9 +52,6 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
         key: A key of `catalogue.DATASETS`.
         directory: Data directory, with torchvision's directory of original CIFAR files, one .npz file, or the index of
             ImageNet. Ignored for the digits and the photos.
-
-    Raises:
-        PaperbenchError: The data are missing or damaged; the message explains how to get them.
     """
     if key not in DATASETS:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
@@ -100,11 +97,7 @@ def find_dataset(fingerprint: str, keys: Iterable[str], directory: Path) -> Imag
 
 
 def load_index(directory: Path) -> Index:
-    """Read the index of ImageNet in a data directory.
-
-    Raises:
-        PaperbenchError: There is none, or it cannot be read.
-    """
+    """Read the index of ImageNet in a data directory."""
     try:
         return read_index(directory / FILE_NAME)
     except (FileNotFoundError, NotADirectoryError):

@@ -110,11 +110,7 @@ def ids_of_gpus(number: int, visible: str | None) -> list[str]:
 
 
 def environments(workers: Workers, gpus: Sequence[str], processors: int) -> list[dict[str, str]]:
-    """Return variables for the environment of each worker: its GPUs, or on a CPU the number of its threads.
-
-    Raises:
-        PaperbenchError: There are too few GPUs.
-    """
+    """Return variables for the environment of each worker: its GPUs, or on a CPU the number of its threads."""
     size, all_processes = workers.gpus_per_run, workers.count * workers.processes
     if workers.count * size > len(gpus):
         of_several = f"{workers.count} workers need {workers.count * size} GPUs ({size} each)"

@@ -23,9 +23,6 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
 
     Returns:
         The exit status of each worker; 1 if it was given up.
-
-    Raises:
-        PaperbenchError: Ray is not installed.
     """
     for name in ("RAY_DEDUP_LOGS", "RAY_COLOR_PREFIX"):  # lines unchanged, without colours
         os.environ.setdefault(name, "0")

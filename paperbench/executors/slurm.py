@@ -64,11 +64,7 @@ exit $status
 def script(
     workers: Workers, partition: str | None, limit: str | None, options: Sequence[str] = (), setup: Sequence[str] = ()
 ) -> str:
-    """Return the script of a job, with further options of sbatch, and with commands to begin with.
-
-    Raises:
-        PaperbenchError: An option does not begin with a dash, so sbatch would ignore it; or its line would be broken.
-    """
+    """Return the script of a job, with further options of sbatch, and with commands to begin with."""
     for option in options:
         if not option.startswith("-"):
             raise PaperbenchError(
@@ -102,11 +98,7 @@ def script(
 
 
 def submit(workers: Workers, text: str) -> tuple[int, list[str]]:
-    """Submit the jobs that are missing; return how many wait or run already, and the ids of the new ones.
-
-    Raises:
-        PaperbenchError: Slurm is missing, or refuses a job; or the results directory cannot be written.
-    """
+    """Submit the jobs that are missing; return how many wait or run already, and the ids of the new ones."""
     logs, lease, new = workers.results / "slurm", Store(workers.results).lease("slurm"), list[str]()
     with report_write_errors(logs):
         logs.mkdir(parents=True, exist_ok=True)
@@ -135,11 +127,7 @@ def _jobs(workers: Workers, states: str) -> list[str]:
 
 
 def _slurm(*command: str, stdin: str = "") -> str:
-    """Return what a command of Slurm prints. An allocation around this process does not influence it.
-
-    Raises:
-        PaperbenchError: It is missing, or fails.
-    """
+    """Return what a command of Slurm prints. An allocation around this process does not influence it."""
     try:
         done = subprocess.run(  # noqa: S603  (no words of strangers)
             command,

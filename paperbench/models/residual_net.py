@@ -135,9 +135,6 @@ class ResidualNet(nn.Module):
         Args:
             num_classes: Outputs of the classifier; 0 for no classifier.
             global_pool: timm's name of the pooling; "" for no pooling.
-
-        Raises:
-            PaperbenchError: `num_classes` is negative or not a whole number.
         """
         self.num_classes = num_classes = checked("a net", "num_classes", num_classes)
         self.net = replace(self.net, num_classes=num_classes)

@@ -23,9 +23,6 @@ def check_weights(file: Path, net: Net) -> None:
     """Check that a file holds the weights of `net`, if its metadata name a net.
 
     The numbers of classes and input channels may differ: timm adapts both layers.
-
-    Raises:
-        PaperbenchError: The file holds the weights of another net, or cannot be read.
     """
     try:
         open_regular(file, MAX_TENSOR_FILE_BYTES).close()  # safe_open would wait for a pipe
@@ -47,11 +44,7 @@ def check_weights(file: Path, net: Net) -> None:
 
 
 def net_of(metadata: Mapping[str, str], file: Path) -> tuple[Net, dict[str, Any]]:
-    """Return the net that the metadata of a weights file name, and its arguments.
-
-    Raises:
-        PaperbenchError: They name none.
-    """
+    """Return the net that the metadata of a weights file name, and its arguments."""
     try:
         arguments = dict(json.loads(metadata.get("arguments", "{}")))
         return resolve(metadata["architecture"], **arguments), arguments

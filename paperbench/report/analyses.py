@@ -132,21 +132,13 @@ class Analyses(tuple[Analysis, ...]):
         return [facts[0] for facts in zip(*map(_facts, self), strict=True) if len(set(facts)) == 1]
 
     def to_frame(self) -> pandas.DataFrame:
-        """Return a row for each unit of each net, as the CSV has them.
-
-        Raises:
-            PaperbenchError: pandas is not installed.
-        """
+        """Return a row for each unit of each net, as the CSV has them."""
         from paperbench.report.frames import frame
 
         return frame(COLUMNS, unit_rows(self))
 
     def render(self, form: str = "text") -> str:
-        """Format the analyses: "text" and "markdown" as tables, "csv" by unit, "json" as they are stored.
-
-        Raises:
-            PaperbenchError: The format is unknown.
-        """
+        """Format the analyses: "text" and "markdown" as tables, "csv" by unit, "json" as they are stored."""
         if form not in FORMATS:
             raise PaperbenchError(f"Unknown format {form!r}. {nearest(str(form), FORMATS)}")
         if form == "json":

@@ -53,9 +53,6 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
 
     Args:
         minus: Analyses of a second net, whose channels are subtracted from those of the first.
-
-    Raises:
-        PaperbenchError: There is not one net and one to subtract, or they have different units.
     """
     everything = Analyses([*analyses, *(minus or ())])
     groups = everything.groups
@@ -226,11 +223,7 @@ def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> Block:
 
 
 def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -> Block:
-    """Return the heat map of the difference of two nets.
-
-    Raises:
-        PaperbenchError: They have different units or channels.
-    """
+    """Return the heat map of the difference of two nets."""
     (group, values), (other, subtracted) = of, minus
     if values.shape != subtracted.shape or (np.isnan(values) != np.isnan(subtracted)).any():
         both = f"{group.label} and {other.label}"

@@ -81,11 +81,7 @@ def _distinct(texts: Iterable[str | None]) -> str | None:
 
 
 def frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return rows as a frame.
-
-    Raises:
-        PaperbenchError: pandas is not installed.
-    """
+    """Return rows as a frame."""
     try:
         import pandas
     except ImportError as error:

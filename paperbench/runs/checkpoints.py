@@ -38,12 +38,7 @@ class CheckpointFile:
     digest: str
 
     def read(self) -> bytes:
-        """Return the bytes of the file.
-
-        Raises:
-            DamagedCheckpointError: The bytes do not match the hash.
-            RunError: The file cannot be read.
-        """
+        """Return the bytes of the file."""
         try:
             data = read_at_most(self.path, MAX_TENSOR_FILE_BYTES)
         except OSError as error:
@@ -65,11 +60,7 @@ class Checkpoints:
         self.path, self._writer = path, writer
 
     def newest_first(self) -> list[CheckpointFile]:
-        """Return all checkpoints, the highest iteration first.
-
-        Raises:
-            PaperbenchError: The directory cannot be read.
-        """
+        """Return all checkpoints, the highest iteration first."""
         matches = ((path, _NAME.fullmatch(path.name)) for path in list_directory(self.path))
         files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
@@ -79,11 +70,7 @@ class Checkpoints:
         return [path for path in list_directory(self.path) if path.match(f"checkpoint-*{DAMAGED}")]
 
     def write(self, iteration: int, data: bytes) -> CheckpointFile:
-        """Write a checkpoint beside the existing ones.
-
-        Raises:
-            PaperbenchError: The file cannot be written.
-        """
+        """Write a checkpoint beside the existing ones."""
         digest = _digest(data)
         file = CheckpointFile(self.path / f"checkpoint-{iteration}-{digest}.safetensors", iteration, digest)
         self._writer.write(file.path, data)
@@ -96,9 +83,6 @@ class Checkpoints:
 
         Args:
             keep_previous: Whether to keep one checkpoint of an earlier iteration.
-
-        Raises:
-            PaperbenchError: A file cannot be deleted.
         """
         others = [f for f in self.newest_first() if f.path != newest.path and f.iteration <= newest.iteration]
         if keep_previous:

@@ -44,11 +44,7 @@ def bytes_needed(runs: Sequence[PlannedRun], store: Store, *, start_anew: bool =
 
 
 def check_disk_space(needed: int, results: Path) -> None:
-    """Check that the disk of a results directory has so many bytes free.
-
-    Raises:
-        PaperbenchError: It has less.
-    """
+    """Check that the disk of a results directory has so many bytes free."""
     if needed > (free := free_bytes(results)):
         raise PaperbenchError(
             f"The remaining runs need about {format_bytes(needed)} in {results}, which has {format_bytes(free)} left. "

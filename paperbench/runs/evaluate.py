@@ -92,9 +92,6 @@ def prepare(
         crop: How photographs are tested, in place of the run's evaluations or the library's preprocessing.
         results: The results directory in which a run is looked up.
         warn: Called with a sentence for each GPU that cannot be used.
-
-    Raises:
-        PaperbenchError: The net is unknown, or its weights or the images are missing or do not fit.
     """
     is_foreign = net.startswith(("timm:", "torchvision:"))
     if is_foreign and (mapping or pretrained == (weights is not None)):
@@ -128,11 +125,7 @@ def prepare(
 
 
 def _load(key: str, where: Path, crop: Evaluation | None, *, has_crop: bool = True) -> Images:
-    """Return the images; `has_crop` says that photographs are cropped even if `crop` does not say how.
-
-    Raises:
-        PaperbenchError: They are missing, or are photographs without a crop, or small images with one.
-    """
+    """Return the images; `has_crop` says that photographs are cropped even if `crop` does not say how."""
     images = load_dataset(key, where)
     if bool(crop) if isinstance(images, ImageDataset) else not (crop or has_crop):
         needed = "whole. Omit" if crop else "on a crop. Add"
@@ -213,12 +206,7 @@ def _ours(
 def _test(
     model: nn.Module, name: str, images: Images, how: Preprocessing, precision: str, device: torch.device
 ) -> list[EvaluationMetrics]:
-    """Test a net on every test image once.
-
-    Raises:
-        DataError: An image cannot be read.
-        PaperbenchError: The net refuses images of this size, or gives NaN.
-    """
+    """Test a net on every test image once."""
     set_arithmetic(precision)
     model.to(device)
 

@@ -57,11 +57,7 @@ class ExternalResult(HashedJson):
 
 
 def write_external(root: Path, result: ExternalResult) -> Path:
-    """Write a result into a results directory, unless it was already entered; return its file.
-
-    Raises:
-        PaperbenchError: The file holds another error, is damaged, or cannot be written.
-    """
+    """Write a result into a results directory, unless it was already entered; return its file."""
     path = root / _DIRECTORY / result.file_name
     refuse_links(path.parent)
     if not _holds(path, result):
@@ -70,11 +66,7 @@ def write_external(root: Path, result: ExternalResult) -> Path:
 
 
 def _holds(path: Path, result: ExternalResult) -> bool:
-    """Whether a file already holds the result.
-
-    Raises:
-        PaperbenchError: The file holds another error, or is damaged.
-    """
+    """Whether a file already holds the result."""
     try:
         existing = _read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -91,11 +83,7 @@ def _holds(path: Path, result: ExternalResult) -> bool:
 
 
 def read_externals(root: Path) -> tuple[list[ExternalResult], list[str]]:
-    """Return the external results in a results directory, sorted, and a complaint about each unreadable file.
-
-    Raises:
-        PaperbenchError: The files cannot be listed.
-    """
+    """Return the external results in a results directory, sorted, and a complaint about each unreadable file."""
     results, complaints = read_all(root / _DIRECTORY, _read, _REMEDY)
     return sorted(results, key=lambda r: (r.table, r.cell, r.setting, r.source, r.seed, r.experiment)), complaints
 
@@ -105,8 +93,6 @@ def _read(path: Path) -> ExternalResult:
 
     Raises:
         FileNotFoundError, NotADirectoryError: The file does not exist.
-        RecordError: The file is damaged, or belongs under another name.
-        RunError: The file cannot be read.
     """
     result = ExternalResult.read(path, _REMEDY, _FOREIGN_REMEDY)
     if result.file_name != path.name:

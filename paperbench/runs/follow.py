@@ -47,9 +47,6 @@ def follow(processes: Processes, device: torch.device, data: Path, limits: Limit
 
     Args:
         data: The data directory.
-
-    Raises:
-        ProcessLostError: Another process has ended, or does not answer.
     """
     trainer: Trainer | None = None
     datasets: dict[str, Dataset] = {}

@@ -46,12 +46,7 @@ class HashedJson:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parse the text of a file.
-
-        Raises:
-            ForeignRecordError: The file has another schema.
-            RecordError: The values do not have this type, contradict each other, or do not match the hash.
-        """
+        """Parse the text of a file."""
         try:
             values = json.loads(text)
             mapping = values if isinstance(values, dict) else {"schema": SCHEMA}
@@ -81,8 +76,6 @@ class HashedJson:
 
         Raises:
             FileNotFoundError, NotADirectoryError: The file does not exist.
-            RecordError: As for `from_json`.
-            RunError: The file cannot be read, which says nothing about its contents.
         """
         try:
             return cls.from_json(read_at_most(path, _MAX_BYTES))
@@ -105,11 +98,7 @@ class HashedJson:
 
 
 def read_all(directory: Path, read: Callable[[Path], Stored], remedy: str) -> tuple[list[Stored], list[str]]:
-    """Return what a function reads from the JSON files of a directory, and a complaint about each unreadable file.
-
-    Raises:
-        PaperbenchError: The files cannot be listed.
-    """
+    """Return what a function reads from the JSON files of a directory, and a complaint about each unreadable file."""
     values, complaints = [], []
     for path in list_directory(directory):
         if path.suffix != ".json":

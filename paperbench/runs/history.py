@@ -65,11 +65,7 @@ class History:
 
     @classmethod
     def read(cls, path: Path) -> History:
-        """Read a file; a missing file gives an empty history.
-
-        Raises:
-            RunError: The file cannot be read.
-        """
+        """Read a file; a missing file gives an empty history."""
         try:
             return cls(path, read_at_most(path, _MAX_BYTES))
         except FileNotFoundError:
@@ -88,11 +84,7 @@ class History:
             raise RunError(f"{self.path}:{index + 1}: {error} {HISTORY_REMEDY}") from error
 
     def lines(self) -> list[HistoryLine]:
-        """Return all lines.
-
-        Raises:
-            RunError: A line is damaged, or the iterations do not increase.
-        """
+        """Return all lines."""
         lines = [self._line(index) for index in range(len(self._texts))]
         for number, (line, following) in enumerate(pairwise(lines), start=2):
             if following.iteration <= line.iteration:
@@ -113,9 +105,6 @@ class History:
         Returns:
             Infinity if a value is not finite, because the run diverged. None if the window has no line, or the history
             does not reach `upto`.
-
-        Raises:
-            RunError: A line in the window, or one read to find the window, is damaged.
         """
         end = self._lines_up_to(upto)
         lines = [self._line(index) for index in range(self._lines_up_to(after), end)]
@@ -127,11 +116,7 @@ class History:
         return sum(values) / len(values) if values else None
 
     def newest(self, measure: Measure | Literal["test_error"], upto: int) -> float | None:
-        """Return the last value of a measure at or before an iteration; None if no line has one.
-
-        Raises:
-            RunError: A line that was read to find it is damaged.
-        """
+        """Return the last value of a measure at or before an iteration; None if no line has one."""
         values = (getattr(self._line(index), measure) for index in reversed(range(self._lines_up_to(upto))))
         return next((value for value in values if value is not None), None)
 
@@ -143,9 +128,6 @@ class History:
         """Check that the record was written with these lines, without parsing them.
 
         Lines that a run in progress has added since are allowed.
-
-        Raises:
-            RunError: Lines are missing, edited, or were added after the run had ended.
         """
         expected, found = record.files.history_lines, self._data.count(b"\n")
         written, remedy = record.files.history_sha256, HISTORY_REMEDY

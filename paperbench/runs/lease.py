@@ -153,9 +153,6 @@ class Lease:
 
         Args:
             numbers: Those of the run's lease files, if they are known; otherwise the directory is read.
-
-        Raises:
-            PaperbenchError: The lease file cannot be read or written.
         """
         refuse_links(self.directory)
         with report_write_errors(self.directory / self._run_id):
@@ -185,12 +182,7 @@ class Lease:
         self._file = None
 
     def check(self) -> None:
-        """Check on disk that this process still holds the lease.
-
-        Raises:
-            LeaseLostError: Another process may hold it, so this process must not write any more.
-            PaperbenchError: The directory of the leases cannot be read.
-        """
+        """Check on disk that this process still holds the lease."""
         with report_write_errors(self.directory / self._run_id):
             is_ours = not self.is_lost and self._is_ours()
         if not is_ours:
@@ -293,9 +285,6 @@ def acquire_any(
 
     Returns:
         The id of the run whose lease was acquired; None if all holders are alive, or the wait was cancelled.
-
-    Raises:
-        PaperbenchError: A lease file cannot be read or written.
     """
     silent, has_waited = leases, False
     while silent and not is_cancelled():
@@ -327,9 +316,6 @@ def held_runs(directory: Path) -> dict[str, HeldRun]:
     """Return the runs whose leases are held, by id, without those whose holder is known to be dead.
 
     A holder on another machine is silent once its file is older than `LEASE_SECONDS` by this machine's clock.
-
-    Raises:
-        PaperbenchError: The directory cannot be read.
     """
     held = {}
     for run_id, numbers in _numbers_by_run(list_directory(directory)).items():

@@ -97,9 +97,6 @@ def net_and_recipe(spec: RunSpec, evaluations: Sequence[Evaluation]) -> tuple[Ne
 
     Args:
         evaluations: The record's.
-
-    Raises:
-        PaperbenchError: The values do not describe a net and a recipe.
     """
     net = from_json(Net, json.dumps(spec.net))
     placeholders = {

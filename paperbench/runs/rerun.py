@@ -133,12 +133,6 @@ def rerun_prefix(
     Args:
         random_state: Chooses their number.
         announce: Called with a sentence about the work before it starts, if it is on photographs.
-
-    Raises:
-        RunError: The first history line is after too many images, or of another numerics version than this code; the
-            memory is not sufficient; or only here, or only there, the run diverged.
-        DisprovedError: The net does not fit the data.
-        PaperbenchError: The device does not support the run's precision.
     """
     first, recorded = record.sessions[0], record.sessions[0].environment
     if first.code.numerics != NUMERICS_VERSION:
@@ -187,12 +181,6 @@ def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: to
 
     Returns:
         Nothing for diverged runs.
-
-    Raises:
-        RunError: There is neither, the file cannot be read, or the memory is not sufficient.
-        DisprovedError: The tensors do not fit the net, the net does not fit the data, or it passes a test that is said
-            to have diverged.
-        PaperbenchError: The device does not support the run's precision, or an image cannot be read.
     """
     result, environment = record.result, record.sessions[-1].environment
     file = directory.weights_file
@@ -242,9 +230,6 @@ def evaluate_saved_net(
         saved: The file of its weights; or its last checkpoint, to finish it again from there, in all its ways.
         precision: By default the run's.
         evaluations: By default the record's. For small images, the only result is that of whole images.
-
-    Raises:
-        PaperbenchError: As for `retest`.
     """
     path = saved.path if isinstance(saved, CheckpointFile) else saved
     net, recipe = _net_and_recipe(record, dataset)
@@ -310,11 +295,7 @@ def _is_same_machine(current: Environment, recorded: Environment, device: torch.
 
 @contextmanager
 def _computing_like(recorded: Environment, device: torch.device) -> Iterator[None]:
-    """Use as many CPU threads as the recorded run, since the rounding of sums depends on it, if there are as many CPUs.
-
-    Raises:
-        RunError: The memory is not sufficient.
-    """
+    """Use as many CPU threads as the recorded run, as the rounding of sums depends on it, if there are as many CPUs."""
     before = torch.get_num_threads()
     torch.set_num_threads(min(recorded.threads, max(before, processors())) if device.type == "cpu" else before)
     try:

@@ -79,11 +79,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes, run_id: str) -> Checkpoint:
-        """Parse a checkpoint, with the tensors on the CPU.
-
-        Raises:
-            CheckpointError: The bytes are damaged, or belong to another format or run.
-        """
+        """Parse a checkpoint, with the tensors on the CPU."""
         try:
             state, metadata = read_tensor_file(data)
             facts = from_json(CheckpointFacts, metadata["paperbench"])
@@ -126,10 +122,6 @@ def newest_checkpoint(
         record: The run's record, if it exists.
         allow_mixing: Whether a checkpoint of another numerics version or major version of torch is accepted.
         warn: Called with a message for each damaged checkpoint, and if versions are mixed.
-
-    Raises:
-        ResumeError: The run had a checkpoint, but none is left that it can resume from.
-        PaperbenchError: A file cannot be read or set aside.
     """
     checkpoints = directory.checkpoints
     for file in checkpoints.newest_first():

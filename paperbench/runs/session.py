@@ -65,10 +65,6 @@ class RunSession:
         engine: The chosen engine, and why it was chosen.
         trainer: The net and its training state.
         history: All history lines so far.
-
-    Raises:
-        ResumeError: The checkpoints are damaged, missing, or of other versions.
-        PaperbenchError: A file cannot be read or written, or the engine is not available on the device.
     """
 
     def __init__(
@@ -131,8 +127,6 @@ class RunSession:
 
         Raises:
             Interrupted: A signal arrived during the comparison.
-            DataError: An image cannot be read.
-            RunError: The last engine computes other steps. Whatever its building raises is passed on.
         """
         *others, last = candidates
         for choice in others:
@@ -171,10 +165,6 @@ class RunSession:
 
         Returns:
             The run's new record.
-
-        Raises:
-            LeaseLostError: Another process has taken over the run.
-            PaperbenchError: A file cannot be written.
         """
         last = self._limits.last_iteration(self.run.recipe.iterations)
         try:
@@ -261,12 +251,7 @@ class RunSession:
         return (time.monotonic() - self._saved_at) * monitoring.checkpoint_share >= self._save_seconds
 
     def _save(self) -> tuple[Record, CheckpointFile]:
-        """Write checkpoint, history and record, in this order, so that the record never refers to missing files.
-
-        Raises:
-            LeaseLostError: Another process has taken over the run.
-            PaperbenchError: A file cannot be written.
-        """
+        """Write checkpoint, history and record, in this order, so that the record never refers to missing files."""
         started = time.monotonic()
         facts = CheckpointFacts(
             format=1,

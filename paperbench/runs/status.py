@@ -116,9 +116,6 @@ class Snapshot:
 
     Attributes:
         complaints: A sentence for each record that cannot be read.
-
-    Raises:
-        PaperbenchError: The runs or the leases cannot be listed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -154,11 +151,7 @@ class Snapshot:
     def status_of(
         self, table: Table, profile_name: str, patterns: str | Sequence[str] = "*", seeds: int | None = None
     ) -> TableStatus:
-        """Return the status of some cells; of rows that run only on request, only those that are named or have runs.
-
-        Raises:
-            PaperbenchError: The profile does not exist, or a pattern matches no cell.
-        """
+        """Return the status of some cells; of rows that run only on request, only those that are named or have runs."""
         seeds = seeds or table.seeds_in(table.profiles.named(profile_name))
         named = {pattern.split("/")[0] for pattern in ([patterns] if isinstance(patterns, str) else patterns)}
         trainings = [

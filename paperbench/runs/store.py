@@ -104,13 +104,7 @@ class RunDirectory:
             return None
 
     def read_record(self) -> Record | None:
-        """Return the record, or None if it does not exist yet.
-
-        Raises:
-            ForeignRecordError: The record has another schema or belongs to another run.
-            RecordError: The record is damaged.
-            RunError: The record cannot be read.
-        """
+        """Return the record, or None if it does not exist yet."""
         try:
             record = Record.read(self.record_file, _RECORD_REMEDY, _FOREIGN_REMEDY)
         except (FileNotFoundError, NotADirectoryError):
@@ -139,20 +133,12 @@ class RunDirectory:
         self._writer.remove(self.weights_file)
 
     def write_history(self, lines: Sequence[HistoryLine]) -> None:
-        """Replace the history by these lines, and sync it to disk.
-
-        Raises:
-            PaperbenchError: The file cannot be written.
-        """
+        """Replace the history by these lines, and sync it to disk."""
         self.close()
         self._history = self._writer.write_open(self.history_file, history_bytes(lines))
 
     def append_history(self, line: HistoryLine) -> None:
-        """Append a line to what `write_history` wrote. It can be read at once, but survives a power cut only after it.
-
-        Raises:
-            PaperbenchError: The file cannot be written.
-        """
+        """Append a line to what `write_history` wrote. It can be read at once, but is synced only by the next save."""
         if self._history is None:
             raise ValueError("write_history opens the history")
         with report_write_errors(self.history_file):
@@ -181,11 +167,7 @@ class RunDirectory:
             self._history = None
 
     def supersede(self) -> Path:
-        """Move the directory to superseded/, so that the run can restart; return its new path.
-
-        Raises:
-            PaperbenchError: The directory cannot be moved.
-        """
+        """Move the directory to superseded/, so that the run can restart; return its new path."""
         number, aside = 1, self.path.parents[1] / "superseded"
         while (target := aside / f"{self.path.name}-{number}").exists():
             number += 1
@@ -195,11 +177,7 @@ class RunDirectory:
             return self._writer.rename(self.path, target)
 
     def history(self) -> list[HistoryLine]:
-        """Return all lines, except an incomplete last one that a killed process left.
-
-        Raises:
-            RunError: The file cannot be read, or a line is damaged.
-        """
+        """Return all lines, except an incomplete last one that a killed process left."""
         return History.read(self.history_file).lines()
 
 
@@ -215,9 +193,6 @@ class Store:
 
         Args:
             example: A command that makes one.
-
-        Raises:
-            PaperbenchError: It is not a directory.
         """
         if not root.is_dir():
             if root.exists():
@@ -229,11 +204,7 @@ class Store:
         return cls(root)
 
     def directory(self, run_id: str, guard: Callable[[], None] | None = None) -> RunDirectory:
-        """Return a run's directory; to write to it, give the check of the run's lease.
-
-        Raises:
-            RunError: It is to be written, and is a link.
-        """
+        """Return a run's directory; to write to it, give the check of the run's lease."""
         path = self.root / "runs" / run_id
         if guard:
             refuse_links(path.parent, path)
@@ -252,11 +223,7 @@ class Store:
             return None
 
     def directories(self) -> list[RunDirectory]:
-        """Return the directories of all runs, sorted by name.
-
-        Raises:
-            PaperbenchError: The runs cannot be listed.
-        """
+        """Return the directories of all runs, sorted by name."""
         return [RunDirectory(path) for path in list_directory(self.root / "runs") if path.is_dir()]
 
     def lease(self, run_id: str, spec: RunSpec | None = None) -> Lease:
@@ -284,9 +251,6 @@ class Store:
 
         Returns:
             Infinity if the run diverged before `upto`; None if it has not reached `upto`, or no line is in between.
-
-        Raises:
-            RunError: The history cannot be read, or a line is damaged.
         """
         if record.iteration < upto:
             return math.inf if record.status == "diverged" else None

@@ -66,9 +66,6 @@ def verify(store: Store, datasets: Sequence[Dataset] = ()) -> list[VerifiedRun]:
 
     Args:
         datasets: Data sets that runs may have been trained on, to check what records say about data.
-
-    Raises:
-        PaperbenchError: The runs cannot be listed.
     """
     by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
     found = ((directory, _verify_at_rest(directory, by_fingerprint)) for directory in store.directories())

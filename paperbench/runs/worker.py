@@ -91,10 +91,6 @@ class Worker:
 
         Returns:
             The runs that failed.
-
-        Raises:
-            PaperbenchError: The results directory cannot be written, or the engine is not available on the device.
-                Errors that concern only one run are passed to the observer instead.
         """
         failed: list[PlannedRun] = []
         busy: list[PlannedRun] = []
@@ -166,13 +162,7 @@ class Worker:
         return is_left
 
     def _train(self, run: PlannedRun, lease: Lease) -> None:
-        """Start or resume a run, and train it to its end or to a limit.
-
-        Raises:
-            LeaseLostError: Another process has taken over the run.
-            RunError: A file of the run is damaged, missing or of another version, or the memory is not sufficient.
-            PaperbenchError: A file cannot be written.
-        """
+        """Start or resume a run, and train it to its end or to a limit."""
         if self._skip_if_done(run):  # another process finished it before this one acquired the lease
             return
         recompute = self._has_to_recompute(run)
@@ -212,11 +202,7 @@ class Worker:
         return None
 
     def _has_to_recompute(self, run: PlannedRun) -> bool:
-        """Whether a training step fits into the free memory only if it recomputes units; if so, tell the observer.
-
-        Raises:
-            RunError: It needs more memory even so. This is better than to fill the memory first.
-        """
+        """Whether a training step fits into the free memory only if it recomputes units; if so, tell the observer."""
         training, free = (run.net, run.recipe, run.spec.precision), memory_free(self._device)
         needed = memory_needed(*training)
         if free is None or needed <= free:
@@ -281,12 +267,7 @@ class Worker:
         return new_session(None)
 
     def _read_record(self, run: PlannedRun, directory: RunDirectory) -> Record | None:
-        """Return the record; None if it does not exist, or is damaged but can be rewritten from a checkpoint.
-
-        Raises:
-            RecordError: The record is damaged and cannot be rewritten, or has another schema.
-            RunError: The record cannot be read.
-        """
+        """Return the record; None if it does not exist, or is damaged but can be rewritten from a checkpoint."""
         try:
             return directory.read_record()
         except ForeignRecordError:

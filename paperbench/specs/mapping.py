@@ -70,11 +70,7 @@ def _beginning(parts: str) -> re.Pattern[str]:
 
 
 def load_mapping(name: str) -> StateMapping:
-    """Load a mapping of experiments/mappings, or a YAML file.
-
-    Raises:
-        PaperbenchError: It does not exist, or has problems.
-    """
+    """Load a mapping of experiments/mappings, or a YAML file."""
     directory = find_spec_root() / "experiments" / "mappings"
     known = sorted(path.stem for path in directory.glob("*.yaml"))
     path = directory / f"{name}.yaml" if name in known else Path(name)

@@ -82,11 +82,7 @@ class Profiles:
             raise_problems([Problem(("profiles", "paper"), "the profile `paper` must exist and change nothing.")])
 
     def named(self, name: str) -> Profile:
-        """Return the profile with a name.
-
-        Raises:
-            PaperbenchError: The profile does not exist.
-        """
+        """Return the profile with a name."""
         if name not in self.profiles:
             raise PaperbenchError(f"Unknown profile {name!r}. {nearest(name, self.profiles)}")
         return self.profiles[name]

@@ -92,9 +92,6 @@ class Table:
         Args:
             patterns: One pattern or several.
             on_request: Whether to include cells that run only on request even if no pattern names their row in full.
-
-        Raises:
-            PaperbenchError: A pattern matches no cell, or none that runs without its row being named.
         """
         patterns = [patterns] if isinstance(patterns, str) else patterns
         if not patterns:
@@ -133,11 +130,7 @@ class Table:
         return nearest(corrected, [corrected] if any(fnmatchcase(one, corrected) for one in ids) else ids)
 
     def cell(self, cell_id: str) -> Cell:
-        """Return the cell with the id `row/column`.
-
-        Raises:
-            PaperbenchError: The table has no such cell.
-        """
+        """Return the cell with the id `row/column`."""
         cells = {cell.id: cell for cell in self.all_cells}
         if cell_id not in cells:
             raise PaperbenchError(f"{self.id} has no cell {cell_id!r}. {nearest(cell_id, cells)}")
@@ -156,9 +149,6 @@ def find_spec_root(chosen: Path | None = None) -> Path:
 
     Args:
         chosen: The user's directory. Default: the installed wheel's, or the source checkout.
-
-    Raises:
-        PaperbenchError: The directories are not there.
     """
     package = Path(__file__).resolve().parents[1]
     for root in [chosen] if chosen else [package / "_specs", package.parent]:
@@ -172,12 +162,7 @@ def find_spec_root(chosen: Path | None = None) -> Path:
 
 
 def load_table(table: str, root: Path) -> Table:
-    """Load a table from the directories experiments/ and expected/ under `root`.
-
-    Raises:
-        PaperbenchError: The table does not exist.
-        SpecError: One of its files has problems.
-    """
+    """Load a table from the directories experiments/ and expected/ under `root`."""
     known = table_ids(root)
     if table not in known:
         meant = f"table{table}" if f"table{table}" in known else str(table)

@@ -30,11 +30,7 @@ def table_ids(root: Path) -> list[str]:
 
 
 def read_named(path: Path, kind: type[T], key: str) -> tuple[Document, T]:
-    """Read a file whose value under `key` must be the file's name.
-
-    Raises:
-        SpecError: The file has problems.
-    """
+    """Read a file whose value under `key` must be the file's name."""
     document = read_yaml(path)
     value = document.parse(kind)
     if document.data[key] != path.stem:
@@ -47,9 +43,6 @@ class TableFiles:
 
     Attributes:
         cell_ids: Every "row/column" of the experiment.
-
-    Raises:
-        SpecError: A file has problems, or the two do not fit together.
     """
 
     def __init__(self, table: str, root: Path) -> None:
@@ -128,11 +121,7 @@ class TableFiles:
 
 
 def resolve_cells(files: TableFiles, root: Path) -> tuple[tuple[Cell, ...], dict[str, TableFiles]]:
-    """Return the cells of a table, column by column, and the files of the tables that its numbers come from.
-
-    Raises:
-        SpecError: A reference is wrong, or a published result does not fit its cell.
-    """
+    """Return the cells of a table, column by column, and the files of the tables that its numbers come from."""
     others: dict[str, TableFiles] = {}
     cells, problems = [], []
     for column in files.experiment.columns:

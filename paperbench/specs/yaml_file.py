@@ -67,11 +67,7 @@ class Document:
         return SpecError("\n".join(f"{path}:{line}: {message}" for path, line, message in placed))
 
     def parse(self, kind: type[T]) -> T:
-        """Return the contents as a typed class.
-
-        Raises:
-            SpecError: The contents do not fit the type.
-        """
+        """Return the contents as a typed class."""
         try:
             return from_json(kind, json.dumps(self.data))
         except TypedError as error:
@@ -92,11 +88,7 @@ class Document:
 
 
 def read_yaml(path: Path) -> Document:
-    """Read a YAML file that contains a mapping.
-
-    Raises:
-        SpecError: The file cannot be read, is not valid YAML, is not a mapping, or contains something refused here.
-    """
+    """Read a YAML file that contains a mapping."""
     try:
         text = read_at_most(path, _MAX_BYTES).decode()
     except OSError as error:

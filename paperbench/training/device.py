@@ -22,11 +22,7 @@ CUDA_ERRORS = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
 
 
 def own_device(wanted: str, launch: Launch | None) -> str:
-    """Return the name of the device of one of several processes: each has the GPU of its number on its machine.
-
-    Raises:
-        PaperbenchError: A certain GPU is wanted for all.
-    """
+    """Return the name of the device of one of several processes: each has the GPU of its number on its machine."""
     if launch is None or not torch.cuda.device_count() or wanted not in ("auto", "cuda"):
         if launch and wanted.startswith("cuda:"):
             raise PaperbenchError(f"Several processes cannot share {wanted}. With `--device cuda`, each takes its own.")
@@ -40,9 +36,6 @@ def choose_device(wanted: str, warn: Callable[[str], None], *, may_be_elsewhere:
     Args:
         warn: Called with a sentence for each GPU that "auto" passes over.
         may_be_elsewhere: Whether "cuda" is `ELSEWHERE` on a machine without GPUs.
-
-    Raises:
-        PaperbenchError: The device does not exist or does not work.
     """
     if wanted == "auto":
         for index in range(torch.cuda.device_count()):

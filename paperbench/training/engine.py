@@ -122,10 +122,6 @@ def engine_candidates(
         has_noise: Whether the net has dropout. Compiled, it draws other values, so nothing shows that its steps are
             right.
         earlier: The engine that started the run, if it is resumed; "auto" keeps it.
-
-    Raises:
-        RunError: The engine that started the run is not available here.
-        PaperbenchError: The engine is unknown, or not available on the device or for the net.
     """
     available = available_engines(device)
     if has_noise and earlier != "compile":

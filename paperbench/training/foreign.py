@@ -70,9 +70,6 @@ def read_state(file: Path) -> tuple[dict[str, Tensor], dict[str, str], str]:
 
     Returns:
         The tensors of the state dict; the metadata; and in words which entry of a checkpoint was taken.
-
-    Raises:
-        PaperbenchError: The file cannot be read, or holds no state dict.
     """
     metadata: dict[str, str] = {}
     loaded: Any
@@ -128,9 +125,6 @@ def load_state(
     Args:
         file: Where the weights are from.
         mapping: What turns those of another implementation into those of this net, which is ours.
-
-    Raises:
-        PaperbenchError: They do not fit, or the net has no option A whose channels could be in another order.
     """
     if mapping and len(tensors) > _MAX_MAPPED:
         raise PaperbenchError(f"{file} has over {_MAX_MAPPED:,} tensors, too many for a mapping. Name another file.")
@@ -188,9 +182,6 @@ def library_net(
         weights: A file; None to download them.
         classes: Of the data set.
         crop: In place of the library's.
-
-    Raises:
-        PaperbenchError: The net is unknown, or its weights cannot be had or are for other classes.
     """
     tensors, _, entry = read_state(weights) if weights else (None, {}, "")
     build = _timm_net if name.startswith("timm:") else _torchvision_net

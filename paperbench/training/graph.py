@@ -159,7 +159,6 @@ class GraphEngine:
 
         Raises:
             torch.OutOfMemoryError: The GPU has too little memory.
-            EngineError: The step does not run, or cannot be captured.
         """
 
         def work() -> None:

@@ -21,9 +21,6 @@ def choose_precision(wanted: str | None, device: torch.device) -> Precision:
     """Return the precision by name. None is tf32 on a GPU that has it, as in public re-implementations, else fp32.
 
     GPUs before Ampere have neither TF32 nor bfloat16: torch accepts bfloat16 there, but computes it image by image.
-
-    Raises:
-        PaperbenchError: The name is unknown, or the device does not have the precision.
     """
     on_gpu = device.type == "cuda"
     is_ampere = on_gpu and (device == ELSEWHERE or torch.cuda.get_device_capability(device) >= (8, 0))

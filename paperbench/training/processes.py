@@ -93,9 +93,6 @@ class Processes:
         count: Number of processes.
         share: This process's part of every batch.
         limits: Shares its signal with those of the other processes.
-
-    Raises:
-        PaperbenchError: The other processes cannot be reached.
     """
 
     def __init__(self, launch: Launch | None = None, device: torch.device | None = None) -> None:
@@ -190,7 +187,6 @@ class Processes:
 
         Raises:
             An error of the kind that the first failing process raises: this one's own, or one that names that process.
-            ProcessLostError: Another process has ended, or does not answer.
         """
         if self.count == 1:
             return work()
@@ -235,11 +231,7 @@ class Processes:
         return found
 
     def compare(self, tensors: Iterable[Tensor]) -> None:
-        """Check that all processes hold the same values, bit for bit.
-
-        Raises:
-            RunError: They do not.
-        """
+        """Check that all processes hold the same values, bit for bit."""
         if self.count == 1:
             return
 

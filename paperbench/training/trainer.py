@@ -65,9 +65,6 @@ class Trainer:
         model: The net as a module.
         feed: The images.
         iteration: Number of iterations done.
-
-    Raises:
-        PaperbenchError: The data set has too few images for the recipe, or one of them cannot be read.
     """
 
     def __init__(
@@ -246,9 +243,6 @@ class Trainer:
         Args:
             between_batches: Called before each batch; may raise to abort, which changes nothing.
             evaluation: How photographs are tested; by default, the first of the recipe's.
-
-        Raises:
-            PaperbenchError: An image cannot be read.
         """
         number = self._evaluations.index(evaluation) if evaluation else 0
         self._processes.order("test", number)
@@ -278,9 +272,6 @@ class Trainer:
 
         Returns:
             The results of the recipe's evaluations, or of the only test of whole images.
-
-        Raises:
-            PaperbenchError: An image cannot be read.
         """
         self._processes.order("finish")
         return self._finish(between_batches)
@@ -303,11 +294,7 @@ class Trainer:
         self._processes.order("close")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state for an exact resume with any engine, as tensors by dotted names. They are not copied.
-
-        Raises:
-            RunError: Other processes hold another state.
-        """
+        """Return the state for an exact resume with any engine, as tensors by dotted names. They are not copied."""
         self._processes.order("compare")
         self._processes.compare(self._state_tensors())
         return self._state()

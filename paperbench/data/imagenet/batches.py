@@ -61,11 +61,7 @@ def require_images(files: ImageFiles) -> None:
 
 
 def read_and_decode(files: ImageFiles, number: int, decoder: Decoder = "pillow") -> Image.Image:
-    """Return an image. Threads may call this at the same time.
-
-    Raises:
-        DataError: The file cannot be read, has changed, or is no image.
-    """
+    """Return an image. Threads may call this at the same time."""
     data = files.read(number)
     try:
         return decode(data, decoder)
@@ -101,11 +97,7 @@ class CropSource:
         raise NotImplementedError
 
     def render(self, plan: BatchPlan, row: int, out: Pixels) -> None:
-        """Read, decode and crop the image of a row of the batch into `out`, (crop, crop, 3). Threads may do so at once.
-
-        Raises:
-            DataError: The file cannot be read, has changed, or is no image.
-        """
+        """Read, decode and crop the image of a row into `out`, (crop, crop, 3). Threads may do so at once."""
         image = read_and_decode(self.files, int(plan.images[row]), self.settings.decoder)
         out[:] = self.cropped(image, plan.words[row])
 

@@ -110,10 +110,6 @@ def index_images(
         archives: Directory of the original archives, to prove that the images are the original ones.
         accepts_subset: Whether images may be missing.
         published: What the images must be; by default ImageNet.
-
-    Raises:
-        ImagesError: Images are missing or cannot be used, or are not those of the archives.
-        PaperbenchError: A directory cannot be read, the index cannot be written, or another process is making one.
     """
     published, path = published or Published(), data / FILE_NAME
     for directory in (root, archives):
@@ -187,11 +183,7 @@ class _Partial(NamedTuple):
 
 @contextmanager
 def _partial(path: Path) -> Iterator[_Partial]:
-    """Lock the file of lines of an index that is being made; delete it once the body has succeeded.
-
-    Raises:
-        PaperbenchError: It cannot be written, or another process has it.
-    """
+    """Lock the file of lines of an index that is being made; delete it once the body has succeeded."""
     partial, end = path.with_name(path.name + PARTIAL), 0
     with report_write_errors(partial, "--data DIR"):
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -386,11 +378,7 @@ def _unmatched(images: Images, published: Published) -> list[str]:
 
 
 def _reduced(images: Images, published: Published) -> list[str]:
-    """Return whether images for training or testing are reduced copies of ImageNet's, judged by some of them.
-
-    Raises:
-        DataError: An image has just changed.
-    """
+    """Return whether images for training or testing are reduced copies of ImageNet's, judged by some of them."""
     reduced = []
     for name, files in (("training", images.train), ("test", images.test)):
         chosen = np.unique(np.linspace(0, len(files) - 1, min(len(files), _SAMPLED)).astype(int)).tolist()
@@ -404,11 +392,7 @@ def _reduced(images: Images, published: Published) -> list[str]:
 
 
 def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
-    """Compare the original archives with their md5 sums.
-
-    Raises:
-        PaperbenchError: One is missing, or differs.
-    """
+    """Compare the original archives with their md5 sums."""
     if absent := [name for name in published.md5 if not (archives / name).is_file()]:
         raise PaperbenchError(f"{archives} lacks {listing(absent)}. `--archives` needs all original archives.")
     for name, md5 in published.md5.items():
@@ -436,11 +420,7 @@ def _originals(archives: Path | None, published: Published) -> Iterator[Path | N
 def _compare(
     lines: Sequence[bytes], originals: Path, data: Path, stream: TextIO, threads: int, published: Published
 ) -> None:
-    """Compare the images with those of the archives.
-
-    Raises:
-        ImagesError: Some differ.
-    """
+    """Compare the images with those of the archives."""
     with _partial(data / "imagenet.archives") as partial:
         _, original, unreadable = _collect(
             originals, published.classes, partial, stream, threads, total=len(lines), decodes=False

@@ -47,11 +47,7 @@ class Member(NamedTuple):
 
 
 def scan(directory: Path) -> list[Entry]:
-    """Return the entries of a directory whose names do not begin with a dot, sorted by name.
-
-    Raises:
-        PaperbenchError: The directory cannot be read.
-    """
+    """Return the entries of a directory whose names do not begin with a dot, sorted by name."""
     entries = []
     try:
         with os.scandir(directory) as found:
@@ -80,11 +76,7 @@ def read_image(path: Path, offset: int, length: int) -> bytes:
 
 @contextmanager
 def open_container(path: Path) -> Iterator[tuple[Read, int]]:
-    """Open a file; yield a function that reads it, and its size.
-
-    Raises:
-        PaperbenchError: It cannot be opened, or the body raised an OSError.
-    """
+    """Open a file; yield a function that reads it, and its size."""
     try:
         with open_regular(path, _MAX_CONTAINER_BYTES) as stream:
             yield partial(os.pread, stream.fileno()), os.fstat(stream.fileno()).st_size
@@ -101,7 +93,6 @@ def tar_members(read: Read, start: int, end: int, title: str) -> Iterator[Member
         title: Path of the tar file, for messages.
 
     Raises:
-        PaperbenchError: The tar file is damaged, truncated or compressed, or has links or sparse files.
         OSError: It cannot be read.
     """
     damaged = "Copy or download it again."

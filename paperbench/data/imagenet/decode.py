@@ -52,10 +52,6 @@ def decode(data: bytes, decoder: Decoder = "pillow") -> Image.Image:
     Args:
         decoder: "torchcodec" decodes the grey and RGB JPEG files without EXIF data, according to which TorchCodec would
             rotate them. The others, and those that TorchCodec refuses, are left to Pillow.
-
-    Raises:
-        ImageError: The bytes are damaged, truncated, of another format, too large, or have 16-bit grey pixels.
-        PaperbenchError: TorchCodec is not installed.
     """
     try:
         if (blocks := data.count(b"Exif\0\0")) > _MAX_EXIF_BLOCKS:

@@ -48,11 +48,7 @@ class ImageFiles:
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
     def read(self, number: int) -> bytes:
-        """Return the bytes of an image. Threads may call this at the same time.
-
-        Raises:
-            DataError: The container is missing or cannot be read, or the bytes are not those of the index.
-        """
+        """Return the bytes of an image. Threads may call this at the same time."""
         path = self.root / self.paths[self.container[number]]
         try:
             data = read_image(path, int(self.offsets[number]), int(self.lengths[number]))

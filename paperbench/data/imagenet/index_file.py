@@ -111,11 +111,7 @@ class Index:
     images: Images
 
     def dataset(self) -> PhotoDataset:
-        """Return the images as a data set.
-
-        Raises:
-            PaperbenchError: The list of classes is missing.
-        """
+        """Return the images as a data set."""
         header, train, test = self.header, self.images.train, self.images.test
         is_canonical = fingerprint(train, test) == header.proven  # not what the header says of it
         of_original = "the original files, by the md5 of their archives"
@@ -221,9 +217,6 @@ def write_index(path: Path, header: Header, lines: Iterable[bytes]) -> None:
 
     Args:
         lines: Those of the images, sorted.
-
-    Raises:
-        PaperbenchError: The file cannot be written; the old one is unchanged.
     """
     digest = hashlib.sha256()
 
@@ -241,7 +234,6 @@ def read_index(path: Path) -> Index:
 
     Raises:
         FileNotFoundError: There is none.
-        PaperbenchError: It cannot be read, or is damaged.
     """
     remedy = f"Index the images again: `paperbench data index imagenet DIR --data {shlex.quote(str(path.parent))}`"
     digest = hashlib.sha256()

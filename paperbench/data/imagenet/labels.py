@@ -47,9 +47,6 @@ def listed_images(places: Iterable[Path], split: str) -> set[str]:
 
     Args:
         places: Directories where they may be.
-
-    Raises:
-        PaperbenchError: A list cannot be read.
     """
     keys: set[str] = set()
     for place in places:
@@ -65,9 +62,6 @@ def find_labels(places: Iterable[Path], ranks: Mapping[str, int]) -> dict[str, i
     Args:
         places: Directories where Kaggle's list or the development kit may be.
         ranks: Labels of the classes by name.
-
-    Raises:
-        PaperbenchError: The file of the labels cannot be read, or is damaged.
     """
     for place in places:
         solution, kit, archive = place / SOLUTION, place / DEVKIT, place / f"{DEVKIT}.tar.gz"

@@ -86,11 +86,7 @@ class Layout:
     missing: list[str] = field(default_factory=list)
 
     def images(self) -> Iterator[FoundImage]:
-        """Yield all images, container by container. Opens no image file, and reads only the headers of tar files.
-
-        Raises:
-            PaperbenchError: A container is damaged or cannot be read, or an image has no label or another class's.
-        """
+        """Yield all images, container by container. Opens no image file, and reads only the headers of tar files."""
         self.foreign.clear()
         self.missing.clear()
         for source in self._sources:
@@ -219,10 +215,6 @@ def find_layout(root: Path, classes: Sequence[str]) -> Layout:
 
     Args:
         classes: Names of the classes by label.
-
-    Raises:
-        PaperbenchError: The directory cannot be read, holds no known layout or more than one, or does not have the
-            labels of its validation images.
     """
     ranks = {name: label for label, name in enumerate(classes)}
     entries = scan(root)

@@ -42,9 +42,6 @@ def mean_images(
 
     Args:
         between_images: Called every few images with the number of those done; may raise to abort.
-
-    Raises:
-        PaperbenchError: An image cannot be read, or a file can be neither read nor written.
     """
     means, lacking = {}, dict[Path, CentralCrops]()
     for one in dict.fromkeys(evaluations):

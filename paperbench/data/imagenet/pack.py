@@ -35,10 +35,6 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
 
     Returns:
         The numbers of images to train on and to test.
-
-    Raises:
-        PaperbenchError: pyarrow is not installed, parquet files are missing, damaged or those of another data set, or
-            the tar files cannot be written.
     """
     files = _find_files(source)
     rows = {}
@@ -88,11 +84,7 @@ def _find_files(source: Path) -> dict[Path, str]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a parquet file that has the right columns. The body can allocate little more memory than its size.
-
-    Raises:
-        PaperbenchError: pyarrow is not installed, or the file cannot be read or is of another kind.
-    """
+    """Open a parquet file that has the right columns. The body can allocate little more memory than its size."""
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
@@ -134,11 +126,7 @@ def _listed(columns: Mapping[str, str]) -> str:
 
 
 def _images(path: Path, classes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and bytes of the images of a parquet file. Holds a row group in memory.
-
-    Raises:
-        PaperbenchError: The file is damaged, or an image has no bytes, no label, or a path of another synset.
-    """
+    """Yield the names and bytes of the images of a parquet file. Holds a row group in memory."""
     names: set[str] = set()
     with _opened(path) as file:
         number, size, limit = -1, 0, 2 * path.stat().st_size + 2**20
