@@ -69,24 +69,23 @@ def _reset_torch(settings: ExitStack) -> None:
         (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     )
     attributes = (
+        (backends.cudnn.conv, "fp32_precision", "tf32"),
+        *((part, "fp32_precision", "none") for part in (backends, backends.cudnn, backends.mkldnn)),
+        *((part, "fp32_precision", "none") for part in (backends.cuda.matmul, backends.mkldnn.matmul)),
+        (backends.mkldnn.conv, "fp32_precision", "none"),
+        (backends.cudnn, "deterministic", False),
+        (backends.cudnn, "benchmark", False),
         (backends.cudnn, "enabled", True),
         (backends.mkldnn, "enabled", True),
         (backends.cuda.matmul, "allow_fp16_accumulation", False),
         (backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", True),
     )
-    by_precision = (
-        *((part, "fp32_precision") for part in (backends.cudnn.conv, backends.mkldnn.conv)),
-        *((part, "fp32_precision") for part in (backends.cuda.matmul, backends.mkldnn.matmul)),
-        *((backends.cudnn, name) for name in ("deterministic", "benchmark")),
-    )
-    for get, set_to, value in functions:
-        settings.callback(set_to, get())
-        set_to(value)
-    for holder, name in by_precision:  # see `training.precision.set_arithmetic`; restored before the functions'
-        settings.callback(setattr, holder, name, getattr(holder, name))
-    for holder, name, value in attributes:
+    for holder, name, value in attributes:  # general precisions before those that would inherit them
         settings.callback(setattr, holder, name, getattr(holder, name))
         setattr(holder, name, value)
+    for get, set_to, value in functions:  # restored before the precisions, which they change
+        settings.callback(set_to, get())
+        set_to(value)
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     for context in (
         torch.inference_mode(False),

@@ -47,12 +47,12 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "default dtype": lambda: restored(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
     "deterministic": lambda: restored(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, "error"),
     "anomaly detection": torch.autograd.detect_anomaly,
-    "bfloat16 in oneDNN": lambda: attribute(BACKENDS, "fp32_precision", "bf16"),
-    "bfloat16 in convolutions": lambda: attribute(BACKENDS.mkldnn.conv, "fp32_precision", "bf16"),
     "medium products": lambda: restored(
         torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"
     ),
-    "no oneDNN": lambda: torch.backends.mkldnn.flags(enabled=False),
+    "bfloat16 in convolutions": lambda: attribute(BACKENDS.mkldnn.conv, "fp32_precision", "bf16"),
+    "bfloat16 in oneDNN": lambda: attribute(BACKENDS, "fp32_precision", "bf16"),
+    "no oneDNN": lambda: attribute(BACKENDS.mkldnn, "enabled", False),
     "flushed denormals": lambda: restored(lambda: False, torch.set_flush_denormal, True),
     "seed": lambda: restored(torch.initial_seed, torch.manual_seed, 99),
 }
@@ -107,6 +107,23 @@ def test_no_state_of_torch_changes_a_number(
     assert [name for name in usual if found[name] != usual[name]] == []
     assert own() == before
     assert torch.equal(torch.get_rng_state(), random) or "seed" in states
+
+
+@pytest.mark.parametrize("holder", [BACKENDS, BACKENDS.cudnn, BACKENDS.cuda.matmul, BACKENDS.cudnn.conv])
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_precisions_are_left_as_they_were(holder: Any, precision: str) -> None:
+    """Whichever are set: torch refuses to say the old one's value beside some of the new ones."""
+
+    def precisions() -> list[str]:
+        parts = (BACKENDS.cuda.matmul, BACKENDS.cudnn.conv, BACKENDS.mkldnn.matmul, BACKENDS.mkldnn.conv)
+        return [part.fp32_precision for part in parts]
+
+    with attribute(holder, "fp32_precision", precision):
+        before = precisions()
+        with neutral():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert precisions() == ["ieee", "tf32", "ieee", "none"]
+        assert precisions() == before
 
 
 def test_truncated_images_are_refused_whatever_pillow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

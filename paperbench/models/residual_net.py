@@ -71,7 +71,7 @@ class ResidualNet(nn.Module):
         self.stages = nn.Sequential()
         for unit in units(net):
             if unit.index == 0:
-                stage = Stage(has_noise=net.has_noise)
+                stage = Stage()
                 self.stages.append(stage)
                 reduction *= unit.stride
                 self._add_feature(unit.out_channels, reduction, f"stages.{unit.stage}")
@@ -120,11 +120,11 @@ class ResidualNet(nn.Module):
         units_then_tail = [(r"^stages\.(\d+)\.(\d+)", None), (r"^tail", (99999,))]
         return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else units_then_tail}
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
+    def set_grad_checkpointing(self, enable: bool = True, has_noise: bool = True) -> None:
         """Turn recomputation of the residual units in the backward pass on or off; see `Stage`."""
         for module in self.modules():
             if isinstance(module, Stage):
-                module.grad_checkpointing = enable
+                module.grad_checkpointing, module.has_noise = enable, has_noise
 
     def get_classifier(self) -> nn.Module:
         return self.fc

@@ -142,7 +142,7 @@ def _run_step(
 ) -> None:
     with device:
         model = ResidualNet(net)
-        model.set_grad_checkpointing(grad_checkpointing)
+        model.set_grad_checkpointing(grad_checkpointing, net.has_noise)
         momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
         images = torch.zeros(batch_size, net.in_chans, side, side).to(memory_format=torch.channels_last)
         labels = torch.zeros(batch_size, dtype=torch.long)

@@ -97,7 +97,7 @@ class Trainer:
         # Only noise inside a net (dropout shortcuts) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
-        self.model.set_grad_checkpointing(recompute)
+        self.model.set_grad_checkpointing(recompute, net.has_noise)
         if precision == "bf16-fp32-stream":
             keep_stream_in_fp32(self.model)
         self._num_images = dataset.num_train

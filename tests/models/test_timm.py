@@ -263,6 +263,29 @@ def test_checkpointing_recomputes_in_the_mode_of_the_forward_pass(placement: str
     assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), models[1].buffers(), strict=True))
 
 
+@pytest.mark.parametrize("layer", ["dropout", "instance norm", "spectral norm", "loaded statistics"])
+def test_checkpointing_repeats_what_a_user_puts_into_a_unit(layer: str) -> None:
+    """Random numbers, other buffers that a forward pass writes, statistics replaced before the backward pass."""
+    plain = created("preact_resnet20", depth=8)
+    residual, images = plain.stages[1][0].residual, torch.randn(4, 3, 16, 16)
+    if layer == "dropout":
+        residual.bn1 = nn.Dropout(0.5)
+    elif layer == "instance norm":
+        residual.bn1 = nn.InstanceNorm2d(32, track_running_stats=True)
+    elif layer == "spectral norm":
+        nn.utils.parametrizations.spectral_norm(residual.conv1)
+    models = (plain, copy.deepcopy(plain))
+    models[1].set_grad_checkpointing()
+    for model in models:
+        torch.manual_seed(1)
+        loss = model.train(layer != "loaded statistics")(images).square().sum()
+        if layer == "loaded statistics":
+            model.stages[1][0].residual.bn1.running_var = torch.full((32,), 4.0)
+        loss.backward()
+    assert_equal_gradients(*models)
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), models[1].buffers(), strict=True))
+
+
 def test_checkpointing_allows_two_backward_passes() -> None:
     models, images = plain_and_checkpointed(), torch.randn(4, 3, 32, 32)
     for model in models:

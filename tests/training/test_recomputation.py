@@ -65,7 +65,7 @@ def test_recomputed_units_keep_statistics_that_overflow() -> None:
     for recompute in (False, True):
         layer = nn.BatchNorm2d(1)
         TrainingBatchNorm2d.replace(layer)
-        stage = Stage(nn.Sequential(layer), has_noise=False)
+        stage = Stage(nn.Sequential(layer))
         stage.grad_checkpointing = recompute
         images = torch.full((2, 1, 2, 2), 3e38, requires_grad=True)
         stage(images * torch.tensor([1.0, -1.0])[:, None, None, None]).sum().backward()
