@@ -219,26 +219,6 @@ def test_unknown_mapping_suggests_the_nearest() -> None:
         load_mapping("akamster")
 
 
-PROJECTIONS = [(r"residual\.downsample\.0\.", "shortcut.conv."), (r"residual\.downsample\.1\.", "shortcut.bn.")]
-FORMER = {"akamaster": [(r"^linear\.", "fc.")], "bearpaw_resnet": PROJECTIONS, "chenyaofo": PROJECTIONS}
-"""Regular expressions that mappings had, after those for the stem and the units."""
-
-
-@pytest.mark.parametrize("mapping", FORMER)
-def test_names_are_mapped_as_by_the_former_regular_expressions(mapping: str) -> None:
-    rules = [(r"^conv1\.", "stem.conv."), (r"^bn1\.", "stem.bn.")]
-    rules += [(rf"^layer{stage}\.(\d+)\.", rf"stages.{stage - 1}.\1.residual.") for stage in (1, 2, 3)]
-    modules = ["conv1", "bn1", "linear", "fc", "bn10", "xlayer1.0.conv1", "layer4.0.bn1", "layer1.0", "layer1.x.bn1"]
-    parts = ("conv1", "bn1", "conv3", "bn3", "downsample.0", "downsample.1", "downsample.10", "downsample")
-    modules += [f"layer{stage}.{unit}.{part}" for stage in (1, 2, 3) for unit in range(200) for part in parts]
-    declared = load_mapping(mapping)
-    for name in [f"{module}.{end}" for module in modules for end in ("weight", "running_mean", "num_batches_tracked")]:
-        expected = name
-        for pattern, replacement in rules + FORMER[mapping]:
-            expected = re.sub(pattern, replacement, expected)
-        assert declared.renamed(name) == expected
-
-
 def test_renaming_takes_bounded_time_and_memory(tmp_path: Path) -> None:
     rules = [f"  - ['*{'.*' * 7}', '*{'.*' * 7}']\n", f"  - [a, a{'.a' * 7}]\n"]
     (tmp_path / "own.yaml").write_text(OWN + 450 * "".join(rules))
