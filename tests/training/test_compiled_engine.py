@@ -318,6 +318,7 @@ def test_signal_to_the_process_group_spares_the_compilers(tmp_path: Path) -> Non
     ) as process:
         while process.poll() is None and not list(cache.rglob("*.main.cpp")):  # of a unit
             time.sleep(0.02)
+        time.sleep(0.5)  # a process that Python starts lets signals in before it enters its session
         os.killpg(process.pid, signal.SIGTERM)
         out, err = process.communicate(timeout=300)
     assert out == f"stepped, then {int(signal.SIGTERM)}\n", err[-2000:]
