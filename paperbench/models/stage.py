@@ -39,13 +39,13 @@ class Stage(nn.Sequential):
                 continue
 
             def contexts(unit: nn.Module = unit) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-                return nullcontext(), FrozenMovingAverages(unit)
+                return nullcontext(), RepeatedForwardPass(unit)
 
             x = checkpoint(unit, x, use_reentrant=False, context_fn=contexts, preserve_rng_state=self.has_noise)
         return x
 
 
-class FrozenMovingAverages(AbstractContextManager[None]):
+class RepeatedForwardPass(AbstractContextManager[None]):
     """Repeats the forward pass of a module in the mode and with the buffers of the first, which it leaves unchanged.
 
     Recomputing a unit would otherwise count its batch twice, or normalise with other statistics after `model.eval()`.

@@ -107,11 +107,11 @@ class Processes:
 
     def _join(self, launch: Launch, device: torch.device) -> None:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        what = f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
+        deadline = threading.Timer(ANSWER_SECONDS, self._die, [what])
+        deadline.daemon = True
         try:
-            has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            what = f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
-            deadline = threading.Timer(ANSWER_SECONDS, self._die, [what])
-            deadline.daemon = True
             if launch.rank and not has_server:
                 _wait_for_listener(launch)
                 deadline.start()  # torch may wait for an answer for ever
@@ -125,6 +125,7 @@ class Processes:
             self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
             store = TCPStore(launch.address, launch.port, is_master=False)
         except (RuntimeError, ValueError) as error:
+            deadline.cancel()
             raise PaperbenchError(
                 f"Process {launch.rank} of {launch.count} cannot reach the others at {launch.address}:{launch.port} "
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
