@@ -83,7 +83,6 @@ def counted(tensor: torch.Tensor, number: int) -> torch.Tensor:
 CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
     "missing": lambda _: None,
     "float64": lambda tensor: tensor.double(),
-    "complex": lambda tensor: tensor.to(torch.complex64),
     "int64": lambda tensor: tensor.to(torch.int64),
     "one more dimension": lambda tensor: tensor[None],
     "none": lambda tensor: tensor.flatten()[:0],
