@@ -546,7 +546,7 @@ class Plan:
             if cost and to_do:
                 one = runs[0]
                 hours = sum(cost.seconds[run.id] for run in runs) / 3600
-                gigabytes = memory_needed(one.net, one.recipe, one.spec.precision) / 1e9
+                gigabytes = memory_needed(one.net, one.recipe, one.spec.precision, one.side) / 1e9
                 costs = [*map(_short, (hours, gigabytes, sum(run_files(run)[1] for run in runs) / 1e9))]
             first, *others = runs[0].places
             rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}", *costs))

@@ -306,10 +306,10 @@ def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) 
 def _on_dataset(net: Net, key: str, where: Path, root: Path) -> tuple[Net, Dataset, Recipe]:
     """Return a net for the classes of a data set, the data set, and the paper's recipe for such a net."""
     images, info = load_dataset(key, where), DATASETS[key]
-    size = FAMILIES[net.family].size
-    if info.size != size:
+    family = FAMILIES[net.family]
+    if not family.takes(info.size):
         raise PaperbenchError(
-            f"The net is for images of {size} x {size} pixels, and {info.title} has others. Name "
+            f"The net is for images of {family.size} x {family.size} pixels, and {info.title} has others. Name "
             "another net or data set."
         )
     recipe = "imagenet" if info.are_photographs else "cifar"
@@ -334,8 +334,9 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
         if len(batch.images) < spec.images:  # the last batch of an epoch
             raise PaperbenchError(f"The batch has only {len(batch.images)} images. Ask for fewer (--images).")
         images = batch.images[: spec.images]
-        own, least = images.shape[-1], 64 if FAMILIES[case.net.family].pools_early else 8
-        if spec.size is not None and not least <= spec.size < own:
+        own, family = images.shape[-1], FAMILIES[case.net.family]
+        if spec.size is not None and not (family.takes(spec.size) and spec.size < own):
+            least = family.least_size
             raise PaperbenchError(f"Images of {own} pixels can be made smaller, down to {least} for this net (--size).")
         return Subject(
             trainer.model,

@@ -135,7 +135,7 @@ def _measure_step(run: PlannedRun, files: ImageFiles | None, device: torch.devic
         recipe, sample = on_sample(run.recipe, files, images, group)
     else:
         recipe = replace(run.recipe, batch_size=images, batch_norm=replace(run.recipe.batch_norm, group=group))
-        sample = random_images(images, run.net.num_classes)
+        sample = random_images(images, run.net.num_classes, run.side)
     times: list[float] = []
     try:
         with closing(Trainer(run.net, recipe, sample, 0, run.spec.precision, device)) as trainer:
@@ -176,7 +176,7 @@ def _measure_loader(recipe: Recipe, files: ImageFiles) -> float:
 
 
 def _macs(run: PlannedRun) -> int:
-    return macs(run.net, run.recipe.photographs.crop if run.recipe.photographs else None)
+    return macs(run.net, run.side)
 
 
 def _photographs(recipe: Recipe) -> Photographs:

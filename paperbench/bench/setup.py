@@ -73,16 +73,16 @@ def bench_recipe(batch_size: int) -> Recipe:
 
 
 @cache
-def random_images(count: int, classes: int) -> ImageDataset:
+def random_images(count: int, classes: int, side: int = IMAGE_SIZE) -> ImageDataset:
     """Return a data set of random images: one quarter noise, three quarters two colour bands that depend on the class.
 
     The bands make the loss fall, so that it shows a wrong step; cropping and mirroring keep them. The noise avoids
     zeros, which multiply faster than other numbers.
     """
     rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 256, (classes, BANDS, 1, 3), dtype=np.uint8).repeat(IMAGE_SIZE // BANDS, axis=1)
+    patterns = rng.integers(0, 256, (classes, BANDS, 1, 3), dtype=np.uint8).repeat(side // BANDS, axis=1)
     labels = rng.integers(0, classes, count)
-    images = rng.integers(0, 256, (count, IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
+    images = rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
     images = images // 4 + patterns[labels] // 4 * 3
     key = "cifar100" if classes == 100 else "cifar10"
     return ImageDataset(

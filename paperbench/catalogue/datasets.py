@@ -12,7 +12,7 @@ class DatasetInfo:
     """The facts about a data set that are needed before it is loaded. Images have three channels.
 
     Attributes:
-        size: Side of the input of the nets for it, in pixels; its images are as large, or photographs of any size.
+        size: Side of the nets' input on it, in pixels; its images are as large, or photographs of any size.
         train_images, test_images: Numbers of images.
         are_photographs: Whether images have any size; others are as large as the nets' input.
         fail_above: Test error in percent above which the paper calls a run failed (caption of Table 1), if it does.
@@ -34,5 +34,6 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
         "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224, 1_281_167, 50_000, are_photographs=True),
         "photos": DatasetInfo("tiles of scikit-learn's photographs", 6, 224, 48, 12, are_photographs=True),
         "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32, 1_437, 360),
+        "digits8": DatasetInfo("scikit-learn's handwritten digits at 8x8", 10, 8, 1_437, 360),
     }
 )

@@ -53,6 +53,15 @@ class Family:
         """Whether the net begins with a 7x7 convolution and max pooling."""
         return self.size > 32
 
+    @property
+    def least_size(self) -> int:
+        """Side of the smallest images that the nets take, in pixels: 2x2 values are left of them in the last stage."""
+        return 64 if self.pools_early else 8
+
+    def takes(self, side: int) -> bool:
+        """Whether the nets take images with this side, in pixels: of their own size or somewhat smaller."""
+        return self.least_size <= side <= self.size
+
     def units(self, depth: int) -> tuple[int, ...]:
         """Return the number of units in each stage at the given depth."""
         if depth > MAX_LAYERS:

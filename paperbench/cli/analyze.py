@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     add_shared(parser, "--cells", "--profile")
     parser.add_argument(
-        "--dataset", metavar="KEY", help="of a net: cifar10 (default), cifar100, imagenet, digits, photos"
+        "--dataset", metavar="KEY", help="of a net: cifar10 (default), cifar100, imagenet, digits, digits8, photos"
     )
     parser.add_argument("--images", type=positive_int, metavar="N", help="images in the batch (default: a BN group)")
     parser.add_argument(

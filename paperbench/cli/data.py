@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "load a data set and print its size and origin",
         "Exit status: 1 if images of ImageNet are missing or have changed.",
     )
-    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet, photos or digits")
+    check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet, photos, digits or digits8")
     add_shared(check, "--data")
     download = add_action("download", "download the original files and verify them")
     download.add_argument("dataset", metavar="DATASET", help="cifar10 or cifar100")

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "chenyaofo (CIFAR), or a YAML file of your own like those",
     )
     parser.add_argument(
-        "--dataset", metavar="KEY", help="cifar10, cifar100, imagenet, photos or digits (default: the net's own)"
+        "--dataset",
+        metavar="KEY",
+        help="default: the net's own; or cifar10, cifar100, imagenet, photos, digits, digits8",
     )
     add_shared(parser, "--data", "--device")
     parser.add_argument(

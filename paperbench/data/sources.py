@@ -55,8 +55,8 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
     """
     if key not in DATASETS:
         raise PaperbenchError(f"Unknown data set {key!r}. {nearest(key, DATASETS)}")
-    if key == "digits":
-        return load_digits()
+    if key in ("digits", "digits8"):
+        return load_digits(key)
     if key == "photos":
         return load_photos()
     if key == "imagenet":

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paperbench.catalogue import Net
+from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import Dataset
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import NetReference
@@ -40,6 +40,11 @@ class PlannedRun:
     @property
     def id(self) -> str:
         return self.spec.run_id(self.seed)
+
+    @property
+    def side(self) -> int:
+        """Side of the images on which the net trains, in pixels."""
+        return self.recipe.photographs.crop if self.recipe.photographs else DATASETS[self.dataset.key].size
 
     @property
     def places(self) -> tuple[str, ...]:

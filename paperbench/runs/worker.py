@@ -203,7 +203,7 @@ class Worker:
 
     def _has_to_recompute(self, run: PlannedRun) -> bool:
         """Whether a training step fits into the free memory only if it recomputes units; if so, tell the observer."""
-        training, free = (run.net, run.recipe, run.spec.precision), memory_free(self._device)
+        training, free = (run.net, run.recipe, run.spec.precision, run.side), memory_free(self._device)
         needed = memory_needed(*training)
         if free is None or needed <= free:
             return False
@@ -219,7 +219,8 @@ class Worker:
             return True
         needs += f" ({format_bytes(less)} with its residual units recomputed"
         if run.spec.precision != "bf16":
-            needs += f", {format_bytes(memory_needed(run.net, run.recipe, 'bf16', recompute=True))} in bf16 as well"
+            in_bf16 = memory_needed(run.net, run.recipe, "bf16", run.side, recompute=True)
+            needs += f", {format_bytes(in_bf16)} in bf16 as well"
         raise RunError(f"{needs}), and {has}. {self._memory_advice(run, self._engine)}")
 
     def _memory_advice(self, run: PlannedRun, engine: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, Family, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import duplicate_ids
@@ -39,9 +39,9 @@ class NetReference:
         return self.model.partition(".")[0]
 
     @property
-    def image_size(self) -> int:
-        """Side of the images that the net expects, in pixels."""
-        return FAMILIES[NETS[self.name].family].size
+    def family(self) -> Family:
+        """The net's family."""
+        return FAMILIES[NETS[self.name].family]
 
 
 @dataclass(frozen=True)
@@ -254,9 +254,10 @@ def _net_problems(path: KeyPath, nets: CellNets, dataset: str) -> Iterator[Probl
     """Check that nets fit the images of their data set."""
     reference, info = nets.settings[0].reference, DATASETS[dataset]
     name, _, tag = reference.model.partition(".")
-    if reference.image_size != info.size:
+    family = reference.family
+    if not family.takes(info.size):
         message = (
-            f"{name} expects images of {reference.image_size}x{reference.image_size} pixels, but {info.title} has "
+            f"{name} expects images of {family.size}x{family.size} pixels, but {info.title} has "
             f"{info.size}x{info.size}. Choose another net (`paperbench models` lists them) or data set."
         )
         yield Problem(path, message)

@@ -28,6 +28,9 @@ def test_all_images_of_scikit_learn_are_enlarged_once_with_their_labels(digits: 
     np.testing.assert_array_equal(images[..., 0], images[..., 1])
     np.testing.assert_array_equal(images[..., 0], images[..., 2])
     small = load_from_sklearn().images * (255 / 16)
+    at_their_own_size, same_labels = original_order(load_digits("digits8"))
+    np.testing.assert_array_equal(same_labels, labels)
+    np.testing.assert_array_equal(at_their_own_size, np.round(small)[..., None].repeat(3, axis=-1))
     # Bilinear enlargement by 4: pixel i of 32 is at (i + 0.5) / 4 - 0.5 of 8, clipped to the borders.
     position = np.clip((np.arange(32) + 0.5) / 4 - 0.5, 0, 7)
     below = np.minimum(position.astype(int), 6)
