@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from paperbench.analysis.vector_units import (
+from examples.lab.vector_units import (
     TorchUnit,
     VectorUnit,
     gradients,
