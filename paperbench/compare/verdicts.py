@@ -208,14 +208,14 @@ def _assess_net(cell: Cell, setting: Setting, group: Group | None, evidence: Evi
 
 def _obstacle(cell: Cell, group: Group, profile: str) -> str:
     """Return why a group cannot be compared with the published number, or an empty text."""
+    if cell.expected.value == "unprinted":
+        return "no number is published"
     if profile != "paper":
         return f"profile {profile} is not the paper's experiment"
     if group.conditions.is_mixed:
         return "its runs mix numerics or torch versions"
     if group.conditions.data is not None and not group.conditions.data.is_comparable:
         return f"{group.conditions.data.name} does not have the paper's pixels"
-    if cell.expected.value == "unprinted":
-        return "the paper prints no number"
     return ""
 
 
