@@ -36,8 +36,8 @@ def check_weights(file: Path, net: Net) -> None:
     if "architecture" not in metadata:
         return
     stored, arguments = net_of(metadata, file)
-    free = {"num_classes": net.num_classes, "in_chans": net.in_chans, "residual_dropout": net.residual_dropout}
-    if replace(stored, **free) != net:
+    like = replace(stored, num_classes=net.num_classes, in_chans=net.in_chans, residual_dropout=net.residual_dropout)
+    if like != net:
         listed = "".join(f", {key}={value!r}" for key, value in arguments.items())
         raise PaperbenchError(
             f"{file} holds a different net from the one requested. Ask for {metadata['architecture']!r}{listed}, or "

@@ -54,8 +54,8 @@ def with_group(runs: Runs, group: int) -> Runs:
 def test_recomputed_units_change_no_number(
     runs: Runs, engine: EngineName, net: str, precision: str, group: int
 ) -> None:
-    dropout = 0.3 * (net == NOISY)
-    runs = with_group(replace(runs, net=net, precision=precision, residual_dropout=dropout), group)
+    runs = replace(runs, net=net, precision=precision, residual_dropout=0.3 * (net == NOISY))
+    runs = with_group(runs, group)
     expected = state_of(advance(runs.new(engine), 4))
     assert differences(state_of(advance(replace(runs, recompute=True).new(engine), 4)), expected) == []
 
