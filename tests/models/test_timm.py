@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import warnings
 from pathlib import Path
@@ -151,7 +150,7 @@ def test_drop_rate_drops_features_before_the_classifier_in_training() -> None:
 def test_weights_fit_with_and_without_residual_dropout(tmp_path: Path, ours: float, theirs: float) -> None:
     file, images, arguments = tmp_path / "net.safetensors", torch.randn(2, 3, 32, 32), {"depth": 8}
     source = created("preact_resnet20", **arguments, residual_dropout=ours).eval()
-    described = {"architecture": "preact_resnet20", "arguments": json.dumps({"depth": 8, "residual_dropout": ours})}
+    described = {"architecture": "preact_resnet20", "arguments": f'{{"depth": 8, "residual_dropout": {ours}}}'}
     save_file(source.state_dict(), file, described)
     arguments |= {"pretrained": True, "pretrained_cfg_overlay": {"file": str(file)}}
     model = created("preact_resnet20", **arguments, residual_dropout=theirs).eval()
@@ -228,8 +227,7 @@ def test_parameter_groups_for_layer_wise_learning_rates() -> None:
 @pytest.mark.parametrize(("placement", "dropout"), [("original", 0), ("preact", 0), ("preact", 0.3)])
 def test_checkpointing_recomputes_units_bit_for_bit(placement: str, dropout: float, shortcut: str) -> None:
     """Including BN's moving averages and dropout."""
-    arguments = {"placement": placement, "shortcut": shortcut, "residual_dropout": dropout}
-    plain = created("original_resnet110", depth=14, **arguments)
+    plain = created("original_resnet110", depth=14, placement=placement, shortcut=shortcut, residual_dropout=dropout)
     checkpointed = copy.deepcopy(plain)
     checkpointed.set_grad_checkpointing()
     passes, kept_bytes = [0, 0], [0, 0]
