@@ -56,6 +56,7 @@ class Unit:
         resizing_bn: Whether BN follows that projection.
         gate: The convolution of the gate, Fig. 2(c) and (d), if the shortcut is gated.
         weight_layers: The convolutions on the residual path.
+        dropout: Probability of dropout right before the last of them, if there is any.
         last, after_addition: Components after the last weight layer, and after the addition.
     """
 
@@ -70,6 +71,7 @@ class Unit:
     resizing_bn: bool
     gate: Convolution | None
     weight_layers: tuple[Convolution, ...]
+    dropout: float | None
     last: tuple[Component, ...]
     after_addition: tuple[Component, ...]
 
@@ -172,6 +174,7 @@ def units(net: Net) -> Iterator[Unit]:
                 resizing_bn=projects and net.conv_bn,
                 gate=Convolution(channels, outputs, 1, stride, bias=True) if net.gate_bias is not None else None,
                 weight_layers=_weight_layers(net, channels, width, outputs, stride),
+                dropout=net.residual_dropout,
                 last=placement.last,
                 after_addition=placement.after_addition,
             )

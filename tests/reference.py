@@ -26,7 +26,8 @@ def forward(net: Net, state: State, images: Tensor, *, training: bool) -> Tensor
         net: The net.
         state: Parameters and buffers by name. Training updates the moving averages in place.
         images: (N, C, H, W).
-        training: Training mode. Dropout draws once per unit from the global generator, in the shape of the shortcut.
+        training: Training mode. Dropout draws once per unit and kind from the global generator: first in the shape of
+            what the last convolution reads, then in that of the shortcut.
     """
     p = Parameters(state, training)
     x = _stem(p, net, images)
@@ -144,6 +145,8 @@ class Unit:
                 x = F.relu(self.p.bn(f"{r}.bn{k - 1}", x))
             side = 1 if self.layers == 3 and k != 2 else 3
             channels = self.channels // 4 if self.layers == 3 and k != 3 else self.channels
+            if k == self.layers and self.p.training and (ratio := self.net.residual_dropout):
+                x = x * (F.dropout(torch.ones_like(x), ratio) > 0) / (1 - ratio)
             x = self.p.conv(f"{r}.conv{k}", x, side, channels, self.stride if k == strided else 1)
         return x
 

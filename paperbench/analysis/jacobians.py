@@ -127,7 +127,7 @@ def largest(chain: Sequence[UnitAt], steps: int) -> dict[str, Any]:
 def _applied(chain: Sequence[UnitAt], block: Tensor) -> Tensor:
     """Return J v for each v of a block."""
     for unit in chain:
-        block = torch.func.vmap(lambda tangent, at=unit: push(at.whole, at.x, tangent))(block)
+        block = torch.func.vmap(lambda v, at=unit: push(at.whole, at.x, v), randomness="same")(block)
     return block
 
 

@@ -8,7 +8,8 @@ lets pass. What remains is linear in the signal.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ class UnitAt:
 
     Args:
         x: The input x_l, (N, C, H, W).
-        noise: Seed of the dropout on the shortcut.
+        noise: Seed of the dropout.
 
     Attributes:
         x: The input.
@@ -40,10 +41,9 @@ class UnitAt:
 
     @torch.no_grad()
     def __init__(self, unit: ResidualUnit, x: Tensor, noise: int) -> None:
-        self.unit, self.x = unit, x
-        shortcut, residual, self._entering = unit.paths(x)
-        with torch.random.fork_rng():
-            torch.manual_seed(noise)
+        self.unit, self.x, self._noise = unit, x, noise
+        with self._same_noise():
+            shortcut, residual, self._entering = unit.paths(x)
             ones = torch.ones((), dtype=x.dtype, device=x.device).expand_as(shortcut)
             self.factor, self.residual = unit.addition.weigh(ones, residual, self._entering)
         self.y = self.factor * shortcut + self.residual
@@ -51,7 +51,9 @@ class UnitAt:
 
     def whole(self, x: Tensor) -> Tensor:
         """Compute the unit at another input, with the same noise."""
-        return self._joined(*self.unit.paths(x))
+        with self._same_noise():
+            paths = self.unit.paths(x)
+        return self._joined(*paths)
 
     def by_shortcut(self, x: Tensor) -> Tensor:
         """Compute the unit at another input of the shortcut alone, with everything else held fixed."""
@@ -67,6 +69,13 @@ class UnitAt:
         entering = self.unit.preactivation(x) if self.unit.shares_preactivation else x
         shortcut = self.unit.shortcut(entering)
         return self._joined(shortcut, torch.zeros_like(shortcut), entering)
+
+    @contextmanager
+    def _same_noise(self) -> Iterator[None]:
+        """Draw what every pass through this unit draws: first in the residual branch, then on the shortcut."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self._noise)
+            yield
 
     def _joined(self, shortcut: Tensor, residual: Tensor, entering: Tensor) -> Tensor:
         """Compute f of the sum, with the same noise."""

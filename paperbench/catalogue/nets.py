@@ -41,6 +41,8 @@ class Net:
         stride_in: The strided convolution of a bottleneck unit: the "first" 1x1, or the "middle" 3x3.
         transition_shortcut: Input of the shortcuts that change dimensions, in units with pre-activation: the
             "activated" or the "raw" signal.
+        residual_dropout: Probability of dropout in the residual branch, before its last convolution, as in Wide ResNets
+            (arXiv:1605.07146). None without it: the paper's nets.
     """
 
     family: Annotated[str, one_of("family", FAMILIES)]
@@ -58,6 +60,7 @@ class Net:
     inverted: bool | None = None
     stride_in: Literal["first", "middle"] = "first"
     transition_shortcut: Literal["activated", "raw"] = "activated"
+    residual_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     def __post_init__(self) -> None:
         shortcut_keys = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
@@ -86,7 +89,7 @@ class Net:
     @property
     def has_noise(self) -> bool:
         """Whether a forward pass in training draws random numbers."""
-        return self.shortcut == "dropout"
+        return self.shortcut == "dropout" or bool(self.residual_dropout)
 
     @property
     def conv_bn(self) -> bool:
@@ -111,7 +114,9 @@ def checked(owner: str, key: str, value: Any) -> Any:
         value: A plain value or a NumPy scalar.
     """
     if key not in _TYPES:
-        raise ArgumentError(f"{owner} has no argument {key!r}. {nearest(key, ARGUMENTS)}")
+        of_module = "Only timm.create_model takes it, and no run trains such a head. Leave it out."
+        advice = of_module if key in ("drop_rate", "global_pool") else nearest(key, ARGUMENTS)
+        raise ArgumentError(f"{owner} has no argument {key!r}. {advice}")
     try:
         plain = validate(_TYPES[key], value.item() if hasattr(value, "item") else value)  # NumPy scalars
     except TypedError as error:
@@ -207,6 +212,8 @@ def _canonical(net: Net) -> Net:
         net = replace(net, shortcut="identity", shortcut_scale=None, residual_scale=None)
     if net.shortcut_bn == PLACEMENTS[net.placement].projection_bn:
         net = replace(net, shortcut_bn=None)
+    if net.residual_dropout == 0:
+        net = replace(net, residual_dropout=None)
     return net
 
 

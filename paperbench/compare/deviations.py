@@ -97,13 +97,15 @@ _UNSPECIFIED_IN_NETS = {
 
 
 def _of_net(net: Net) -> Iterable[_Difference]:
-    """Yield our choices about a net that the paper does not specify."""
+    """Yield our choices about a net that the paper does not specify, and dropout that its nets do not have."""
     for name, title in _UNSPECIFIED_IN_NETS.items():
         value = getattr(net, name)
         if value is not None and (name != "stride_in" or "bottleneck" in net.family):
             yield title, "", format_value(value)
         elif name == "shortcut_bn" and net.shortcut == "conv":
             yield title, "", "same as the placement's projections"
+    if net.residual_dropout:
+        yield "dropout in residual branches", "none", format_value(net.residual_dropout)
 
 
 def _by_profile(cell: Cell, paper: Profile, profile: Profile, recipe: Recipe, printed: Recipe) -> Iterable[_Difference]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 import torch
+import torch.nn.functional as F
 from timm.layers.adaptive_avgmax_pool import SelectAdaptivePool2d
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
@@ -37,6 +38,7 @@ class ResidualNet(nn.Module):
     Args:
         net: See `paperbench.catalogue.resolve`.
         global_pool: timm's name of the head's pooling; the paper uses "avg".
+        drop_rate: Probability of dropout before the classifier, as timm has it; the paper has none.
 
     Attributes:
         feature_info: The feature levels of `forward_intermediates`: the input of the max pooling, if the net has one,
@@ -45,9 +47,9 @@ class ResidualNet(nn.Module):
     Shape: (N, net.in_chans, H, W) -> (N, net.num_classes). The paper's images have H = W = 32 (CIFAR), 224 or 320.
     """
 
-    def __init__(self, net: Net, global_pool: str = "avg") -> None:
+    def __init__(self, net: Net, global_pool: str = "avg", drop_rate: float = 0.0) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.drop_rate = net, drop_rate
         self.num_classes = net.num_classes
         self.in_chans = net.in_chans
         self.feature_info: list[dict[str, Any]] = []
@@ -157,6 +159,8 @@ class ResidualNet(nn.Module):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Compute the head: (N, num_features, h, w) -> (N, num_classes), or the pooled features if `pre_logits`."""
         x = self.global_pool(x)
+        if self.drop_rate > 0:
+            x = F.dropout(x, self.drop_rate, self.training)
         return x if pre_logits else self.fc(x)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -299,18 +303,20 @@ def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> 
         dtype: Any = None,
         **arguments: Any,
     ) -> ResidualNet:
-        if drop_rate or drop_path_rate:  # timm's scripts always pass them, as 0
+        if drop_path_rate:  # timm's scripts always pass it, as 0
             raise PaperbenchError(
-                "drop_rate and drop_path_rate must be 0: the paper's nets drop neither features nor units. For dropout "
-                "on the shortcuts, Fig. 2(f), use shortcut='dropout'."
+                "drop_path_rate must be 0: no net here drops whole units. For dropout in the residual branches use "
+                "residual_dropout, for dropout on the shortcuts, Fig. 2(f), shortcut='dropout'."
             )
+        if not 0 <= drop_rate <= 1:
+            raise PaperbenchError(f"drop_rate must be a probability from 0 to 1, not {drop_rate}.")
         net = resolve(name, **arguments)
         if net.num_classes and not global_pool:
             raise PaperbenchError("A classifier needs pooled features: use num_classes=0 with global_pool=''.")
         if file and str(file).endswith(".safetensors"):
             check_weights(Path(file), net)
         with torch.device(device) if device is not None else nullcontext():
-            model = ResidualNet(net, global_pool)
+            model = ResidualNet(net, global_pool, float(drop_rate))
         return model if dtype is None else model.to(dtype)
 
     levels = tuple(range(5 if FAMILIES[NETS[name].family].pools_early else 3))
@@ -324,7 +330,7 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         return _create_residual_net(name, pretrained, **kwargs)
 
     entry_point.__name__ = entry_point.__qualname__ = name
-    entry_point.__doc__ = f"{NETS[name]}. Arguments: {', '.join(ARGUMENTS)}, global_pool."
+    entry_point.__doc__ = f"{NETS[name]}. Arguments: {', '.join(ARGUMENTS)}, global_pool, drop_rate."
     return entry_point
 
 

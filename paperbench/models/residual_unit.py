@@ -29,6 +29,8 @@ def residual_function(unit: Unit) -> nn.Sequential:
     """Return F of Eq. (1) without the pre-activation. Its convolutions have no bias."""
     function = nn.Sequential()
     for k, layer in enumerate(unit.weight_layers, start=1):
+        if unit.dropout and k == len(unit.weight_layers):
+            function.add_module("dropout", nn.Dropout(unit.dropout))
         padding = layer.kernel // 2
         conv = nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, padding, bias=False)
         function.add_module(f"conv{k}", conv)

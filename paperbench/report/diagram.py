@@ -71,7 +71,9 @@ def paths(net: Net, unit: Unit, *, plain: bool = False) -> Paths:
         gate = [conv(unit.gate), *([] if plain else [f"+ b, {net.gate_bias:g} initially"]), "sigmoid"]
     residual = [] if is_shared else [*before]
     for number, layer in enumerate(unit.weight_layers):
-        residual += [*(between if number else ()), conv(layer)]
+        residual += between if number else ()
+        residual += [f"dropout {unit.dropout:g}"] if unit.dropout and layer is unit.weight_layers[-1] else []
+        residual.append(conv(layer))
     return Paths(
         before if is_shared else (),
         tuple(shortcut),
@@ -147,6 +149,8 @@ def heading(net: Net) -> dict[str, str]:
     if net.shortcut == "dropout":
         rest, test = (" and doubles the others", "changes nothing") if net.inverted else ("", "halves all values")
         facts["dropout"] = f"training drops half of the values{rest}; testing {test}"
+    if p := net.residual_dropout:
+        facts["dropout (F)"] = f"training drops {p:g} of the values and divides the others by {1 - p:g}; testing none"
     return facts
 
 

@@ -29,11 +29,9 @@ class Trace(Unit):
     """A unit that notes what it adds.
 
     Attributes:
-        noise: Seed of its dropout.
         seen: Receives h before its factor, the factor, F with its factor, and y.
     """
 
-    noise: int
     seen: dict[str, Tensor]
 
     def add(self, read: Tensor, f: Tensor) -> Tensor:
@@ -48,10 +46,10 @@ class Trace(Unit):
             gate = torch.sigmoid(self.p.conv(name, read, 1, self.channels, self.stride, bias=True))
             factor, residual = 1 - gate, gate * f if net.shortcut == "exclusive_gating" else f
         elif net.shortcut == "dropout":
-            torch.manual_seed(self.noise)
+            drawn = torch.get_rng_state()
             kept = (F.dropout(torch.ones_like(h), 0.5) > 0).double() if self.p.training else 0.5 * factor
             factor = kept * (2 if net.inverted else 1)
-        torch.manual_seed(self.noise)
+            torch.set_rng_state(drawn)
         y = super().add(read, f)
         torch.testing.assert_close(y, factor * h + residual, rtol=1e-12, atol=1e-12)
         self.seen.update({"h": h, "read": read, "factor": factor, "residual": residual, "y": y})
@@ -125,7 +123,8 @@ def walk(model: ResidualNet, images: Tensor, labels: Tensor, *, by_batch: bool, 
             first, noise, stride = stage == index == 0, seed + len(units), 2 if stage and not index else 1
             own = (p, net, f"stages.{stage}.{index}", channels, stride)
             seen: dict[str, Tensor] = {}
-            output = Trace(*own, noise, seen)(x, first=first)
+            torch.manual_seed(noise)
+            output = Trace(*own, seen)(x, first=first)
             units.append(_at(Unit(*own), x, output, seen, noise, first=first))
             x = output
     features = x

@@ -36,7 +36,8 @@ CASES = [
 def subject(placement: str, shortcut: str, *, by_batch: bool, depth: int = 8) -> Subject:
     """Return a net, with BN that has been used, and three images of 2 x 4 pixels."""
     torch.manual_seed(0)
-    model = ResidualNet(resolve("preact_resnet20", depth=depth, placement=placement, shortcut=shortcut))
+    kwargs = {"placement": placement, "shortcut": shortcut, "residual_dropout": 0.3 * (shortcut == "dropout")}
+    model = ResidualNet(resolve("preact_resnet20", depth=depth, **kwargs))
     with torch.no_grad():
         model(torch.randn(8, 3, 8, 8))
     return Subject(

@@ -37,6 +37,7 @@ NETS: list[tuple[str, dict[str, Any]]] = [
     ("resnet110_shortcut_only_gating", {"placement": "preact"}),
     ("resnet110_conv_shortcut", {}),
     ("resnet110_dropout_shortcut", {}),
+    ("preact_resnet20", {"residual_dropout": 0.3}),
 ]
 every_net = pytest.mark.parametrize(("name", "kwargs"), NETS)
 

@@ -81,6 +81,8 @@ def combinations() -> Iterator[Any]:
     for by_batch in (True, False):
         dropout = {"depth": 8, "shortcut": "dropout", "inverted": True}
         yield pytest.param("original_resnet110", dropout, by_batch, id=f"inverted dropout-{by_batch}")
+        both = {**dropout, "placement": "preact", "residual_dropout": 0.3}
+        yield pytest.param("original_resnet110", both, by_batch, id=f"both dropouts-{by_batch}")
     for name in ("original_resnet18", "preact_resnet18"):
         yield pytest.param(name, {}, True, id=name, marks=pytest.mark.full)
     for name, depth in LONGEST.items():  # several segments

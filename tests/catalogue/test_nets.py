@@ -61,6 +61,7 @@ def test_changed_depth_stays_in_the_family_of_the_name() -> None:
         ("preact_resnet164", {"stride_in": "first"}, "preact_resnet164"),
         ("preact_resnet110", {"transition_shortcut": "activated"}, "preact_resnet110"),
         ("resnet110_constant_scaling", {"shortcut_scale": 1, "residual_scale": 1}, "original_resnet110"),
+        ("preact_resnet110", {"residual_dropout": 0}, "preact_resnet110"),
         ("preact_resnet110", {"depth": np.int64(20), "num_classes": np.uint8(10)}, "preact_resnet20"),
         ("resnet110_exclusive_gating", {"gate_bias": np.float32(-6)}, "resnet110_exclusive_gating"),
     ],
@@ -123,6 +124,8 @@ def test_tags_set_the_number_of_classes() -> None:
         ("resnet110_exclusive_gating", {"gate_bias": float("nan")}, "must be a finite number, not nan"),
         ("resnet110_exclusive_gating", {"gate_bias": 10**400}, "must be a number"),
         ("resnet110_constant_scaling", {"shortcut_scale": -0.5}, "must be at least 0, not -0.5"),
+        ("preact_resnet110", {"residual_dropout": -0.1}, "must be at least 0, not -0.1"),
+        ("preact_resnet110", {"residual_dropout": 1}, "must be below 1, not 1"),
     ],
 )
 def test_bad_requests_are_refused(name: str, kwargs: dict[str, object], message: str) -> None:

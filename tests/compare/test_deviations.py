@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from paperbench.compare.deviations import Deviation
+from paperbench.catalogue import resolve
+from paperbench.compare.deviations import Deviation, _of_net
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.table import Table
 from tests.compare.judging import COMPLETE, COPY, ORIGINAL, a_table, compared, external, mixed, record, records
@@ -110,6 +111,11 @@ def test_unspecified_choices_about_nets() -> None:
         "BN on convolution shortcuts": ("same as the placement's projections", {"conv_shortcut"}),
         "inverted dropout (scaled in training)": ("no", {"dropout_shortcut"}),
     }
+
+
+def test_dropout_in_residual_branches_deviates() -> None:
+    plain, dropped = ({*_of_net(resolve("preact_resnet110", residual_dropout=ratio))} for ratio in (0, 0.3))
+    assert dropped - plain == {("dropout in residual branches", "none", "0.3")}
 
 
 DAGGER, NO_DAGGER = "preact_resnet1001_batch64/cifar10", "preact_resnet1001/cifar10"

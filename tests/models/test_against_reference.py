@@ -114,6 +114,7 @@ def combinations() -> Iterator[Any]:
                 both = {"shortcut": shortcut, "placement": placement}
                 is_slow = shortcut not in ("identity", "exclusive_gating")
                 yield case(name, both, full=is_slow and family != "basic")
+                yield case(name, {**both, "residual_dropout": 0.3}, full=is_slow or family == "bottleneck")
                 if family != "bottleneck" and shortcut != "conv":
                     yield case(name, {**both, "shortcut_option": "B"}, full=is_slow or family != "basic")
                 if family != "one_layer" and "preact" in placement:
@@ -165,6 +166,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ),
     *(("original_resnet164", {"stride_in": "middle", "placement": placement}) for placement in PLACEMENTS),
     ("original_resnet18", {"shortcut_option": "A"}),
+    ("preact_resnet18", {"residual_dropout": 0.3}),
     ("original_resnet164", {"shortcut_option": "A"}),
     ("preact_resnet164", {"shortcut_option": "A"}),
     ("preact_resnet18", {"shortcut_option": "A", "transition_shortcut": "raw"}),

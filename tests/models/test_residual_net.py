@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -170,7 +171,10 @@ def test_costs_equal_the_module(net: Net) -> None:
 )
 @pytest.mark.parametrize(("shortcut", "placement"), list(itertools.product(SHORTCUTS, PLACEMENTS)))
 def test_costs_of_every_shortcut_and_placement(shortcut: str, placement: str, name: str, depth: int) -> None:
-    assert_costs_equal_the_module(resolve(name, shortcut=shortcut, placement=placement, depth=depth))
+    net = resolve(name, shortcut=shortcut, placement=placement, depth=depth)
+    assert_costs_equal_the_module(net)
+    dropped = replace(net, residual_dropout=0.3)
+    assert (parameters(dropped), macs(dropped)) == (parameters(net), macs(net))
 
 
 @pytest.mark.parametrize(("name", "arguments", "millions"), MILLION_MACS)

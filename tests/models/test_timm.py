@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
 from timm.models import group_parameters
 from torch import Tensor, nn
 
@@ -48,10 +51,12 @@ SMALL = {
 }
 
 
+@pytest.mark.parametrize("ratio", [pytest.param(0, marks=pytest.mark.full), 0.3])
 @pytest.mark.parametrize(("name", "depth"), SMALL.items())
-def test_timm_interface_of_each_family(name: str, depth: int) -> None:
+def test_timm_interface_of_each_family(name: str, depth: int, ratio: float) -> None:
     """The checks of timm's suite: features, intermediates, classifier reset, TorchScript and backward."""
-    model, images = created(name, depth=depth).eval(), torch.randn(2, 3, 32, 32)
+    model = created(name, depth=depth, residual_dropout=ratio, drop_rate=ratio).eval()
+    images = torch.randn(2, 3, 32, 32)
     features, levels = model.forward_intermediates(images)
     assert torch.equal(features, model.forward_features(images))
     assert [level.shape[1] for level in levels] == [info["num_chs"] for info in model.feature_info]
@@ -59,7 +64,8 @@ def test_timm_interface_of_each_family(name: str, depth: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch prefers export
         scripted = torch.jit.script(model)
-    torch.testing.assert_close(scripted(images), model(images))
+    for graph in scripted, torch.fx.symbolic_trace(model):
+        torch.testing.assert_close(graph(images), model(images))
     model.reset_classifier(3)
     model.train()(images).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -88,7 +94,8 @@ def test_arguments_reach_the_net() -> None:
     [
         ("preact_resnet164.cifar1", {}, r"has no tag 'cifar1'\. Did you mean 'cifar10'"),
         ("original_resnet110", {"gate_bias": -3}, "would ignore gate_bias"),
-        ("preact_resnet20", {"drop_rate": 0.1}, r"must be 0: .* use shortcut='dropout'"),
+        ("preact_resnet20", {"drop_path_rate": 0.1}, r"must be 0: .* shortcut='dropout'"),
+        ("preact_resnet20", {"drop_rate": 1.5}, "drop_rate must be a probability from 0 to 1, not 1.5"),
         ("preact_resnet20", {"global_pool": ""}, "use num_classes=0 with global_pool=''"),
     ],
 )
@@ -126,6 +133,28 @@ def test_head_and_classifier_reset() -> None:
     assert model(images).shape == (2, 256, 8, 8)
     with pytest.raises(PaperbenchError, match="num_classes of a net: must be at least 0, not -1"):
         model.reset_classifier(-1)
+
+
+def test_drop_rate_drops_features_before_the_classifier_in_training() -> None:
+    model, features = created("preact_resnet20", depth=8, drop_rate=0.3), torch.randn(50, 64, 2, 2)
+    model.reset_classifier(3)
+    torch.manual_seed(1)
+    kept = (F.dropout(torch.ones(50, 64), 0.3) > 0) / 0.7
+    for training, factor in ((True, kept), (False, 1)):
+        torch.manual_seed(1)
+        expected = model.fc(features.mean((2, 3)) * factor)
+        torch.testing.assert_close(model.train(training).forward_head(features), expected)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 0.3), (0.3, 0)])
+def test_weights_fit_with_and_without_residual_dropout(tmp_path: Path, ours: float, theirs: float) -> None:
+    file, images, arguments = tmp_path / "net.safetensors", torch.randn(2, 3, 32, 32), {"depth": 8}
+    source = created("preact_resnet20", **arguments, residual_dropout=ours).eval()
+    described = {"architecture": "preact_resnet20", "arguments": f'{{"depth": 8, "residual_dropout": {ours}}}'}
+    save_file(source.state_dict(), file, described)
+    arguments |= {"pretrained": True, "pretrained_cfg_overlay": {"file": str(file)}}
+    model = created("preact_resnet20", **arguments, residual_dropout=theirs).eval()
+    assert torch.equal(model(images), source(images))
 
 
 @pytest.mark.parametrize(
@@ -195,10 +224,10 @@ def test_parameter_groups_for_layer_wise_learning_rates() -> None:
 
 
 @pytest.mark.parametrize("shortcut", SHORTCUTS)
-@pytest.mark.parametrize("placement", ["original", "preact"])
-def test_checkpointing_recomputes_units_bit_for_bit(placement: str, shortcut: str) -> None:
+@pytest.mark.parametrize(("placement", "dropout"), [("original", 0), ("preact", 0), ("preact", 0.3)])
+def test_checkpointing_recomputes_units_bit_for_bit(placement: str, dropout: float, shortcut: str) -> None:
     """Including BN's moving averages and dropout."""
-    plain = created("original_resnet110", depth=14, placement=placement, shortcut=shortcut)
+    plain = created("original_resnet110", depth=14, placement=placement, shortcut=shortcut, residual_dropout=dropout)
     checkpointed = copy.deepcopy(plain)
     checkpointed.set_grad_checkpointing()
     passes, kept_bytes = [0, 0], [0, 0]

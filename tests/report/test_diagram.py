@@ -219,6 +219,13 @@ def test_dropout_is_on_the_shortcut_and_explained(inverted: bool, explanation: s
     assert f"  dropout     {explanation}" in lines
 
 
+def test_residual_dropout_is_before_the_last_convolution_and_explained() -> None:
+    lines = draw("preact_resnet164", residual_dropout=0.3)
+    assert boxes(unit(lines, 1, 1), SECOND)[-3:] == ["BN, ReLU", "dropout 0.3", "1x1 conv, 64"]
+    fact = "training drops 0.3 of the values and divides the others by 0.7; testing none"
+    assert f"  dropout (F) {fact}" in lines
+
+
 @pytest.mark.parametrize(
     ("name", "stem", "tail"),
     [

@@ -107,6 +107,11 @@ def test_every_unit_is_drawn_as_the_paper_defines_it(placement: str, shortcut: s
     assert walks(unit_drawing(net, [*units(net)][index])) == expected(placement, shortcut, kind)
 
 
+def test_residual_dropout_leaves_a_shortcut_that_shares_the_activation() -> None:
+    net = resolve("preact_resnet110_1layer", residual_dropout=0.3)
+    assert walks(unit_drawing(net, next(units(net)))) == {"BN ReLU +", "BN ReLU dropout 0.3 W +"}
+
+
 def test_projections_of_bottlenecks_are_drawn() -> None:
     net = resolve("preact_resnet164")
     residual = "1x1 conv, 32, /2 BN ReLU W BN ReLU 1x1 conv, 128"

@@ -62,9 +62,9 @@ def photographs_recipe(**changes: Any) -> Recipe:
 
 
 def plan_run(
-    recipe: Recipe, dataset: Dataset, net_name: str = "preact_resnet20", precision: Precision = "fp32"
+    recipe: Recipe, dataset: Dataset, net_name: str = "preact_resnet20", precision: Precision = "fp32", **kwargs: Any
 ) -> PlannedRun:
-    reference = NetReference(net_name, {"depth": 11 if "164" in net_name else 8})
+    reference = NetReference(net_name, {"depth": 11 if "164" in net_name else 8, **kwargs})
     net = replace(resolve(reference.model, **reference.kwargs), num_classes=DATASETS[dataset.key].num_classes)
     spec = run_spec(net, recipe, dataset.fingerprint, "paper", precision)
     return PlannedRun(spec, 0, net, reference, recipe, dataset, ("preact/resnet110",))

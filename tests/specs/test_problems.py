@@ -34,6 +34,7 @@ NETS = [
     (ONE, NET, {"model": "preact_resnet110", "kwargs": {"dept": 20}}, "'dept'. Did you mean 'depth'?"),
     (ONE, NET, {"model": "preact_resnet110", "kwargs": {"num_classes": 5}}, "num_classes follows from the data set"),
     (ONE, NET, {"model": "preact_resnet110", "kwargs": {"gate_bias": -6}}, "gate_bias"),
+    (ONE, NET, {"model": "preact_resnet110", "kwargs": {"drop_rate": 0.1}}, "Only timm.create_model takes it"),
     (ONE, NET, "preact_resnet110.cifar100", "is tagged for cifar100, but the data set is cifar10. Remove the tag."),
     (ONE, NET, "preact_resnet101", "preact_resnet101 expects images of 224x224 pixels, but CIFAR-10 has 32x32."),
     (ONE, SWEEP, sweep(gate_bias=[0]), "sweep.gate_bias: needs at least two different values, without duplicates."),

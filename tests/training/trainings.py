@@ -40,9 +40,10 @@ class Runs:
     precision: str = "fp32"
     depth: int = 8
     recompute: bool = False
+    residual_dropout: float = 0.0
 
     def new(self, engine: EngineName) -> Trainer:
-        net = resolve(self.net, depth=self.depth)
+        net = resolve(self.net, depth=self.depth, residual_dropout=self.residual_dropout)
         settings = self.recipe, self.dataset, 3, self.precision, self.device, engine
         return Trainer(net, *settings, recompute=self.recompute)
 
