@@ -208,9 +208,8 @@ class Report:
 
     @property
     def title(self) -> str:
-        """The table's number and the paper."""
-        source = self.comparison.table.source
-        return f"{source.table} of arXiv:{source.arxiv}"
+        """The table's name, with the paper if it is of one."""
+        return self.comparison.table.cited()
 
     @property
     def design(self) -> str:

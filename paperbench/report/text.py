@@ -101,7 +101,7 @@ def summary(report: Report) -> str:
             ("left", *alignment * len(columns)),
             ("key", *(column for column in columns for _ in headers)),
         )
-    return f"{comparison.table.source.table}, profile {comparison.profile}{what}\n{as_text(grid)}"
+    return f"{comparison.table.name}, profile {comparison.profile}{what}\n{as_text(grid)}"
 
 
 def _short_claims(report: Report) -> Iterator[str]:
