@@ -207,11 +207,6 @@ class Report:
         return [net for cell in self.cells for net in cell.nets]
 
     @property
-    def title(self) -> str:
-        """The table's name, with the paper if it is of one."""
-        return self.comparison.table.cited()
-
-    @property
     def design(self) -> str:
         """The profile, and how many runs were planned."""
         comparison = self.comparison

@@ -209,7 +209,7 @@ def render(parts: Sequence[Part]) -> str:
     return environment.get_template("page.html").render(
         parts=parts,
         records={record.run: record for part in parts for record in part.report.records},
-        title=parts[0].report.title if len(parts) == 1 else several,
+        title=parts[0].report.comparison.table.cited() if len(parts) == 1 else several,
         paperbench=__version__,
         style=style,
         script=script,
