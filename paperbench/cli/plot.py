@@ -140,8 +140,8 @@ def _plot_depth(args: argparse.Namespace, form: str, table: Table) -> None:
 
     is_there = args.results != DEFAULT_RESULTS or args.results.exists()
     records, complaints = Store.existing(args.results).records() if is_there else ((), ())
-    cells = table.cells(args.cells or "*", on_request=True)
     ended = [record for record in records if record.status != "partial"]
+    cells = table.cells(args.cells or "*", on_request=True)
     comparison = compare(table, cells, args.profile, ended, seeds=args.seeds)
     points = depth.points_of(comparison)
     notes = depth.notes_of(points, comparison)

@@ -30,11 +30,6 @@ class Source:
             given = "arxiv" if self.arxiv else "table"
             raise_problems([Problem((given,), "arxiv and table must be given together.")])
 
-    @property
-    def origin(self) -> str:
-        """The paper, or that the table is not from it."""
-        return self.paper if self.table else f"A table of one's own, after {self.paper}"
-
 
 @typed
 class Defaults:
