@@ -222,11 +222,9 @@ def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tm
     assert {"(a) original", "(b) proposed", "ResNet-1001", "pre-activation unit: 1 run"} <= set(texts)
 
 
-@pytest.mark.parametrize(
-    ("what", "problem"), [("table1", "differ in depth"), ("fig6", "Name the table of fig6: table2")]
-)
-def test_what_has_one_depth_is_not_drawn_against_it(run: Run, what: str, problem: str) -> None:
-    assert problem in run("plot", what, "--x", "depth")[2]
+def test_what_has_one_depth_is_not_drawn_against_it(run: Run) -> None:
+    assert "differ in depth" in run("plot", "table1", "--x", "depth")[2]
+    assert "Name the table of fig6: table2" in run("plot", "fig6", "--x", "depth")[2]
 
 
 def test_published_numbers_by_depth_need_no_results(run: Run) -> None:
@@ -234,13 +232,9 @@ def test_published_numbers_by_depth_need_no_results(run: Run) -> None:
     assert (code, err) == (0, "")
     assert text.startswith("Published numbers of Table 3 of arXiv:1603.05027 alone")
     rows = csv.DictReader(io.StringIO(run("plot", "table3", "--x", "depth", "--format", "csv")[1]))
-    gains = {(r["kind"], r["depth"], r["published_gain"]) for r in rows if r["gain_over"] != r["net"]}
-    of_cifar10 = {("one-layer", "110", "0.99"), ("basic", "110", "0.24"), ("bottleneck", "164", "0.47")}
-    assert gains - of_cifar10 == {
-        ("bottleneck", "1001", "2.69"),
-        ("bottleneck", "164", "0.83"),
-        ("bottleneck", "1001", "5.11"),
-    }
+    gains = {(r["kind"], r["depth"], float(r["published_gain"])) for r in rows if r["gain_over"] != r["net"]}
+    large = {("bottleneck", "1001", 2.69), ("bottleneck", "164", 0.83), ("bottleneck", "1001", 5.11)}
+    assert gains == {("one-layer", "110", 0.99), ("basic", "110", 0.24), ("bottleneck", "164", 0.47), *large}
 
 
 def test_rows_of_the_lab_are_lines_by_depth_and_its_rates_panels(run: Run, tmp_path: Path) -> None:
