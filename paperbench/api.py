@@ -306,13 +306,13 @@ class PublishedTable:
                     yield read_table(one, self.root)
 
     def __str__(self) -> str:
-        return f"{paragraph(f'{self.table.source.table}: {self.title}')}\n\n{published_table(self.table)}"
+        return f"{paragraph(f'{self.table.name}: {self.title}')}\n\n{published_table(self.table)}"
 
     def __repr__(self) -> str:
         return f"<{self.id}: {self.title}>"
 
     def _repr_markdown_(self) -> str:
-        title = escape_markdown(f"**{self.table.source.table}: {self.title}**")
+        title = escape_markdown(f"**{self.table.name}: {self.title}**")
         return f"{title}\n\n{published_table(self.table, 'markdown')}"
 
 

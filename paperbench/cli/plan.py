@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
             raise
         warn(f"could not measure how long this takes: {error}")
     profile = "" if args.profile == "paper" else f", profile {args.profile}"
-    print(paragraph(f"{plan.table.table.source.table}{profile}: what its runs cost"))
+    print(paragraph(f"{plan.table.table.name}{profile}: what its runs cost"))
     print(plan.listing(cost))
     if plan.missing_data:
         print(paragraph("Status unknown: ids of runs depend on their data, so without it none can be looked up."))

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file to write (default: WHAT.FORMAT; text and csv are printed)",
     )
     parser.add_argument(
-        "--x", choices=("iterations", "epochs"), help="horizontal axis of training curves (default: iterations)"
+        "--x", choices=("iterations", "epochs", "depth"), help="horizontal axis (default: iterations); depth: of tables"
     )
     add_shared(parser, "--cells", "--profile")
     parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
@@ -80,6 +80,10 @@ def execute(args: argparse.Namespace) -> int:
     if figure and units and not figure.panels:
         _refuse_curve_options(args, form)
         write(args, form, _drawn(form, units), args.what)
+    elif args.x == "depth":
+        if figure:
+            raise PaperbenchError(f"--x depth is for tables. Name the table of {figure.id}: {table.id}.")
+        _plot_depth(args, form, table)
     else:
         _plot_curves(args, form, table, figure, units)
     return 0
@@ -125,6 +129,31 @@ def _plot_curves(
     name_left_out((*judged.left_out, *unreadable))
     if others:
         print(f"paperbench: {others}", file=sys.stderr)
+
+
+def _plot_depth(args: argparse.Namespace, form: str, table: Table) -> None:
+    """Draw the errors and gains of a table against depth; those published alone if nothing has been run."""
+    from paperbench.compare.comparison import compare
+    from paperbench.report import depth
+    from paperbench.report.csv_format import as_csv
+    from paperbench.runs.store import Store
+
+    is_there = args.results != DEFAULT_RESULTS or args.results.exists()
+    records, complaints = Store.existing(args.results).records() if is_there else ((), ())
+    ended = [record for record in records if record.status != "partial"]
+    cells = table.cells(args.cells or "*", on_request=True)
+    comparison = compare(table, cells, args.profile, ended, seeds=args.seeds)
+    points = depth.points_of(comparison)
+    notes = depth.notes_of(points, comparison)
+    if form == "text":
+        content = depth.render(points, notes).encode()
+    elif form == "csv":
+        content = as_csv(vars(points[0]), map(vars, points)).encode()
+    else:
+        figures = import_figures()
+        content = figures.to_bytes(figures.draw_depth(points, notes), form)
+    write(args, form, content, table.id)
+    name_left_out(complaints)
 
 
 def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:

@@ -244,9 +244,8 @@ def _run_curve(record: Record, counted: bool, read: Callable[[Record], Sequence[
 def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str | None = None) -> list[str]:
     """Return what a reader of these curves must know, such as that they are not of the paper's nets or data."""
     curves = [curve for panel in panels for curve in panel.curves]
-    source = comparison.table.source
-    what = f"Fig. {figure.removeprefix('fig')}" if figure else source.table
-    notes = [f"Our runs for {what} of arXiv:{source.arxiv}."]
+    what = comparison.table.cited(f"Fig. {figure.removeprefix('fig')}" if figure else "")
+    notes = [f"Our runs for {what}."]
     if comparison.profile != "paper":
         title = comparison.table.profiles.named(comparison.profile).title
         notes.append(f"Profile {comparison.profile}, not the paper's experiment: {title}.")
@@ -277,7 +276,7 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             for row in experiment.rows  # labels tell apart rows on CIFAR-10 and CIFAR-100
         ]
     else:
-        alone = comparison.table.source.table if len(experiment.columns) == 1 else ""
+        alone = comparison.table.name if len(experiment.columns) == 1 else ""
         wanted = [
             (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
             for column in experiment.columns

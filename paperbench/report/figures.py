@@ -6,17 +6,19 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter, NullLocator
 
 from paperbench.errors import one_line
 from paperbench.report.curves import MAX_LOSS, Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
+from paperbench.report.depth import DepthPoint
 from paperbench.report.drawing import Drawing, draw
 
 PictureFormat = Literal["svg", "pdf", "png"]
@@ -79,6 +81,62 @@ def draw_curves(
         if units:
             draw(units, figure.add_axes((0.01, 0.01, left / width - 0.04, 0.98)))
     return figure
+
+
+def draw_depth(points: Sequence[DepthPoint], notes: Sequence[str] = ()) -> Figure:
+    """Draw errors and, below, gains against depth, in a column of panels for each data set and recipe.
+
+    Args:
+        notes: Texts below the panels.
+    """
+    panels, nets = (list(dict.fromkeys(getattr(point, name) for point in points)) for name in ("panel", "net"))
+    lines = list(dict.fromkeys((point.net, point.kind) for point in points))
+    names = [", ".join(line) if len(lines) > len(nets) else line[0] for line in lines]
+    colours = (*COLOURS, "#999999")
+    looks: dict[tuple[str, str], dict[str, Any]] = {
+        (net, kind): {"color": colours[nets.index(net) % len(colours)], "marker": "osD^v<>"[i % 7]}
+        for i, (net, kind) in enumerate(lines)
+    }
+    width, legend_lines = (COLUMN + 0.15) * len(panels), math.ceil(len(lines) / len(panels))
+    key = "Hollow, dashed: published. Solid: ours; dots: each run. At the top edge: failed, or diverged."
+    notes = [line for one in [*notes, key] for line in textwrap.wrap(one_line(one)[:500], round(20 * width))]
+    with style.context([STYLE], after_reset=True):
+        figure = Figure((width, 3.6 + 0.13 * len(notes) + 0.16 * legend_lines), layout="constrained")
+        columns = figure.subplots(2, len(panels), sharex="col", squeeze=False, height_ratios=[2, 1.2]).T
+        for panel, (errors, gains) in zip(panels, columns, strict=True):
+            _draw_depths(errors, gains, [point for point in points if point.panel == panel], looks)
+        handles = [Line2D([], [], **look) for look in looks.values()]
+        figure.legend(handles, map(_wrapped, names), loc="outside upper center", ncols=len(panels), frameon=False)
+        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
+    return figure
+
+
+def _draw_depths(
+    errors: Axes, gains: Axes, points: Sequence[DepthPoint], looks: Mapping[tuple[str, str], dict[str, Any]]
+) -> None:
+    finite = [e for point in points for e in (point.published, *point.runs) if e is not None and math.isfinite(e)]
+    low, high = min(finite, default=0.0), max(finite, default=100.0)
+    bottom, top = max(0.0, 1.2 * low - 0.2 * high), 1.1 * high - 0.1 * low + 0.1
+    errors.set(title=_wrapped(points[0].panel), xscale="log", ylabel="test error in %", ylim=(bottom, top))
+    gains.set(xlabel="depth", ylabel=textwrap.fill(f"gain over {points[0].gain_over}", 24) + "\nin points")
+    depths = sorted({point.depth for point in points})
+    close = [False, *(one < 1.25 * other for other, one in pairwise(depths))]
+    gains.set_xticks(depths, ["\n" * lower + str(depth) for depth, lower in zip(depths, close, strict=True)])
+    gains.xaxis.set_minor_locator(NullLocator())
+    gains.axhline(0, color="0.75", linewidth=0.6, zorder=0)
+    for line, look in looks.items():
+        hollow, dot = {**look, "ls": DASHES, "mfc": "white", "ms": 5}, {**look, "ls": "", "marker": ".", "alpha": 0.5}
+        for axes, name, how in (
+            *((errors, "published", hollow), (errors, "ours", look), (errors, "runs", dot)),
+            *((gains, "published_gain", hollow), (gains, "our_gain", look)),
+        ):
+            found = [(p.depth, getattr(p, name)) for p in points if (p.net, p.kind) == line]
+            pairs = [(x, y) for x, value in found for y in (value if name == "runs" else [value]) if y is not None]
+            if pairs:  # an empty line would have no bounds for the layout
+                xs, ys = zip(*pairs, strict=True)
+                axes.plot(xs, [min(y, top) for y in ys], clip_on=False, gid=f"{name} of {', '.join(line)}", **how)
+    if len(gains.lines) == 1:
+        gains.set(yticks=(), ylabel="no two nets\nof equal depth")
 
 
 def to_bytes(figure: Figure, form: PictureFormat) -> bytes:

@@ -67,7 +67,7 @@ def render(report: Report) -> str:
     """Return the table as LaTeX, with a newline at the end."""
     comparison, columns = report.comparison, "".join(alignment[0] for alignment in report.grid.alignment)
     reduced = "" if report.has_verdicts else f" in the reduced profile {comparison.profile}"
-    caption = f"{comparison.table.experiment.title}: {report.title} and our runs{reduced}."
+    caption = f"{comparison.table.experiment.title}: {comparison.table.cited()} and our runs{reduced}."
     breaking: Breaking = "headers" if can_fit(report.grid, _CHARACTERS, 1, "headers") else "numbers"
     headers, rows = fitted(report.grid, _CHARACTERS, 1, breaking)
     lines = [

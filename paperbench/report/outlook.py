@@ -32,7 +32,7 @@ def _blocks(outlook: Outlook, long: bool, choice: Choice | None) -> Iterator[str
     planned = outlook.planned
     are = "is" if planned == 1 else "are"
     yield paragraph(
-        f"{outlook.comparison.table.source.table}: what {count(planned, 'run')} per cell would decide, or "
+        f"{outlook.comparison.table.name}: what {count(planned, 'run')} per cell would decide, or "
         f"{2 * planned} where {planned} {are} too few. {_assumptions(outlook)}"
     )
     yield from _cells(outlook)

@@ -19,14 +19,15 @@ _MAX_DIFFERING = 4
 def describe(table: Table, profile_name: str, long: bool = False) -> str:
     """Describe a table and what its cells train in a profile; if `long`, with sources, notes and claims."""
     profile = table.profiles.named(profile_name)
-    source, defaults = table.source, table.expected.defaults
+    defaults, paper = table.expected.defaults, table.source.paper
+    paper = paper if table.source.table else f"A table of one's own, after {paper}"
     how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
     usual, cells = (defaults.n, defaults.tolerance), table.all_cells
     has_exceptions = any((c.published_runs, c.tolerance) != usual for c in cells if c.number is not None)
     unless = f" Exceptions: {'see the notes' if long else '`--long`'}." if has_exceptions else ""
     missing = " -: the paper prints no number." if any(c.expected.value == "unprinted" for c in cells) else ""
     parts = [
-        paragraph(f"{source.table} of arXiv:{source.arxiv}: {table.experiment.title}") + f"\n{paragraph(source.paper)}",
+        paragraph(f"{table.cited()}: {table.experiment.title}") + f"\n{paragraph(paper)}",
         published_table(table),
         paragraph(f"Published: {how}. Tolerance: {_points(defaults.tolerance)}.{unless}{missing}"),
         *(_remarks(table) if long else ()),

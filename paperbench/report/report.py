@@ -207,12 +207,6 @@ class Report:
         return [net for cell in self.cells for net in cell.nets]
 
     @property
-    def title(self) -> str:
-        """The table's number and the paper."""
-        source = self.comparison.table.source
-        return f"{source.table} of arXiv:{source.arxiv}"
-
-    @property
     def design(self) -> str:
         """The profile, and how many runs were planned."""
         comparison = self.comparison

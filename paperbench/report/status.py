@@ -30,7 +30,7 @@ def _blocks(status: TableStatus) -> Iterator[str]:
     where = f" ({' and '.join(status.shown)})" if status.shown else ""
     states = [f"{counts['done']:,} of {count(counts.total(), 'run')} done"]
     states += [f"{counts[state]:,} {state}" for state in STATES[1:] if counts[state]]
-    yield paragraph(f"{status.table.source.table}, profile {status.profile}{where}: {', '.join(states)}.")
+    yield paragraph(f"{status.table.name}, profile {status.profile}{where}: {', '.join(states)}.")
     rows = []
     for cell, runs in status.cells.items():
         of_cell = Counter(run.state for run in runs)

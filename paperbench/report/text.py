@@ -54,7 +54,7 @@ _STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("#
 def render(report: Report, store: Store, form: Literal["table", "markdown"], long: bool = True) -> str:
     """Format a report; if `long`, with errors, intervals, evidence for claims, deviations and runs."""
     style = _STYLES[form]
-    title = f"{style.heading}{report.title}: {report.comparison.table.experiment.title}"
+    title = f"{style.heading}{report.comparison.table.cited()}: {report.comparison.table.experiment.title}"
     parts = [style.paragraph(title), style.paragraph(report.design), style.table(report.grid, long)]
     parts += [style.paragraph(f"{mark}: {text}") for mark, text in report.footnotes.items()]
     if report.letters:
@@ -101,7 +101,7 @@ def summary(report: Report) -> str:
             ("left", *alignment * len(columns)),
             ("key", *(column for column in columns for _ in headers)),
         )
-    return f"{comparison.table.source.table}, profile {comparison.profile}{what}\n{as_text(grid)}"
+    return f"{comparison.table.name}, profile {comparison.profile}{what}\n{as_text(grid)}"
 
 
 def _short_claims(report: Report) -> Iterator[str]:

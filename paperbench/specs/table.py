@@ -50,6 +50,15 @@ class Table:
     def source(self) -> Source:
         return self.expected.source
 
+    @property
+    def name(self) -> str:
+        """Its number in the paper, such as "Table 2"; the id of a table of one's own."""
+        return self.source.table or self.id
+
+    def cited(self, part: str = "") -> str:
+        """Return the name of the table or of a part of the paper, with the paper: "Table 2 of arXiv:1603.05027"."""
+        return " of arXiv:".join(filter(None, (part or self.name, self.source.arxiv)))
+
     def recipe_in(self, profile: Profile, name: str | None = None) -> Recipe:
         """Return a recipe with the profile's changes.
 

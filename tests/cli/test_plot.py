@@ -5,18 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import sys
+from itertools import count
 from math import inf
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+from paperbench.compare.comparison import compare
+from paperbench.report.depth import points_of
+from paperbench.report.figures import draw_depth, to_bytes
 from paperbench.specs.table import Table
 from tests.cli.conftest import Run
 from tests.compare.judging import record, records
+from tests.helpers import ROOT
 from tests.report.stores import make_store
 
 FULL = pytest.mark.full
@@ -133,6 +140,7 @@ def test_cells_choose_curves(run: Run, results: Path) -> None:
         (("--set", "depth=20"), "--set is for nets"),
         (("--cells", "relu_only_preact"), "`paperbench run table2 --cells relu_only_preact`"),
         (("--profile", "smoke"), "--profile paper shows them"),
+        (("--profile", "smoke", "--x", "depth"), "Profile smoke sets the depth of all nets"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(run: Run, results: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -212,3 +220,43 @@ def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tm
     assert run("plot", "fig1", "--format", "svg")[0] == 0
     texts = [one.text for one in ElementTree.parse("fig1.svg").iter("{http://www.w3.org/2000/svg}text")]
     assert {"(a) original", "(b) proposed", "ResNet-1001", "pre-activation unit: 1 run"} <= set(texts)
+
+
+def test_what_has_one_depth_is_not_drawn_against_it(run: Run) -> None:
+    assert "differ in depth" in run("plot", "table1", "--x", "depth")[2]
+    assert "Name the table of fig6: table2" in run("plot", "fig6", "--x", "depth")[2]
+
+
+def test_published_numbers_by_depth_need_no_results(run: Run) -> None:
+    code, text, err = run("plot", "table3", "--x", "depth")
+    assert (code, err) == (0, "")
+    assert text.startswith("Published numbers of Table 3 of arXiv:1603.05027 alone")
+    rows = csv.DictReader(io.StringIO(run("plot", "table3", "--x", "depth", "--format", "csv")[1]))
+    gains = {(r["kind"], r["depth"], float(r["published_gain"])) for r in rows if r["gain_over"] != r["net"]}
+    large = {("bottleneck", "1001", 2.69), ("bottleneck", "164", 0.83), ("bottleneck", "1001", 5.11)}
+    assert gains == {("one-layer", "110", 0.99), ("basic", "110", 0.24), ("bottleneck", "164", 0.47), *large}
+
+
+def test_rows_of_the_lab_are_lines_by_depth_and_its_rates_panels(run: Run, tmp_path: Path) -> None:
+    lab, errors = shutil.copytree(ROOT / "examples" / "lab", tmp_path / "lab"), count(1)
+    file = lab / "expected" / "lab.yaml"
+    file.write_text(re.sub("unprinted", lambda _: f"{next(errors)}.0", file.read_text()))
+    out = run("plot", "lab", "--tables", lab, "--x", "depth", "--format", "csv")[1]
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {row["panel"].rpartition(", ")[2] for row in rows} == {"rate 0.1", "rate 0.02"}
+    assert [row["depth"] for row in rows] == ["20", "56", "110"] * 12
+    assert {row["published_gain"] for row in rows if "plain" in row["net"]} == {"3.0"}  # numbered row by row
+
+
+def test_picture_by_depth_has_every_run_and_failures_at_the_top(tables: dict[str, Table]) -> None:
+    table3, found = tables["table3"], {"original": (inf, 7.7, inf), "preact": (5.0, 4.8, 4.9)}
+    runs = [one for unit, e in found.items() for one in records(table3, f"cifar10_resnet1001/{unit}", e, iteration=9)]
+    figure = draw_depth(points_of(compare(table3, table3.cells("cifar10_*"), "paper", runs, seeds=3)))
+    to_bytes(figure, "png")
+    drawn = {line.get_gid(): np.array(line.get_xydata()).tolist() for axes in figure.axes for line in axes.lines}
+    top = figure.axes[0].get_ylim()[1]
+    assert drawn["runs of baseline unit, bottleneck"] == [[1001, top], [1001, 7.7], [1001, top]]
+    assert drawn["ours of baseline unit, bottleneck"] == [[1001, top]]
+    assert drawn["ours of pre-activation unit, bottleneck"] == [[1001, 4.9]]
+    assert drawn["published of pre-activation unit, bottleneck"] == [[164, 5.46], [1001, 4.92]]
+    assert not any(str(gid).startswith("our_gain") for gid in drawn)  # over a net that diverged

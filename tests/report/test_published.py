@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import paperbench
 from paperbench.report.published import describe, published_table
 from paperbench.specs.table import Table
+from tests.helpers import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +104,17 @@ def test_every_line_fits_the_terminal(
         for profile in ("paper", "smoke"):
             assert max(map(len, describe(table, profile, long).splitlines())) <= columns
         assert max(map(len, published_table(table).splitlines())) <= columns
+
+
+@pytest.mark.parametrize("name", ["lab/lab", "own_table/mytable"])
+def test_a_table_of_ones_own_is_named_by_its_id_everywhere(name: str, tmp_path: Path) -> None:
+    root, table = ROOT / "examples" / name.partition("/")[0], name.partition("/")[2]
+    (tmp_path / "runs").mkdir()
+    own = paperbench.load_table(table, root)
+    report = own.compare(tmp_path)
+    page = paperbench.make_page(table, results=tmp_path, root=root).html
+    texts = [*(report.render(form) for form in ("table", "markdown", "latex")), str(own), describe(own.table, "paper")]
+    for text in texts:
+        assert f": {table} and our" in text or f"{table}: {own.title[:30]}" in text
+    assert f"<title>{table}: paperbench</title>" in page
+    assert not re.search("of arXiv|published numbers beside|Table [0-9T]", "".join([*texts, page]))

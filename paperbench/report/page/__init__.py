@@ -61,7 +61,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        return f"{self.report.comparison.table.source.table}, profile {self.report.comparison.profile}"
+        return f"{self.report.comparison.table.name}, profile {self.report.comparison.profile}"
 
     @property
     def meanings(self) -> Iterator[tuple[str, str]]:
@@ -205,10 +205,11 @@ def render(parts: Sequence[Part]) -> str:
     style, script = source("page.css", "charts.css"), source("charts.js")
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     parts = [replace(part, earlier=tuple(parts[:number])) for number, part in enumerate(parts)]
+    several = "Published tables beside our runs" if parts[0].report.comparison.table.source.arxiv else "Our own tables"
     return environment.get_template("page.html").render(
         parts=parts,
         records={record.run: record for part in parts for record in part.report.records},
-        title=parts[0].report.title if len(parts) == 1 else "Published tables beside our runs",
+        title=parts[0].report.comparison.table.cited() if len(parts) == 1 else several,
         paperbench=__version__,
         style=style,
         script=script,
