@@ -120,7 +120,7 @@ def test_initial_values() -> None:
 
 def test_fan_in_initialisation() -> None:
     model = ResidualNet(resolve("preact_resnet164"))
-    model.init_weights(torch.Generator().manual_seed(0), fan="fan_in")
+    model.init_weights(torch.Generator().manual_seed(0), method="fan_in")
     widening = model.stages[2][5].residual.conv3  # 64 -> 256
     assert widening.weight.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.05)
 
