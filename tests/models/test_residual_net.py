@@ -125,6 +125,18 @@ def test_fan_in_initialisation() -> None:
     assert widening.weight.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.05)
 
 
+def test_orthogonal_initialisation_replaces_only_convolutions() -> None:
+    """They are drawn by a generator of their own, in order, so that analyses keep their numbers."""
+    he, ours = (ResidualNet(resolve("resnet110_exclusive_gating", depth=8, gate_init="gaussian")) for _ in range(2))
+    for model, method in ((he, "fan_in"), (ours, "orthogonal")):
+        model.init_weights(torch.Generator().manual_seed(0), method)
+    own = torch.Generator().manual_seed(0)
+    for name, expected in he.state_dict().items():
+        if expected.ndim == 4 and "gate" not in name:
+            nn.init.orthogonal_(expected, gain=math.sqrt(2), generator=own)
+        assert torch.equal(ours.state_dict()[name], expected), name
+
+
 def test_initialisation_depends_only_on_its_generator() -> None:
     model = ResidualNet(resolve("preact_resnet20"))
     model.init_weights(torch.Generator().manual_seed(5))

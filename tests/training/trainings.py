@@ -16,6 +16,16 @@ from paperbench.training.engine import EngineName
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
+SMOOTH = {
+    "warm_up": WarmUp(0.01, 2, "linear"),
+    "drops": None,
+    "schedule": "cosine",
+    "clip_norm": 0.1,
+    "label_smoothing": 0.1,
+    "initialisation": "orthogonal",
+}
+"""Of a recipe whose rate changes at every iteration, with all that the paper's does without."""
+
 
 def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:
     """Batches of six in two groups of three, so that epochs of 100 images end inside a batch, and two rate changes."""
