@@ -48,6 +48,9 @@ class Drops:
             raise_problems([Problem(("at",), "must be in increasing order.")])
 
 
+DROPS_OR_SCHEDULE = Problem(("drops",), "must be given, or a schedule (cosine) in their place, but not both.")
+
+
 @typed
 class BatchNormSettings:
     """Batch normalisation in training and testing.
@@ -214,9 +217,9 @@ class Recipe:
         batch_size: Images per iteration.
         iterations: Length of the training.
         learning_rate: Rate after the warm-up and before the first drop.
-        drops: Required without a schedule.
         schedule: In place of drops. "cosine": of the n iterations after the warm-up, iteration i, counted from 0, has
             the rate learning_rate (1 + cos(pi i / n)) / 2, which would be 0 only after the last.
+        drops: Required without a schedule.
         momentum_form: "caffe": v <- m v + lr g, w <- w - v, as in the paper's framework. "pytorch": v <- m v + g,
             w <- w - lr v. "nesterov": PyTorch's Nesterov form. The first two differ when the rate changes.
         weight_decay: Applied to every parameter, including BN's and biases, unless `weight_decay_on` is "convolutions".
@@ -245,8 +248,8 @@ class Recipe:
     iterations: Count
     learning_rate: Rate
     warm_up: WarmUp | None
-    drops: Drops | None = field(default=None, kw_only=True)
     schedule: Literal["cosine"] | None = field(default=None, kw_only=True)
+    drops: Drops | None = field(default=None, kw_only=True)
     momentum: Annotated[float, Field(ge=0, lt=1)]
     momentum_form: Literal["caffe", "pytorch", "nesterov"]
     weight_decay: Annotated[float, Field(ge=0)]
@@ -294,7 +297,7 @@ class Recipe:
     def _rate_problems(self, begin: int) -> Iterator[Problem]:
         drops = self.drops.at if self.drops else ()
         if (self.drops is None) == (self.schedule is None):
-            yield Problem(("drops",), "must be given, or a schedule (cosine) in their place, but not both.")
+            yield DROPS_OR_SCHEDULE
         if self.schedule and begin >= self.iterations:
             message = f"must be below {self.iterations}: the schedule begins after the warm-up."
             yield Problem(("warm_up", "iterations"), message)
