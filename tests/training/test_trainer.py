@@ -13,7 +13,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Recipe
 from paperbench.training.trainer import Trainer
-from tests.training.trainings import SMOOTH, advance, differences, state_of, through_a_file
+from tests.training.trainings import MORE, advance, differences, state_of, through_a_file
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
     return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
 
 
-@pytest.mark.parametrize("changes", [{}, SMOOTH], ids=["steps", "smooth"])
+@pytest.mark.parametrize("changes", [{}, MORE], ids=["steps", "smooth"])
 def test_resumed_training_equals_the_uninterrupted_one(
     recipe: Recipe, small_dataset: ImageDataset, changes: dict[str, Any]
 ) -> None:

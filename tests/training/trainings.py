@@ -16,7 +16,7 @@ from paperbench.training.engine import EngineName
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
-SMOOTH = {
+MORE = {
     "warm_up": WarmUp(0.01, 2, "linear"),
     "drops": None,
     "schedule": "cosine",
@@ -24,7 +24,7 @@ SMOOTH = {
     "label_smoothing": 0.1,
     "initialisation": "orthogonal",
 }
-"""Of a recipe whose rate changes at every iteration, with all that the paper's does without."""
+"""What a recipe may have that the paper's does not. The rate changes at every iteration."""
 
 
 def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:
