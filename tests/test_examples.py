@@ -25,7 +25,6 @@ def test_rates_are_those_that_guides_recommend() -> None:
     highest = [max(map(recipe.rate_at, range(0, recipe.iterations, 100))) for recipe in recipes]
     assert highest == [0.1, 0.1, 0.05, 0.001, 0.001]
     assert [one.rate_at(0) < one.learning_rate for one in recipes] == [False] * 2 + [True] * 3
-    assert all("guides" in one.source and "neither what the paper did" in one.source for one in recipes)
 
 
 @pytest.mark.parametrize("cell", ["resnet506/error", pytest.param(DROPPING, marks=pytest.mark.full)])

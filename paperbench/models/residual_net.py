@@ -115,8 +115,7 @@ class ResidualNet(nn.Module):
                 else:
                     nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
                     if again:
-                        weight = torch.empty(module.weight.shape, device="cpu")
-                        module.weight.copy_(nn.init.orthogonal_(weight, gain=2**0.5, generator=again))
+                        module.weight.copy_(_orthogonal(module.weight.shape, again))
             elif isinstance(module, nn.BatchNorm2d):
                 module.reset_parameters()
             elif isinstance(module, nn.Linear):
@@ -246,6 +245,16 @@ class ResidualNet(nn.Module):
         if is_cut or prune_head:
             self.reset_classifier(0, "")
         return wanted
+
+
+def _orthogonal(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return orthogonal weights from one thread, because the decomposition rounds differently in several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return nn.init.orthogonal_(torch.empty(shape, device="cpu"), gain=2**0.5, generator=generator)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()

@@ -53,8 +53,8 @@ def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
 
     The net computes in float64, too: in float32, rounding turns a ReLU on or off here and there.
     """
-    recipe = replace(paper_recipe, batch_size=256, batch_norm=replace(paper_recipe.batch_norm, group=32))
-    recipe = replace(recipe, label_smoothing=smoothing or None)
+    batch_norm, smoothed = replace(paper_recipe.batch_norm, group=32), smoothing or None
+    recipe = replace(paper_recipe, batch_size=256, batch_norm=batch_norm, label_smoothing=smoothed)
     monkeypatch.setattr(trainer_module, "_batch_size", lambda *_: images)
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, tiny_dataset, 0, "fp32", CPU)
     for layer in trainer.model.double().modules():
