@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from paperbench.ambient import neutral
 from paperbench.analysis.jacobians import jacobians
@@ -35,8 +35,6 @@ from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, find_dataset, load_dataset
 from paperbench.errors import PaperbenchError, RunError, listing, nearest
 from paperbench.files import MAX_TENSOR_FILE_BYTES, read_at_most
-from paperbench.models import ResidualNet
-from paperbench.models.shortcuts import GatedAddition
 from paperbench.models.weights_file import net_of
 from paperbench.runs.checkpoints import DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
@@ -319,12 +317,12 @@ def _on_dataset(net: Net, key: str, where: Path, root: Path) -> tuple[Net, Datas
 
 def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subject:
     """Return the net with its batch, as `Trainer` makes both."""
-    spec = case.spec(conditions)
-    with closing(Trainer(case.net, case.recipe, case.dataset, case.seed, "fp32", device)) as trainer:
+    spec, recipe = case.spec(conditions), case.recipe
+    if conditions.initialisation == "orthogonal":
+        recipe = replace(recipe, initialisation="orthogonal")
+    with closing(Trainer(case.net, recipe, case.dataset, case.seed, "fp32", device)) as trainer:
         if case.state is not None:
             load_state(trainer.model, case.state, Path(case.reference))
-        elif conditions.initialisation == "orthogonal":
-            orthogonal(trainer.model, case.seed)
         if conditions.batch_norm == "batch":
             following = min(case.iteration, case.recipe.iterations - 1)
             batch = trainer.feed.make(trainer.feed.choices(following))
@@ -346,22 +344,6 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
             dtype=DTYPES[conditions.precision],
             seed=derived_seed(case.seed, "analysis noise"),
         )
-
-
-@torch.no_grad()
-def orthogonal(model: ResidualNet, seed: int) -> None:
-    """Make the weights of convolutions orthogonal, as matrices of (outputs, inputs x kernel^2).
-
-    The gain is He's, sqrt(2), for the half of the signal that ReLU takes. A matrix with W W^T = 2 does not make the
-    convolution an isometry, because patches overlap. Gates with Gaussian weights keep them.
-    """
-    generator = torch.Generator().manual_seed(derived_seed(seed, "initialisation"))
-    gates = [one.gate for one in model.modules() if isinstance(one, GatedAddition)]
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d) and not (module in gates and model.net.gate_init == "gaussian"):
-            weight = torch.empty(module.weight.shape)
-            nn.init.orthogonal_(weight, gain=2**0.5, generator=generator)
-            module.weight.copy_(weight)
 
 
 def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysis:

@@ -217,7 +217,7 @@ class AnalysisSpec:
         run: Digest of the run's spec, if the net was trained by a run.
         iteration: Of that run; 0 is the initialisation.
         weights: sha256 of the file with the weights, if the net is from a file.
-        initialisation: He's, as in the paper, or "orthogonal".
+        initialisation: "he": as the recipe says, which is He's in the paper. "orthogonal": that in its place.
         images: Size of the batch.
         batch_norm: Whether BN uses the statistics of the "batch", as in training, or its "averages", as in tests.
         precision: Of the arithmetic.

@@ -26,10 +26,9 @@ from paperbench.models.residual_unit import ResidualUnit, component, components
 from paperbench.models.shortcuts import GatedAddition
 from paperbench.models.stage import Stage
 from paperbench.models.weights_file import check_weights
+from paperbench.specs.recipe import Initialisation
 
 __all__ = ["ResidualNet"]  # a list: timm's decorator appends the entry points
-
-FanMode = Literal["fan_out", "fan_in"]
 
 
 class ResidualNet(nn.Module):
@@ -91,7 +90,7 @@ class ResidualNet(nn.Module):
         self.feature_info.append({"num_chs": channels, "reduction": reduction, "module": module})
 
     @torch.no_grad()
-    def init_weights(self, generator: torch.Generator | None = None, fan: FanMode = "fan_out") -> None:
+    def init_weights(self, generator: torch.Generator | None = None, method: Initialisation = "fan_out") -> None:
         """Initialise all parameters and reset BN's running statistics.
 
         He normal for convolutions (the paper's [23]; fan-out as in the authors' code), including gates unless
@@ -100,8 +99,13 @@ class ResidualNet(nn.Module):
 
         Args:
             generator: Source of randomness; torch's default generator if None.
-            fan: The fan in He's variance 2 / fan.
+            method: Of convolutions. "fan_out" or "fan_in": the fan in He's variance 2 / fan. "orthogonal": orthogonal
+                as matrices of (outputs, inputs x kernel^2), with He's gain, sqrt(2), for the half of the signal that
+                ReLU takes. W W^T = 2 does not make the convolution an isometry, because patches overlap. Classifier and
+                Gaussian gates are those that He's method draws.
         """
+        fan: Literal["fan_out", "fan_in"] = "fan_in" if method == "fan_in" else "fan_out"
+        again = (generator or torch.default_generator).clone_state() if method == "orthogonal" else None
         gates = set()
         for module in self.modules():
             if isinstance(module, GatedAddition):
@@ -112,6 +116,8 @@ class ResidualNet(nn.Module):
                     nn.init.normal_(module.weight, std=0.01, generator=generator)
                 else:
                     nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
+                    if again:
+                        module.weight.copy_(_orthogonal(module.weight.shape, again))
             elif isinstance(module, nn.BatchNorm2d):
                 module.reset_parameters()
             elif isinstance(module, nn.Linear):
@@ -243,6 +249,16 @@ class ResidualNet(nn.Module):
         if is_cut or prune_head:
             self.reset_classifier(0, "")
         return wanted
+
+
+def _orthogonal(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return orthogonal weights from one thread, because the decomposition rounds differently in several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return nn.init.orthogonal_(torch.empty(shape, device="cpu"), gain=2**0.5, generator=generator)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()

@@ -26,7 +26,8 @@ def render(panels: Sequence[CurvePanel], notes: Sequence[str], x: XAxis, encodin
     levels, drop = BLOCKS if blocks.encode(encoding, "replace").decode(encoding) == blocks else ASCII
     parts = ["\n".join(paragraph(one_line(note)) for note in notes)]
     parts += ["\n".join(_panel(panel, x, levels, drop)) for panel in panels]
-    key = f"Median of the runs. loss: training loss, on a log scale. error: test error in %. {drop}: the rate drops."
+    key = "Median of the runs. loss: training loss, on a log scale. error: test error in %."
+    key += f" {drop}: the rate drops." * any(curve.drops for panel in panels for curve in panel.curves)
     return "\n\n".join([*parts, paragraph(key)]) + "\n"
 
 

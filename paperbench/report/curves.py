@@ -224,7 +224,7 @@ def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryL
             if net.shown and net.shown.records:
                 counted = {run.seed for run in net.counted}
                 runs = tuple(_run_curve(record, record.seed in counted, read) for record in net.shown.records)
-                drops = tuple(recipe.drops.at)
+                drops = recipe.drops.at if recipe.drops else ()
                 is_drawn = (
                     net.median is not None and math.isfinite(net.median) and compared.cell.column.metric == "top1"
                 )

@@ -170,7 +170,7 @@ def _key(panels: Sequence[CurvePanel]) -> str:
     cut = ["test errors above the axis, as in the paper"] * errors_cut + [f"losses above {MAX_LOSS:g}"] * losses_cut
     if cut:
         key += f" Cut off: {' and '.join(cut)}."
-    return key + " Vertical lines: the learning rate drops."
+    return key + " Vertical lines: the learning rate drops." * any(curve.drops for curve in curves)
 
 
 def _values(panel: CurvePanel, measure: CurveMeasure) -> Iterator[float]:

@@ -32,7 +32,8 @@ class HistoryLine:
         iteration: Number of iterations done.
         epoch: Number of passes over the training set.
         lr: Learning rate of the last iteration.
-        train_loss, train_error: Means over the training images since the previous line; None if not finite.
+        train_loss, train_error: Means over the training images since the previous line; None if not finite. The loss
+            is the one that is trained on, with the recipe's label smoothing.
         test_loss, test_error: Measured with BN's moving averages; None where no test was due.
         seconds: Time spent on the run, over all sessions.
     """

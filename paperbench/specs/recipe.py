@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -18,14 +19,21 @@ Side = Annotated[int, Field(ge=1, le=16_384)]
 """Length in pixels."""
 Rate = Annotated[float, Field(gt=0, le=1e30)]
 """A learning rate; every one is a number in float32."""
+Initialisation = Literal["fan_out", "fan_in", "orthogonal"]
 
 
 @typed
 class WarmUp:
-    """A constant lower learning rate for the first iterations (Appendix of the paper: 0.01 for 400)."""
+    """A lower learning rate for the first iterations (Appendix of the paper: 0.01 for 400).
+
+    Attributes:
+        form: "linear": from `learning_rate` at iteration 0, the rate rises by the same amount at every iteration, and
+            is the recipe's at the first one after the warm-up. None: it is constant.
+    """
 
     learning_rate: Rate
     iterations: Count
+    form: Literal["linear"] | None = None
 
 
 @typed
@@ -38,6 +46,9 @@ class Drops:
     def __post_init__(self) -> None:
         if list(self.at) != sorted(set(self.at)):
             raise_problems([Problem(("at",), "must be in increasing order.")])
+
+
+DROPS_OR_SCHEDULE = Problem(("drops",), "must be given, or a schedule (cosine) in their place, but not both.")
 
 
 @typed
@@ -206,10 +217,18 @@ class Recipe:
         batch_size: Images per iteration.
         iterations: Length of the training.
         learning_rate: Rate after the warm-up and before the first drop.
+        schedule: In place of drops. "cosine": of the n iterations after the warm-up, iteration i, counted from 0, has
+            the rate learning_rate (1 + cos(pi i / n)) / 2, which would be 0 only after the last.
+        drops: Required without a schedule.
         momentum_form: "caffe": v <- m v + lr g, w <- w - v, as in the paper's framework. "pytorch": v <- m v + g,
             w <- w - lr v. "nesterov": PyTorch's Nesterov form. The first two differ when the rate changes.
         weight_decay: Applied to every parameter, including BN's and biases, unless `weight_decay_on` is "convolutions".
-        initialisation: Whether He's normal initialisation uses a filter's fan-out or fan-in.
+        clip_norm: Maximum norm of the gradient of all parameters together, summed over the batch and before weight
+            decay; a longer one is scaled. None: no maximum.
+        label_smoothing: Share of the target in the training loss that is spread evenly over all classes (torch's
+            `cross_entropy`). Tests have none. None: the target is the label.
+        initialisation: Of convolutions. "fan_out" or "fan_in": He's normal initialisation with this fan of a filter.
+            "orthogonal": orthogonal matrices (outputs, inputs x kernel^2) times sqrt(2).
         input: "per_pixel_mean": pixels/255 minus the mean image of the training set (v1, Sec. 4.2).
             "channel_mean_std": each channel normalised to mean 0 and standard deviation 1 over the training set.
             Or given values per channel.
@@ -229,11 +248,12 @@ class Recipe:
     iterations: Count
     learning_rate: Rate
     warm_up: WarmUp | None
-    drops: Drops
+    schedule: Literal["cosine"] | None = field(default=None, kw_only=True)
+    drops: Drops | None = field(default=None, kw_only=True)
     momentum: Annotated[float, Field(ge=0, lt=1)]
     momentum_form: Literal["caffe", "pytorch", "nesterov"]
     weight_decay: Annotated[float, Field(ge=0)]
-    initialisation: Literal["fan_out", "fan_in"]
+    initialisation: Initialisation
     input: Literal["per_pixel_mean", "channel_mean_std"] | ChannelValues
     augmentation: Augmentation
     batch_norm: BatchNormSettings
@@ -244,6 +264,8 @@ class Recipe:
     evaluations: Mapping[Id, Evaluation] = field(default_factory=dict)
     epoch_end: Literal["short_batch"] | None = None
     weight_decay_on: Literal["convolutions"] | None = None
+    clip_norm: Annotated[float, Field(ge=1e-30, le=1e30)] | None = None
+    label_smoothing: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def __post_init__(self) -> None:
         raise_problems(self._problems())
@@ -270,14 +292,23 @@ class Recipe:
             yield Problem(("momentum",), "must be above 0 with nesterov.")
         if self.batch_size % self.batch_norm.group:
             yield Problem(("batch_norm", "group"), f"must divide batch_size ({self.batch_size}).")
-        if self.rate_at(self.iterations) < 1e-30:
-            yield Problem(("drops",), "must leave a learning rate of at least 1e-30.")
-        if self.drops.at and self.drops.at[-1] >= self.iterations:
-            message = f"the drop at {self.drops.at[-1]} is not before the end at {self.iterations} iterations."
+        yield from self._rate_problems(self.warm_up.iterations if self.warm_up else 0)
+
+    def _rate_problems(self, begin: int) -> Iterator[Problem]:
+        drops = self.drops.at if self.drops else ()
+        if (self.drops is None) == (self.schedule is None):
+            yield DROPS_OR_SCHEDULE
+        if self.schedule and begin >= self.iterations:
+            message = f"must be below {self.iterations}: the schedule begins after the warm-up."
+            yield Problem(("warm_up", "iterations"), message)
+        elif self.rate_at(self.iterations - 1) < 1e-30:
+            message = "must leave a learning rate of at least 1e-30."
+            yield Problem(("schedule" if self.schedule else "drops",), message)
+        if drops and drops[-1] >= self.iterations:
+            message = f"the drop at {drops[-1]} is not before the end at {self.iterations} iterations."
             yield Problem(("drops", "at"), message)
-        if self.drops.at and self.warm_up and self.drops.at[0] < self.warm_up.iterations:
-            message = f"the first drop is before the end of the warm-up at {self.warm_up.iterations}."
-            yield Problem(("drops", "at"), message)
+        if drops and drops[0] < begin:
+            yield Problem(("drops", "at"), f"the first drop is before the end of the warm-up at {begin}.")
 
     def _value_names(self) -> Iterator[str]:
         for name, value in self.defining_values().items():
@@ -287,9 +318,14 @@ class Recipe:
 
     def rate_at(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
-        if self.warm_up and iteration < self.warm_up.iterations:
-            return self.warm_up.learning_rate
-        return float(self.learning_rate * self.drops.factor ** bisect_right(self.drops.at, iteration))
+        warm_up, begin = self.warm_up, self.warm_up.iterations if self.warm_up else 0
+        if warm_up and iteration < begin:
+            rise = (self.learning_rate - warm_up.learning_rate) * iteration / begin if warm_up.form else 0.0
+            return warm_up.learning_rate + rise
+        if self.drops:
+            return float(self.learning_rate * self.drops.factor ** bisect_right(self.drops.at, iteration))
+        left = (self.iterations - iteration) / (self.iterations - begin)
+        return float(self.learning_rate * math.sin(math.pi / 2 * left) ** 2)  # (1 + cos) / 2, also exact near 0
 
     def images_before(self, iteration: int, images: int) -> int:
         """Return the number of images in all batches before an iteration, counted from 0.

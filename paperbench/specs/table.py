@@ -15,7 +15,7 @@ from paperbench.specs.cell import Cell
 from paperbench.specs.expected import Disputed, Expected, Peer, Source
 from paperbench.specs.experiment import Experiment, Setting
 from paperbench.specs.profile import Profile, Profiles
-from paperbench.specs.recipe import Evaluation, Recipe
+from paperbench.specs.recipe import DROPS_OR_SCHEDULE, Evaluation, Recipe
 from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, table_ids, yaml_names
 from paperbench.specs.yaml_file import Document, SpecError, read_yaml
@@ -218,6 +218,8 @@ def _load_recipes(
             changed = changed.with_changes(changes, (*path, dataset, "recipes", name))
             if changed is not original:
                 try:
+                    if changed.data.get("schedule") and changed.data.get("drops"):  # which lack what they would change
+                        raise changed.error([DROPS_OR_SCHEDULE])
                     recipe = changed.parse(Recipe)
                 except SpecError as error:
                     message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.)"

@@ -11,19 +11,32 @@ from torch.optim.sgd import sgd
 from paperbench.specs.recipe import Recipe
 
 
+@torch.no_grad()
+def clipped(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
+    """Return gradients whose norm, of all together, is at most `most`: scaled as by torch's `clip_grad_norm_`.
+
+    Only the device knows the norm, so this can be captured. If it is not finite, every result is NaN, so that the run
+    diverges: torch would multiply what is finite by 0, and go on if the norm alone is infinite.
+    """
+    norm = torch.nn.utils.get_total_norm(gradients)
+    scale = (most / (norm + 1e-6)).clamp(max=1).masked_fill(~norm.isfinite(), torch.nan)
+    return list(torch._foreach_mul(list(gradients), scale))
+
+
 class MomentumSGD:
     """torch's fused SGD, with Caffe's momentum at changes of the learning rate if the recipe asks for it.
 
     Caffe keeps v <- m v + lr g and steps by v; torch keeps b <- m b + g and steps by lr b. With v = lr b the two are
     equal while the rate is constant. When it changes, Caffe's v stays the same, so b is scaled by lr_old / lr_new. The
-    two forms differ for a few dozen iterations after iteration 400, where the rate rises tenfold, and after each drop.
+    two forms differ for a few dozen iterations after iteration 400, where the rate rises tenfold, and after each drop;
+    with a rate that changes at every iteration, all along.
 
     All tensors that a step reads, including the rate, stay at the same address, so that a step can be captured once
     and replayed.
 
     Args:
         parameters: The parameters, all of one dtype on one device.
-        recipe: Momentum and its form, weight decay and what it is applied to, learning rates.
+        recipe: Momentum and its form, weight decay and what it is applied to, learning rates, maximum norm.
 
     Attributes:
         momentum: One buffer b per parameter, initially zero; empty if the recipe has no momentum.
@@ -54,7 +67,9 @@ class MomentumSGD:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Update the parameters with one gradient per parameter, in the same order."""
+        """Update the parameters with one gradient per parameter, in the same order. No gradient is changed."""
+        if self._recipe.clip_norm is not None:
+            gradients = clipped(gradients, self._recipe.clip_norm)
         for indices, weight_decay in self._groups:
             sgd(
                 [self._parameters[i] for i in indices],

@@ -86,7 +86,8 @@ class TrainingStep:
         """
         with autocast(self._precision, self._device):
             logits = self._working.module(images).float()
-        loss = F.cross_entropy(logits, labels, reduction="sum")
+        smoothing = self._recipe.label_smoothing or 0.0
+        loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         loss.backward(weight)
         statistics = self._working.averages.last_batch()
         sums = torch.stack([loss.detach(), (logits.detach().argmax(1) != labels).sum()])

@@ -112,7 +112,7 @@ class Trainer:
         """Return the untrained net. Drawn on the CPU, so equal for all devices."""
         model = ResidualNet(net)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))
-        model.init_weights(generator, fan=self.recipe.initialisation)
+        model.init_weights(generator, self.recipe.initialisation)
         model.to(self.device).to(memory_format=self.layout)
         for layer in model.modules():
             if isinstance(layer, nn.BatchNorm2d):

@@ -119,11 +119,18 @@ def test_initial_values() -> None:
     assert 0.9 / 16 < model.fc.weight.abs().max() <= 1 / 16  # uniform within 1/sqrt(256)
 
 
-def test_fan_in_initialisation() -> None:
-    model = ResidualNet(resolve("preact_resnet164"))
-    model.init_weights(torch.Generator().manual_seed(0), fan="fan_in")
-    widening = model.stages[2][5].residual.conv3  # 64 -> 256
-    assert widening.weight.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.05)
+def test_orthogonal_initialisation_replaces_only_convolutions() -> None:
+    """They are drawn by a generator of their own, in order, so that analyses keep their numbers; in one thread."""
+    he, ours = (ResidualNet(resolve("resnet110_exclusive_gating", depth=8, gate_init="gaussian")) for _ in range(2))
+    he.init_weights(torch.Generator().manual_seed(0), "fan_in")
+    torch.set_num_threads(2)
+    ours.init_weights(torch.Generator().manual_seed(0), "orthogonal")
+    torch.set_num_threads(1)
+    own = torch.Generator().manual_seed(0)
+    for name, expected in he.state_dict().items():
+        if expected.ndim == 4 and "gate" not in name:
+            nn.init.orthogonal_(expected, gain=math.sqrt(2), generator=own)
+        assert torch.equal(ours.state_dict()[name], expected), name
 
 
 def test_initialisation_depends_only_on_its_generator() -> None:

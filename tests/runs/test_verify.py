@@ -30,6 +30,7 @@ from paperbench.training.trainer import Trainer
 from tests.helpers import json_with_hash
 from tests.limits import limit_memory
 from tests.runs.running import CPU, photographs_recipe, plan_run, train
+from tests.training.trainings import MORE
 
 
 def slow(*values: Any) -> Any:
@@ -71,9 +72,9 @@ def test_finished_run_verifies(store: Store, directory: RunDirectory) -> None:
     assert verify(store) == [VerifiedRun("finished", [], [], record_of(directory))]
 
 
-def test_paused_run_verifies(run: PlannedRun, tmp_path: Path) -> None:
-    drops = Drops((10,), 0.1)  # right after a line of history
-    train(plan_run(replace(run.recipe, drops=drops), run.dataset), tmp_path, stop_at=13)
+@pytest.mark.parametrize("changes", [{"drops": Drops((10,), 0.1)}, MORE], ids=["drop after a line", "smooth"])
+def test_paused_run_verifies(run: PlannedRun, tmp_path: Path, changes: dict[str, Any]) -> None:
+    train(plan_run(replace(run.recipe, **changes), run.dataset), tmp_path, stop_at=13)
     assert [(found.status, found.problems) for found in verify(Store(tmp_path))] == [("partial", [])]
 
 

@@ -154,6 +154,14 @@ def test_profile_that_breaks_a_recipe_is_named(specs: SmallSpecs) -> None:
     assert str(caught.value).endswith("(Recipe small with the changes of profile quick.)")
 
 
+def test_profile_cannot_add_drops_to_a_schedule(specs: SmallSpecs) -> None:
+    specs.set(SMALL, ("drops",), REMOVED)
+    specs.set(SMALL, ("schedule",), "cosine")
+    place = f"profiles.yaml:{specs.line_of(PROFILES, 'drops:')}: drops: must be given, or a schedule"
+    with pytest.raises(PaperbenchError, match=place):
+        specs.load()
+
+
 def test_profile_changes_only_recipes_for_its_data_sets(specs: SmallSpecs) -> None:
     specs.set(LARGE, ("batch_norm", "group"), 128)
     specs.set(PROFILES, (*DIGITS, "recipe", "batch_norm"), REMOVED)

@@ -4,9 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from paperbench.specs.recipe import Recipe
+from paperbench.specs.recipe import Recipe, WarmUp
 from paperbench.specs.yaml_file import read_yaml
 from paperbench.typed import TypedError, from_json
 from tests.helpers import ROOT
@@ -49,6 +50,13 @@ def changed(**changes: Any) -> dict[str, Any]:
         ({"drops": {"at": [399, 48000]}}, "drops.at", "the first drop is before the end of the warm-up at 400."),
         ({"drops": {"at": [-1]}, "warm_up": None}, "drops.at[0]", "must be at least 0, not -1."),
         ({"drops": {"at": [32000, 64000]}}, "drops.at", "the drop at 64000 is not before the end at 64000 iterations."),
+        ({"drops": None}, "drops", "must be given, or a schedule (cosine) in their place, but not both."),
+        ({"schedule": "cosine"}, "drops", "must be given, or a schedule (cosine) in their place, but not both."),
+        ({"drops": None, "schedule": "cosine", "learning_rate": 1e-21}, "schedule", "must leave a learning rate of"),
+        ({"drops": None, "schedule": "cosine", "iterations": 400}, "warm_up.iterations", "must be below 400: the "),
+        ({"warm_up": {"form": "constant"}}, "warm_up.form", "must be 'linear', not 'constant'."),
+        ({"clip_norm": 0}, "clip_norm", "must be at least 1e-30, not 0."),
+        ({"label_smoothing": 1}, "label_smoothing", "must be below 1, not 1."),
         ({"monitoring": {"log_every": 0}}, "monitoring.log_every", "must be at least 1, not 0."),
         ({"silent": ["input", "momentun"]}, "silent[1]", "unknown recipe value 'momentun'. Did you mean 'momentum'?"),
         *(
@@ -156,6 +164,15 @@ def test_learning_rate_schedule(recipe: Recipe) -> None:
     rates = [(0, 0.01), (399, 0.01), (400, 0.1), (31_999, 0.1), (32_000, 0.01), (47_999, 0.01), (48_000, 0.001)]
     assert [recipe.rate_at(i) for i, _ in rates] == pytest.approx([rate for _, rate in rates], rel=1e-12)
     assert replace(recipe, warm_up=None).rate_at(0) == 0.1
+
+
+def test_linear_warm_up_and_cosine(recipe: Recipe) -> None:
+    smooth = replace(recipe, warm_up=WarmUp(0.01, 400, "linear"), drops=None, schedule="cosine")
+    at, rates = np.arange(64_000), [smooth.rate_at(i) for i in range(64_000)]
+    falling = 0.1 * (1 + np.cos(np.pi * (at - 400) / 63_600)) / 2
+    expected = np.where(at < 400, np.interp(at, [0, 400], [0.01, 0.1]), falling)
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    assert (rates[0], rates[400]) == (0.01, 0.1)
 
 
 def test_all_values_but_monitoring_and_documentation_define_a_run(recipe: Recipe) -> None:

@@ -24,7 +24,7 @@ from paperbench.training.graph import CudaCapture
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 from tests.training.tape import Tape
-from tests.training.trainings import Runs, advance, differences, recipe_of, state_of, take_metrics, through_a_file
+from tests.training.trainings import MORE, Runs, advance, differences, recipe_of, state_of, take_metrics, through_a_file
 
 CPU = torch.device("cpu")
 STEPS = 24
@@ -100,6 +100,7 @@ def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe) -> None:
     [
         ("preact_resnet20", "fp32", {}),
         ("original_resnet20", "bf16", {"momentum_form": "pytorch"}),
+        ("preact_resnet20", "bf16", MORE),
         (NOISY, "fp32", {"momentum_form": "nesterov"}),
         (NOISY, "bf16-fp32-stream", {}),
         ("resnet110_exclusive_gating", "bf16", {}),

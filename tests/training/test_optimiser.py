@@ -10,6 +10,7 @@ from torch import nn
 
 from paperbench.specs.recipe import Drops, Recipe, WarmUp
 from paperbench.training.optimiser import MomentumSGD
+from tests.training.trainings import MORE
 
 STEPS = 30
 
@@ -56,10 +57,32 @@ def by_formula(recipe: Recipe) -> torch.Tensor:
     return w
 
 
+@pytest.mark.parametrize("changes", [{}, {**MORE, "clip_norm": None}])
 @pytest.mark.parametrize("form", ["caffe", "pytorch", "nesterov"])
-def test_momentum_equals_the_formula_of_its_framework(recipe: Recipe, form: Any) -> None:
-    changed = replace(recipe, momentum_form=form)
+def test_momentum_equals_the_formula_of_its_framework(recipe: Recipe, form: Any, changes: dict[str, Any]) -> None:
+    changed = replace(recipe, momentum_form=form, **changes)
     torch.testing.assert_close(trained(changed), by_formula(changed), rtol=1e-12, atol=1e-12)
+
+
+def test_clipped_updates_are_those_of_torch(recipe: Recipe) -> None:
+    """Some gradients are longer than 5, others shorter."""
+    ours, theirs = ([nn.Parameter(start()), nn.Parameter(start().view(5, 10))] for _ in range(2))
+    optimiser = MomentumSGD(ours, replace(recipe, clip_norm=5.0, warm_up=None))
+    reference = torch.optim.SGD(theirs, lr=0.1, momentum=0.9, weight_decay=1e-4)
+    for factor, gradient in zip((0.1, 2.0, 1.0), gradients(), strict=False):
+        for parameter in theirs:
+            parameter.grad = factor * gradient.clone().view(parameter.shape)
+        optimiser.step([p.grad.clone() for p in theirs if p.grad is not None])
+        nn.utils.clip_grad_norm_(theirs, 5.0)
+        reference.step()
+        torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan, 1e200])
+def test_clipping_hides_no_gradient_without_a_finite_norm(recipe: Recipe, value: float) -> None:
+    ours = [nn.Parameter(start()), nn.Parameter(start())]
+    MomentumSGD(ours, replace(recipe, clip_norm=5.0)).step([torch.full_like(start(), value), start()])
+    assert torch.stack([*ours]).isnan().all()
 
 
 def test_weight_decay_on_convolutions_spares_other_parameters(recipe: Recipe) -> None:

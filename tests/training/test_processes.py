@@ -36,7 +36,7 @@ from paperbench.training.trainer import Trainer
 from paperbench.training.tree_sum import TreeSum
 from tests.training.tape import Tape
 from tests.training.together import CPU, led, together
-from tests.training.trainings import advance, differences, state_of
+from tests.training.trainings import MORE, advance, differences, state_of
 
 STEPS = 3
 
@@ -150,10 +150,12 @@ TRAININGS = {
     "photographs": (Training(photographs=True, changes=DAGGER, at_once=(5, 2)), (2, 4)),
     "mean images": (Training(photographs=True, precision="bf16", changes={**DAGGER, **MEANS}, at_once=(5, 2)), (2,)),
     "captured": (Training(engine="graph"), (2, 4)),
+    "smooth": (Training(engine="graph", changes=MORE), (2, 4)),
+    "smooth photographs": (Training(photographs=True, changes={**DAGGER, **MORE}, at_once=(5, 2)), (2,)),
     "captured in bf16": (Training("resnet110_conv_shortcut", precision="bf16", engine="graph"), (2,)),
     "captured photographs": (Training(photographs=True, engine="graph", changes=DAGGER), (2,)),
 }
-DEFAULT = {"two groups", "four groups", "photographs", "captured"}
+DEFAULT = {"two groups", "four groups", "photographs", "captured", "smooth"}
 
 
 @pytest.fixture(autouse=True, scope="module")

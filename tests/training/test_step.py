@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def gradients_and_averages(
-    trainer: Trainer, images: torch.Tensor, labels: torch.Tensor, groups: list[int]
+    trainer: Trainer, images: torch.Tensor, labels: torch.Tensor, groups: list[int], smoothing: float
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The float64 gradient of the mean loss over all images, and the BN statistics after one group after another."""
     twin = ResidualNet(trainer.model.net).double().train()
@@ -30,16 +30,16 @@ def gradients_and_averages(
     for layer in twin.modules():
         if isinstance(layer, torch.nn.BatchNorm2d):
             layer.eps, layer.momentum = trainer.recipe.batch_norm.eps, trainer.recipe.batch_norm.moving_average
-    losses = [
-        F.cross_entropy(twin(part), own, reduction="none")
-        for part, own in zip(images.split(groups), labels.split(groups), strict=True)
-    ]
-    torch.cat(losses).mean().backward()
+    minus_logs = -torch.cat([F.log_softmax(twin(part), dim=1) for part in images.split(groups)])
+    losses = (1 - smoothing) * minus_logs.gather(1, labels[:, None])[:, 0] + smoothing * minus_logs.mean(1)
+    losses.mean().backward()
     return [p.grad for p in twin.parameters() if p.grad is not None], float_buffers(twin)
 
 
 @pytest.mark.parametrize(
-    ("images", "groups"), [(256, [32] * 8), (143, [18] * 7 + [17]), (5, [1] * 5)], ids=["whole", "short", "shortest"]
+    ("images", "groups", "smoothing"),
+    [(256, [32] * 8, 0.0), (143, [18] * 7 + [17], 0.0), (5, [1] * 5, 0.0), (5, [1] * 5, 0.3)],
+    ids=["whole", "short", "shortest", "smoothed"],
 )
 def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
     paper_recipe: Recipe,
@@ -47,12 +47,14 @@ def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
     monkeypatch: pytest.MonkeyPatch,
     images: int,
     groups: list[int],
+    smoothing: float,
 ) -> None:
     """With the groups of ImageNet's batches, of which the dagger row's epochs end with one of 143.
 
     The net computes in float64, too: in float32, rounding turns a ReLU on or off here and there.
     """
-    recipe = replace(paper_recipe, batch_size=256, batch_norm=replace(paper_recipe.batch_norm, group=32))
+    batch_norm, smoothed = replace(paper_recipe.batch_norm, group=32), smoothing or None
+    recipe = replace(paper_recipe, batch_size=256, batch_norm=batch_norm, label_smoothing=smoothed)
     monkeypatch.setattr(trainer_module, "_batch_size", lambda *_: images)
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, tiny_dataset, 0, "fp32", CPU)
     for layer in trainer.model.double().modules():
@@ -64,7 +66,7 @@ def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
     found: list[list[torch.Tensor]] = []
     monkeypatch.setattr(trainer.feed, "make", lambda _: batch)
     monkeypatch.setattr(trainer._optimiser, "step", found.append)
-    expected, averages = gradients_and_averages(trainer, batch.images, batch.labels, groups)
+    expected, averages = gradients_and_averages(trainer, batch.images, batch.labels, groups, smoothing)
     trainer.step()
     for (name, _), ours, gradient in zip(trainer.model.named_parameters(), found[0], expected, strict=True):
         assert (ours - gradient).norm() < 1e-6 * gradient.norm(), name  # the loss is computed in float32

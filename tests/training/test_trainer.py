@@ -13,7 +13,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Recipe
 from paperbench.training.trainer import Trainer
-from tests.training.trainings import advance, differences, state_of, through_a_file
+from tests.training.trainings import MORE, advance, differences, state_of, through_a_file
 
 CPU = torch.device("cpu")
 
@@ -22,8 +22,10 @@ def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
     return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
 
 
-def test_resumed_training_equals_the_uninterrupted_one(recipe: Recipe, small_dataset: ImageDataset) -> None:
+@pytest.mark.parametrize("more", [{}, MORE])
+def test_resumed_training_equals_the_uninterrupted_one(recipe: Recipe, small_dataset: ImageDataset, more: Any) -> None:
     """Stops at and next to the end of the warm-up, the drop and the end of the first epoch (iteration 6.25)."""
+    recipe = replace(recipe, **more)
     whole = advance(new(recipe, small_dataset), 24)
     part = new(recipe, small_dataset)
     for stop in (1, 4, 7, 12, 13, 24):

@@ -16,6 +16,16 @@ from paperbench.training.engine import EngineName
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 
+MORE = {
+    "warm_up": WarmUp(0.01, 2, "linear"),
+    "drops": None,
+    "schedule": "cosine",
+    "clip_norm": 0.1,
+    "label_smoothing": 0.1,
+    "initialisation": "orthogonal",
+}
+"""What a recipe may have that the paper's does not. The rate changes at every iteration."""
+
 
 def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:
     """Batches of six in two groups of three, so that epochs of 100 images end inside a batch, and two rate changes."""

@@ -151,7 +151,9 @@
     }
     function rateAt(curve, position) {
       const stage = curve.rates.findIndex(([last]) => last >= position / scaleOf(curve) - 0.01);
-      return stage < 0 ? null : `${short(curve.rates[stage][1])} (stage ${stage + 1})`;
+      if (stage < 0) return null;
+      const name = curve.rates.length > curve.drops.length + 2 ? "" : ` (stage ${stage + 1})`;  // else it rises or falls
+      return short(curve.rates[stage][1]) + name;
     }
     function describe(position) {
       const chosen = shown().length ? shown() : drawn, first = chosen[0], iteration = position / scaleOf(first);
