@@ -25,7 +25,7 @@ def describe(table: Table, profile_name: str, long: bool = False) -> str:
     usual, cells = (defaults.n, defaults.tolerance), table.all_cells
     has_exceptions = any((c.published_runs, c.tolerance) != usual for c in cells if c.number is not None)
     unless = f" Exceptions: {'see the notes' if long else '`--long`'}." if has_exceptions else ""
-    missing = " -: the paper prints no number." if any(c.expected.value == "unprinted" for c in cells) else ""
+    missing = " -: no number is published." if any(c.expected.value == "unprinted" for c in cells) else ""
     parts = [
         paragraph(f"{table.cited()}: {table.experiment.title}") + f"\n{paragraph(paper)}",
         published_table(table),

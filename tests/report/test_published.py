@@ -62,7 +62,7 @@ def test_rows_with_one_net_and_sweeps_take_a_line(tables: dict[str, Table]) -> N
 def test_exceptions_and_missing_numbers_are_explained(tables: dict[str, Table]) -> None:
     assert "Tolerance: 0.5 percentage points. Exceptions: `--long`." in describe(tables["table1"], "paper")
     assert "conv_shortcut/resnet110: tolerance 1 percentage point\n" in describe(tables["table1"], "paper", long=True)
-    assert "-: the paper prints no number." in describe(tables["table3"], "paper")
+    assert "-: no number is published." in describe(tables["table3"], "paper")
 
 
 def test_recipe_says_how_nets_are_tested(tables: dict[str, Table]) -> None:
