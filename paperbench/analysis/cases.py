@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.ambient import neutral
+from paperbench.analysis.health import Training, health
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import (
@@ -41,6 +42,7 @@ from paperbench.models.weights_file import net_of
 from paperbench.runs.checkpoints import DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
+from paperbench.runs.history import History
 from paperbench.runs.planning import needed_datasets, net_and_recipe, plan
 from paperbench.runs.record import DataFacts, Record
 from paperbench.runs.resume import Checkpoint, CheckpointError
@@ -60,7 +62,7 @@ MEASURES: dict[Measure, Callable[[Subject], Any]] = {
     "paths": gradient_by_length,
     "left_out": leave_out,
 }
-"""What can be measured besides `Passes`, by the name of its field in `Analysis`."""
+"""What can be measured besides `Passes` and `health`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
@@ -77,6 +79,8 @@ class Case:
         iteration: Of that run. The batch is the one that it trains on next, or its last if it is finished.
         state: The trained net's tensors; None at initialisation.
         weights: sha256 of the file with the weights, if the net is from a file.
+        momentum: The buffers of `MomentumSGD`, if a checkpoint holds them.
+        history: Of the run.
     """
 
     reference: str
@@ -88,6 +92,8 @@ class Case:
     iteration: int = 0
     state: Mapping[str, Tensor] | None = None
     weights: str | None = None
+    momentum: Sequence[Tensor] = ()
+    history: History | None = None
 
     def spec(self, conditions: Conditions) -> AnalysisSpec:
         """Return what defines the numbers of an analysis."""
@@ -271,6 +277,7 @@ def find_run(name: str, store: Store, where: Path) -> Case:
 def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
     """Return the net of a run, as far as it has been trained."""
     net, recipe = net_and_recipe(record.spec, record.evaluations)
+    momentum: list[Tensor] = []
     if record.status == "finished":
         state, *_ = read_state(run.weights_file)
     else:
@@ -278,12 +285,15 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
         if file is None:
             raise PaperbenchError(f"{run.path} lacks its checkpoint. Restore it, or go on with `paperbench run`.")
         try:
-            saved = Checkpoint.from_bytes(file.read(), record.run).state
+            saved = Checkpoint.from_bytes(file.read(), record.run)
         except (CheckpointError, DamagedCheckpointError) as error:
             about = f"{file.path} {error}" if isinstance(error, CheckpointError) else str(error)
             raise RunError(f"{about}. Restore it, or go on with `paperbench run`.") from error
-        state = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
-    return Case(record.net, net, recipe, dataset, record.seed, record.spec.digest, record.iteration, state)
+        state, buffers = saved.net, sum(name.startswith("momentum.") for name in saved.state)
+        momentum = [saved.state[f"momentum.{index}"] for index in range(buffers)]
+    of_spec = (record.net, net, recipe, dataset, record.seed, record.spec.digest)
+    history = History.read(run.history_file)
+    return Case(*of_spec, record.iteration, state, momentum=momentum, history=history)
 
 
 def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) -> Case:
@@ -372,6 +382,9 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
         found = measure(subject)
         _require_finite(found, subject, case)
         extra = {name: MEASURES[name](subject) for name in conditions.measures if name in MEASURES}
+        if "health" in conditions.measures:
+            iteration = None if case.weights else case.iteration
+            extra["health"] = health(subject, Training(case.recipe, iteration, case.momentum, case.history))
     return Analysis(
         schema=SCHEMA,
         kind="analysis",

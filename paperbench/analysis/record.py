@@ -25,7 +25,7 @@ _FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 Number = Annotated[float, Field(ge=-1e300, le=1e300), AfterValidator(lambda value: float(f"{value:.6g}"))]
 Numbers = tuple[Number, ...]
-Measure = Literal["channels", "jacobians", "paths", "left_out"]
+Measure = Literal["channels", "jacobians", "paths", "left_out", "health"]
 
 
 @typed
@@ -207,6 +207,61 @@ class LeftOut:
 
 
 @typed
+class Health:
+    """What tells how a training goes: by weight layer, by ReLU, and by residual unit.
+
+    Attributes:
+        layers: The convolutions and the classifier, by name. What follows has one value for each.
+        weight_norm: Of its weights, without biases.
+        gradient_norm: Of the gradient of E with respect to them.
+        update_norm: Of their change in one step of training; None if that cannot be told.
+        update_is: Which step that is, or why it cannot be told.
+        all_weight_norm, all_gradient_norm, all_update_norm: Of all parameters, with biases, scales and shifts of BN.
+        relus: All ReLUs, by name. What follows has one value for each.
+        relu_mean, relu_std: Of all values that it puts out.
+        dead: Its channels that are zero at every position of every image.
+        relu_channels: Its channels.
+        probes: Random vectors behind chi.
+        chi: For each unit, the mean of |Jv|^2 / |v|^2 over random v, where J is its Jacobian, whole batch in, whole
+            batch out: the mean squared singular value, zeros included if it has more inputs than outputs.
+        chi_error: Its standard error.
+        correlation: Mean cosine of the angle between the signals x_l of two images, over all pairs; last that of x_L.
+            Empty for one image.
+        train_error, test_error: In percent, as the run last logged them up to here; None if that cannot be told.
+        errors_are: Which errors these are, or why they cannot be told.
+    """
+
+    layers: tuple[Line, ...]
+    weight_norm: Numbers
+    gradient_norm: Numbers
+    update_norm: Numbers | None
+    update_is: Line
+    all_weight_norm: Number
+    all_gradient_norm: Number
+    all_update_norm: Number | None
+    relus: tuple[Line, ...]
+    relu_mean: Numbers
+    relu_std: Numbers
+    dead: tuple[Natural, ...]
+    relu_channels: tuple[Count, ...]
+    probes: Count
+    chi: Numbers
+    chi_error: Numbers
+    correlation: Numbers
+    train_error: Percent | None
+    test_error: Percent | None
+    errors_are: Line
+
+    def __post_init__(self) -> None:
+        layers = {
+            len(part) for part in (self.layers, self.weight_norm, self.gradient_norm, self.update_norm or self.layers)
+        }
+        relus = {len(part) for part in (self.relus, self.relu_mean, self.relu_std, self.dead, self.relu_channels)}
+        if not self.layers or len(layers) > 1 or len(relus) > 1 or len(self.chi) != len(self.chi_error):
+            raise ValueError("its columns are empty, or have different lengths.")
+
+
+@typed
 class AnalysisSpec:
     """Everything that defines the numbers of an analysis, but for the seed.
 
@@ -273,7 +328,7 @@ class Analysis(HashedJson):
         output_gradient: Norm of dE/dx_L.
         stages: The stage of each unit, counted from 0.
         channels: Standard deviation of each channel of x_l, for each unit; empty unless it was asked for.
-        jacobians, paths, left_out: None unless they were asked for.
+        jacobians, paths, left_out, health: None unless they were asked for.
     """
 
     kind: Literal["analysis"]
@@ -293,12 +348,14 @@ class Analysis(HashedJson):
     jacobians: Jacobians | None = None
     paths: Paths | None = None
     left_out: LeftOut | None = None
+    health: Health | None = None
 
     def __post_init__(self) -> None:
         by_unit: list[Sequence[object]] = [self.stages]
         by_unit += [self.channels] if self.channels else []
         by_unit += [self.jacobians.units] if self.jacobians else []
         by_unit += [self.left_out.without] if self.left_out else []
+        by_unit += [self.health.chi] if self.health else []
         if {len(part) for part in by_unit} != {len(self.passes.factor)}:
             raise ValueError("its parts have different numbers of units.")
 
