@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.ambient import neutral
-from paperbench.analysis.health import Training, health
+from paperbench.analysis.health import health
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import (
@@ -383,8 +383,7 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
         _require_finite(found, subject, case)
         extra = {name: MEASURES[name](subject) for name in conditions.measures if name in MEASURES}
         if "health" in conditions.measures:
-            iteration = None if case.weights else case.iteration
-            extra["health"] = health(subject, Training(case.recipe, iteration, case.momentum, case.history))
+            extra["health"] = health(subject, case)
     return Analysis(
         schema=SCHEMA,
         kind="analysis",

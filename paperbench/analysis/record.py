@@ -6,10 +6,10 @@ results/analysis/<digest, 12 hex>-s<seed>.json
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field
 
@@ -18,6 +18,9 @@ from paperbench.runs.hashed import HashedJson, RecordError, read_all
 from paperbench.runs.record import Code, DataFacts, Environment
 from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import Count, Line, Natural, Percent, Seconds, typed
+
+ALL = "all parameters"
+"""The row of `Layers` with the norms of all parameters, with biases, scales and shifts."""
 
 _DIRECTORY = "analysis"
 _REMEDY = "Delete it; the same `paperbench analyze` makes it again."
@@ -37,8 +40,30 @@ class Signal:
     std: Number
 
 
+class Columns:
+    """Columns of the same length, a row for each unit or layer."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(values) for values in vars(self).values()}
+        if len(lengths) > 1:
+            raise ValueError("its columns have different lengths.")
+        if lengths == {0}:
+            raise ValueError("it has no units.")
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
+        """Return the columns of the values of each row by name."""
+        found = list(rows)
+        return cls(**{field.name: tuple(row.get(field.name) for row in found) for field in fields(cast(Any, cls))})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the values of each row by name."""
+        for values in zip(*vars(self).values(), strict=True):
+            yield dict(zip(vars(self), values, strict=True))
+
+
 @typed
-class Passes:
+class Passes(Columns):
     """What a pass forward and one back measured. Each column has one value per residual unit l, in order.
 
     "By shortcuts alone" means with everything else held fixed: gates, noise, statistics of batch norm, and which values
@@ -95,27 +120,10 @@ class Passes:
     predicted: tuple[Number | None, ...]
     measured: Numbers
 
-    def __post_init__(self) -> None:
-        lengths = {len(getattr(self, field.name)) for field in fields(self)}
-        if len(lengths) > 1:
-            raise ValueError("its columns have different lengths.")
-        if not self.factor:
-            raise ValueError("it has no units.")
-
-    @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]]) -> Passes:
-        """Return the columns of the values of each unit by name."""
-        return cls(**{field.name: tuple(row[field.name] for row in rows) for field in fields(cls)})
-
     @property
     def negative_share(self) -> float:
         """The mean of `negative` over the units."""
         return sum(self.negative) / len(self.negative)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the values of each unit by name."""
-        for unit, _ in enumerate(self.factor):
-            yield {field.name: getattr(self, field.name)[unit] for field in fields(self)}
 
 
 @typed
@@ -207,58 +215,50 @@ class LeftOut:
 
 
 @typed
-class Health:
-    """What tells how a training goes: by weight layer, by ReLU, and by residual unit.
+class Modules(Columns):
+    """Convolutions and the classifier, ReLUs, residual units, and `ALL` parameters; None where a column is of others.
 
     Attributes:
-        layers: The convolutions and the classifier, by name. What follows has one value for each.
-        weight_norm: Of its weights, without biases.
-        gradient_norm: Of the gradient of E with respect to them.
-        update_norm: Of their change in one step of training; None if that cannot be told.
-        update_is: Which step that is, or why it cannot be told.
-        all_weight_norm, all_gradient_norm, all_update_norm: Of all parameters, with biases, scales and shifts of BN.
-        relus: All ReLUs, by name. What follows has one value for each.
-        relu_mean, relu_std: Of all values that it puts out.
+        weight: Norm of the weights, without biases but in `ALL`.
+        gradient: Norm of the gradient of E with respect to them.
+        update: Norm of their change in one step of training, see `Health`.
+        mean, std: Of all values that a ReLU puts out.
         dead: Its channels that are zero at every position of every image.
-        relu_channels: Its channels.
-        probes: Random vectors behind chi.
-        chi: For each unit, the mean of |Jv|^2 / |v|^2 over random v, where J is its Jacobian, whole batch in, whole
-            batch out: the mean squared singular value, zeros included if it has more inputs than outputs.
+        channels: All its channels.
+        chi: Mean of |Jv|^2 / |v|^2 over random v, where J is a unit's Jacobian, whole batch in, whole batch out: the
+            mean squared singular value, zeros included if it has more inputs than outputs.
         chi_error: Its standard error.
-        correlation: Mean cosine of the angle between the signals x_l of two images, over all pairs; last that of x_L.
-            Empty for one image.
-        train_error, test_error: In percent, as the run last logged them up to here; None if that cannot be told.
-        errors_are: Which errors these are, or why they cannot be told.
+        correlation: Mean cosine of the angle between the unit's inputs x_l of two images; None for one image.
     """
 
-    layers: tuple[Line, ...]
-    weight_norm: Numbers
-    gradient_norm: Numbers
-    update_norm: Numbers | None
-    update_is: Line
-    all_weight_norm: Number
-    all_gradient_norm: Number
-    all_update_norm: Number | None
-    relus: tuple[Line, ...]
-    relu_mean: Numbers
-    relu_std: Numbers
-    dead: tuple[Natural, ...]
-    relu_channels: tuple[Count, ...]
-    probes: Count
-    chi: Numbers
-    chi_error: Numbers
-    correlation: Numbers
-    train_error: Percent | None
-    test_error: Percent | None
-    errors_are: Line
+    name: tuple[Line, ...]
+    weight: tuple[Number | None, ...]
+    gradient: tuple[Number | None, ...]
+    update: tuple[Number | None, ...]
+    mean: tuple[Number | None, ...]
+    std: tuple[Number | None, ...]
+    dead: tuple[Natural | None, ...]
+    channels: tuple[Count | None, ...]
+    chi: tuple[Number | None, ...]
+    chi_error: tuple[Number | None, ...]
+    correlation: tuple[Number | None, ...]
 
-    def __post_init__(self) -> None:
-        layers = {
-            len(part) for part in (self.layers, self.weight_norm, self.gradient_norm, self.update_norm or self.layers)
-        }
-        relus = {len(part) for part in (self.relus, self.relu_mean, self.relu_std, self.dead, self.relu_channels)}
-        if not self.layers or len(layers) > 1 or len(relus) > 1 or len(self.chi) != len(self.chi_error):
-            raise ValueError("its columns are empty, or have different lengths.")
+
+@typed
+class Health:
+    """What tells how a training goes.
+
+    Attributes:
+        update_is: Which step `Modules.update` is of, or why it is unavailable.
+        probes: Random vectors behind `Modules.chi`.
+        train_error, test_error: In percent, as the run last logged them up to here; None if it has not, or without one.
+    """
+
+    modules: Modules
+    update_is: Line
+    probes: Count
+    train_error: float | None
+    test_error: Percent | None
 
 
 @typed
@@ -355,7 +355,6 @@ class Analysis(HashedJson):
         by_unit += [self.channels] if self.channels else []
         by_unit += [self.jacobians.units] if self.jacobians else []
         by_unit += [self.left_out.without] if self.left_out else []
-        by_unit += [self.health.chi] if self.health else []
         if {len(part) for part in by_unit} != {len(self.passes.factor)}:
             raise ValueError("its parts have different numbers of units.")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from paperbench.analysis.record import Analysis, Health, Passes, Spectrum
+from paperbench.analysis.record import Analysis, Modules, Passes, Spectrum
 from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report import health
 from paperbench.report.csv_format import as_csv
@@ -21,18 +21,15 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "markdown", "json", "csv")
 
-LAYER_COLUMNS = (
-    *("layer", "layer_weight", "layer_gradient", "layer_update", "relu_mean", "relu_std", "relu_dead", "relu_channels"),
-)
 COLUMNS = (
     *("net", "seed", "run", "iteration", "weights", "initialisation", "data", "canonical"),
     *("images", "size", "batch_norm", "precision", "loss", "output_norm", "output_gradient", "error"),
+    *("train_error", "test_error"),
     *("stage", "unit", *(field.name for field in fields(Passes))),
     *("jacobian_largest", "jacobian_rms", "jacobian_condition", "error_without"),
-    *("chi", "chi_error", "correlation", "train_error", "test_error"),
-    *LAYER_COLUMNS,
+    *(f"module_{field.name}" for field in fields(Modules)),
 )
-"""The columns of CSV and data frames: of the net and the conditions, of the unit, then of a weight layer or ReLU."""
+"""The columns of CSV and data frames: of the net and the conditions, of the unit, then of the module."""
 
 MAX_UNITS = 12
 """Maximum number of units that are all listed; of more, the first and the last of each stage."""
@@ -168,40 +165,22 @@ class Analyses(tuple[Analysis, ...]):
 
 
 def unit_rows(analyses: Iterable[Analysis]) -> Iterator[dict[str, Any]]:
-    """Yield a row, with a value for each of `COLUMNS`, for each unit of each net, and each layer with its health."""
+    """Yield a row, with a value for each of `COLUMNS`, for each unit of each net, and each module with its health."""
     for one in analyses:
         spec = one.spec
         of_net = (one.net, one.seed, spec.run, spec.iteration, spec.weights, spec.initialisation, one.data.name)
         conditions = (one.data.canonical, spec.images, spec.size, spec.batch_norm, spec.precision)
         error = one.left_out.whole if one.left_out else None
-        facts = (*of_net, *conditions, one.loss, one.output.norm, one.output_gradient, error)
+        errors = (one.health.train_error, one.health.test_error) if one.health else (None, None)
+        facts = (*of_net, *conditions, one.loss, one.output.norm, one.output_gradient, error, *errors)
         for unit, (stage, row) in enumerate(zip(one.stages, one.passes.rows(), strict=True)):
             spectrum = one.jacobians.units[unit] if one.jacobians else None
             values = (singular(spectrum, name) if spectrum else None for name, _ in SINGULAR)
             without = one.left_out.without[unit] if one.left_out else None
-            in_order = (*facts, stage, unit, *row.values(), *values, without, *(_of_health(one.health, unit)))
-            yield dict(zip_longest(COLUMNS, in_order))
-        for of_layer in _layers(one.health) if one.health else ():
-            yield dict(zip_longest(COLUMNS, facts)) | dict(zip(LAYER_COLUMNS, of_layer, strict=True))
-
-
-def _of_health(found: Health | None, unit: int) -> tuple[float | None, ...]:
-    """Return what the CSV says about a unit of a net, if its health was measured."""
-    if found is None:
-        return ()
-    correlation = found.correlation[unit] if found.correlation else None
-    return found.chi[unit], found.chi_error[unit], correlation, found.train_error, found.test_error
-
-
-def _layers(found: Health) -> Iterator[tuple[str | float | None, ...]]:
-    """Yield what the CSV says about each weight layer, then about each ReLU."""
-    updates = found.update_norm or (None,) * len(found.layers)
-    for layer in zip(found.layers, found.weight_norm, found.gradient_norm, updates, strict=True):
-        yield (*layer, *(None,) * 4)
-    for name, *values in zip(
-        found.relus, found.relu_mean, found.relu_std, found.dead, found.relu_channels, strict=True
-    ):
-        yield (name, *(None,) * 3, *values)
+            yield dict(zip_longest(COLUMNS, (*facts, stage, unit, *row.values(), *values, without)))
+        for row in one.health.modules.rows() if one.health else ():
+            of_module = {f"module_{name}": value for name, value in row.items()}
+            yield dict(zip_longest(COLUMNS, facts)) | of_module
 
 
 def by_unit(analysis: Analysis, column: str) -> list[float | None]:

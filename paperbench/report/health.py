@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from paperbench.analysis.record import Analysis, Health
+from paperbench.analysis.record import ALL, Analysis, Health
 from paperbench.report.grid import Grid
 
-Range = tuple[float, float]
-HEADERS = ("net", "quantity", "smallest", "median", "largest", "in", "taught", "nets that trained")
+Values = list[tuple[float, str]]
+"""Values with the modules that have them; none if they are unavailable."""
+
+ITERATIONS = (0, 100, 990)
+"""Iterations, of 1,000, after which the nets of results/health were measured."""
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A quantity that is measured in each layer, ReLU or unit, or once.
+def _of(column: str, over: str | None = None, *, of_all: bool = False) -> Callable[[Health], Values]:
+    """Return what takes a column of `Modules`, or its ratio to another, without or only in the row of `ALL`."""
 
-    Attributes:
-        of: Its values; None where it is not defined, as the share of a weight that is zero.
-        places: Names of the layers, ReLUs or units; empty if it is measured once.
-        taught: The range that circulates in teaching texts, none of which names a source that measured it.
-        trained: The range of its medians in the nets of results/health that trained, for each of `ITERATIONS`.
-        note: What is said about it.
-    """
+    def values(found: Health) -> Values:
+        rows = [row for row in found.modules.rows() if (row["name"] == ALL) == of_all and row[column] is not None]
+        return [(row[column] / (row[over] if over else 1), row["name"]) for row in rows if not over or row[over]]
 
-    name: str
-    of: Callable[[Health], Sequence[float | None]]
-    places: Callable[[Health], Sequence[str]] = lambda _: ()
-    taught: Range | None = None
-    trained: Sequence[Range | None] = (None,) * 3
-    note: Callable[[Health], str] = lambda _: ""
+    return values
 
-    def known(self, found: Health) -> list[tuple[float, str]]:
-        """Return its values with their places; none if it is unavailable."""
-        values = self.of(found)
-        places = self.places(found) or ("",) * len(values)
-        return [(value, place) for value, place in zip(values, places, strict=False) if value is not None]
 
-    def median(self, found: Health) -> float | None:
-        """Return its median over the layers, ReLUs or units; None if it is unavailable."""
-        known = self.known(found)
-        return statistics.median(value for value, _ in known) if known else None
+def _spread(found: Health) -> Values:
+    gradients = sorted(value for value, _ in _of("gradient")(found))
+    return [(gradients[-1] / gradients[0], "")] if gradients[0] else []
+
+
+def _gap(found: Health) -> Values:
+    return [] if found.test_error is None or found.train_error is None else [(found.test_error - found.train_error, "")]
+
+
+QUANTITIES: dict[str, tuple[Callable[[Health], Values], str, tuple[str, ...]]] = {
+    "gradient norm": (_of("gradient"), "0.1 to 10", ("-", "-", "-")),
+    "gradient norm of all parameters": (_of("gradient", of_all=True), "0.1 to 10", ("-", "-", "-")),
+    "largest gradient / smallest": (_spread, "0.1 to 10", ("-", "-", "-")),
+    "gradient / weight": (_of("gradient", "weight"), "0.001 to 0.01", ("-", "-", "-")),
+    "update / weight": (_of("update", "weight"), "0.001 to 0.01", ("-", "-", "-")),
+    "mean after ReLU": (_of("mean"), "-0.5 to 0.5", ("-", "-", "-")),
+    "deviation after ReLU": (_of("std"), "0.5 to 2", ("-", "-", "-")),
+    "dead channels, share": (_of("dead", "channels"), "-", ("-", "-", "-")),
+    "chi of units": (_of("chi"), "-", ("-", "-", "-")),
+    "correlation of images": (_of("correlation"), "-", ("-", "-", "-")),
+    "test - train error, points": (_gap, "below 5", ("-", "-", "-")),
+}
+"""What is told about a net: its values, the range that circulates in teaching texts, none of which names a source that
+measured it, and the range of the medians in the nets of results/health that trained, for each of `ITERATIONS`."""
 
 
 def as_grid(groups: Iterable[tuple[str, Sequence[Analysis]]]) -> Grid:
@@ -54,82 +60,21 @@ def as_grid(groups: Iterable[tuple[str, Sequence[Analysis]]]) -> Grid:
     """
     rows = []
     for label, analyses in groups:
-        found = [one.health for one in analyses if one.health]
-        spec = analyses[0].spec
-        at = 2 if spec.weights else bisect_right(ITERATIONS, spec.iteration) - 1
-        for index, quantity in enumerate(QUANTITIES if found else ()):
-            known = [quantity.known(one) for one in found]
-            lowest, highest = ([choose(of_seed) for of_seed in known if of_seed] for choose in (min, max))
-            middle = [value for value in map(quantity.median, found) if value is not None]
-            is_local = bool(quantity.places(found[0]))
-            rows.append(
-                (
-                    "" if index else label,
-                    quantity.name + (f" ({note})" if (note := quantity.note(found[0])) else ""),
-                    _number([value for value, _ in lowest]) if is_local else "",
-                    _number(middle),
-                    _number([value for value, _ in highest]) if is_local else "",
-                    f"{lowest[0][1]}; {highest[0][1]}" if is_local and len(lowest) == 1 else "",
-                    as_text(quantity.taught),
-                    as_text(quantity.trained[at]),
-                )
-            )
-    return Grid(HEADERS, tuple(rows), ("left", "left", *["right"] * 3, *["left"] * 3))
+        found, spec = [one.health for one in analyses if one.health], analyses[0].spec
+        stage = -1 if spec.weights else bisect_right(ITERATIONS, spec.iteration) - 1
+        for name, (of, taught, trained) in QUANTITIES.items() if found else ():
+            known = [sorted(values) for values in map(of, found) if values]
+            notes = {"update / weight": f" ({found[0].update_is})"}
+            notes |= {} if known else {"test - train error, points": " (unavailable: no test by a run yet)"}
+            ends = [(one[0], one[-1]) for one in known if len(one) > 1]
+            smallest, largest = (_median([end[index][0] for end in ends]) for index in (0, 1))
+            middle = _median([statistics.median(value for value, _ in one) for one in known]) or "-"
+            places = "; ".join(place for _, place in ends[0]) if len(ends) == 1 else ""
+            rows.append((label, name + notes.get(name, ""), smallest, middle, largest, places, taught, trained[stage]))
+            label = ""
+    headers = ("net", "quantity", "smallest", "median", "largest", "in", "taught", "nets that trained")
+    return Grid(headers, tuple(rows), ("left", "left", *["right"] * 3, *["left"] * 3))
 
 
-def _number(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g}" if values else "-"
-
-
-def as_text(bounds: Range | None) -> str:
-    """Return a range as text."""
-    if bounds is None:
-        return "-"
-    low, high = bounds
-    return f"{low:.3g} to {high:.3g}" if math.isfinite(low) else f"below {high:.3g}"
-
-
-def _over(values: Sequence[float] | None, others: Sequence[float]) -> list[float | None]:
-    return [value / other if other else None for value, other in zip(values or (), others, strict=False)]
-
-
-def _layers(found: Health) -> Sequence[str]:
-    return found.layers
-
-
-def _relus(found: Health) -> Sequence[str]:
-    return found.relus
-
-
-def _units(found: Health) -> Sequence[str]:
-    return [str(unit) for unit in range(len(found.chi) + 1)]
-
-
-def _gap(found: Health) -> list[float | None]:
-    return [] if found.test_error is None or found.train_error is None else [found.test_error - found.train_error]
-
-
-ITERATIONS = (0, 100, 990)
-"""Iterations of the nets of results/health, of 1,000."""
-
-QUANTITIES = (
-    Quantity("gradient norm", lambda h: h.gradient_norm, _layers, (0.1, 10)),
-    Quantity("gradient norm of all", lambda h: [h.all_gradient_norm], taught=(0.1, 10)),
-    Quantity(
-        "largest gradient / smallest", lambda h: _over([max(h.gradient_norm)], [min(h.gradient_norm)]), taught=(0.1, 10)
-    ),
-    Quantity("gradient / weight", lambda h: _over(h.gradient_norm, h.weight_norm), _layers, (0.001, 0.01)),
-    Quantity(
-        "update / weight",
-        lambda h: _over(h.update_norm, h.weight_norm),
-        _layers,
-        (0.001, 0.01),
-        note=lambda h: h.update_is,
-    ),
-    Quantity("mean after ReLU", lambda h: h.relu_mean, _relus, (-0.5, 0.5)),
-    Quantity("deviation after ReLU", lambda h: h.relu_std, _relus, (0.5, 2)),
-    Quantity("dead channels, %", lambda h: [100 * a / b for a, b in zip(h.dead, h.relu_channels, strict=True)], _relus),
-    Quantity("chi", lambda h: h.chi, _units),
-    Quantity("correlation of images", lambda h: h.correlation, _units),
-    Quantity("test - train error, points", _gap, taught=(-math.inf, 5), note=lambda h: h.errors_are),
-)
+def _median(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3g}" if values else ""
