@@ -7,7 +7,7 @@ through dynamical isometry", 2017 (arXiv:1711.04735).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,8 @@ def measure_modules(subject: Subject) -> tuple[dict[str, dict[str, Any]], dict[s
             leaf = unit.x.detach().requires_grad_()
             y = unit.whole(leaf)
             gradient = pull(y, leaf, gradient, unit.unit)
-            mean, error = mean_squared_singular_value(y, leaf, generator)
+            probes = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y) for _ in range(PROBES)]
+            mean, error = mean_squared_singular_value(y, leaf, probes)
             of_unit = {"chi": mean, "chi_error": error, "correlation": correlation(unit.x)}
             rows[f"stages.{facts.stage}.{facts.index}"] |= of_unit
         leaf = subject.images.detach().requires_grad_()
@@ -118,21 +119,20 @@ def correlation(x: Tensor) -> float | None:
     """Return the mean cosine of the angle between two images' signals, 0 where one is zero; None for one image."""
     norms = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
     scales, pairs = torch.where(norms > 0, 1 / norms, 0), len(x) * (len(x) - 1)
-    return float((_norm(scales @ x.flatten(1).double()) ** 2 - (norms > 0).sum()) / pairs) if pairs else None
+    return (_norm(scales @ x.flatten(1).double()) ** 2 - int((norms > 0).sum())) / pairs if pairs else None
 
 
-def mean_squared_singular_value(y: Tensor, x: Tensor, generator: torch.Generator) -> tuple[float, float]:
-    """Return chi of the Jacobian J of y with respect to x, and its standard error, from products J^T u with random u.
+def mean_squared_singular_value(y: Tensor, x: Tensor, probes: Sequence[Tensor]) -> tuple[float, float]:
+    """Return chi of the Jacobian J of y with respect to x, and its standard error, from products J^T u with probes u.
 
     The mean of |J^T u|^2 / |u|^2, times values of y over values of x, is |J|_F^2 over values of x, as that of
     |Jv|^2 / |v|^2 is; but it needs no other pass forward.
     """
     found = []
-    for _ in range(PROBES):
-        u = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)
+    for u in probes:
         (product,) = torch.autograd.grad(y, x, u, retain_graph=True)
         found.append((_norm(product) / _norm(u)) ** 2 * y.numel() / x.numel())
-    return statistics.mean(found), statistics.stdev(found) / PROBES**0.5
+    return statistics.mean(found), statistics.stdev(found) / len(found) ** 0.5
 
 
 def _norm(*tensors: Tensor) -> float:
