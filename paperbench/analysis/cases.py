@@ -57,12 +57,13 @@ from paperbench.training.device import choose_device
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.trainer import Trainer
 
-MEASURES: dict[Measure, Callable[[Subject], Any]] = {
-    "jacobians": jacobians,
-    "paths": gradient_by_length,
-    "left_out": leave_out,
+MEASURES: dict[Measure, Callable[[Subject, Case], Any]] = {
+    "jacobians": lambda subject, _: jacobians(subject),
+    "paths": lambda subject, _: gradient_by_length(subject),
+    "left_out": lambda subject, _: leave_out(subject),
+    "health": health,
 }
-"""What can be measured besides `Passes` and `health`, by the name of its field in `Analysis`."""
+"""What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
@@ -291,9 +292,8 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
             raise RunError(f"{about}. Restore it, or go on with `paperbench run`.") from error
         state, buffers = saved.net, sum(name.startswith("momentum.") for name in saved.state)
         momentum = [saved.state[f"momentum.{index}"] for index in range(buffers)]
-    of_spec = (record.net, net, recipe, dataset, record.seed, record.spec.digest)
-    history = History.read(run.history_file)
-    return Case(*of_spec, record.iteration, state, momentum=momentum, history=history)
+    of_run = (record.seed, record.spec.digest, record.iteration, state, None, momentum, History.read(run.history_file))
+    return Case(record.net, net, recipe, dataset, *of_run)
 
 
 def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) -> Case:
@@ -381,9 +381,7 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
         subject = subject_of(case, conditions, device)
         found = measure(subject)
         _require_finite(found, subject, case)
-        extra = {name: MEASURES[name](subject) for name in conditions.measures if name in MEASURES}
-        if "health" in conditions.measures:
-            extra["health"] = health(subject, case)
+        extra = {name: MEASURES[name](subject, case) for name in conditions.measures if name in MEASURES}
     return Analysis(
         schema=SCHEMA,
         kind="analysis",

@@ -1,8 +1,4 @@
-"""The health of a training: weights, gradients and updates by layer, activations by ReLU, Jacobians by unit.
-
-chi is the mean squared singular value of Pennington, Schoenholz and Ganguli, "Resurrecting the sigmoid in deep learning
-through dynamical isometry", 2017 (arXiv:1711.04735).
-"""
+"""The health of a training: weights, gradients and updates by layer, activations by ReLU, Jacobians by unit."""
 
 from __future__ import annotations
 
@@ -21,6 +17,7 @@ from paperbench.models.residual_unit import ResidualUnit
 if TYPE_CHECKING:
     from paperbench.analysis.cases import Case
 
+Tensors = Mapping[str, Tensor]
 PROBES = 2
 """Random vectors per unit. Two give chi to one percent with 64 images of 8x8 pixels, as signals have many values."""
 
@@ -38,43 +35,27 @@ def health(subject: Subject, case: Case) -> Health:
     return Health(Modules.of({"name": name, **row} for name, row in rows.items()), update_is, PROBES, *errors)
 
 
-def last_update(
-    case: Case, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-) -> tuple[Mapping[str, Tensor], str]:
-    """Return how one step changes the weights, and which step that is; or nothing, and why it is unavailable.
-
-    `MomentumSGD` steps by its rate times the momentum, in Nesterov's form by a gradient more.
-
-    Args:
-        gradients: Of the mean loss, for the first step.
-    """
+def last_update(case: Case, weights: Tensors, gradients: Tensors) -> tuple[Tensors, str]:
+    """Return how one step of `MomentumSGD` changes the weights, and which that is; or nothing, and why not."""
     recipe, is_nesterov = case.recipe, case.recipe.momentum_form == "nesterov"
     if case.state is None:
         rate = recipe.rate_at(0) * (1 + recipe.momentum * is_nesterov)
         decay = {n: recipe.weight_decay * (recipe.weight_decay_on is None or w.ndim == 4) for n, w in weights.items()}
-        steps = {name: -rate * (gradients[name] + decay[name] * weight) for name, weight in weights.items()}
+        steps = {name: -rate * (g + decay[name] * weights[name]) for name, g in gradients.items()}
         return steps, "the first step's, on these images"
-    if not case.momentum:
-        return {}, f"unavailable: {'weights have' if case.weights else 'finished runs keep'} no momentum"
-    if is_nesterov:
-        return {}, "unavailable: Nesterov's momentum lacks the last gradient"
+    if is_nesterov or not case.momentum:
+        return {}, f"unavailable: {'Nesterov lacks the last gradient' if case.momentum else 'no momentum was kept'}"
     rate = recipe.rate_at(case.iteration - 1)
     return {n: -rate * one.double() for n, one in zip(weights, case.momentum, strict=True)}, "the last step's"
 
 
-def measure_modules(subject: Subject) -> tuple[dict[str, dict[str, Any]], dict[str, Tensor]]:
-    """Return what `Modules` says about ReLUs and units, by name, and the gradients with respect to all parameters.
-
-    Weight layers have empty rows.
-    """
+def measure_modules(subject: Subject) -> tuple[dict[str, dict[str, Any]], Tensors]:
+    """Return what `Modules` says about ReLUs and units, by name, and the gradients with respect to all parameters."""
     model, found = subject.model, dict[Tensor, Tensor]()
-    rows: dict[str, dict[str, Any]] = {}
-    hooks = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Conv2d | nn.Linear | nn.ReLU | ResidualUnit):
-            rows[name] = {}
-        if isinstance(module, nn.ReLU):
-            hooks.append(module.register_forward_hook(partial(_note, rows[name])))
+    kinds = nn.Conv2d | nn.Linear | nn.ReLU | ResidualUnit
+    rows = {name: dict[str, Any]() for name, module in model.named_modules() if isinstance(module, kinds)}
+    relus = ((name, module) for name, module in model.named_modules() if isinstance(module, nn.ReLU))
+    hooks = [module.register_forward_hook(partial(_note, rows[name])) for name, module in relus]
 
     def pull(y: Tensor, x: Tensor, cotangent: Tensor | None, *passed: nn.Module) -> Tensor:
         weights = [weight for module in passed for weight in module.parameters()]
@@ -96,8 +77,7 @@ def measure_modules(subject: Subject) -> tuple[dict[str, dict[str, Any]], dict[s
             y = unit.whole(leaf)
             gradient = pull(y, leaf, gradient, unit.unit)
             probes = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y) for _ in range(PROBES)]
-            mean, error = mean_squared_singular_value(y, leaf, probes)
-            of_unit = {"chi": mean, "chi_error": error, "correlation": correlation(unit.x)}
+            of_unit = mean_squared_singular_value(y, leaf, probes) | {"correlation": correlation(unit.x)}
             rows[f"stages.{facts.stage}.{facts.index}"] |= of_unit
         leaf = subject.images.detach().requires_grad_()
         pull(model.stem(leaf), leaf, gradient, model.stem)
@@ -110,9 +90,9 @@ def measure_modules(subject: Subject) -> tuple[dict[str, dict[str, Any]], dict[s
 @torch.no_grad()
 def _note(row: dict[str, Any], _: nn.Module, inputs: Any, y: Tensor) -> None:
     if inputs[0].requires_grad:  # else it computes the input of a unit
-        variance, mean = torch.var_mean(y.double(), correction=0)
+        deviation, mean = torch.std_mean(y.double(), correction=0)
         dead = int((y.amax((0, 2, 3)) == 0).sum())
-        row |= {"mean": mean.item(), "std": variance.sqrt().item(), "dead": dead, "channels": y.shape[1]}
+        row |= {"mean": mean.item(), "std": deviation.item(), "dead": dead, "channels": y.shape[1]}
 
 
 def correlation(x: Tensor) -> float | None:
@@ -122,17 +102,16 @@ def correlation(x: Tensor) -> float | None:
     return (_norm(scales @ x.flatten(1).double()) ** 2 - int((norms > 0).sum())) / pairs if pairs else None
 
 
-def mean_squared_singular_value(y: Tensor, x: Tensor, probes: Sequence[Tensor]) -> tuple[float, float]:
-    """Return chi of the Jacobian J of y with respect to x, and its standard error, from products J^T u with probes u.
+def mean_squared_singular_value(y: Tensor, x: Tensor, probes: Sequence[Tensor]) -> dict[str, float | None]:
+    """Return chi and its standard error from products of probes u with J^T, the transposed Jacobian of y as of x.
 
-    The mean of |J^T u|^2 / |u|^2, times values of y over values of x, is |J|_F^2 over values of x, as that of
-    |Jv|^2 / |v|^2 is; but it needs no other pass forward.
+    Times values of y over values of x, |J^T u|^2 / |u|^2 has the mean of |Jv|^2 / |v|^2, without passes forward.
     """
     found = []
     for u in probes:
         (product,) = torch.autograd.grad(y, x, u, retain_graph=True)
         found.append((_norm(product) / _norm(u)) ** 2 * y.numel() / x.numel())
-    return statistics.mean(found), statistics.stdev(found) / len(found) ** 0.5
+    return {"chi": statistics.mean(found), "chi_error": statistics.stdev(found) / len(found) ** 0.5}
 
 
 def _norm(*tensors: Tensor) -> float:

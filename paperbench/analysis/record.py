@@ -20,7 +20,6 @@ from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import Count, Line, Natural, Percent, Seconds, typed
 
 ALL = "all parameters"
-"""The row of `Layers` with the norms of all parameters, with biases, scales and shifts."""
 
 _DIRECTORY = "analysis"
 _REMEDY = "Delete it; the same `paperbench analyze` makes it again."
@@ -219,15 +218,13 @@ class Modules(Columns):
     """Convolutions and the classifier, ReLUs, residual units, and `ALL` parameters; None where a column is of others.
 
     Attributes:
-        weight: Norm of the weights, without biases but in `ALL`.
+        weight: Norm of the weights; only in `ALL` with biases, scales and shifts.
         gradient: Norm of the gradient of E with respect to them.
         update: Norm of their change in one step of training, see `Health`.
         mean, std: Of all values that a ReLU puts out.
-        dead: Its channels that are zero at every position of every image.
-        channels: All its channels.
-        chi: Mean of |Jv|^2 / |v|^2 over random v, where J is a unit's Jacobian, whole batch in, whole batch out: the
-            mean squared singular value, zeros included if it has more inputs than outputs.
-        chi_error: Its standard error.
+        dead, channels: Its channels that are zero at every position of every image, and all.
+        chi, chi_error: Mean of |Jv|^2 / |v|^2 over random v, where J is a unit's Jacobian, whole batch in, whole batch
+            out, which is the mean squared singular value over all inputs; with its standard error.
         correlation: Mean cosine of the angle between the unit's inputs x_l of two images; None for one image.
     """
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from paperbench.analysis.record import Analysis, Modules, Passes, Spectrum
+from paperbench.analysis.record import ALL, Analysis, Health, Modules, Passes, Spectrum
 from paperbench.errors import PaperbenchError, count, nearest
-from paperbench.report import health
 from paperbench.report.csv_format import as_csv
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph
 
@@ -77,7 +77,6 @@ MEANINGS = {
     "largest singular value": "approached from below, unless all were computed",
     "rms growth": "root mean square factor by which random changes of the input grow; of a few, unless all singular "
     "values were computed",
-    "in": "where the smallest and the largest value are",
     "taught": "what teaching texts recommend; none names a source that measured it",
     "nets that trained": "from the least to the largest median in nets of 20 to 110 layers that learned digits of 8x8 "
     "pixels, at the last of 0, 100 and 990 iterations that is reached; see docs/health.md",
@@ -90,6 +89,46 @@ SINGULAR = (("largest", "largest singular value"), ("rms", "rms growth"), ("cond
 
 MAX_LENGTH = 5
 """Length of the longest paths that have a column of their own."""
+
+
+Values = list[tuple[float, str]]
+ITERATIONS = (0, 100, 990)
+"""Iterations, of 1,000, after which the nets of results/health were measured."""
+
+
+def _of(column: str, over: str | None = None, *, of_all: bool = False) -> Callable[[Health], Values]:
+    """Return what takes a column of `Modules`, or its ratio to another, without or only in the row of `ALL`."""
+    return lambda found: [
+        (row[column] / (row[over] if over else 1), row["name"])
+        for row in found.modules.rows()
+        if (row["name"] == ALL) == of_all and row[column] is not None and (not over or row[over])
+    ]
+
+
+def _spread(found: Health) -> Values:
+    gradients = sorted(value for value, _ in _of("gradient")(found))
+    return [(gradients[-1] / gradients[0], "")] if gradients[0] else []
+
+
+def _gap(found: Health) -> Values:
+    return [] if found.test_error is None or found.train_error is None else [(found.test_error - found.train_error, "")]
+
+
+QUANTITIES: dict[str, tuple[Callable[[Health], Values], str, Sequence[str]]] = {
+    "gradient norm": (_of("gradient"), "0.1 to 10", ("-", "-", "-")),
+    "gradient norm of all parameters": (_of("gradient", of_all=True), "0.1 to 10", ("-", "-", "-")),
+    "largest gradient / smallest": (_spread, "0.1 to 10", ("-", "-", "-")),
+    "gradient / weight": (_of("gradient", "weight"), "0.001 to 0.01", ("-", "-", "-")),
+    "update / weight": (_of("update", "weight"), "0.001 to 0.01", ("-", "-", "-")),
+    "mean after ReLU": (_of("mean"), "-0.5 to 0.5", ("-", "-", "-")),
+    "deviation after ReLU": (_of("std"), "0.5 to 2", ("-", "-", "-")),
+    "dead channels, share": (_of("dead", "channels"), "-", ("-", "-", "-")),
+    "chi of units": (_of("chi"), "-", ("-", "-", "-")),
+    "correlation of images": (_of("correlation"), "-", ("-", "-", "-")),
+    "test - train error, points": (_gap, "below 5", ("-", "-", "-")),
+}
+"""What is told about a net: its values with their modules, none if it is unavailable; the range in teaching texts;
+and the range of medians in the nets of results/health that trained, for each of `ITERATIONS`."""
 
 
 @dataclass(frozen=True)
@@ -218,9 +257,7 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
     grids["Jacobians of chains of units:"] = _chains(groups)
     grids["Share of dE/dx_0 by path length, the number of units passed through weight layers:"] = _paths(groups)
     grids["Test error in % on these images, of the whole net and with F = 0 in one unit:"] = _left_out(groups)
-    grids["Training health, over weight layers, ReLUs or units:"] = health.as_grid(
-        (group.label + _of_seeds(group), group.analyses) for group in groups
-    )
+    grids["Training health, over weight layers, ReLUs or units:"] = _health(groups)
     prose = ["Signal and gradient in the residual units", analyses.conditions]
     parts = prose if is_markdown else list(map(paragraph, prose))
     known: set[str] = set()
@@ -303,6 +340,36 @@ def _left_out(groups: Sequence[Group]) -> Grid:
             whole, worst = _number([one.whole for one in found]), max(errors)
             rows.append((group.label, whole, _number(errors), _number([worst]), str(errors.index(worst))))
     return Grid(("net", "whole", "median without a unit", "worst", "unit"), tuple(rows), ("left", *["right"] * 4))
+
+
+def _health(groups: Sequence[Group]) -> Grid:
+    """A row for each quantity of each net; of several seeds the medians."""
+    rows: list[tuple[str, ...]] = []
+    for group in groups:
+        found, spec = [one.health for one in group.analyses if one.health], group.analyses[0].spec
+        stage = -1 if spec.weights else bisect_right(ITERATIONS, spec.iteration) - 1
+        for name, (of, taught, trained) in QUANTITIES.items() if found else ():
+            known = [sorted(values) for values in map(of, found) if values]
+            note = "" if known or of is not _gap else "unavailable: no test by a run yet"
+            note = found[0].update_is if "update" in name else note
+            ends = [(one[0], one[-1]) for one in known if len(one) > 1]
+            medians = [statistics.median(value for value, _ in one) for one in known]
+            numbers = [[first[0] for first, _ in ends], medians, [last[0] for _, last in ends]]
+            places = "; ".join(place for _, place in ends[0]) if len(ends) == 1 else ""
+            texts = [_number(values) if values else "-" for values in numbers]
+            label = "" if rows and name != next(iter(QUANTITIES)) else group.label + _of_seeds(group)
+            rows.append((label, f"{name} ({note})" if note else name, *texts, places, taught, trained[stage]))
+    headers = (
+        "net",
+        "quantity",
+        "smallest",
+        "median",
+        "largest",
+        "smallest and largest in",
+        "taught",
+        "nets that trained",
+    )
+    return Grid(headers, tuple(rows), ("left", "left", *["right"] * 3, *["left"] * 3))
 
 
 def singular(spectrum: Spectrum, name: str) -> float | None:

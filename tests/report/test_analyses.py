@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import statistics
 from dataclasses import fields, replace
 
@@ -14,7 +15,7 @@ import pytest
 from paperbench.analysis.record import Analysis, Passes, Spectrum
 from paperbench.errors import PaperbenchError
 from paperbench.report.analyses import Analyses, singular
-from tests.report.made_analyses import made, with_everything
+from tests.report.made_analyses import CONV, RELU, UNIT, made, with_everything
 
 SEEDS = Analyses(made(seed=seed) for seed in (0, 1, 2))
 NETS = Analyses([made(), made("original_resnet20"), made("original_resnet32", stages=(5, 5, 5))])
@@ -98,6 +99,24 @@ def test_measures_get_tables() -> None:
     assert errors in rows
 
 
+def test_health_is_shown_with_its_range_and_what_is_unavailable() -> None:
+    one = with_everything(made(run="0" * 64, iteration=100))
+    shown = [re.split(r"  +", line)[1:5] for line in str(Analyses([one])).splitlines()]
+    for row in (
+        ["gradient norm", "2", "2", "2"],
+        ["gradient / weight", "-", "0.5", "-"],  # not of the layer whose weight is zero
+        ["update / weight (the last step's)", "-", "0.125", "-"],
+        ["dead channels, share", "-", "0.25", "-"],
+        ["test - train error, points", "-", "4.5", "-"],
+    ):
+        assert row in shown
+    assert one.health
+    unknown = replace(one.health, test_error=None, update_is="unavailable: no momentum was kept")
+    text = str(Analyses([replace(one, health=unknown)]))
+    assert "update / weight (unavailable: no momentum was kept)" in text
+    assert "points (unavailable: no test by a run yet)" in text
+
+
 def test_json_is_the_records_as_stored() -> None:
     found = json.loads(NETS.render("json"))
     assert [Analysis.from_json(json.dumps(one)) for one in found] == list(NETS)
@@ -117,6 +136,13 @@ def test_csv_has_what_was_measured_besides() -> None:
     assert one.jacobians
     assert one.left_out
     rows = list(csv.DictReader(io.StringIO(Analyses([one]).render("csv"))))
+    modules, rows = rows[9:], rows[:9]
+    for known, row in zip((CONV, RELU, UNIT), (modules[0], modules[2], modules[3]), strict=True):
+        found = {
+            name.removeprefix("module_"): text for name, text in row.items() if name.startswith("module_") and text
+        }
+        assert found == {name: str(value) for name, value in known.items()}
+        assert (row["net"], row["unit"], row["test_error"]) == (one.net, "", "7.5")
     of_net = {"loss": 2.3, "output_norm": 3.5, "output_gradient": 0.125, "error": 7.0}
     for unit, row in enumerate(rows):
         spectrum = one.jacobians.units[unit]
@@ -159,7 +185,7 @@ def test_frame_is_the_csv_with_types() -> None:
         *("string", "int64", "boolean", "float64")
     ]
     empty = ["run", "weights", "size", "error", "error_without"]
-    empty += [name for name in frame.columns if name.startswith("jacobian")]
+    empty += [name for name in frame.columns if name.startswith(("jacobian", "module", "train", "test"))]
     assert frame[empty].isna().all(axis=None)
     pandas.testing.assert_frame_equal(frame.drop(columns=empty), read.drop(columns=empty), check_dtype=False)
 
