@@ -80,8 +80,7 @@ class Case:
         iteration: Of that run. The batch is the one that it trains on next, or its last if it is finished.
         state: The trained net's tensors; None at initialisation.
         weights: sha256 of the file with the weights, if the net is from a file.
-        momentum: The buffers of `MomentumSGD`, if a checkpoint holds them.
-        history: Of the run.
+        momentum, history: The buffers of `MomentumSGD`, from the run's checkpoint if it is there, and the run's lines.
     """
 
     reference: str

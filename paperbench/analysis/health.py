@@ -1,4 +1,8 @@
-"""The health of a training: weights, gradients and updates by layer, activations by ReLU, Jacobians by unit."""
+"""The health of a training: weights, gradients and updates by layer, activations by ReLU, Jacobians by unit.
+
+The mean of |Jv|^2 / |v|^2 over random v is |J|_F^2 over the dimensions of v. So is that of |J^T u|^2 / |u|^2 over those
+of u, and products with J^T need no pass forward of their own.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ def last_update(case: Case, weights: Tensors, gradients: Tensors) -> tuple[Tenso
     return {n: -rate * one.double() for n, one in zip(weights, case.momentum, strict=True)}, "the last step's"
 
 
-def measure_modules(subject: Subject) -> tuple[dict[str, dict[str, Any]], Tensors]:
+def measure_modules(subject: Subject, probes: int = PROBES) -> tuple[dict[str, dict[str, Any]], Tensors]:
     """Return what `Modules` says about ReLUs and units, by name, and the gradients with respect to all parameters."""
     model, found = subject.model, dict[Tensor, Tensor]()
     kinds = nn.Conv2d | nn.Linear | nn.ReLU | ResidualUnit
@@ -76,8 +80,8 @@ def measure_modules(subject: Subject) -> tuple[dict[str, dict[str, Any]], Tensor
             leaf = unit.x.detach().requires_grad_()
             y = unit.whole(leaf)
             gradient = pull(y, leaf, gradient, unit.unit)
-            probes = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y) for _ in range(PROBES)]
-            of_unit = mean_squared_singular_value(y, leaf, probes) | {"correlation": correlation(unit.x)}
+            random = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y) for _ in range(probes)]
+            of_unit = mean_squared_singular_value(y, leaf, random) | {"correlation": correlation(unit.x)}
             rows[f"stages.{facts.stage}.{facts.index}"] |= of_unit
         leaf = subject.images.detach().requires_grad_()
         pull(model.stem(leaf), leaf, gradient, model.stem)
@@ -103,10 +107,7 @@ def correlation(x: Tensor) -> float | None:
 
 
 def mean_squared_singular_value(y: Tensor, x: Tensor, probes: Sequence[Tensor]) -> dict[str, float | None]:
-    """Return chi and its standard error from products of probes u with J^T, the transposed Jacobian of y as of x.
-
-    Times values of y over values of x, |J^T u|^2 / |u|^2 has the mean of |Jv|^2 / |v|^2, without passes forward.
-    """
+    """Return chi, as the mean of |J^T u|^2 / |u|^2 by the ratio of dimensions, with its standard error."""
     found = []
     for u in probes:
         (product,) = torch.autograd.grad(y, x, u, retain_graph=True)

@@ -77,6 +77,7 @@ MEANINGS = {
     "largest singular value": "approached from below, unless all were computed",
     "rms growth": "root mean square factor by which random changes of the input grow; of a few, unless all singular "
     "values were computed",
+    "in": "where the smallest and the largest value are",
     "taught": "what teaching texts recommend; none names a source that measured it",
     "nets that trained": "from the least to the largest median in nets of 20 to 110 layers that learned digits of 8x8 "
     "pixels, at the last of 0, 100 and 990 iterations that is reached; see docs/health.md",
@@ -96,8 +97,9 @@ ITERATIONS = (0, 100, 990)
 """Iterations, of 1,000, after which the nets of results/health were measured."""
 
 
-def _of(column: str, over: str | None = None, *, of_all: bool = False) -> Callable[[Health], Values]:
-    """Return what takes a column of `Modules`, or its ratio to another, without or only in the row of `ALL`."""
+def _of(what: str, *, of_all: bool = False) -> Callable[[Health], Values]:
+    """Return what takes a column of `Modules`, or "one/other", without or only in the row of `ALL`."""
+    column, _, over = what.partition("/")
     return lambda found: [
         (row[column] / (row[over] if over else 1), row["name"])
         for row in found.modules.rows()
@@ -114,18 +116,22 @@ def _gap(found: Health) -> Values:
     return [] if found.test_error is None or found.train_error is None else [(found.test_error - found.train_error, "")]
 
 
-QUANTITIES: dict[str, tuple[Callable[[Health], Values], str, Sequence[str]]] = {
-    "gradient norm": (_of("gradient"), "0.1 to 10", ("-", "-", "-")),
-    "gradient norm of all parameters": (_of("gradient", of_all=True), "0.1 to 10", ("-", "-", "-")),
-    "largest gradient / smallest": (_spread, "0.1 to 10", ("-", "-", "-")),
-    "gradient / weight": (_of("gradient", "weight"), "0.001 to 0.01", ("-", "-", "-")),
-    "update / weight": (_of("update", "weight"), "0.001 to 0.01", ("-", "-", "-")),
-    "mean after ReLU": (_of("mean"), "-0.5 to 0.5", ("-", "-", "-")),
-    "deviation after ReLU": (_of("std"), "0.5 to 2", ("-", "-", "-")),
-    "dead channels, share": (_of("dead", "channels"), "-", ("-", "-", "-")),
-    "chi of units": (_of("chi"), "-", ("-", "-", "-")),
-    "correlation of images": (_of("correlation"), "-", ("-", "-", "-")),
-    "test - train error, points": (_gap, "below 5", ("-", "-", "-")),
+QUANTITIES: dict[str, tuple[Callable[[Health], Values], str, str]] = {
+    "gradient norm": (_of("gradient"), "0.1 to 10", "0.34 to 1.1; 0.018 to 0.43; 0.001 to 0.056"),
+    "gradient norm of all": (_of("gradient", of_all=True), "0.1 to 10", "2 to 28; 0.33 to 2.1; 0.0054 to 0.63"),
+    "largest gradient / smallest": (_spread, "0.1 to 10", "4.3 to 58; 1.5 to 91; 2.3 to 1.7e+02"),
+    "gradient / weight": (_of("gradient/weight"), "0.001 to 0.01", "0.045 to 0.16; 0.0015 to 0.053; 0.00013 to 0.0062"),
+    "update / weight": (
+        _of("update/weight"),
+        "0.001 to 0.01",
+        "0.00045 to 0.0016; 0.00035 to 0.01; 3.1e-06 to 1.6e-05",
+    ),
+    "mean after ReLU": (_of("mean"), "-0.5 to 0.5", "0.38 to 0.4; 0.24 to 0.43; 0.34 to 0.44"),
+    "deviation after ReLU": (_of("std"), "0.5 to 2", "0.59 to 0.62; 0.63 to 1.4; 0.58 to 1.8"),
+    "dead channels, share": (_of("dead/channels"), "-", "0 to 0; 0 to 0.031; 0 to 0"),
+    "chi of units": (_of("chi"), "-", "0.99 to 1.7; 0.15 to 1.2; 0.1 to 1.1"),
+    "correlation of images": (_of("correlation"), "-", "0.37 to 0.65; 0.29 to 0.61; 0.22 to 0.59"),
+    "test - train error, points": (_gap, "below 5", "-; -7.4 to 17; 0.68 to 1.9"),
 }
 """What is told about a net: its values with their modules, none if it is unavailable; the range in teaching texts;
 and the range of medians in the nets of results/health that trained, for each of `ITERATIONS`."""
@@ -358,17 +364,10 @@ def _health(groups: Sequence[Group]) -> Grid:
             places = "; ".join(place for _, place in ends[0]) if len(ends) == 1 else ""
             texts = [_number(values) if values else "-" for values in numbers]
             label = "" if rows and name != next(iter(QUANTITIES)) else group.label + _of_seeds(group)
-            rows.append((label, f"{name} ({note})" if note else name, *texts, places, taught, trained[stage]))
-    headers = (
-        "net",
-        "quantity",
-        "smallest",
-        "median",
-        "largest",
-        "smallest and largest in",
-        "taught",
-        "nets that trained",
-    )
+            rows.append(
+                (label, f"{name} ({note})" if note else name, *texts, places, taught, trained.split("; ")[stage])
+            )
+    headers = ("net", "quantity", "smallest", "median", "largest", "in", "taught", "nets that trained")
     return Grid(headers, tuple(rows), ("left", "left", *["right"] * 3, *["left"] * 3))
 
 

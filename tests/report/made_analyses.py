@@ -7,25 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from paperbench.analysis.record import (
-    ALL,
-    Analysis,
-    AnalysisSpec,
-    Health,
-    Jacobians,
-    LeftOut,
-    Modules,
-    Passes,
-    Paths,
-    Signal,
-    Spectrum,
-)
+from paperbench.analysis.record import Analysis, AnalysisSpec, Jacobians, LeftOut, Passes, Paths, Signal, Spectrum
 from paperbench.runs.record import DataFacts
 from tests.helpers import CODE, ENVIRONMENT
 
-CONV = {"name": "stem.conv", "weight": 4.0, "gradient": 2.0, "update": 0.5}
-RELU = {"name": "tail.relu", "mean": 0.25, "std": 0.5, "dead": 2, "channels": 8}
-UNIT = {"name": "stages.0.0", "chi": 1.5, "chi_error": 0.01, "correlation": 0.75}
 COPY = DataFacts("CIFAR-10 (a copy)", "a test", canonical=False, fingerprint="c0ffee")
 
 
@@ -67,7 +52,7 @@ def made(net: str = "preact_resnet20", seed: int = 0, stages: tuple[int, ...] = 
 
 
 def with_everything(analysis: Analysis) -> Analysis:
-    """Return an analysis with singular values, paths, health and units left out."""
+    """Return an analysis with singular values, paths and units left out."""
     random = np.random.default_rng(analysis.seed)
     last = len(analysis.stages) - 1
 
@@ -84,9 +69,5 @@ def with_everything(analysis: Analysis) -> Analysis:
             tuple(spectrum(first, last) for first in firsts),
         ),
         paths=Paths(shares, tuple(2 * share for share in shares), shares, 0.0, 0.0),
-        health=Health(
-            Modules.of([CONV, {**CONV, "name": "fc", "weight": 0.0}, RELU, UNIT, {**CONV, "name": ALL}]),
-            *("the last step's", 2, 3.0, 7.5),
-        ),
         left_out=LeftOut(7.0, tuple(8.0 + (3 * unit) % 5 for unit in range(last + 1))),
     )
