@@ -1,7 +1,6 @@
 """The health of a training: weights, gradients and updates by layer, activations by ReLU, Jacobians by unit.
 
-The mean of |Jv|^2 / |v|^2 over random v is |J|_F^2 over the dimensions of v. So is that of |J^T u|^2 / |u|^2 over those
-of u, and products with J^T need no pass forward of their own.
+Over random v, |Jv|^2 / |v|^2 has the mean |J|_F^2 over the dimensions of v; so has |J^T u|^2 / |u|^2 over those of u.
 """
 
 from __future__ import annotations
@@ -91,10 +90,9 @@ def measure_modules(subject: Subject, probes: int = PROBES) -> tuple[dict[str, d
     return rows, {name: found[weight] for name, weight in model.named_parameters()}
 
 
-@torch.no_grad()
 def _note(row: dict[str, Any], _: nn.Module, inputs: Any, y: Tensor) -> None:
     if inputs[0].requires_grad:  # else it computes the input of a unit
-        deviation, mean = torch.std_mean(y.double(), correction=0)
+        deviation, mean = torch.std_mean(y.detach().double(), correction=0)
         dead = int((y.amax((0, 2, 3)) == 0).sum())
         row |= {"mean": mean.item(), "std": deviation.item(), "dead": dead, "channels": y.shape[1]}
 

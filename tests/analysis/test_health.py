@@ -81,7 +81,8 @@ def health_of(case: Case) -> tuple[Health, dict[str, float]]:
     return health, {row["name"]: row["update"] for row in health.modules.rows() if row["update"] is not None}
 
 
-@pytest.mark.parametrize("form", ["caffe", pytest.param("pytorch", marks=FULL), pytest.param("nesterov", marks=FULL)])
+@FULL
+@pytest.mark.parametrize("form", ["caffe", "pytorch", "nesterov"])
 def test_updates_are_the_steps_of_a_run(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, form: Any
 ) -> None:

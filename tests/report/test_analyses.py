@@ -118,7 +118,7 @@ def test_health_is_shown_with_what_is_unavailable() -> None:
         ["update / weight (the last step's)", "-", "0.125", "-"],
         ["dead channels, share", "-", "0.25", "-"],
         ["test - train error, points", "-", "4.5", "-"],
-        ["test - train error, points (unavailable: no test by a run yet)", "-", "-", "-"],
+        ["test - train error, points (unavailable: no test yet)", "-", "-", "-"],
     ):
         assert row in shown
     assert "update / weight (unavailable: no momentum was kept)" in text
@@ -130,7 +130,7 @@ def test_ranges_are_those_of_the_published_nets_that_trained() -> None:
     trained = {(one.net, one.seed) for one, health in found if one.spec.iteration == 990 and health.train_error < 10}
     assert not complaints
     for of, _, ranges in QUANTITIES.values():
-        for iteration, shown in zip(ITERATIONS, ranges.split("; "), strict=True):
+        for iteration, shown in zip(ITERATIONS, ranges.split(";"), strict=True):
             of_nets = [of(h) for one, h in found if one.spec.iteration == iteration and (one.net, one.seed) in trained]
             medians = sorted(statistics.median(value for value, _ in values) for values in of_nets if values)
             assert shown == (f"{medians[0]:.2g} to {medians[-1]:.2g}" if medians else "-")
