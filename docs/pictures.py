@@ -1,4 +1,7 @@
-"""Rebuild the pictures, the report and the tables of analysis.md from results/: `python docs/pictures.py`."""
+"""Rebuild the pictures, the report and the tables of analysis.md and health.md from results/.
+
+Give `python docs/pictures.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.cli.main import main
-from paperbench.report.analyses import Analyses
+from paperbench.report.analyses import ITERATIONS, QUANTITIES, Analyses
 from paperbench.report.analysis_figures import draw, to_bytes
 
 DOCS = Path(__file__).parent
@@ -50,9 +53,12 @@ COLUMNS: dict[str, Callable[[Analysis], float | None]] = {
 }
 """The columns of the tables of analysis.md."""
 
+TRAINED_BELOW = 10.0
+"""A net of health.md has trained if its training error at the last of `ITERATIONS` is lower, in percent."""
+
 
 def build(directory: Path) -> None:
-    """Write pictures/*.svg, report/index.html and analysis.md into a directory."""
+    """Write pictures/*.svg, report/index.html, analysis.md and health.md into a directory."""
     (directory / "pictures").mkdir(exist_ok=True)
     with chdir(DOCS.parent), TemporaryDirectory() as results:
         for source in ("smoke", "jpeg-copy"):
@@ -71,6 +77,47 @@ def build(directory: Path) -> None:
         rows = table([one for one in analyses if bool(one.spec.iteration) == is_trained])
         page = re.sub(rf"(<!-- table: {name} -->\n).*?(?=<!-- end -->)", rf"\1\n{rows}\n", page, flags=re.DOTALL)
     (directory / "analysis.md").write_text(page)
+    page, outcomes = (DOCS / "health.md").read_text(), outcomes_of(read_analyses(DOCS.parent / "results" / "health")[0])
+    for iteration in ITERATIONS:
+        rows = bounds(iteration, outcomes)
+        page = re.sub(rf"(<!-- table: {iteration} -->\n).*?(?=<!-- end -->)", rf"\1\n{rows}\n", page, flags=re.DOTALL)
+    (directory / "health.md").write_text(page)
+
+
+def outcomes_of(analyses: Sequence[Analysis]) -> dict[bool, list[Analysis]]:
+    """Return the analyses of nets that trained, and those of nets that failed."""
+    last = [one for one in analyses if one.spec.iteration == ITERATIONS[-1]]
+    ends = {(one.net, one.seed): one.health.train_error or 0.0 for one in last if one.health}
+    outcomes: dict[bool, list[Analysis]] = {True: [], False: []}
+    for one in analyses:
+        outcomes[ends[one.net, one.seed] < TRAINED_BELOW].append(one)
+    return outcomes
+
+
+def bounds(iteration: int, outcomes: dict[bool, list[Analysis]]) -> str:
+    """Return in Markdown how many nets have medians within the bounds that are taught, and within those measured."""
+    lines = [["quantity", "taught", "trained", "failed", "measured in nets that trained", "failed"]]
+    lines += [["---", "--:", *["--:"] * 4]]
+    for name, (of, taught, _) in QUANTITIES.items():
+        medians = {
+            outcome: [
+                statistics.median(value for value, _ in of(one.health))
+                for one in some
+                if one.spec.iteration == iteration and one.health and of(one.health)
+            ]
+            for outcome, some in outcomes.items()
+        }
+        if not medians[True]:
+            continue
+        low, _, high = taught.replace("below", "-inf to").partition(" to ")
+        inside = ["-", "-"]
+        if high:
+            within = (sum(float(low) <= value <= float(high) for value in values) for values in medians.values())
+            inside = [f"{n} of {len(values)}" for n, values in zip(within, medians.values(), strict=True)]
+        least, most = min(medians[True]), max(medians[True])
+        ours = f"{sum(least <= value <= most for value in medians[False])} of {len(medians[False])}"
+        lines.append([name, taught, *inside, f"{least:.2g} to {most:.2g}", ours])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def table(analyses: Sequence[Analysis]) -> str:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paperbench.ambient import neutral
+from paperbench.analysis.health import health
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import (
@@ -39,6 +40,7 @@ from paperbench.models.weights_file import net_of
 from paperbench.runs.checkpoints import DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
+from paperbench.runs.history import History
 from paperbench.runs.planning import needed_datasets, net_and_recipe, plan
 from paperbench.runs.record import DataFacts, Record
 from paperbench.runs.resume import Checkpoint, CheckpointError
@@ -53,10 +55,11 @@ from paperbench.training.device import choose_device
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.trainer import Trainer
 
-MEASURES: dict[Measure, Callable[[Subject], Any]] = {
-    "jacobians": jacobians,
-    "paths": gradient_by_length,
-    "left_out": leave_out,
+MEASURES: dict[Measure, Callable[[Subject, Case], Any]] = {
+    "jacobians": lambda subject, _: jacobians(subject),
+    "paths": lambda subject, _: gradient_by_length(subject),
+    "left_out": lambda subject, _: leave_out(subject),
+    "health": health,
 }
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
@@ -75,6 +78,7 @@ class Case:
         iteration: Of that run. The batch is the one that it trains on next, or its last if it is finished.
         state: The trained net's tensors; None at initialisation.
         weights: sha256 of the file with the weights, if the net is from a file.
+        momentum, history: The buffers of `MomentumSGD`, from the run's checkpoint if it is there, and the run's lines.
     """
 
     reference: str
@@ -86,6 +90,8 @@ class Case:
     iteration: int = 0
     state: Mapping[str, Tensor] | None = None
     weights: str | None = None
+    momentum: Sequence[Tensor] = ()
+    history: History | None = None
 
     def spec(self, conditions: Conditions) -> AnalysisSpec:
         """Return what defines the numbers of an analysis."""
@@ -269,6 +275,7 @@ def find_run(name: str, store: Store, where: Path) -> Case:
 def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
     """Return the net of a run, as far as it has been trained."""
     net, recipe = net_and_recipe(record.spec, record.evaluations)
+    momentum: list[Tensor] = []
     if record.status == "finished":
         state, *_ = read_state(run.weights_file)
     else:
@@ -276,12 +283,14 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
         if file is None:
             raise PaperbenchError(f"{run.path} lacks its checkpoint. Restore it, or go on with `paperbench run`.")
         try:
-            saved = Checkpoint.from_bytes(file.read(), record.run).state
+            saved = Checkpoint.from_bytes(file.read(), record.run)
         except (CheckpointError, DamagedCheckpointError) as error:
             about = f"{file.path} {error}" if isinstance(error, CheckpointError) else str(error)
             raise RunError(f"{about}. Restore it, or go on with `paperbench run`.") from error
-        state = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
-    return Case(record.net, net, recipe, dataset, record.seed, record.spec.digest, record.iteration, state)
+        state, buffers = saved.net, sum(name.startswith("momentum.") for name in saved.state)
+        momentum = [saved.state[f"momentum.{index}"] for index in range(buffers)]
+    of_run = (record.seed, record.spec.digest, record.iteration, state, None, momentum, History.read(run.history_file))
+    return Case(record.net, net, recipe, dataset, *of_run)
 
 
 def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) -> Case:
@@ -353,7 +362,7 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
         subject = subject_of(case, conditions, device)
         found = measure(subject)
         _require_finite(found, subject, case)
-        extra = {name: MEASURES[name](subject) for name in conditions.measures if name in MEASURES}
+        extra = {name: MEASURES[name](subject, case) for name in conditions.measures if name in MEASURES}
     return Analysis(
         schema=SCHEMA,
         kind="analysis",

@@ -6,10 +6,10 @@ results/analysis/<digest, 12 hex>-s<seed>.json
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field
 
@@ -19,13 +19,15 @@ from paperbench.runs.record import Code, DataFacts, Environment
 from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import Count, Line, Natural, Percent, Seconds, typed
 
+ALL = "all parameters"
+
 _DIRECTORY = "analysis"
 _REMEDY = "Delete it; the same `paperbench analyze` makes it again."
 _FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 Number = Annotated[float, Field(ge=-1e300, le=1e300), AfterValidator(lambda value: float(f"{value:.6g}"))]
 Numbers = tuple[Number, ...]
-Measure = Literal["channels", "jacobians", "paths", "left_out"]
+Measure = Literal["channels", "jacobians", "paths", "left_out", "health"]
 
 
 @typed
@@ -37,8 +39,30 @@ class Signal:
     std: Number
 
 
+class Columns:
+    """Columns of the same length, a row for each unit or layer."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(values) for values in vars(self).values()}
+        if len(lengths) > 1:
+            raise ValueError("its columns have different lengths.")
+        if lengths == {0}:
+            raise ValueError("it has no units.")
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
+        """Return the columns of the values of each row by name."""
+        found = list(rows)
+        return cls(**{field.name: tuple(row.get(field.name) for row in found) for field in fields(cast(Any, cls))})
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the values of each row by name."""
+        for values in zip(*vars(self).values(), strict=True):
+            yield dict(zip(vars(self), values, strict=True))
+
+
 @typed
-class Passes:
+class Passes(Columns):
     """What a pass forward and one back measured. Each column has one value per residual unit l, in order.
 
     "By shortcuts alone" means with everything else held fixed: gates, noise, statistics of batch norm, and which values
@@ -95,27 +119,10 @@ class Passes:
     predicted: tuple[Number | None, ...]
     measured: Numbers
 
-    def __post_init__(self) -> None:
-        lengths = {len(getattr(self, field.name)) for field in fields(self)}
-        if len(lengths) > 1:
-            raise ValueError("its columns have different lengths.")
-        if not self.factor:
-            raise ValueError("it has no units.")
-
-    @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]]) -> Passes:
-        """Return the columns of the values of each unit by name."""
-        return cls(**{field.name: tuple(row[field.name] for row in rows) for field in fields(cls)})
-
     @property
     def negative_share(self) -> float:
         """The mean of `negative` over the units."""
         return sum(self.negative) / len(self.negative)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the values of each unit by name."""
-        for unit, _ in enumerate(self.factor):
-            yield {field.name: getattr(self, field.name)[unit] for field in fields(self)}
 
 
 @typed
@@ -207,6 +214,51 @@ class LeftOut:
 
 
 @typed
+class Modules(Columns):
+    """Convolutions and the classifier, ReLUs, residual units, and `ALL` parameters; None where a column is of others.
+
+    Attributes:
+        weight: Norm of the weights; only in `ALL` with biases, scales and shifts.
+        gradient: Norm of the gradient of E with respect to them.
+        update: Norm of their change in one step of training, see `Health`.
+        mean, std: Of all values that a ReLU puts out.
+        dead, channels: Its channels that are zero at every position of every image, and all.
+        chi, chi_error: Mean of |Jv|^2 / |v|^2 over random v, where J is a unit's Jacobian, whole batch in, whole batch
+            out, which is the mean squared singular value over all inputs; with its standard error.
+        correlation: Mean cosine of the angle between the unit's inputs x_l of two images; None for one image.
+    """
+
+    name: tuple[Line, ...]
+    weight: tuple[Number | None, ...]
+    gradient: tuple[Number | None, ...]
+    update: tuple[Number | None, ...]
+    mean: tuple[Number | None, ...]
+    std: tuple[Number | None, ...]
+    dead: tuple[Natural | None, ...]
+    channels: tuple[Count | None, ...]
+    chi: tuple[Number | None, ...]
+    chi_error: tuple[Number | None, ...]
+    correlation: tuple[Number | None, ...]
+
+
+@typed
+class Health:
+    """What tells how a training goes.
+
+    Attributes:
+        update_is: Which step `Modules.update` is of, or why it is unavailable.
+        probes: Random vectors behind `Modules.chi`.
+        train_error, test_error: In percent, as the run last logged them up to here; None if it has not, or without one.
+    """
+
+    modules: Modules
+    update_is: Line
+    probes: Count
+    train_error: float | None
+    test_error: Percent | None
+
+
+@typed
 class AnalysisSpec:
     """Everything that defines the numbers of an analysis, but for the seed.
 
@@ -273,7 +325,7 @@ class Analysis(HashedJson):
         output_gradient: Norm of dE/dx_L.
         stages: The stage of each unit, counted from 0.
         channels: Standard deviation of each channel of x_l, for each unit; empty unless it was asked for.
-        jacobians, paths, left_out: None unless they were asked for.
+        jacobians, paths, left_out, health: None unless they were asked for.
     """
 
     kind: Literal["analysis"]
@@ -293,6 +345,7 @@ class Analysis(HashedJson):
     jacobians: Jacobians | None = None
     paths: Paths | None = None
     left_out: LeftOut | None = None
+    health: Health | None = None
 
     def __post_init__(self) -> None:
         by_unit: list[Sequence[object]] = [self.stages]

@@ -73,10 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--measure",
         nargs="+",
         type=lambda name: name.replace("-", "_"),
-        choices=("channels", "jacobians", "paths", "left_out"),
+        choices=("channels", "jacobians", "paths", "left_out", "health"),
         dest="measures",
         metavar="MEASURE",
-        help="measure these too: channels, jacobians, paths, left-out",
+        help="measure these too: channels, jacobians, paths, left-out, health",
     )
     parser.add_argument(
         "--minus",

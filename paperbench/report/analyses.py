@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from paperbench.analysis.record import Analysis, Passes, Spectrum
+from paperbench.analysis.record import ALL, Analysis, Health, Modules, Passes, Spectrum
 from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report.csv_format import as_csv
 from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph
@@ -23,10 +24,11 @@ FORMATS = ("text", "markdown", "json", "csv")
 COLUMNS = (
     *("net", "seed", "run", "iteration", "weights", "initialisation", "data", "canonical"),
     *("images", "size", "batch_norm", "precision", "loss", "output_norm", "output_gradient", "error"),
-    *("stage", "unit", *(field.name for field in fields(Passes))),
+    *("train_error", "test_error", "stage", "unit", *(field.name for field in fields(Passes))),
     *("jacobian_largest", "jacobian_rms", "jacobian_condition", "error_without"),
+    *(f"module_{field.name}" for field in fields(Modules)),
 )
-"""The columns of CSV and data frames: of the net and the conditions, then of the unit."""
+"""The columns of CSV and data frames: of the net and the conditions, of the unit, then of the module."""
 
 MAX_UNITS = 12
 """Maximum number of units that are all listed; of more, the first and the last of each stage."""
@@ -74,6 +76,8 @@ MEANINGS = {
     "largest singular value": "approached from below, unless all were computed",
     "rms growth": "root mean square factor by which random changes of the input grow; of a few, unless all singular "
     "values were computed",
+    "taught": "what teaching texts recommend; none names a source that measured it",
+    "nets that trained": "range of medians in nets that learned digits, at 0, 100 or 990 iterations; docs/health.md",
     "condition number": "the largest singular value over the smallest; -: not all were computed",
 }
 """What headers mean, in lines below the first table with them."""
@@ -83,6 +87,47 @@ SINGULAR = (("largest", "largest singular value"), ("rms", "rms growth"), ("cond
 
 MAX_LENGTH = 5
 """Length of the longest paths that have a column of their own."""
+
+
+Values = list[tuple[float, str]]
+ITERATIONS = (0, 100, 990)
+"""Iterations, of 1,000, after which the nets of results/health were measured."""
+
+
+def _of(what: str, *, of_all: bool = False) -> Callable[[Health], Values]:
+    """Return what takes a column of `Modules`, or "one/other", without or only in the row of `ALL`."""
+    column, _, over = what.partition("/")
+    return lambda found: [
+        (row[column] / (row[over] if over else 1), row["name"])
+        for row in found.modules.rows()
+        if (row["name"] == ALL) == of_all and row[column] is not None and (not over or row[over])
+    ]
+
+
+def _spread(found: Health) -> Values:
+    gradients = sorted(value for value, _ in _of("gradient")(found))
+    return [(gradients[-1] / gradients[0], "")] if gradients[0] else []
+
+
+def _gap(found: Health) -> Values:
+    return [] if found.test_error is None or found.train_error is None else [(found.test_error - found.train_error, "")]
+
+
+QUANTITIES: dict[str, tuple[Callable[[Health], Values], str, str]] = {
+    "gradient norm": (_of("gradient"), "0.1 to 10", "0.34 to 1.2;0.0086 to 0.43;0.001 to 0.056"),
+    "gradient norm of all": (_of("gradient", of_all=True), "0.1 to 10", "2 to 36;0.19 to 2.1;0.0054 to 0.63"),
+    "largest gradient / smallest": (_spread, "0.1 to 10", "4.3 to 58;1.5 to 91;2.3 to 1.7e+02"),
+    "gradient / weight": (_of("gradient/weight"), "0.001 to 0.01", "0.045 to 0.16;0.00087 to 0.053;0.00013 to 0.0062"),
+    "update / weight": (_of("update/weight"), "0.001 to 0.01", "0.00045 to 0.0016;0.00025 to 0.01;3.1e-06 to 1.6e-05"),
+    "mean after ReLU": (_of("mean"), "-0.5 to 0.5", "0.38 to 0.4;0.2 to 0.43;0.34 to 0.44"),
+    "deviation after ReLU": (_of("std"), "0.5 to 2", "0.59 to 0.62;0.63 to 1.4;0.58 to 1.8"),
+    "dead channels, share": (_of("dead/channels"), "-", "0 to 0;0 to 0.031;0 to 0"),
+    "chi of units": (_of("chi"), "-", "0.99 to 1.7;0.15 to 1.2;0.1 to 1.1"),
+    "correlation of images": (_of("correlation"), "-", "0.37 to 0.67;0.29 to 0.64;0.22 to 0.59"),
+    "test - train error, points": (_gap, "below 5", "-;-7.4 to 17;0.68 to 2.5"),
+}
+"""What is told about a net: its values with their modules, none if it is unavailable; the range in teaching texts;
+and the range of medians in the nets of results/health that trained, for each of `ITERATIONS`."""
 
 
 @dataclass(frozen=True)
@@ -158,18 +203,22 @@ class Analyses(tuple[Analysis, ...]):
 
 
 def unit_rows(analyses: Iterable[Analysis]) -> Iterator[dict[str, Any]]:
-    """Yield a row, with a value for each of `COLUMNS`, for each unit of each net."""
+    """Yield a row, with a value for each of `COLUMNS`, for each unit of each net, and each module with its health."""
     for one in analyses:
         spec = one.spec
         of_net = (one.net, one.seed, spec.run, spec.iteration, spec.weights, spec.initialisation, one.data.name)
         conditions = (one.data.canonical, spec.images, spec.size, spec.batch_norm, spec.precision)
         error = one.left_out.whole if one.left_out else None
-        facts = (*of_net, *conditions, one.loss, one.output.norm, one.output_gradient, error)
+        errors = (one.health.train_error, one.health.test_error) if one.health else (None, None)
+        facts = (*of_net, *conditions, one.loss, one.output.norm, one.output_gradient, error, *errors)
         for unit, (stage, row) in enumerate(zip(one.stages, one.passes.rows(), strict=True)):
             spectrum = one.jacobians.units[unit] if one.jacobians else None
             values = (singular(spectrum, name) if spectrum else None for name, _ in SINGULAR)
             without = one.left_out.without[unit] if one.left_out else None
-            yield dict(zip(COLUMNS, (*facts, stage, unit, *row.values(), *values, without), strict=True))
+            yield dict(zip_longest(COLUMNS, (*facts, stage, unit, *row.values(), *values, without)))
+        for row in one.health.modules.rows() if one.health else ():
+            of_module = {f"module_{name}": value for name, value in row.items()}
+            yield dict(zip_longest(COLUMNS, facts)) | of_module
 
 
 def by_unit(analysis: Analysis, column: str) -> list[float | None]:
@@ -207,6 +256,7 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
     grids["Jacobians of chains of units:"] = _chains(groups)
     grids["Share of dE/dx_0 by path length, the number of units passed through weight layers:"] = _paths(groups)
     grids["Test error in % on these images, of the whole net and with F = 0 in one unit:"] = _left_out(groups)
+    grids["Training health, over weight layers, ReLUs or units:"] = _health(groups)
     prose = ["Signal and gradient in the residual units", analyses.conditions]
     parts = prose if is_markdown else list(map(paragraph, prose))
     known: set[str] = set()
@@ -291,6 +341,27 @@ def _left_out(groups: Sequence[Group]) -> Grid:
     return Grid(("net", "whole", "median without a unit", "worst", "unit"), tuple(rows), ("left", *["right"] * 4))
 
 
+def _health(groups: Sequence[Group]) -> Grid:
+    """A row for each quantity of each net; of several seeds the medians."""
+    rows: list[tuple[str, ...]] = []
+    for group in groups:
+        found, spec = [one.health for one in group.analyses if one.health], group.analyses[0].spec
+        stage = -1 if spec.weights else bisect_right(ITERATIONS, spec.iteration) - 1
+        for name, (of, taught, trained) in QUANTITIES.items() if found else ():
+            known = [sorted(values) for values in map(of, found) if values]
+            note = "" if known or of is not _gap else "unavailable: no test yet"
+            note = found[0].update_is if "update" in name else note
+            ends = [(one[0], one[-1]) for one in known if len(one) > 1]
+            medians = [statistics.median(value for value, _ in one) for one in known]
+            numbers = [[first[0] for first, _ in ends], medians, [last[0] for _, last in ends]]
+            places = "; ".join(place for _, place in ends[0]) if len(ends) == 1 else ""
+            label = "" if rows and name != next(iter(QUANTITIES)) else group.label + _of_seeds(group)
+            bounds = places, taught, trained.split(";")[stage]
+            rows.append((label, f"{name} ({note})" if note else name, *map(_number, numbers), *bounds))
+    headers = ("net", "quantity", "smallest", "median", "largest", "where", "taught", "nets that trained")
+    return Grid(headers, tuple(rows), ("left", "left", *["right"] * 3, *["left"] * 3))
+
+
 def singular(spectrum: Spectrum, name: str) -> float | None:
     """Return a number of `SINGULAR`; None if it was not computed."""
     if name == "condition" and spectrum.condition is None and spectrum.rank is not None:
@@ -302,7 +373,7 @@ def singular(spectrum: Spectrum, name: str) -> float | None:
 def _number(values: Sequence[float | None], choose: Callable[[list[float]], float] = statistics.median) -> str:
     """Format one of the values of several seeds, by default their median; "-" unless all have one."""
     found = [value for value in values if value is not None]
-    return f"{choose(found):.3g}" if len(found) == len(values) else "-"
+    return f"{choose(found):.3g}" if found and len(found) == len(values) else "-"
 
 
 def _ratio(value: float, other: float) -> float | None:

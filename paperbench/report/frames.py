@@ -32,7 +32,7 @@ _TEXTS = {
     *("table", "profile", "noise", "cell", "row", "column", "metric", "dataset", "verdict", "reason", "noise_rests_on"),
     *("setting", "net", "net_verdict", "data", "fingerprint", "precision", "numerics", "source", "run", "status"),
     *("engine", *_CODE, *_ENVIRONMENT),
-    *("weights", "initialisation", "batch_norm"),
+    *("weights", "initialisation", "batch_norm", "module_name"),
 }
 _FLAGS = {"differs", "canonical", "unverified", "is_mixed", "counted", "published_fails"}
 _WHOLE_NUMBERS = {

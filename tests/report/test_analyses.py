@@ -6,17 +6,26 @@ import csv
 import io
 import json
 import math
+import re
 import statistics
 from dataclasses import fields, replace
 
 import pytest
 
-from paperbench.analysis.record import Analysis, Passes, Spectrum
+from paperbench.analysis.record import Analysis, Health, Modules, Passes, Spectrum, read_analyses
 from paperbench.errors import PaperbenchError
-from paperbench.report.analyses import Analyses, singular
+from paperbench.report.analyses import ITERATIONS, QUANTITIES, Analyses, singular
+from tests.helpers import ROOT
 from tests.report.made_analyses import made, with_everything
 
 SEEDS = Analyses(made(seed=seed) for seed in (0, 1, 2))
+MODULES = [
+    {"name": "stem.conv", "weight": 4.0, "gradient": 2.0, "update": 0.5},
+    {"name": "fc", "weight": 0.0, "gradient": 2.0, "update": 0.5},
+    {"name": "tail.relu", "mean": 0.25, "std": 0.5, "dead": 2, "channels": 8},
+    {"name": "stages.0.0", "chi": 1.5, "chi_error": 0.01, "correlation": 0.75},
+]
+HEALTH = Health(Modules.of(MODULES), "the last step's", probes=2, train_error=3.0, test_error=7.5)
 NETS = Analyses([made(), made("original_resnet20"), made("original_resnet32", stages=(5, 5, 5))])
 
 
@@ -66,7 +75,8 @@ def test_of_many_units_the_first_and_last_of_each_stage_are_shown() -> None:
 @pytest.mark.parametrize("columns", [80, 100])
 def test_text_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    for some in (Analyses([with_everything(made(stages=(18, 18, 18)))]), NETS, SEEDS):
+    everything = replace(with_everything(made(stages=(18, 18, 18))), health=HEALTH)
+    for some in (Analyses([everything]), NETS, SEEDS):
         assert max(map(len, str(some).splitlines())) <= columns
 
 
@@ -98,6 +108,34 @@ def test_measures_get_tables() -> None:
     assert errors in rows
 
 
+def test_health_is_shown_with_what_is_unavailable() -> None:
+    unknown = replace(HEALTH, test_error=None, update_is="unavailable: no momentum was kept")
+    text = "".join(str(Analyses([made(health=health)])) for health in (HEALTH, unknown))
+    shown = [re.split(r"  +", line)[1:5] for line in text.splitlines()]
+    for row in (
+        ["gradient norm", "2", "2", "2"],
+        ["gradient / weight", "-", "0.5", "-"],  # not of the layer whose weight is zero
+        ["update / weight (the last step's)", "-", "0.125", "-"],
+        ["dead channels, share", "-", "0.25", "-"],
+        ["test - train error, points", "-", "4.5", "-"],
+        ["test - train error, points (unavailable: no test yet)", "-", "-", "-"],
+    ):
+        assert row in shown
+    assert "update / weight (unavailable: no momentum was kept)" in text
+
+
+def test_ranges_are_those_of_the_published_nets_that_trained() -> None:
+    analyses, complaints = read_analyses(ROOT / "results" / "health")
+    found = [(one, one.health) for one in analyses if one.health]
+    trained = {(one.net, one.seed) for one, health in found if one.spec.iteration == 990 and health.train_error < 10}
+    assert not complaints
+    for of, _, ranges in QUANTITIES.values():
+        for iteration, shown in zip(ITERATIONS, ranges.split(";"), strict=True):
+            of_nets = [of(h) for one, h in found if one.spec.iteration == iteration and (one.net, one.seed) in trained]
+            medians = sorted(statistics.median(value for value, _ in values) for values in of_nets if values)
+            assert shown == (f"{medians[0]:.2g} to {medians[-1]:.2g}" if medians else "-")
+
+
 def test_json_is_the_records_as_stored() -> None:
     found = json.loads(NETS.render("json"))
     assert [Analysis.from_json(json.dumps(one)) for one in found] == list(NETS)
@@ -113,10 +151,16 @@ def test_csv_has_every_number_of_every_unit() -> None:
 
 
 def test_csv_has_what_was_measured_besides() -> None:
-    one = with_everything(made())
+    one = replace(with_everything(made()), health=HEALTH)
     assert one.jacobians
     assert one.left_out
     rows = list(csv.DictReader(io.StringIO(Analyses([one]).render("csv"))))
+    for known in MODULES:
+        row = rows.pop(9)
+        assert {name[7:]: text for name, text in row.items() if name[:6] == "module" and text} == {
+            name: str(value) for name, value in known.items()
+        }
+        assert (row["net"], row["unit"], row["test_error"]) == (one.net, "", "7.5")
     of_net = {"loss": 2.3, "output_norm": 3.5, "output_gradient": 0.125, "error": 7.0}
     for unit, row in enumerate(rows):
         spectrum = one.jacobians.units[unit]
@@ -159,7 +203,7 @@ def test_frame_is_the_csv_with_types() -> None:
         *("string", "int64", "boolean", "float64")
     ]
     empty = ["run", "weights", "size", "error", "error_without"]
-    empty += [name for name in frame.columns if name.startswith("jacobian")]
+    empty += [name for name in frame.columns if name.startswith(("jacobian", "module", "train", "test"))]
     assert frame[empty].isna().all(axis=None)
     pandas.testing.assert_frame_equal(frame.drop(columns=empty), read.drop(columns=empty), check_dtype=False)
 
