@@ -15,9 +15,7 @@ from examples.lab.vector_units import (
     TorchUnit,
     VectorUnit,
     gradients,
-    normalise,
     norms,
-    relu,
     signals,
     stack,
     toy_gradients,
@@ -57,48 +55,6 @@ def test_numpy_and_torch_compute_the_same_signals_and_gradients(placement: Any, 
     first = passes[0].backward(whole[1])
     assert close(first.w1.T, modules[0].w1.weight.grad)
     assert close(first.w2.T, modules[0].w2.weight.grad)
-
-
-@pytest.mark.parametrize(("placement", "normalised"), KINDS)
-def test_gradient_is_the_complex_step_derivative_of_the_stack(placement: Any, normalised: Any) -> None:
-    x, gradient, direction = draw(3, 5, DIM)
-    units = stack(4, DIM, placement=placement, normalised=normalised, factor=1.1)
-    derivative = (signals(units, x + 1e-30j * direction)[-1].output.imag * gradient).sum() / 1e-30
-    whole, _ = gradients(signals(units, x), gradient)
-    assert (whole[0] * direction).sum() == pytest.approx(derivative, rel=1e-10)
-
-
-def test_relu_lets_no_gradient_pass_at_zero_as_in_torch() -> None:
-    _, back = relu(np.array([-1.0, 0.0, 1.0]))
-    assert back(np.ones(3)).tolist() == [0, 0, 1]
-
-
-@pytest.mark.parametrize("normalised", NORMALISED)
-def test_normalised_values_have_mean_0_and_variance_1_where_it_says(normalised: Any) -> None:
-    z, _ = normalise(3 * draw(9, DIM) + 2, normalised, eps=0.0)
-    axis = NORMALISED.index(normalised)
-    assert np.allclose(z.mean(axis), 0, atol=1e-14)
-    assert np.allclose(z.var(axis), 1, atol=1e-14)
-
-
-def test_normalisation_over_batch_and_features_differ() -> None:
-    x = np.array([[0.0, 10.0], [2.0, 16.0]])
-    assert np.allclose(normalise(x, "batch", 0.0)[0], [[-1, -1], [1, 1]])
-    assert np.allclose(normalise(x, "features", 0.0)[0], [[-1, 1], [-1, 1]])
-
-
-def test_normalisation_over_batch_and_features_agree_if_rows_and_columns_hold_the_same_values() -> None:
-    x = np.array([np.roll(draw(DIM), shift) for shift in range(DIM)])
-    assert close(normalise(x, "batch", 1e-5)[0], normalise(x, "features", 1e-5)[0])
-
-
-@pytest.mark.parametrize(("normalised", "mixes"), [("batch", True), ("features", False), ("none", False)])
-def test_only_normalisation_over_the_batch_lets_a_vector_depend_on_others(normalised: Any, mixes: bool) -> None:
-    x = draw(7, DIM)
-    gradient = np.zeros_like(x)
-    gradient[0] = 1
-    whole, _ = gradients(signals(stack(3, DIM, normalised=normalised), x), gradient)
-    assert bool(np.any(whole[0][1:])) == mixes
 
 
 @pytest.mark.parametrize(("placement", "normalised"), KINDS)
@@ -209,40 +165,11 @@ def test_gradient_of_batch_normalised_units_grows_as_wide_nets_predict() -> None
     assert true[0] == pytest.approx(np.sqrt(growth), rel=0.06)
 
 
-def test_weights_have_the_variance_of_he_by_what_leaves_a_layer() -> None:
-    (unit,) = stack(1, 400, 100)
-    assert unit.w1.std() == pytest.approx(np.sqrt(2 / 100), rel=0.02)
-    assert unit.w2.std() == pytest.approx(np.sqrt(2 / 400), rel=0.02)
-
-
-def test_random_factors_are_independent_of_weights_and_drawn_by_seed() -> None:
-    gradient = draw(8, DIM)
-    one, other = stack(50, DIM, seed=0), stack(50, DIM, seed=1)
-    first = toy_gradients(one, gradient)["random factors"]
-    assert np.array_equal(first, toy_gradients(other, gradient)["random factors"])
-    assert not np.array_equal(first, toy_gradients(one, gradient, seed=1)["random factors"])
-
-
-def test_norms_of_random_factors_are_drawn_by_seed() -> None:
-    x, gradient = draw(2, 8, DIM)
-    units = stack(5, DIM)
-    found = [norms(units, x, gradient, seed=seed) for seed in (1, 1, 2)]
-    first, again, other = (one["random factors"] for one in found)
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
 def test_random_factors_have_the_spread_that_is_asked_for() -> None:
     gradient = np.ones((1000, 100))
     (factors, _) = toy_gradients(stack(1, 100, factor=0.7), gradient, spread=0.2)["random factors"]
     assert factors.mean() == pytest.approx(0.7, abs=0.005)
     assert factors.std() == pytest.approx(0.2, rel=0.02)
-
-
-def test_random_factors_drop_half_of_the_values_in_an_original_unit() -> None:
-    gradient = np.ones((1000, 100))
-    (factors, _) = toy_gradients(stack(1, 100, placement="original"), gradient)["random factors"]
-    assert (factors == 0).mean() == pytest.approx(0.5, abs=0.01)
 
 
 def test_weights_alone_are_the_truth_of_a_linear_unit() -> None:
