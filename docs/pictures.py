@@ -1,4 +1,4 @@
-"""Rebuild the pictures, the report and the tables of analysis.md and health.md from results/.
+"""Rebuild the pictures, the report and the tables of analysis.md, health.md and lab.md from results/.
 
 Give `python docs/pictures.py`.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.api import load_table
 from paperbench.cli.main import main
 from paperbench.report.analyses import ITERATIONS, QUANTITIES, Analyses
 from paperbench.report.analysis_figures import draw, to_bytes
@@ -21,7 +22,8 @@ from paperbench.report.analysis_figures import draw, to_bytes
 DOCS = Path(__file__).parent
 SMOKE = ("table2", "--profile", "smoke", "--seeds", "3", "--results", "results/smoke")
 SHALLOW = ("table2", "--profile", "shallow", "--results", "results/jpeg-copy")
-PICTURES = {"fig2": ("fig2",), "fig4": ("fig4",), "fig5": ("fig5",), "smoke": SMOKE, "shallow": SHALLOW}
+LAB = ("lab", "--tables", "examples/lab", "--x", "depth", "--results", "results/lab")
+PICTURES = {"fig2": ("fig2",), "fig4": ("fig4",), "fig5": ("fig5",), "smoke": SMOKE, "shallow": SHALLOW, "lab": LAB}
 """What is drawn, by the names of the files."""
 
 ANALYSED = {
@@ -58,7 +60,7 @@ TRAINED_BELOW = 10.0
 
 
 def build(directory: Path) -> None:
-    """Write pictures/*.svg, report/index.html, analysis.md and health.md into a directory."""
+    """Write pictures/*.svg, report/index.html, analysis.md, health.md and lab.md into a directory."""
     (directory / "pictures").mkdir(exist_ok=True)
     with chdir(DOCS.parent), TemporaryDirectory() as results:
         for source in ("smoke", "jpeg-copy"):
@@ -72,16 +74,32 @@ def build(directory: Path) -> None:
     for name, nets in ANALYSED.items():
         chosen = Analyses(one for net in nets for one in analyses if one.net == net and not one.spec.iteration)
         (directory / "pictures" / f"analysis-{name}.svg").write_bytes(to_bytes(draw(chosen), "svg"))
-    page = (DOCS / "analysis.md").read_text()
-    for name, is_trained in (("initial", False), ("trained", True)):
-        rows = table([one for one in analyses if bool(one.spec.iteration) == is_trained])
-        page = re.sub(rf"(<!-- table: {name} -->\n).*?(?=<!-- end -->)", rf"\1\n{rows}\n", page, flags=re.DOTALL)
-    (directory / "analysis.md").write_text(page)
-    page, outcomes = (DOCS / "health.md").read_text(), outcomes_of(read_analyses(DOCS.parent / "results" / "health")[0])
-    for iteration in ITERATIONS:
-        rows = bounds(iteration, outcomes)
-        page = re.sub(rf"(<!-- table: {iteration} -->\n).*?(?=<!-- end -->)", rf"\1\n{rows}\n", page, flags=re.DOTALL)
-    (directory / "health.md").write_text(page)
+    outcomes = outcomes_of(read_analyses(DOCS.parent / "results" / "health")[0])
+    tables = {
+        "analysis.md": {
+            name: table([one for one in analyses if bool(one.spec.iteration) == is_trained])
+            for name, is_trained in (("initial", False), ("trained", True))
+        },
+        "health.md": {str(iteration): bounds(iteration, outcomes) for iteration in ITERATIONS},
+        "lab.md": {"lab": errors_of_lab()},
+    }
+    for name, found in tables.items():
+        page = (DOCS / name).read_text()
+        for which, rows in found.items():
+            page = re.sub(rf"(<!-- table: {which} -->\n).*?(?=<!-- end -->)", rf"\1\n{rows}\n", page, flags=re.DOTALL)
+        (directory / name).write_text(page)
+
+
+def errors_of_lab() -> str:
+    """Return in Markdown the median, lowest and highest test error of each cell of the lab."""
+    judged = load_table("lab", DOCS.parent / "examples" / "lab").compare(DOCS.parent / "results" / "lab").comparison
+    columns = judged.table.experiment.columns
+    lines = [["unit", "rate", *(column.title for column in columns)], ["---", *["--:"] * (1 + len(columns))]]
+    for row in judged.table.experiment.rows:
+        cells = [one.nets[0].errors for one in judged.cells if one.cell.row.id == row.id]
+        texts = [f"{statistics.median(errors):.1f} ({min(errors):.1f} to {max(errors):.1f})" for errors in cells]
+        lines.append([row.title, row.labels["rate"], *texts])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def outcomes_of(analyses: Sequence[Analysis]) -> dict[bool, list[Analysis]]:
