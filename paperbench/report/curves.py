@@ -246,9 +246,12 @@ def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str |
     curves = [curve for panel in panels for curve in panel.curves]
     what = comparison.table.cited(f"Fig. {figure.removeprefix('fig')}" if figure else "")
     notes = [f"Our runs for {what}."]
+    profile = comparison.table.profiles.named(comparison.profile)
     if comparison.profile != "paper":
-        title = comparison.table.profiles.named(comparison.profile).title
-        notes.append(f"Profile {comparison.profile}, not the paper's experiment: {title}.")
+        notes.append(f"Profile {comparison.profile}, not the paper's experiment: {profile.title}.")
+    recipes = {curve.name: comparison.table.recipe_in(profile, curve.cell.recipe) for curve in curves}
+    if smoothed := [name for name, recipe in recipes.items() if recipe.label_smoothing]:
+        notes.append(f"Training losses with label smoothing: {listing(smoothed)}.")
     data = [curve.conditions.data for curve in curves]
     if names := dict.fromkeys(one.name for one in data if one and not one.is_comparable):
         notes.append(f"Data: {', '.join(names)}, not the paper's images.")
