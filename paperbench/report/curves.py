@@ -88,7 +88,7 @@ class Curve:
 
     @property
     def state(self) -> str:
-        """The number of runs that have ended, and of others: "4 runs; 1 diverged", "prefix, to 8,000"."""
+        """The number of runs that have ended, and of others: "4 runs; 1 diverged", "1 run; smoothed loss"."""
         counts = Counter(run.record.status for run in self.runs)
         ended = len(self.runs) - counts["partial"]
         parts = [count(ended, "run")] if ended else []
@@ -102,6 +102,8 @@ class Curve:
             parts.append(f"{several}, to {self._farthest('partial')}")
         if unreadable := sum(bool(run.problem) for run in self.runs):
             parts.append(f"{unreadable} unreadable")
+        if self.runs[0].record.spec.recipe.get("label_smoothing"):
+            parts.append("smoothed loss")
         return "; ".join(parts)
 
     def _farthest(self, status: Status) -> str:
@@ -246,12 +248,9 @@ def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str |
     curves = [curve for panel in panels for curve in panel.curves]
     what = comparison.table.cited(f"Fig. {figure.removeprefix('fig')}" if figure else "")
     notes = [f"Our runs for {what}."]
-    profile = comparison.table.profiles.named(comparison.profile)
     if comparison.profile != "paper":
-        notes.append(f"Profile {comparison.profile}, not the paper's experiment: {profile.title}.")
-    recipes = {curve.name: comparison.table.recipe_in(profile, curve.cell.recipe) for curve in curves}
-    if smoothed := [name for name, recipe in recipes.items() if recipe.label_smoothing]:
-        notes.append(f"Training losses with label smoothing: {listing(smoothed)}.")
+        title = comparison.table.profiles.named(comparison.profile).title
+        notes.append(f"Profile {comparison.profile}, not the paper's experiment: {title}.")
     data = [curve.conditions.data for curve in curves]
     if names := dict.fromkeys(one.name for one in data if one and not one.is_comparable):
         notes.append(f"Data: {', '.join(names)}, not the paper's images.")
