@@ -256,6 +256,10 @@ class _Assessor:
             cell_of_training[key] = cell.id
         if self._constants and self._in_profile:
             return f"published numbers are not comparable with profile {self._evidence.profile_name}"
+        recipes = [self._evidence.table.recipe_in(self._profile, cell.recipe) for cell in self._cells.values()]
+        compares_losses = any(part.measure == "train_loss" for part in parts(self._claim))
+        if compares_losses and len({recipe.label_smoothing for recipe in recipes}) > 1:
+            return "training losses with different label smoothing are not comparable"
         return ""
 
     def _conditions(self) -> Conditions | None:

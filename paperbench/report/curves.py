@@ -88,7 +88,7 @@ class Curve:
 
     @property
     def state(self) -> str:
-        """The number of runs that have ended, and of others: "4 runs; 1 diverged", "prefix, to 8,000"."""
+        """The number of runs that have ended, and of others: "4 runs; 1 diverged", "1 run; smoothed loss"."""
         counts = Counter(run.record.status for run in self.runs)
         ended = len(self.runs) - counts["partial"]
         parts = [count(ended, "run")] if ended else []
@@ -102,6 +102,8 @@ class Curve:
             parts.append(f"{several}, to {self._farthest('partial')}")
         if unreadable := sum(bool(run.problem) for run in self.runs):
             parts.append(f"{unreadable} unreadable")
+        if self.runs[0].record.spec.recipe.get("label_smoothing"):
+            parts.append("smoothed loss")
         return "; ".join(parts)
 
     def _farthest(self, status: Status) -> str:

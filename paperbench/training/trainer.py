@@ -94,7 +94,7 @@ class Trainer:
         self._compile_options, self._processes = compile_options or {}, processes
         self.iteration = 0
         set_arithmetic(precision)
-        # Only noise inside a net (dropout shortcuts) uses torch's default generators.
+        # Only noise inside a net (dropout) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
         self.model.set_grad_checkpointing(recompute, net.has_noise)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -392,6 +393,15 @@ def test_margin_on_training_loss_has_no_unit() -> None:
     runs, histories = with_means({A: LOW, B: LOW}, LOSSES)
     verdict = the_claim(with_claim(TABLE2, "lower", A, B, measure="train_loss", by=0.02), *runs, histories=histories)
     assert (verdict.standing, verdict.test) == ("contradicted", "Welch's test, by 0.02")
+
+
+def test_training_losses_with_and_without_label_smoothing_are_not_compared() -> None:
+    recipe = TABLE4.recipes["paper", "cifar_torch"]
+    smooth = replace(TABLE4, recipes={**TABLE4.recipes, ("paper", "cifar_torch"): replace(recipe, label_smoothing=0.1)})
+    cells = ("preact_resnet1001_batch64/cifar10", "preact_resnet1001/cifar10")
+    for measure, is_refused in ("train_loss", True), ("train_error", False):
+        verdict = the_claim(with_claim(smooth, "lower", *cells, measure=measure))
+        assert ("label smoothing" in verdict.reason) is is_refused
 
 
 def test_window_is_a_64th_of_each_recipes_schedule() -> None:

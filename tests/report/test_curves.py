@@ -135,6 +135,8 @@ def test_state_counts_runs_that_ended_diverged_and_did_not(table2: Table, tmp_pa
         "original/resnet164": "1 run",
     }
     assert [curve.cell.id for curve in curves if curve.is_prefix] == ["preact/resnet164"]
+    smooth = record(table2, "original/resnet164", 6.0, recipe={"label_smoothing": 0.1})
+    assert replace(curves[0], runs=(replace(curves[0].runs[0], record=smooth),)).state == "1 run; smoothed loss"
 
 
 def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTable) -> None:
