@@ -25,11 +25,6 @@ class Source:
     arxiv: Line | None = None
     table: Line | None = None
 
-    def __post_init__(self) -> None:
-        if (self.arxiv is None) != (self.table is None):
-            given = "arxiv" if self.arxiv else "table"
-            raise_problems([Problem((given,), "arxiv and table must be given together.")])
-
 
 @typed
 class Defaults:
