@@ -66,7 +66,7 @@ def points_of(comparison: Comparison) -> list[DepthPoint]:
             drawn[key] = [one for one in panel if one[0].net in {point.net for point in numbered}]
     if not drawn:
         raise PaperbenchError(
-            f"No nets of {table.id} with equal data and recipe have numbers at two depths to compare."
+            f"No nets of {table.id} have numbers at two depths but equal data and recipe. Leave --x out."
         )
     titles = zip(_titles(drawn), drawn.values(), strict=True)
     return [point for title, panel in titles for point in _line_by_line(title, panel)]
@@ -91,12 +91,10 @@ def _line_by_line(title: str, panel: Sequence[tuple[DepthPoint, Cell, Net]]) -> 
     names = [point.net for point, *_ in panel]
     units = {(net.placement, net.shortcut, net.family, net.depth): point for point, _, net in reversed(panel)}
     for point, _, net in sorted(panel, key=lambda one: (names.index(one[0].net), one[0].depth)):
-        base = units.get(("original", "identity", net.family, net.depth))
-        gained = replace(point, panel=title)
-        if base and base.net != point.net:
-            ours, published = _minus(base.ours, point.ours), _minus(base.published, point.published)
-            gained = replace(gained, published_gain=published, our_gain=ours)
-        yield gained
+        base = units.get(("original", "identity", net.family, net.depth), point)
+        gains = _minus(base.published, point.published), _minus(base.ours, point.ours)
+        published, ours = (None, None) if base is point else gains
+        yield replace(point, panel=title, published_gain=published, our_gain=ours)
 
 
 def _minus(error: float | None, other: float | None) -> float | None:

@@ -25,8 +25,8 @@ PictureFormat = Literal["svg", "pdf", "png"]
 
 COLUMN, PAGE = 3.3, 6.9
 """Widths in inches of a column and of a page of a paper."""
-COLOURS = ("#000000", "#bb5566", "#004488", "#ddaa33", "#44aa99", "#88ccee")
-"""Paul Tol's high-contrast colours, which the colour-blind and grey prints tell apart, and two more."""
+COLOURS = ("#000000", "#bb5566", "#004488", "#ddaa33", "#44aa99")
+"""Paul Tol's high-contrast colours, which the colour-blind and grey prints tell apart, and one more."""
 MARKERS = ("", "o", "s", "^", "D")
 N_MARKERS = 8
 DASHES = (0, (3, 1.5))
@@ -61,7 +61,7 @@ def draw_curves(
         notes: Texts below the panels.
         units: What to draw at their left, as in the paper's Fig. 1.
     """
-    panels = [part for panel in panels for part in panel.split(len(MARKERS))]
+    panels = [part for panel in panels for part in panel.split(len(COLOURS))]
     columns = 1 if units else min(2, len(panels))
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     left = COLUMN if units else 0.0
@@ -86,7 +86,8 @@ def draw_depth(points: Sequence[DepthPoint], notes: Sequence[str] = ()) -> Figur
     """
     panels, nets = (list(dict.fromkeys(getattr(point, name) for point in points)) for name in ("panel", "net"))
     looks: dict[str, dict[str, Any]] = {
-        net: {"color": COLOURS[i % 6], "marker": "osD^vX"[(i + i // 6) % 6], "ms": 4} for i, net in enumerate(nets)
+        net: {"color": (*COLOURS, "#88ccee")[i % 6], "marker": "osD^vX"[(i + i // 6) % 6], "ms": 4}
+        for i, net in enumerate(nets)
     }
     columns, rows = min(2, len(panels)), math.ceil(len(panels) / 2)
     key = ["Hollow, dashed: published."] * any(point.published is not None for point in points)
@@ -111,7 +112,7 @@ def _draw_depths(errors: Axes, gains: Axes, points: Sequence[DepthPoint], looks:
     bottom, top = max(0.0, 1.2 * low - 0.2 * high), 1.1 * high - 0.1 * low + 0.1
     errors.set(title=_wrapped(points[0].panel), xscale="log", ylabel="test error in %", ylim=(bottom, top))
     errors.tick_params(labelbottom=False)
-    gains.set(xlabel="depth", ylabel="gain over the\noriginal unit")
+    gains.set(xlabel="depth", ylabel="gain over original\nunit (points)")
     depths = sorted({point.depth for point in points})
     close = [False, *(one < 1.25 * other for other, one in pairwise(depths))]
     gains.set_xticks(depths, ["\n" * lower + str(depth) for depth, lower in zip(depths, close, strict=True)])
@@ -233,7 +234,7 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
     markers: dict[str, Any] = {}
     if measure == "test_error" and xs:
         step = max(1, len(xs) // N_MARKERS)
-        markers = {"marker": MARKERS[number], "markevery": (number * step // len(MARKERS), step)}
+        markers = {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
     axes.plot(xs, ys, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
 
 

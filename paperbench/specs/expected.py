@@ -18,7 +18,7 @@ Statistic = Literal["median", "single"]
 class Source:
     """The paper and table that the numbers were read from.
 
-    A table of one's own has neither `arxiv` nor `table`, and is named by its id.
+    A table of one's own has neither `arxiv` nor `table`. Without `table` it is named by its id.
     """
 
     paper: Line

@@ -20,7 +20,7 @@ import pytest
 from paperbench.compare.comparison import compare
 from paperbench.report.depth import points_of
 from paperbench.report.figures import draw_depth, to_bytes
-from paperbench.specs.table import Table
+from paperbench.specs.table import Table, load_table
 from tests.cli.conftest import Run
 from tests.compare.judging import record, records
 from tests.helpers import ROOT
@@ -237,15 +237,32 @@ def test_published_numbers_by_depth_need_no_results(run: Run) -> None:
     assert gains == {("one-layer", "110", 0.99), ("basic", "110", 0.24), ("bottleneck", "164", 0.47), *large}
 
 
-def test_rows_of_the_lab_are_lines_by_depth_and_its_rates_panels(run: Run, tmp_path: Path) -> None:
+def test_rows_of_the_lab_are_lines_by_depth_with_gaps_and_its_rates_panels(tmp_path: Path) -> None:
     lab, errors = shutil.copytree(ROOT / "examples" / "lab", tmp_path / "lab"), count(1)
     file = lab / "expected" / "lab.yaml"
-    file.write_text(re.sub("unprinted", lambda _: f"{next(errors)}.0", file.read_text()))
-    out = run("plot", "lab", "--tables", lab, "--x", "depth", "--format", "csv")[1]
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert {row["panel"].rpartition(", ")[2] for row in rows} == {"rate 0.1", "rate 0.02"}
-    assert [row["depth"] for row in rows] == ["20", "56", "110"] * 12
-    assert {row["published_gain"] for row in rows if "plain" in row["net"]} == {"3.0"}  # numbered row by row
+    file.write_text(re.sub("unprinted", lambda _: f"{next(errors)}.0", file.read_text()).replace(" 8.0", " unprinted"))
+    table = load_table("lab", lab)
+    points = points_of(compare(table, table.all_cells, "paper", ()))
+    assert {point.panel for point in points} == {f"handwritten digits at 8x8, rate {rate}" for rate in ("0.1", "0.02")}
+    assert [point.depth for point in points] == [20, 56, 110] * 12
+    assert {point.published_gain for point in points if "plain" in point.net} == {3.0}  # numbered row by row
+    lines = {line.get_gid(): line.get_ydata() for line in draw_depth(points).axes[0].lines}
+    np.testing.assert_equal(lines["published of full pre-activation"], [7, np.nan, 9])
+
+
+def test_results_of_others_are_drawn_by_depth_and_said(run: Run, results: Path) -> None:
+    run("record", "table3", "cifar10_resnet1001/preact", "--seed", "0", "--error", "5.25", "--source", "A report")
+    text = run("plot", "table3", "--x", "depth")[1]
+    assert "Reported by others, not our runs: cifar10_resnet1001/preact." in text
+    assert "  5.25  " in text
+
+
+def test_a_table_without_published_numbers_has_no_column_for_them(run: Run, tmp_path: Path) -> None:
+    of_lab = ("--tables", ROOT / "examples" / "lab", "--results", tmp_path)
+    run("record", "lab", "preact/layers20", "--seed", "0", "--error", "2.5", "--source", "A report", *of_lab)
+    head = run("compare", "lab", *of_lab)[1].split("---")[0]
+    assert "20 layers, ours" in head
+    assert ", paper" not in head
 
 
 def test_picture_by_depth_has_every_run_and_failures_at_the_top(tables: dict[str, Table]) -> None:
