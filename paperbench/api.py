@@ -241,7 +241,7 @@ class PublishedTable:
 
     def compare(
         self,
-        results: str | PathLike[str] = "results",
+        results: str | PathLike[str] | None = "results",
         *,
         cells: str | Sequence[str] = "*",
         profile: str = "paper",
@@ -251,13 +251,16 @@ class PublishedTable:
         """Judge the results in a results directory.
 
         Args:
+            results: Its path; None for the published numbers alone.
             cells: One shell pattern or several, see `Table.cells`.
             seeds: Runs per cell, fixed beforehand; by default the table's.
             noise: Whether cells share what they say about the noise between runs.
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
-        read = _Results.read(Path(results), f"paperbench run {self.id} --profile {profile}")
+        read = _Results(Store(Path()), (), (), (), lambda: ((), ()))
+        if results is not None:
+            read = _Results.read(Path(results), f"paperbench run {self.id} --profile {profile}")
         return self._judge(read, chosen, profile, seeds, noise)
 
     def _judge(
@@ -293,9 +296,6 @@ class PublishedTable:
             std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
         """
         chosen = {cell.id for cell in self.table.cells(cells)}
-        if results is None:
-            comparison = compare(self.table, self.cells, "paper", (), seeds=seeds, noise=noise)
-            return assess_outlook(comparison, std, cells=chosen)
         judged = self.compare(results, seeds=seeds, noise=noise)
         return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
 

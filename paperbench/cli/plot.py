@@ -13,6 +13,7 @@ from paperbench.cli.arguments import (
     add_shared,
     command_for,
     name_left_out,
+    name_other_profiles,
     number_of_runs,
     parse_settings,
 )
@@ -20,7 +21,7 @@ from paperbench.cli.output import PICTURES, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
 
 if TYPE_CHECKING:
-    from paperbench.catalogue import Net
+    from paperbench.api import JudgedTable
     from paperbench.report.curves import XAxis
     from paperbench.report.drawing import Drawing
     from paperbench.specs.experiment import Figure
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.catalogue import NETS
+    from paperbench.catalogue import NETS, resolve
     from paperbench.report.diagram import diagram
     from paperbench.report.drawing import net_drawing, units_drawing
     from paperbench.specs.table import find_spec_root, load_table, table_ids
@@ -64,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     form = format_of(args, FORMATS)
     if args.what.partition(".")[0] in NETS:
         _refuse_curve_options(args, form)
-        net = _net(args)
+        net = resolve(args.what, **parse_settings(args.settings))
         write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(form, net_drawing(net)), args.what)
         return 0
     root = find_spec_root(args.tables)
@@ -80,80 +81,71 @@ def execute(args: argparse.Namespace) -> int:
     if figure and units and not figure.panels:
         _refuse_curve_options(args, form)
         write(args, form, _drawn(form, units), args.what)
-    elif args.x == "depth":
-        if figure:
-            raise PaperbenchError(f"--x depth is for tables. Name the table of {figure.id}: {table.id}.")
-        _plot_depth(args, form, table)
     else:
-        _plot_curves(args, form, table, figure, units)
+        _plot_runs(args, form, table, figure, units)
     return 0
 
 
-def _plot_curves(
-    args: argparse.Namespace, form: str, table: Table, figure: Figure | None, units: Drawing | None
-) -> None:
-    """Draw the curves of a table, or one of its figures."""
+def _plot_runs(args: argparse.Namespace, form: str, table: Table, figure: Figure | None, units: Drawing | None) -> None:
+    """Draw the curves of a table or of one of its figures, or the errors of a table by depth."""
     from paperbench.api import load_table
+
+    is_by_depth = args.x == "depth"
+    if figure and is_by_depth:
+        raise PaperbenchError(f"--x depth is for tables. Name the table of {figure.id}: {table.id}.")
+    if form == "csv" and args.x and not is_by_depth:
+        raise PaperbenchError("The csv has iterations and epochs. Leave --x out.")
+    args.table = table.id
+    if figure and not args.cells:
+        args.cells = list(dict.fromkeys(cell for panel in figure.panels for cell in panel.cells))
+    may_lack = is_by_depth and args.results == DEFAULT_RESULTS and not args.results.exists()
+    judged = load_table(table.id, args.tables).compare(
+        None if may_lack else args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds
+    )
+    name_other_profiles(args.results, judged.other_profiles)
+    content = _by_depth(form, judged) if is_by_depth else _curves(args, form, judged, figure, units)
+    write(args, form, content, args.what)
+    name_left_out(judged.left_out)
+
+
+def _curves(
+    args: argparse.Namespace, form: str, judged: JudgedTable, figure: Figure | None, units: Drawing | None
+) -> bytes:
     from paperbench.report import curve_text
     from paperbench.report.csv_format import render_curves
     from paperbench.report.curves import notes_on
 
-    if form == "csv" and args.x:
-        raise PaperbenchError("The csv has iterations and epochs. Leave --x out.")
-    x: XAxis = args.x or "iterations"
-    args.table, figure_id = table.id, figure.id if figure else None
-    if figure and not args.cells:
-        args.cells = list(dict.fromkeys(cell for panel in figure.panels for cell in panel.cells))
-    judged = load_table(table.id, args.tables).compare(
-        args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds
-    )
-    options = " or ".join(f"--profile {profile}" for profile in judged.other_profiles)
-    others = f"{args.results} has runs of other profiles: {options} shows them." if options else ""
-    panels = judged.panels(figure_id)
-    if not panels and others:
-        raise PaperbenchError(f"No run of {args.what} in profile {args.profile}. {others}")
+    panels = judged.panels(figure.id if figure else None)
     if not panels:
-        raise PaperbenchError(f"No run of {args.what} in {args.results} yet. Next: `{command_for('run', args)}`")
-    notes = notes_on(panels, judged.comparison, figure_id)
+        where = f"in profile {args.profile} in {args.results}"
+        raise PaperbenchError(f"No run of {args.what} {where} yet. Next: `{command_for('run', args)}`")
     shown = [curve for panel in panels for curve in panel.curves]
+    notes = notes_on(shown, judged.comparison, figure.id if figure else None)
+    name_left_out(dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem))
+    x: XAxis = args.x or "iterations"
     if form == "text":
         encoding = "utf-8" if args.out else sys.stdout.encoding or "ascii"
-        content = curve_text.render(panels, notes, x, encoding).encode()
-    elif form == "csv":
-        content = render_curves(shown).encode()
-    else:
-        figures = import_figures()
-        content = figures.to_bytes(figures.draw_curves(panels, notes, x, units), form)
-    write(args, form, content, args.what)
-    unreadable = dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem)
-    name_left_out((*judged.left_out, *unreadable))
-    if others:
-        print(f"paperbench: {others}", file=sys.stderr)
+        return curve_text.render(panels, notes, x, encoding).encode()
+    if form == "csv":
+        return render_curves(shown).encode()
+    figures = import_figures()
+    picture: bytes = figures.to_bytes(figures.draw_curves(panels, notes, x, units), form)
+    return picture
 
 
-def _plot_depth(args: argparse.Namespace, form: str, table: Table) -> None:
-    """Draw the errors and gains of a table against depth; those published alone if nothing has been run."""
-    from paperbench.compare.comparison import compare
+def _by_depth(form: str, judged: JudgedTable) -> bytes:
     from paperbench.report import depth
     from paperbench.report.csv_format import as_csv
-    from paperbench.runs.store import Store
 
-    is_there = args.results != DEFAULT_RESULTS or args.results.exists()
-    records, complaints = Store.existing(args.results).records() if is_there else ((), ())
-    ended = [record for record in records if record.status != "partial"]
-    cells = table.cells(args.cells or "*", on_request=True)
-    comparison = compare(table, cells, args.profile, ended, seeds=args.seeds)
-    points = depth.points_of(comparison)
-    notes = depth.notes_of(points, comparison)
+    points = depth.points_of(judged.comparison)
+    notes = depth.notes_of(points, judged.comparison)
     if form == "text":
-        content = depth.render(points, notes).encode()
-    elif form == "csv":
-        content = as_csv(vars(points[0]), map(vars, points)).encode()
-    else:
-        figures = import_figures()
-        content = figures.to_bytes(figures.draw_depth(points, notes), form)
-    write(args, form, content, table.id)
-    name_left_out(complaints)
+        return depth.render(points, notes).encode()
+    if form == "csv":
+        return as_csv(vars(points[0]), map(vars, points)).encode()
+    figures = import_figures()
+    picture: bytes = figures.to_bytes(figures.draw_depth(points, notes), form)
+    return picture
 
 
 def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:
@@ -177,10 +169,3 @@ def _drawn(form: str, drawing: Drawing) -> bytes:
         return as_svg(drawing).replace("<svg ", '<svg style="background:#fff" ', 1).encode()
     picture: bytes = import_figures().to_bytes(figure(drawing), form)
     return picture
-
-
-def _net(args: argparse.Namespace) -> Net:
-    """Return the net that is named, with its settings."""
-    from paperbench.catalogue import resolve
-
-    return resolve(args.what, **parse_settings(args.settings))

@@ -243,11 +243,10 @@ def _run_curve(record: Record, counted: bool, read: Callable[[Record], Sequence[
         return RunCurve(record, (), counted, str(error))
 
 
-def notes_on(panels: Sequence[CurvePanel], comparison: Comparison, figure: str | None = None) -> list[str]:
+def notes_on(curves: Sequence[Curve], comparison: Comparison, figure: str | None = None) -> list[str]:
     """Return what a reader of these curves must know, such as that they are not of the paper's nets or data."""
-    curves = [curve for panel in panels for curve in panel.curves]
     what = comparison.table.cited(f"Fig. {figure.removeprefix('fig')}" if figure else "")
-    notes = [f"Our runs for {what}."]
+    notes = [f"Our runs for {what}." if curves else f"Published numbers of {what} alone; no run of ours yet."]
     if comparison.profile != "paper":
         title = comparison.table.profiles.named(comparison.profile).title
         notes.append(f"Profile {comparison.profile}, not the paper's experiment: {title}.")

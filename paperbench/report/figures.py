@@ -66,77 +66,82 @@ def draw_curves(
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     left = COLUMN if units else 0.0
     width = left + COLUMN if columns == 1 else PAGE
-    texts = [*notes, _key(panels)]
-    characters = round(20 * (width - left))
-    notes = [line for one in texts for line in textwrap.wrap(one_line(one)[:500], characters, break_on_hyphens=False)]
     heights = [2.15 + 0.15 * max(map(_lines_beside, row)) for row in rows]
     with style.context([STYLE], after_reset=True):
-        figure = Figure((width, sum(heights) + 0.13 * len(notes)))
-        figure.set_layout_engine("constrained", rect=(left / width, 0, 1 - left / width, 1))
+        figure = _figure(width, sum(heights), [*notes, _key(panels)], left)
         grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
         for i, row in enumerate(rows):
             for j, panel in enumerate(row):
                 _draw_panel(figure.add_subplot(grid[i, j]), panel, x)
-        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=left / width + 0.01, ha="left", linespacing=1.3)
         if units:
             draw(units, figure.add_axes((0.01, 0.01, left / width - 0.04, 0.98)))
     return figure
 
 
 def draw_depth(points: Sequence[DepthPoint], notes: Sequence[str] = ()) -> Figure:
-    """Draw errors and, below, gains against depth, in a column of panels for each data set and recipe.
+    """Draw errors and, below, gains against depth, in panels for each data set and recipe.
 
     Args:
         notes: Texts below the panels.
     """
     panels, nets = (list(dict.fromkeys(getattr(point, name) for point in points)) for name in ("panel", "net"))
-    lines = list(dict.fromkeys((point.net, point.kind) for point in points))
-    names = [", ".join(line) if len(lines) > len(nets) else line[0] for line in lines]
-    colours = (*COLOURS, "#999999")
-    looks: dict[tuple[str, str], dict[str, Any]] = {
-        (net, kind): {"color": colours[nets.index(net) % len(colours)], "marker": "osD^v<>"[i % 7]}
-        for i, (net, kind) in enumerate(lines)
+    looks: dict[str, dict[str, Any]] = {
+        net: {"color": (*COLOURS, "#88ccee")[i % 6], "marker": "osD^vX"[(i + i // 6) % 6], "ms": 4}
+        for i, net in enumerate(nets)
     }
-    width, legend_lines = (COLUMN + 0.15) * len(panels), math.ceil(len(lines) / len(panels))
-    key = "Hollow, dashed: published. Solid: ours; dots: each run. At the top edge: failed, or diverged."
-    notes = [line for one in [*notes, key] for line in textwrap.wrap(one_line(one)[:500], round(20 * width))]
+    columns, rows = min(2, len(panels)), math.ceil(len(panels) / 2)
+    key = ["Hollow, dashed: published."] * any(point.published is not None for point in points)
+    key += ["Filled, solid: median of our runs; dots: each run."] * any(point.runs for point in points)
+    key += ["At the top edge: failed, or diverged."] * any(math.inf in (p.published, *p.runs) for p in points)
+    height = 3.4 * rows + 0.16 * sum(_wrapped(net).count("\n") + 1 for net in nets[::columns])
     with style.context([STYLE], after_reset=True):
-        figure = Figure((width, 3.6 + 0.13 * len(notes) + 0.16 * legend_lines), layout="constrained")
-        columns = figure.subplots(2, len(panels), sharex="col", squeeze=False, height_ratios=[2, 1.2]).T
-        for panel, (errors, gains) in zip(panels, columns, strict=True):
+        figure = _figure(PAGE if columns == 2 else COLUMN, height, [" ".join([*notes, *key])])
+        grid = figure.add_gridspec(2 * rows, columns, height_ratios=[2, 1.3] * rows)
+        for i, panel in enumerate(panels):
+            errors = figure.add_subplot(grid[i // 2 * 2, i % 2])
+            gains = figure.add_subplot(grid[i // 2 * 2 + 1, i % 2], sharex=errors)
             _draw_depths(errors, gains, [point for point in points if point.panel == panel], looks)
         handles = [Line2D([], [], **look) for look in looks.values()]
-        figure.legend(handles, map(_wrapped, names), loc="outside upper center", ncols=len(panels), frameon=False)
-        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
+        figure.legend(handles, map(_wrapped, nets), loc="outside upper center", ncols=columns, frameon=False)
     return figure
 
 
-def _draw_depths(
-    errors: Axes, gains: Axes, points: Sequence[DepthPoint], looks: Mapping[tuple[str, str], dict[str, Any]]
-) -> None:
+def _draw_depths(errors: Axes, gains: Axes, points: Sequence[DepthPoint], looks: Mapping[str, dict[str, Any]]) -> None:
     finite = [e for point in points for e in (point.published, *point.runs) if e is not None and math.isfinite(e)]
     low, high = min(finite, default=0.0), max(finite, default=100.0)
     bottom, top = max(0.0, 1.2 * low - 0.2 * high), 1.1 * high - 0.1 * low + 0.1
     errors.set(title=_wrapped(points[0].panel), xscale="log", ylabel="test error in %", ylim=(bottom, top))
-    gains.set(xlabel="depth", ylabel=textwrap.fill(f"gain over {points[0].gain_over}", 24) + "\nin points")
+    errors.tick_params(labelbottom=False)
+    gains.set(xlabel="depth", ylabel="gain over original\nunit (points)")
     depths = sorted({point.depth for point in points})
     close = [False, *(one < 1.25 * other for other, one in pairwise(depths))]
     gains.set_xticks(depths, ["\n" * lower + str(depth) for depth, lower in zip(depths, close, strict=True)])
     gains.xaxis.set_minor_locator(NullLocator())
     gains.axhline(0, color="0.75", linewidth=0.6, zorder=0)
-    for line, look in looks.items():
-        hollow, dot = {**look, "ls": DASHES, "mfc": "white", "ms": 5}, {**look, "ls": "", "marker": ".", "alpha": 0.5}
-        for axes, name, how in (
-            *((errors, "published", hollow), (errors, "ours", look), (errors, "runs", dot)),
-            *((gains, "published_gain", hollow), (gains, "our_gain", look)),
-        ):
-            found = [(p.depth, getattr(p, name)) for p in points if (p.net, p.kind) == line]
-            pairs = [(x, y) for x, value in found for y in (value if name == "runs" else [value]) if y is not None]
-            if pairs:  # an empty line would have no bounds for the layout
-                xs, ys = zip(*pairs, strict=True)
-                axes.plot(xs, [min(y, top) for y in ys], clip_on=False, gid=f"{name} of {', '.join(line)}", **how)
+    for net, look in looks.items():
+        found = [point for point in points if point.net == net]
+        for name in ("published", "ours", "published_gain", "our_gain"):
+            how = {**look, "ls": DASHES, "mfc": "white", "ms": 5} if name.startswith("published") else look
+            values = [getattr(point, name) for point in found]
+            ys = [math.nan if value is None else min(value, top) for value in values]  # a gap in the line
+            if not all(map(math.isnan, ys)):  # an empty line would have no bounds for the layout
+                axes = gains if name.endswith("gain") else errors
+                axes.plot([point.depth for point in found], ys, clip_on=False, gid=f"{name} of {net}", **how)
+        for point in [point for point in found if point.runs]:
+            dots = {**look, "ls": "", "marker": ".", "alpha": 0.5, "gid": f"runs of {net}"}
+            errors.plot([point.depth] * len(point.runs), [min(e, top) for e in point.runs], clip_on=False, **dots)
     if len(gains.lines) == 1:
-        gains.set(yticks=(), ylabel="no two nets\nof equal depth")
+        gains.set(yticks=(), ylabel="no original unit\nof equal depth")
+
+
+def _figure(width: float, height: float, notes: Sequence[str], left: float = 0.0) -> Figure:
+    """Return a figure with notes below, and room at its left; sizes in inches, the height without the notes."""
+    characters = round(20 * (width - left))
+    lines = [line for one in notes for line in textwrap.wrap(one_line(one)[:1000], characters, break_on_hyphens=False)]
+    figure = Figure((width, height + 0.13 * len(lines)))
+    figure.set_layout_engine("constrained", rect=(left / width, 0, 1 - left / width, 1))
+    figure.supxlabel("\n".join(lines), fontsize=6.5, color="0.3", x=left / width + 0.01, ha="left", linespacing=1.3)
+    return figure
 
 
 def to_bytes(figure: Figure, form: PictureFormat) -> bytes:

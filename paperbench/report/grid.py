@@ -116,12 +116,15 @@ def paper_grid(
     add_labels("before", "key")
     for column in experiment.columns:
         if any(cell.column.id == column.id for cell in cells):
-            header = f"{column.title}, paper" if added_columns else column.title
-            columns.append((column.id, header, "right", [line.published.get(column.id, "") for line in lines]))
-            for ours in added_columns(column) if added_columns else ():
+            added = added_columns(column) if added_columns else ()
+            if table.has_numbers or not added:
+                header = f"{column.title}, paper" if added else column.title
+                columns.append((column.id, header, "right", [line.published.get(column.id, "") for line in lines]))
+            for ours in added:
                 ids = [line.cells[column.id].id if column.id in line.cells else "" for line in lines]
                 texts = [ours.texts.get(cell_id, "") for cell_id in ids]
-                columns.append((column.id, ours.header, ours.alignment, texts))
+                header = ours.header if columns[-1][0] == column.id else f"{column.title}, {ours.header}"
+                columns.append((column.id, header, ours.alignment, texts))
     add_labels("after", "minor")
     parts, headers, alignment, texts_of_columns = zip(*columns, strict=True)
     return Grid(headers, tuple(zip(*texts_of_columns, strict=True)), alignment, parts)

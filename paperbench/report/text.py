@@ -88,16 +88,18 @@ def summary(report: Report) -> str:
     comparison = report.comparison
     what = "" if report.has_verdicts else ": not comparable with the paper"
     cells = [cell for cell in report.cells if cell.ours != NOTHING] or report.cells
-    width = 3 if report.has_verdicts else 2
-    results = {c.compared.cell.id: (published(c.compared.cell), c.ours, c.verdict)[:width] for c in cells}
-    headers, alignment = ("paper", "ours", "verdict")[:width], ("right", "right", "left")[:width]
+    shown = slice(0 if comparison.table.has_numbers else 1, 3 if report.has_verdicts else 2)
+    results = {c.compared.cell.id: (published(c.compared.cell), c.ours, c.verdict)[shown] for c in cells}
+    headers, alignment = ("paper", "ours", "verdict")[shown], ("right", "right", "left")[shown]
     grid = Grid(("cell", *headers), tuple((name, *texts) for name, texts in results.items()), ("left", *alignment))
     columns = list(dict.fromkeys(c.compared.cell.column.id for c in cells))
     if len(cells) > _MAX_SUMMARY_ROWS and len(columns) > 1:
         rows = dict.fromkeys(c.compared.cell.row.id for c in cells)
         grid = Grid(
             ("row", *(f"{column}, {header}" for column in columns for header in headers)),
-            tuple((r, *(text for c in columns for text in results.get(f"{r}/{c}", ("",) * width))) for r in rows),
+            tuple(
+                (r, *(text for c in columns for text in results.get(f"{r}/{c}", ("",) * len(headers)))) for r in rows
+            ),
             ("left", *alignment * len(columns)),
             ("key", *(column for column in columns for _ in headers)),
         )

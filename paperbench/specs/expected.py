@@ -18,17 +18,12 @@ Statistic = Literal["median", "single"]
 class Source:
     """The paper and table that the numbers were read from.
 
-    A table of one's own has neither `arxiv` nor `table`, and is named by its id.
+    A table of one's own has neither `arxiv` nor `table`. Without `table` it is named by its id.
     """
 
     paper: Line
     arxiv: Line | None = None
     table: Line | None = None
-
-    def __post_init__(self) -> None:
-        if (self.arxiv is None) != (self.table is None):
-            given = "arxiv" if self.arxiv else "table"
-            raise_problems([Problem((given,), "arxiv and table must be given together.")])
 
 
 @typed

@@ -55,6 +55,11 @@ class Table:
         """Its number in the paper, such as "Table 2"; the id of a table of one's own."""
         return self.source.table or self.id
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a result is published, which is not so for some tables of one's own."""
+        return any(cell.expected.value != "unprinted" for cell in self.all_cells)
+
     def cited(self, part: str = "") -> str:
         """Return the name of the table or of a part of the paper, with the paper: "Table 2 of arXiv:1603.05027"."""
         return " of arXiv:".join(filter(None, (part or self.name, self.source.arxiv)))

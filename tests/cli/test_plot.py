@@ -20,7 +20,7 @@ import pytest
 from paperbench.compare.comparison import compare
 from paperbench.report.depth import points_of
 from paperbench.report.figures import draw_depth, to_bytes
-from paperbench.specs.table import Table
+from paperbench.specs.table import Table, load_table
 from tests.cli.conftest import Run
 from tests.compare.judging import record, records
 from tests.helpers import ROOT
@@ -223,7 +223,7 @@ def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tm
 
 
 def test_what_has_one_depth_is_not_drawn_against_it(run: Run) -> None:
-    assert "differ in depth" in run("plot", "table1", "--x", "depth")[2]
+    assert "at two depths" in run("plot", "table1", "--x", "depth")[2]
     assert "Name the table of fig6: table2" in run("plot", "fig6", "--x", "depth")[2]
 
 
@@ -232,20 +232,37 @@ def test_published_numbers_by_depth_need_no_results(run: Run) -> None:
     assert (code, err) == (0, "")
     assert text.startswith("Published numbers of Table 3 of arXiv:1603.05027 alone")
     rows = csv.DictReader(io.StringIO(run("plot", "table3", "--x", "depth", "--format", "csv")[1]))
-    gains = {(r["kind"], r["depth"], float(r["published_gain"])) for r in rows if r["gain_over"] != r["net"]}
+    gains = {(r["net"].split(", ")[1], r["depth"], float(r["published_gain"])) for r in rows if "pre-act" in r["net"]}
     large = {("bottleneck", "1001", 2.69), ("bottleneck", "164", 0.83), ("bottleneck", "1001", 5.11)}
     assert gains == {("one-layer", "110", 0.99), ("basic", "110", 0.24), ("bottleneck", "164", 0.47), *large}
 
 
-def test_rows_of_the_lab_are_lines_by_depth_and_its_rates_panels(run: Run, tmp_path: Path) -> None:
+def test_rows_of_the_lab_are_lines_by_depth_with_gaps_and_its_rates_panels(tmp_path: Path) -> None:
     lab, errors = shutil.copytree(ROOT / "examples" / "lab", tmp_path / "lab"), count(1)
     file = lab / "expected" / "lab.yaml"
-    file.write_text(re.sub("unprinted", lambda _: f"{next(errors)}.0", file.read_text()))
-    out = run("plot", "lab", "--tables", lab, "--x", "depth", "--format", "csv")[1]
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert {row["panel"].rpartition(", ")[2] for row in rows} == {"rate 0.1", "rate 0.02"}
-    assert [row["depth"] for row in rows] == ["20", "56", "110"] * 12
-    assert {row["published_gain"] for row in rows if "plain" in row["net"]} == {"3.0"}  # numbered row by row
+    file.write_text(re.sub("unprinted", lambda _: f"{next(errors)}.0", file.read_text()).replace(" 8.0", " unprinted"))
+    table = load_table("lab", lab)
+    points = points_of(compare(table, table.all_cells, "paper", ()))
+    assert {point.panel for point in points} == {f"handwritten digits at 8x8, rate {rate}" for rate in ("0.1", "0.02")}
+    assert [point.depth for point in points] == [20, 56, 110] * 12
+    assert {point.published_gain for point in points if "plain" in point.net} == {3.0}  # numbered row by row
+    lines = {line.get_gid(): line.get_ydata() for line in draw_depth(points).axes[0].lines}
+    np.testing.assert_equal(lines["published of full pre-activation"], [7, np.nan, 9])
+
+
+def test_results_of_others_are_drawn_by_depth_and_said(run: Run, results: Path) -> None:
+    run("record", "table3", "cifar10_resnet1001/preact", "--seed", "0", "--error", "5.25", "--source", "A report")
+    text = run("plot", "table3", "--x", "depth")[1]
+    assert "Reported by others, not our runs: cifar10_resnet1001/preact." in text
+    assert "  5.25  " in text
+
+
+def test_a_table_without_published_numbers_has_no_column_for_them(run: Run, tmp_path: Path) -> None:
+    of_lab = ("--tables", ROOT / "examples" / "lab", "--results", tmp_path)
+    run("record", "lab", "preact/layers20", "--seed", "0", "--error", "2.5", "--source", "A report", *of_lab)
+    head = run("compare", "lab", *of_lab)[1].split("---")[0]
+    assert "20 layers, ours" in head
+    assert ", paper" not in head
 
 
 def test_picture_by_depth_has_every_run_and_failures_at_the_top(tables: dict[str, Table]) -> None:
@@ -253,7 +270,8 @@ def test_picture_by_depth_has_every_run_and_failures_at_the_top(tables: dict[str
     runs = [one for unit, e in found.items() for one in records(table3, f"cifar10_resnet1001/{unit}", e, iteration=9)]
     figure = draw_depth(points_of(compare(table3, table3.cells("cifar10_*"), "paper", runs, seeds=3)))
     to_bytes(figure, "png")
-    drawn = {line.get_gid(): np.array(line.get_xydata()).tolist() for axes in figure.axes for line in axes.lines}
+    lines = {line.get_gid(): np.array(line.get_xydata()) for axes in figure.axes for line in axes.lines}
+    drawn = {gid: xy[np.isfinite(xy).all(1)].tolist() for gid, xy in lines.items()}
     top = figure.axes[0].get_ylim()[1]
     assert drawn["runs of baseline unit, bottleneck"] == [[1001, top], [1001, 7.7], [1001, top]]
     assert drawn["ours of baseline unit, bottleneck"] == [[1001, top]]

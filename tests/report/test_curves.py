@@ -187,7 +187,7 @@ def test_notes_tell_other_conditions_and_runs_not_drawn(table2: Table, tmp_path:
     elsewhere = [record(table2, "preact/resnet164", 5.5, precision=one) for one in ("fp32", "tf32")]
     make_store(tmp_path, [original, *others, record(table2, "preact/resnet110", 6.3, data=COPY), *elsewhere])
     judged = paperbench.load_table("table2").compare(tmp_path)
-    notes = notes_on(judged.panels()[:1], judged.comparison)
+    notes = notes_on(judged.panels()[0].curves, judged.comparison)
     assert (
         "Conditions differ: CIFAR-10, fp32, numerics 1 (original/resnet110); CIFAR-10 (some copy), fp32, numerics 1 "
         "(preact/resnet110)." in notes

@@ -54,7 +54,7 @@ def judged(root: Path) -> paperbench.JudgedTable:
 @pytest.fixture(scope="module")
 def drawn(judged: paperbench.JudgedTable) -> Figure:
     panels = judged.panels()
-    return draw_curves(panels, notes_on(panels, judged.comparison))
+    return draw_curves(panels, notes_on([one for panel in panels for one in panel.curves], judged.comparison))
 
 
 def lines(axes: Axes, gid: str) -> list[Line2D]:
@@ -133,7 +133,7 @@ def test_picture_says_what_is_not_the_papers(drawn: Figure) -> None:
 def test_smoke_runs_say_their_depth_and_profile(table2: Table, tmp_path: Path) -> None:
     make_store(tmp_path, records(table2, ORIGINAL, [55.0], profile="smoke"))
     judged = paperbench.load_table("table2").compare(tmp_path, profile="smoke")
-    figure = draw_curves(judged.panels(), notes_on(judged.panels(), judged.comparison))
+    figure = draw_curves(judged.panels(), notes_on(judged.curves(), judged.comparison))
     assert figure.axes[0].get_title() == "ResNet-110 at depth 14"
     assert "Profile smoke, not the paper's experiment" in texts(figure)
     assert figure.axes[1].get_ylim()[1] > 55

@@ -86,7 +86,6 @@ PUBLISHED = [
     (ONE_EXPECTED, CELL, float("nan"), "must be a finite number, or"),
     (ONE_EXPECTED, CELL, {"note": "a"}, "value: a cell needs either value or same_as."),
     (ONE_EXPECTED, CELL, {"value": 6.0, "std": 0.2}, "std: std and std_source must be given together."),
-    (ONE_EXPECTED, ("source", "table"), REMOVED, "source.arxiv: arxiv and table must be given together."),
     (ONE_EXPECTED, CELL, {"value": "fail", "tolerance": 1}, "tolerance: is only for cells with a number."),
     (ONE_EXPECTED, CELL, {"value": 6.0, "statistic": "single", "n": 2}, "n: must be 1 for a single run, not 2."),
     (
