@@ -110,7 +110,8 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "results" / "runs").mkdir(parents=True)
-    (tmp_path / "results" / "smoke").symlink_to(ROOT / "results" / "smoke")
+    for name in ("lab", "smoke"):
+        (tmp_path / "results" / name).symlink_to(ROOT / "results" / name)
     return tmp_path
 
 
