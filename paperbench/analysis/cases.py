@@ -352,6 +352,7 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
             by_batch=conditions.batch_norm == "batch",
             dtype=DTYPES[conditions.precision],
             seed=derived_seed(case.seed, "analysis noise"),
+            label_smoothing=recipe.label_smoothing or 0.0,
         )
 
 

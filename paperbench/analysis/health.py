@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from paperbench.analysis.record import ALL, Health, Modules
 from paperbench.analysis.walk import Subject
 from paperbench.models.residual_unit import ResidualUnit
+from paperbench.training.optimiser import clipped
 
 if TYPE_CHECKING:
     from paperbench.analysis.cases import Case
 
 Tensors = Mapping[str, Tensor]
-PROBES = 2
-"""Random vectors per unit. Two give chi to one percent with 64 images of 8x8 pixels, as signals have many values."""
+PROBES = 4
+"""Random vectors per unit. Few give chi to a percent, as signals have many values."""
 
 
 def health(subject: Subject, case: Case) -> Health:
@@ -41,10 +42,11 @@ def health(subject: Subject, case: Case) -> Health:
 def last_update(case: Case, weights: Tensors, gradients: Tensors) -> tuple[Tensors, str]:
     """Return how one step of `MomentumSGD` changes the weights, and which that is; or nothing, and why not."""
     recipe, is_nesterov = case.recipe, case.recipe.momentum_form == "nesterov"
-    if case.state is None:
+    if not case.iteration and case.weights is None:
         rate = recipe.rate_at(0) * (1 + recipe.momentum * is_nesterov)
         decay = {n: recipe.weight_decay * (recipe.weight_decay_on is None or w.ndim == 4) for n, w in weights.items()}
-        steps = {name: -rate * (g + decay[name] * weights[name]) for name, g in gradients.items()}
+        taken = [*gradients.values()] if recipe.clip_norm is None else clipped([*gradients.values()], recipe.clip_norm)
+        steps = {n: -rate * (g + decay[n] * weights[n]) for n, g in zip(gradients, taken, strict=True)}
         return steps, "the first step's, on these images"
     if is_nesterov or not case.momentum:
         return {}, f"unavailable: {'Nesterov lacks the last gradient' if case.momentum else 'no momentum was kept'}"
