@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paperbench.analysis.record import ALL, Health, Modules
 from paperbench.analysis.walk import Subject
 from paperbench.models.residual_unit import ResidualUnit
-from paperbench.training.optimiser import clipped
+from paperbench.training.optimiser import MomentumSGD
 
 if TYPE_CHECKING:
     from paperbench.analysis.cases import Case
@@ -43,11 +43,9 @@ def last_update(case: Case, weights: Tensors, gradients: Tensors) -> tuple[Tenso
     """Return how one step of `MomentumSGD` changes the weights, and which that is; or nothing, and why not."""
     recipe, is_nesterov = case.recipe, case.recipe.momentum_form == "nesterov"
     if not case.iteration and case.weights is None:
-        rate = recipe.rate_at(0) * (1 + recipe.momentum * is_nesterov)
-        decay = {n: recipe.weight_decay * (recipe.weight_decay_on is None or w.ndim == 4) for n, w in weights.items()}
-        taken = [*gradients.values()] if recipe.clip_norm is None else clipped([*gradients.values()], recipe.clip_norm)
-        steps = {n: -rate * (g + decay[n] * weights[n]) for n, g in zip(gradients, taken, strict=True)}
-        return steps, "the first step's, on these images"
+        after = [weight.to(torch.float64, copy=True) for weight in weights.values()]
+        MomentumSGD(after, recipe).step([gradients[name].double() for name in weights])
+        return {n: one - weights[n] for n, one in zip(weights, after, strict=True)}, "the first step's, on these images"
     if is_nesterov or not case.momentum:
         return {}, f"unavailable: {'Nesterov lacks the last gradient' if case.momentum else 'no momentum was kept'}"
     rate = recipe.rate_at(case.iteration - 1)

@@ -250,11 +250,10 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
     """Return the tables with what their headings mean."""
     table = as_markdown if is_markdown else as_text
     groups = analyses.groups
-    grids = [_health(group, with_ends=len(groups) == 1) for group in groups]
-    grids += [("Signal and gradient in the residual units:", _overview(groups))]
-    if len(groups) == 1:
-        grids.append((f"By unit{_of_seeds(groups[0])}:", _by_unit(groups[0])))
-    grids += [
+    grids = [
+        *(_health(group, with_ends=len(groups) == 1) for group in groups),
+        ("Signal and gradient in the residual units:", _overview(groups)),
+        *((f"By unit{_of_seeds(group)}:", _by_unit(group)) for group in groups if len(groups) == 1),
         ("Jacobians of chains of units:", _chains(groups)),
         ("Share of dE/dx_0 by path length, the number of units passed through weight layers:", _paths(groups)),
         ("Test error in % on these images, of the whole net and with F = 0 in one unit:", _left_out(groups)),
