@@ -106,10 +106,8 @@ def correlation(x: Tensor) -> float | None:
 
 def mean_squared_singular_value(y: Tensor, x: Tensor, probes: Sequence[Tensor]) -> dict[str, float | None]:
     """Return chi, as the mean of |J^T u|^2 / |u|^2 by the ratio of dimensions, with its standard error."""
-    found = []
-    for u in probes:
-        (product,) = torch.autograd.grad(y, x, u, retain_graph=True)
-        found.append((_norm(product) / _norm(u)) ** 2 * y.numel() / x.numel())
+    pulled = (torch.autograd.grad(y, x, u, retain_graph=True)[0] for u in probes)
+    found = [(_norm(v) / _norm(u)) ** 2 * y.numel() / x.numel() for u, v in zip(probes, pulled, strict=True)]
     return {"chi": statistics.mean(found), "chi_error": statistics.stdev(found) / len(found) ** 0.5}
 
 

@@ -88,7 +88,6 @@ SINGULAR = (("largest", "largest singular value"), ("rms", "rms growth"), ("cond
 MAX_LENGTH = 5
 """Length of the longest paths that have a column of their own."""
 
-
 Values = list[tuple[float, str]]
 ITERATIONS = (0, 100, 990)
 """Iterations, of 1,000, after which the nets of results/health were measured."""
@@ -348,13 +347,11 @@ def _health(group: Group, with_ends: bool) -> tuple[str, Grid]:
     rows: list[tuple[str, ...]] = []
     for name, (of, taught, trained) in QUANTITIES.items() if found else ():
         values = [sorted(of(one)) for one in found]
-        known = values if all(values) else []
-        note = "" if known or of is not _gap else "unavailable: no test yet"
-        note = found[0].update_is if "update" in name else note
-        medians = [statistics.median(value for value, _ in one) for one in known]
+        medians = [statistics.median(value for value, _ in one) for one in values] if all(values) else []
+        note = found[0].update_is if "update" in name else "unavailable: no test yet" * (of is _gap and not medians)
         row = [f"{name} ({note})" if note else name, _number(medians), taught, trained.split(";")[stage]]
         for end in (0, -1) if with_ends else ():
-            ends = [one[end] for one in known if len(one) > 1]
+            ends = [one[end] for one in values if len(one) > 1]
             row += [_number([value for value, _ in ends]) if ends else "", ends[0][1] if len(ends) == 1 else ""]
         rows.append(tuple(row))
     headers = ("quantity", "median", "taught", "nets that trained", *("smallest", "in", "largest", "in") * with_ends)

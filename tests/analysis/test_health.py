@@ -88,11 +88,11 @@ def health_of(case: Case) -> tuple[Health, dict[str, float]]:
 def test_updates_are_the_steps_of_a_run(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, form: Any
 ) -> None:
-    """With a rate that changes at the last step, and one BN group a batch, so that the first step is known as well."""
+    """With a rate that changes at the last step and after it, and one BN group a batch, so that the first is known."""
     batch_norm = BatchNormSettings(16, 1e-5, 0.1, "moving_average")
     monitoring = Monitoring(log_every=2, test_every=2, checkpoint_every=1, checkpoint_share=1.0)
-    changes = {"momentum_form": form, "iterations": 6, "warm_up": None, "drops": Drops((4,), 0.1), "weight_decay": 0.1}
-    changes |= {"clip_norm": 0.5, "label_smoothing": 0.2}
+    changes = {"momentum_form": form, "iterations": 6, "warm_up": None, "drops": Drops((4, 5), 0.1)}
+    changes |= {"weight_decay": 0.1, "clip_norm": 0.5, "label_smoothing": 0.2}
     run = plan_run(tiny_recipe(paper_recipe, batch_norm=batch_norm, monitoring=monitoring, **changes), small_dataset)
     case = Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
     model = subject_of(case, Conditions(), CPU).model
