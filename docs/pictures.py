@@ -134,7 +134,7 @@ def bounds(iteration: int, outcomes: dict[bool, list[Analysis]]) -> str:
             inside = [f"{n} of {len(values)}" for n, values in zip(within, medians.values(), strict=True)]
         least, most = min(medians[True]), max(medians[True])
         ours = f"{sum(least <= value <= most for value in medians[False])} of {len(medians[False])}"
-        lines.append([name, taught, *inside, f"{least:.2g} to {most:.2g}", ours])
+        lines.append([name, taught, *inside, " to ".join(f"{float(f'{end:.2g}'):g}" for end in (least, most)), ours])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -345,7 +345,7 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
         if spec.size is not None and not (family.takes(spec.size) and spec.size < own):
             least = family.least_size
             raise PaperbenchError(f"Images of {own} pixels can be made smaller, down to {least} for this net (--size).")
-        return Subject(
+        subject = Subject(
             trainer.model,
             images if spec.size is None else F.adaptive_avg_pool2d(images, spec.size),
             batch.labels[: spec.images],
@@ -353,6 +353,8 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
             dtype=DTYPES[conditions.precision],
             seed=derived_seed(case.seed, "analysis noise"),
         )
+        subject.label_smoothing = recipe.label_smoothing or 0.0
+        return subject
 
 
 def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysis:

@@ -320,7 +320,7 @@ class Analysis(HashedJson):
     Attributes:
         net: The model name and arguments for timm.
         seed: Of initialisation, images and noise.
-        loss: E, the mean cross-entropy of the batch.
+        loss: E, the batch's mean cross-entropy, with the recipe's label smoothing.
         output: x_L, the output of the last unit.
         output_gradient: Norm of dE/dx_L.
         stages: The stage of each unit, counted from 0.

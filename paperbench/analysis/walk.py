@@ -31,6 +31,7 @@ class Subject:
         seed: Of the dropout.
 
     Attributes:
+        label_smoothing: Of the loss that is trained on; 0 unless it is set.
         units: The residual units, each with its place in the architecture.
         spacing: About the square root of their number. To pass back keeps the input of every such unit, and computes
             the others twice.
@@ -51,6 +52,7 @@ class Subject:
                 layer.__class__ = nn.BatchNorm2d  # a trainer's keep statistics
                 layer.running_mean = layer.running_var = layer.num_batches_tracked = None  # nothing to update
         self.images, self.labels, self._seed = images.to(dtype).contiguous(), labels, seed
+        self.label_smoothing = 0.0
         modules = (module for module in self.model.stages.modules() if isinstance(module, ResidualUnit))
         self.units = list(zip(units(model.net), modules, strict=True))
         self.spacing = math.isqrt(len(self.units)) + 1
@@ -69,8 +71,8 @@ class Subject:
         return self.model.forward_head(self.model.tail(x))
 
     def loss(self, x: Tensor) -> Tensor:
-        """Return E, the mean cross-entropy over the batch, from x_L."""
-        return F.cross_entropy(self.logits(x), self.labels)
+        """Return E, the loss of the batch that is trained on, from x_L: mean cross-entropy, with label smoothing."""
+        return F.cross_entropy(self.logits(x), self.labels, label_smoothing=self.label_smoothing)
 
     @torch.no_grad()
     def forward(self, x: Tensor | None = None, first: int = 0, last: int | None = None) -> Iterator[UnitAt]:

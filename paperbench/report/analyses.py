@@ -77,7 +77,7 @@ MEANINGS = {
     "rms growth": "root mean square factor by which random changes of the input grow; of a few, unless all singular "
     "values were computed",
     "taught": "what teaching texts recommend; none names a source that measured it",
-    "nets that trained": "range of medians in nets that learned digits, at 0, 100 or 990 iterations; docs/health.md",
+    "nets that trained": "range of medians in small nets that learned digits; docs/health.md",
     "condition number": "the largest singular value over the smallest; -: not all were computed",
 }
 """What headers mean, in lines below the first table with them."""
@@ -87,7 +87,6 @@ SINGULAR = (("largest", "largest singular value"), ("rms", "rms growth"), ("cond
 
 MAX_LENGTH = 5
 """Length of the longest paths that have a column of their own."""
-
 
 Values = list[tuple[float, str]]
 ITERATIONS = (0, 100, 990)
@@ -116,7 +115,7 @@ def _gap(found: Health) -> Values:
 QUANTITIES: dict[str, tuple[Callable[[Health], Values], str, str]] = {
     "gradient norm": (_of("gradient"), "0.1 to 10", "0.34 to 1.2;0.0086 to 0.43;0.001 to 0.056"),
     "gradient norm of all": (_of("gradient", of_all=True), "0.1 to 10", "2 to 36;0.19 to 2.1;0.0054 to 0.63"),
-    "largest gradient / smallest": (_spread, "0.1 to 10", "4.3 to 58;1.5 to 91;2.3 to 1.7e+02"),
+    "largest gradient / smallest": (_spread, "0.1 to 10", "4.3 to 58;1.5 to 91;2.3 to 170"),
     "gradient / weight": (_of("gradient/weight"), "0.001 to 0.01", "0.045 to 0.16;0.00087 to 0.053;0.00013 to 0.0062"),
     "update / weight": (_of("update/weight"), "0.001 to 0.01", "0.00045 to 0.0016;0.00025 to 0.01;3.1e-06 to 1.6e-05"),
     "mean after ReLU": (_of("mean"), "-0.5 to 0.5", "0.38 to 0.4;0.2 to 0.43;0.34 to 0.44"),
@@ -250,17 +249,17 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
     """Return the tables with what their headings mean."""
     table = as_markdown if is_markdown else as_text
     groups = analyses.groups
-    grids = {"": _overview(groups)}
-    if len(groups) == 1:
-        grids[f"By unit{_of_seeds(groups[0])}:"] = _by_unit(groups[0])
-    grids["Jacobians of chains of units:"] = _chains(groups)
-    grids["Share of dE/dx_0 by path length, the number of units passed through weight layers:"] = _paths(groups)
-    grids["Test error in % on these images, of the whole net and with F = 0 in one unit:"] = _left_out(groups)
-    grids["Training health, over weight layers, ReLUs or units:"] = _health(groups)
-    prose = ["Signal and gradient in the residual units", analyses.conditions]
-    parts = prose if is_markdown else list(map(paragraph, prose))
+    grids = [
+        *(_health(group, with_ends=len(groups) == 1) for group in groups),
+        ("Signal and gradient in the residual units:", _overview(groups)),
+        *((f"By unit{_of_seeds(group)}:", _by_unit(group)) for group in groups if len(groups) == 1),
+        ("Jacobians of chains of units:", _chains(groups)),
+        ("Share of dE/dx_0 by path length, the number of units passed through weight layers:", _paths(groups)),
+        ("Test error in % on these images, of the whole net and with F = 0 in one unit:", _left_out(groups)),
+    ]
+    parts = [analyses.conditions if is_markdown else paragraph(analyses.conditions)]
     known: set[str] = set()
-    for title, grid in grids.items():
+    for title, grid in grids:
         if grid.rows:
             lines = [f"{header}: {MEANINGS[header]}." for header in grid.headers if header in MEANINGS.keys() - known]
             meanings = " ".join(lines) if is_markdown else "\n".join(paragraph(line, "    ") for line in lines)
@@ -341,25 +340,24 @@ def _left_out(groups: Sequence[Group]) -> Grid:
     return Grid(("net", "whole", "median without a unit", "worst", "unit"), tuple(rows), ("left", *["right"] * 4))
 
 
-def _health(groups: Sequence[Group]) -> Grid:
-    """A row for each quantity of each net; of several seeds the medians."""
+def _health(group: Group, with_ends: bool) -> tuple[str, Grid]:
+    """A title, and a row for each quantity; of several seeds the medians."""
+    found, spec = [one.health for one in group.analyses if one.health], group.analyses[0].spec
+    stage = -1 if spec.weights else bisect_right(ITERATIONS, spec.iteration) - 1
     rows: list[tuple[str, ...]] = []
-    for group in groups:
-        found, spec = [one.health for one in group.analyses if one.health], group.analyses[0].spec
-        stage = -1 if spec.weights else bisect_right(ITERATIONS, spec.iteration) - 1
-        for name, (of, taught, trained) in QUANTITIES.items() if found else ():
-            known = [sorted(values) for values in map(of, found) if values]
-            note = "" if known or of is not _gap else "unavailable: no test yet"
-            note = found[0].update_is if "update" in name else note
-            ends = [(one[0], one[-1]) for one in known if len(one) > 1]
-            medians = [statistics.median(value for value, _ in one) for one in known]
-            numbers = [[first[0] for first, _ in ends], medians, [last[0] for _, last in ends]]
-            places = "; ".join(place for _, place in ends[0]) if len(ends) == 1 else ""
-            label = "" if rows and name != next(iter(QUANTITIES)) else group.label + _of_seeds(group)
-            bounds = places, taught, trained.split(";")[stage]
-            rows.append((label, f"{name} ({note})" if note else name, *map(_number, numbers), *bounds))
-    headers = ("net", "quantity", "smallest", "median", "largest", "where", "taught", "nets that trained")
-    return Grid(headers, tuple(rows), ("left", "left", *["right"] * 3, *["left"] * 3))
+    for name, (of, taught, trained) in QUANTITIES.items() if found else ():
+        values = [sorted(of(one)) for one in found]
+        medians = [statistics.median(value for value, _ in one) for one in values] if all(values) else []
+        note = found[0].update_is if "update" in name else "unavailable: no test yet" * (of is _gap and not medians)
+        row = [f"{name} ({note})" if note else name, _number(medians), taught, trained.split(";")[stage]]
+        for end in (0, -1) if with_ends else ():
+            ends = [one[end] for one in values if len(one) > 1]
+            row += [_number([value for value, _ in ends]) if ends else "", ends[0][1] if len(ends) == 1 else ""]
+        rows.append(tuple(row))
+    headers = ("quantity", "median", "taught", "nets that trained", *("smallest", "in", "largest", "in") * with_ends)
+    alignment = ("left", "right", "left", "left", *("right", "left") * 2 * with_ends)
+    title = f"Training health of {group.label}{_of_seeds(group)}; nets that trained, at iteration {ITERATIONS[stage]}:"
+    return title, Grid(headers, tuple(rows), alignment, ("key", *["median"] * 3, *["ends"] * 4 * with_ends))
 
 
 def singular(spectrum: Spectrum, name: str) -> float | None:

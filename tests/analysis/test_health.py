@@ -21,17 +21,19 @@ from tests.helpers import ROOT
 from tests.runs.running import CPU, newest_state, plan_run, tiny_recipe, train
 
 FULL = pytest.mark.full
-SOME = [net for net in NETS if "dropout" not in net[0]]
+SOME = [net for net in NETS if "dropout" not in str(net)]
 
 
 @pytest.mark.parametrize("by_batch", [True, False])
-@pytest.mark.parametrize(("name", "kwargs"), SOME)
+@pytest.mark.parametrize(("name", "kwargs"), NETS)
 def test_gradients_and_activations_are_those_of_the_plain_net(name: str, kwargs: Any, by_batch: bool) -> None:
     plain, images, labels = tiny(name, **kwargs)
     rows, gradients = measure_modules(Subject(plain, images, labels, by_batch=by_batch, dtype=torch.float64))
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     for module in plain.double().train(by_batch).modules():
         module.register_forward_hook(lambda module, x, y: seen.update({module: (x[0].detach(), y.detach())}))
+    for noise, (unit,) in enumerate(plain.stages.children()):
+        unit.register_forward_pre_hook(lambda *_, noise=noise: torch.manual_seed(noise) and None)  # dropout
     F.cross_entropy(plain(images), labels).backward()
     for path, weight in plain.named_parameters():
         torch.testing.assert_close(gradients[path], weight.grad, rtol=1e-9, atol=1e-9)
@@ -86,17 +88,21 @@ def health_of(case: Case) -> tuple[Health, dict[str, float]]:
 def test_updates_are_the_steps_of_a_run(
     paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, form: Any
 ) -> None:
-    """With a rate that changes at the last step, and one BN group a batch, so that the first step is known as well."""
+    """With a rate that changes at the last step and after it, and one BN group a batch, so that the first is known."""
     batch_norm = BatchNormSettings(16, 1e-5, 0.1, "moving_average")
     monitoring = Monitoring(log_every=2, test_every=2, checkpoint_every=1, checkpoint_share=1.0)
-    changes = {"momentum_form": form, "iterations": 6, "warm_up": None, "drops": Drops((4,), 0.1), "weight_decay": 0.1}
+    changes = {"momentum_form": form, "iterations": 6, "warm_up": None, "drops": Drops((4, 5), 0.1)}
+    changes |= {"weight_decay": 0.1, "clip_norm": 0.5, "label_smoothing": 0.2}
     run = plan_run(tiny_recipe(paper_recipe, batch_norm=batch_norm, monitoring=monitoring, **changes), small_dataset)
     case = Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
     model = subject_of(case, Conditions(), CPU).model
     states, parameters = [model.state_dict()], [name for name, _ in model.named_parameters()]
     first, of_first = health_of(case)
-    for iteration in (1, 4, 5):
+    for iteration in (0, 1, 4, 5):
         directory, log = train(run, tmp_path, stop_at=iteration)
+        if not iteration:
+            assert health_of(of_run(directory, log.record, small_dataset))[1] == of_first
+            continue
         states.append({name.removeprefix("model."): t.double() for name, t in newest_state(directory).items()})
     last, of_last = health_of(of_run(directory, log.record, small_dataset))
     for found, before, after in ((of_first, *states[:2]), (of_last, *states[2:])):
