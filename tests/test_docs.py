@@ -229,7 +229,7 @@ def test_pictures_and_report_are_those_of_the_published_runs(tmp_path: Path) -> 
     pinned = f"matplotlib=={matplotlib.__version__}" in text_of(ROOT / "constraints.txt").splitlines()
     runpy.run_path(str(ROOT / "docs" / "pictures.py"))["build"](tmp_path)
     built = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(built) == 10
+    assert len(built) == 12
     for path in built:
         if pinned or path.suffix == ".html":
             is_current = path.read_bytes() == (ROOT / "docs" / path.relative_to(tmp_path)).read_bytes()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paperbench.analysis.cases import analyse, of_net, orthogonal, subject_of
+from paperbench.analysis.cases import analyse, of_net, subject_of
 from paperbench.analysis.jacobians import LARGEST, all_values, jacobians, largest, transposed_matrix
 from paperbench.analysis.linear import UnitAt
 from paperbench.analysis.record import Analysis, Conditions, Spectrum
@@ -21,7 +21,6 @@ from paperbench.catalogue import PLACEMENTS, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
-from paperbench.models.shortcuts import GatedAddition
 from tests.helpers import ROOT
 
 NOISE = 5
@@ -227,37 +226,6 @@ def test_nothing_changes_in_the_net(small: int) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in of.model.state_dict().items())
     assert all(tensor.grad is None for tensor in of.model.parameters())
     assert torch.equal(torch.get_rng_state(), random)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("preact_resnet20", {}), ("original_resnet164", {"depth": 11, "shortcut": "conv"})]
-)
-def test_orthogonal_weights_are_orthogonal_with_the_gain_of_he(name: str, arguments: dict[str, Any]) -> None:
-    model = ResidualNet(resolve(name, **arguments))
-    orthogonal(model, seed=0)
-    convolutions = [one for one in model.modules() if isinstance(one, torch.nn.Conv2d)]
-    assert len(convolutions) > 6
-    for one in convolutions:
-        matrix = one.weight.detach().double().flatten(1)
-        product = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
-        torch.testing.assert_close(product, 2 * torch.eye(len(product), dtype=torch.float64), rtol=0, atol=1e-5)
-
-
-def test_orthogonal_weights_depend_on_the_seed_alone() -> None:
-    one, two, other = (ResidualNet(resolve("preact_resnet20", depth=8)) for _ in range(3))
-    for model, seed in ((one, 0), (two, 0), (other, 1)):
-        orthogonal(model, seed)
-    assert torch.equal(one.get_parameter("stem.conv.weight"), two.get_parameter("stem.conv.weight"))
-    assert not torch.equal(one.get_parameter("stem.conv.weight"), other.get_parameter("stem.conv.weight"))
-
-
-@pytest.mark.parametrize(("weights", "kept"), [("gaussian", True), ("he", False)])
-def test_orthogonal_initialisation_keeps_gaussian_gates(weights: str, kept: bool) -> None:
-    model = ResidualNet(resolve("original_resnet20", depth=8, shortcut="shortcut_only_gating", gate_init=weights))
-    gates = [one.gate.weight for one in model.modules() if isinstance(one, GatedAddition)]
-    before = [gate.clone() for gate in gates]
-    orthogonal(model, seed=0)
-    assert [torch.equal(gate, old) for gate, old in zip(gates, before, strict=True)] == [kept] * 3
 
 
 def test_smaller_images_are_means_of_regions(tmp_path: Path) -> None:
