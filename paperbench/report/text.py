@@ -55,7 +55,8 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
     """Format a report; if `long`, with errors, intervals, evidence for claims, deviations and runs."""
     style = _STYLES[form]
     title = f"{style.heading}{report.comparison.table.cited()}: {report.comparison.table.experiment.title}"
-    parts = [style.paragraph(title), style.paragraph(report.design), style.table(report.grid, long)]
+    parts = [style.paragraph(title), style.paragraph(report.design)]
+    parts += [style.table(report.grid, long)] if report.grid.rows else []
     parts += [style.paragraph(f"{mark}: {text}") for mark, text in report.footnotes.items()]
     if report.letters:
         letters = [style.paragraph(f"[{letter}] {text}") for text, letter in report.letters.items()]
