@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from paperbench.architecture import macs
-from paperbench.catalogue import DATASETS
 from paperbench.errors import DataError, Interrupted, RunError, count, summarize_error, without_paths
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import code_facts, environment_facts
@@ -194,13 +193,13 @@ class RunSession:
     def _final_work(self) -> tuple[str, float | None]:
         """Return what `_finish` averages and tests, and how long it takes, going by the last test; None without one."""
         recipe, dataset = self.run.recipe, self.run.dataset
-        sizes = [one.crop for one in recipe.evaluations.values()] or [DATASETS[dataset.key].size]
+        sizes = [one.crop for one in recipe.evaluations.values()] or [self.run.side]
         tests = {1: "", 2: " twice"}.get(len(sizes), f" {len(sizes)} times")
         what = f"testing {count(dataset.num_test, 'image')}{tests}"
         images = [(dataset.num_test, size) for size in sizes]
         if recipe.batch_norm.at_test == "reestimated":
             what = f"averaging BN statistics over {count(dataset.num_train, 'training image')}, {what}"
-            images.append((dataset.num_train, recipe.photographs.crop if recipe.photographs else sizes[0]))
+            images.append((dataset.num_train, self.run.side))
         if self._test_seconds is None:
             return what, None
         last_test = dataset.num_test * macs(self.run.net, sizes[0])
