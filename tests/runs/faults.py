@@ -132,7 +132,12 @@ def _train_and_report(run: PlannedRun, root: Path, prepare: Callable[[int], obje
         say(f"saved {record.iteration}")
 
     threading.excepthook = lambda hook: say(f"crash of a thread: {hook.exc_value!r}")
-    sys.unraisablehook = lambda hook: say(f"crash of {hook.object!r}: {hook.exc_value!r}")
+
+    def unraisable(hook: sys.UnraisableHookArgs) -> None:
+        if not isinstance(hook.exc_value, MemoryError):  # with no memory left, even closing pathlib's generators fails
+            say(f"crash of {hook.object!r}: {hook.exc_value!r}")
+
+    sys.unraisablehook = unraisable
     try:
         prepare(writer)
         with patch.object(RunDirectory, "write_record", saving):
