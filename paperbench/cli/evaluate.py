@@ -24,6 +24,8 @@ DESCRIPTION = (
     "library has its own preprocessing. Labels count the classes as torchvision does: ImageNet's synsets in "
     "alphabetical order."
 )
+OPTIONS = ("weights", "pretrained", "mapping", "dataset", "data", "device", "precision", "results")
+"""The options that `prepare` takes as they are."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,19 +80,8 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.typed import from_json, to_json
 
     crop = from_json(Evaluation, to_json({"crop": args.crop, "scale": args.scale})) if args.crop else None
-    candidate = prepare(
-        args.net,
-        weights=args.weights,
-        pretrained=args.pretrained,
-        mapping=args.mapping,
-        dataset=args.dataset,
-        data=args.data,
-        device=args.device,
-        precision=args.precision,
-        crop=crop,
-        results=args.results,
-        warn=lambda text: print(text, file=sys.stderr),
-    )
+    options = {name: vars(args)[name] for name in OPTIONS}
+    candidate = prepare(args.net, crop=crop, warn=lambda text: print(text, file=sys.stderr), **options)
     if args.record:
         _external(args, candidate, None)  # what is wrong with it need not wait for the test
     _print("net", candidate.name)

@@ -191,7 +191,7 @@ def library_net(
         if is_out_of_memory(error) or isinstance(error, PaperbenchError):
             raise
         raise PaperbenchError(
-            f"{name} cannot be had: {summarize_error(error)}. If the network is the reason, download the weights "
+            f"Could not load {name}: {summarize_error(error)}. If the network is the reason, download the weights "
             "elsewhere and name the file with --weights."
         ) from error
     if found != classes:

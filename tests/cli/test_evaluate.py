@@ -26,6 +26,7 @@ from paperbench.data.photos import load_photos
 from paperbench.data.sources import load_dataset
 from paperbench.models import ResidualNet
 from paperbench.runs import evaluate as module
+from paperbench.runs import named
 from paperbench.runs.external import read_externals
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.store import RunDirectory
@@ -39,6 +40,7 @@ from tests.helpers import random_dataset
 from tests.runs.running import plan_run, tiny_recipe, train
 
 ON_PHOTOS = ("--dataset", "photos", "--device", "cpu")
+SQUEEZENET = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu")
 
 
 @pytest.fixture
@@ -241,7 +243,8 @@ def test_mapped_weights_have_the_mappings_input(
 def canonical(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the random images count as the original files."""
     images = dataclasses.replace(load_dataset("cifar10", data), canonical=True)
-    monkeypatch.setattr(module, "load_dataset", lambda *_: images)
+    for one in (module, named):
+        monkeypatch.setattr(one, "load_dataset", lambda *_: images)
 
 
 ENTRY = ("--seed", 3, "--source", "A. Author")
@@ -314,7 +317,10 @@ def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("resnet50",), "resnet50 is no run in results, and no file."),
+        (
+            ("resnet50",),
+            "results has no run resnet50, and resnet50 is not a run directory. Name a run, a",
+        ),
         (("timm:resnet5",), "timm has no 'resnet5'. Did you mean 'resnet50'?"),
         (("timm:resnet50.a1_in1",), "Invalid pretrained tag (a1_in1) for resnet50"),
         (("timm:preact_resnet18",), "timm has no 'preact_resnet18'"),
