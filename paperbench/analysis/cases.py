@@ -170,7 +170,8 @@ def analyses_of(
     on = choose_device(device, announce)
     if run is not None:
         refuse_all_but(by="A run")
-        cases = [of_run(*(found := find_run(str(run), store)), images_of(*found, where))]
+        found = find_run(str(run), store)
+        cases = [of_run(*found, images_of(*found, where))]
     elif weights is not None:
         refuse_all_but("--dataset", by="A file of weights")
         cases = of_net(read_net(Path(weights), where, dataset), specs)
@@ -211,11 +212,7 @@ def analyse_all(
 
 
 def of_table(table: Table, cells: str | Sequence[str], profile: str, seeds: int, where: Path) -> list[Case]:
-    """Return the nets of some cells of a table, at initialisation.
-
-    Args:
-        where: The data directory.
-    """
+    """Return the nets of some cells of a table, at initialisation, with images of a data directory."""
     chosen, of_profile = table.cells(cells), table.profiles.named(profile)
     datasets = {key: load_dataset(key, where) for key in needed_datasets(chosen, of_profile)}
     runs = plan(table, chosen, profile, "fp32", seeds, datasets)
@@ -223,11 +220,7 @@ def of_table(table: Table, cells: str | Sequence[str], profile: str, seeds: int,
 
 
 def of_net(named: NamedNet, root: Path, seeds: int = 1) -> list[Case]:
-    """Return a net at initialisation, as the paper's recipe makes it, or with the weights of its file.
-
-    Args:
-        root: The directory with experiments/.
-    """
+    """Return a net as the paper's recipe under `root` initialises it, or with the weights of its file."""
     info, family = DATASETS[named.dataset.key], FAMILIES[named.net.family]
     if not family.takes(info.size):
         raise PaperbenchError(
@@ -342,13 +335,11 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
 
 
 def _require_finite(found: Measured, subject: Subject, case: Case) -> None:
-    rows = [
-        (f"stages.{unit.stage}.{unit.index}", row) for (unit, _), row in zip(subject.units, found.rows, strict=True)
-    ]
+    rows = [*zip(subject.units, found.rows, strict=True)]
     for what, column, in_order in (("signal", "residual_norm", rows), ("gradient", "gradient_norm", rows[::-1])):
-        for unit, row in in_order:
+        for (unit, _), row in in_order:
             if not math.isfinite(row[column]):
                 raise PaperbenchError(
-                    f"{case.reference}, iteration {case.iteration:,}: the {what} is not finite, first in unit {unit}. "
-                    "Name another net or run, or try --precision fp64."
+                    f"{case.reference}, iteration {case.iteration:,}: the {what} is not finite, first in unit "
+                    f"stages.{unit.stage}.{unit.index}. Name another net or run, or try --precision fp64."
                 )

@@ -155,12 +155,7 @@ def _of_run(
 def _ours(
     net: str, weights: Path | None, mapping: str | None, dataset: str | None, where: Path, crop: Evaluation | None
 ) -> tuple[str, Images, ResidualNet, Preprocessing]:
-    """Return a net of ours with its weights, its name, images and preprocessing.
-
-    Args:
-        net: Its name, or a file that paperbench wrote, whose metadata say what it is and expects.
-        weights, mapping: With a name: the weights of another implementation.
-    """
+    """Return a net's name, images, model and preprocessing: of a file of paperbench, or of `net` and a mapped file."""
     file, declared, side = weights or Path(net), load_mapping(mapping) if mapping else None, crop.crop if crop else 0
     if declared:
         key = dataset or net.partition(".")[2] or next(iter(declared.inputs), "")

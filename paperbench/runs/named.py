@@ -44,11 +44,7 @@ class NamedNet:
 
 
 def find_run(name: str, store: Store, hint: str = "") -> tuple[RunDirectory, Record]:
-    """Return a run, given its id or its directory, and its record.
-
-    Args:
-        hint: What to do if there is none.
-    """
+    """Return a run, given its id or its directory, and its record; `hint` says what to do if there is none."""
     for run in (RunDirectory(Path(name).absolute()), store.directory(name)):
         if run.record_file.exists() and (record := run.read_record()):
             return run, record
@@ -56,12 +52,7 @@ def find_run(name: str, store: Store, hint: str = "") -> tuple[RunDirectory, Rec
 
 
 def images_of(run: RunDirectory, record: Record, where: Path, dataset: str | None = None) -> Images:
-    """Return the images on which a run trains.
-
-    Args:
-        where: The data directory.
-        dataset: The key of its data set; by default any with the run's number of classes.
-    """
+    """Return the images of a data directory on which a run trains; `dataset` is their key, if it is known."""
     classes = record.spec.net.get("num_classes")
     keys = [dataset] if dataset else [key for key, one in DATASETS.items() if one.num_classes == classes]
     if images := find_dataset(record.spec.data, keys, where):
@@ -73,13 +64,7 @@ def images_of(run: RunDirectory, record: Record, where: Path, dataset: str | Non
 
 
 def resolve_net(name: str, arguments: Mapping[str, Any], where: Path, dataset: str | None = None) -> NamedNet:
-    """Return a net of the catalogue.
-
-    Args:
-        name: A name that timm knows, with or without a tag.
-        where: The data directory.
-        dataset: A key of `DATASETS`; by default the tag, else the first of the net's.
-    """
+    """Return a net of the catalogue on a data set: by default that of the name's tag, else the first of its tags."""
     bare, _, tag = name.partition(".")
     net = resolve(name if tag and tag not in DATASETS else bare, **arguments)
     key = dataset or tag or tags(bare)[0]
@@ -89,12 +74,7 @@ def resolve_net(name: str, arguments: Mapping[str, Any], where: Path, dataset: s
 
 
 def read_net(file: Path, where: Path, dataset: str | None = None) -> NamedNet:
-    """Return the net in a file of weights.
-
-    Args:
-        where: The data directory.
-        dataset: A key of `DATASETS`; by default that of the images on which the net was trained.
-    """
+    """Return the net in a file of weights on a data set: by default the one on which it was trained."""
     tensors, metadata, entry = read_state(file)
     if "architecture" not in metadata:
         raise PaperbenchError(

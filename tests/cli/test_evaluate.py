@@ -28,16 +28,13 @@ from paperbench.models import ResidualNet
 from paperbench.runs import evaluate as module
 from paperbench.runs import named
 from paperbench.runs.external import read_externals
-from paperbench.runs.planning import PlannedRun, run_spec
-from paperbench.runs.store import RunDirectory
-from paperbench.specs.experiment import NetReference
-from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring, Recipe
-from paperbench.specs.table import Table
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.recipe import Drops, Evaluation, Monitoring, Recipe
 from paperbench.training.evaluation import evaluate
 from paperbench.training.foreign import library_net
 from tests.cli.conftest import Run
-from tests.helpers import random_dataset
-from tests.runs.running import plan_run, tiny_recipe, train
+from tests.helpers import a_record, random_dataset, write_record
+from tests.runs.running import photographs_recipe, plan_run, tiny_recipe, train
 
 ON_PHOTOS = ("--dataset", "photos", "--device", "cpu")
 SQUEEZENET = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu")
@@ -47,6 +44,13 @@ SQUEEZENET = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "
 def tested(run: Run) -> Run:
     """Run `paperbench evaluate`; returns exit status, stdout and stderr."""
     return partial(run, "evaluate")
+
+
+@pytest.fixture
+def on_photos(tested: Run) -> Run:
+    """Test a small net of torchvision, with the weights in net.pth, on the embedded photographs."""
+    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
+    return partial(tested, *SQUEEZENET, "--dataset", "photos")
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +161,12 @@ def test_run_is_not_tested_on_other_images(tested: Run, trained: RunDirectory, d
     assert tested(trained.weights_file, "--data", others, "--device", "cpu")[0] == 0
 
 
+def test_unfinished_run_is_not_tested(tested: Run, tmp_path: Path) -> None:
+    directory = write_record(Store(tmp_path / "results"), a_record(status="partial"))
+    code, _, err = tested(directory.path.name)
+    assert (code, "holds no finished run. Finish it" in " ".join(err.split())) == (2, True)
+
+
 def test_weights_file_is_tested_with_its_exact_mean_image(
     trained: RunDirectory, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,27 +186,16 @@ def test_weights_file_is_tested_with_its_exact_mean_image(
 
 
 @pytest.mark.full
-def test_both_evaluations_of_a_run_on_photographs(tables: dict[str, Table], tmp_path: Path) -> None:
-    table = tables["table5"]
-    recipe = dataclasses.replace(
-        table.recipe_in(table.profiles.named("smoke")),
-        iterations=2,
-        drops=Drops((1,), 0.1),
-        batch_norm=BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
-        monitoring=Monitoring(log_every=1, test_every=2, checkpoint_every=2, checkpoint_share=1.0),
-    )
-    photos, net = load_photos(), resolve("preact_resnet18", num_classes=6)
-    spec = run_spec(net, recipe, photos.fingerprint, "smoke", "fp32")
-    run = PlannedRun(spec, 0, net, NetReference("preact_resnet18", {}), recipe, photos, ("a/b",))
-    directory, log = train(run, tmp_path)
+def test_both_evaluations_of_a_run_on_photographs(tmp_path: Path) -> None:
+    monitoring = Monitoring(log_every=1, test_every=2, checkpoint_every=2, checkpoint_share=1.0)
+    recipe = photographs_recipe(iterations=2, drops=Drops((1,), 0.1), monitoring=monitoring)
+    directory, log = train(plan_run(recipe, load_photos(), "preact_resnet18", depth=18), tmp_path)
     assert log.record.result is not None
     recorded = [(one.top1, one.top5, one.loss) for one in log.record.result.evaluations]
     found = paperbench.evaluate(str(directory.path), device="cpu")
     assert [(one.error, one.top5_error, one.loss) for one in found] == recorded
     assert len({one.loss for one in found}) == 2
-    (alone,) = paperbench.evaluate(
-        str(directory.weights_file), device="cpu", dataset="photos", crop=recipe.evaluations["crop320"]
-    )
+    (alone,) = paperbench.evaluate(str(directory.weights_file), device="cpu", crop=recipe.evaluations["large"])
     assert alone.loss == pytest.approx(recorded[1][2], rel=0.05)  # with the channels' means
 
 
@@ -296,11 +295,10 @@ def test_cells_error_is_recorded_if_the_crop_is_the_cells(tested: Run, monkeypat
     model: Any = torchvision.models.squeezenet1_1()
     model.classifier[1].bias.data[:5] = torch.tensor([900.0, 800.0, 700.0, 600.0, 500.0])
     torch.save(model.state_dict(), "net.pth")
-    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu")
-    code, out, err = tested(*net, "--record", "table5", "original_resnet152/top1", *ENTRY)
+    code, out, err = tested(*SQUEEZENET, "--record", "table5", "original_resnet152/top1", *ENTRY)
     assert (code, out) == (2, "")
     assert "tested on 320x320 crop" in " ".join(err.split())
-    code, out, _ = tested(*net, "--record", "table5", "original_resnet152_224/top5", *ENTRY)
+    code, out, _ = tested(*SQUEEZENET, "--record", "table5", "original_resnet152_224/top5", *ENTRY)
     ((result,), _) = read_externals(Path("results"))
     assert code == 0
     assert result.error == pytest.approx(numbers(out)[1], abs=1e-3) != pytest.approx(numbers(out)[0], abs=1e-3)
@@ -308,8 +306,7 @@ def test_cells_error_is_recorded_if_the_crop_is_the_cells(tested: Run, monkeypat
 
 def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None) -> None:
     torch.save(torchvision.models.squeezenet1_1(num_classes=10).state_dict(), "net.pth")
-    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu", "--dataset", "cifar10")
-    code, out, err = tested(*net, "--record", "table4", "resnet164/cifar100", *ENTRY)
+    code, out, err = tested(*SQUEEZENET, "--dataset", "cifar10", "--record", "table4", "resnet164/cifar100", *ENTRY)
     assert (code, out) == (2, "")
     assert "on the original cifar100" in " ".join(err.split())
 
@@ -350,46 +347,40 @@ def test_mistakes_are_named_with_what_to_do(arguments: tuple[str, ...], message:
     assert message in " ".join(err.split())
 
 
-def test_image_damaged_after_indexing_is_named(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_damaged_after_indexing_is_named(on_photos: Run) -> None:
     photos = load_photos()
     place = photos.test.root / photos.test.paths[photos.test.container[7]]
     before = place.read_bytes()
-    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
     try:
         place.write_bytes(before[:-1])
-        code, out, err = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS)
+        code, out, err = on_photos()
     finally:
         place.write_bytes(before)
     assert (code, "tested" in out) == (2, False)
     assert place.name in err
 
 
-def test_checkpoint_has_the_loss_of_its_weights_and_says_which_these_are(tested: Run) -> None:
-    state = torchvision.models.squeezenet1_1(num_classes=6).state_dict()
-    small = ("--crop", 48, "--scale", 48)
-    torch.save(state, "net.pth")
-    plain = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
+SMALL = ("--crop", 48, "--scale", 48)
+
+
+def test_checkpoint_has_the_loss_of_its_weights_and_says_which_these_are(on_photos: Run) -> None:
+    plain, state = on_photos(*SMALL)[1], torch.load("net.pth")
     average = {name: tensor / 2 for name, tensor in state.items()}
     wrapped = {f"module.{name}": tensor for name, tensor in state.items()}
     torch.save({"args": argparse.Namespace(lr=1), "state_dict": wrapped, "state_dict_ema": average}, "net.pth")
-    found = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
     note = "net.pth (its state_dict.module, not averaged; its average state_dict_ema is not used)"
-    assert found == plain.replace("net.pth", note)
+    assert on_photos(*SMALL)[1] == plain.replace("net.pth", note)
 
 
-def test_weights_that_are_not_numbers_have_no_error(tested: Run) -> None:
-    state = torchvision.models.squeezenet1_1(num_classes=6).state_dict()
-    torch.save({name: tensor * torch.nan for name, tensor in state.items()}, "net.pth")
-    code, out, err = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS)
+def test_weights_that_are_not_numbers_have_no_error(on_photos: Run) -> None:
+    torch.save({name: tensor * torch.nan for name, tensor in torch.load("net.pth").items()}, "net.pth")
+    code, out, err = on_photos()
     assert (code, "tested" in out) == (2, False)
     assert "outputs that are not finite numbers" in " ".join(err.split())
 
 
-def test_less_memory_gives_the_same_result(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
-    small = ("--crop", 48, "--scale", 48)
-    expected = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
-    forward = torchvision.models.SqueezeNet.forward
+def test_less_memory_gives_the_same_result(on_photos: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, forward = on_photos(*SMALL)[1], torchvision.models.SqueezeNet.forward
 
     def short_of_memory(model: Any, images: Tensor) -> Tensor:
         if len(images) > 5:
@@ -397,7 +388,7 @@ def test_less_memory_gives_the_same_result(tested: Run, monkeypatch: pytest.Monk
         return forward(model, images)
 
     monkeypatch.setattr(torchvision.models.SqueezeNet, "forward", short_of_memory)
-    code, out, _ = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)
+    code, out, _ = on_photos(*SMALL)
     assert code == 0
     assert numbers(out) == pytest.approx(numbers(expected), rel=1e-5)
 
