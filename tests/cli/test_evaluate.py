@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -144,7 +145,7 @@ def test_run_is_tested_bit_for_bit_as_recorded(tested: Run, trained: RunDirector
     for name, options in ((record.run, {"results": trained.path.parents[1]}), (str(trained.path), {})):
         (result,) = paperbench.evaluate(name, data=data, device="cpu", **options)
         assert (result.error, result.loss) == (record.result.test_error, record.result.test_loss)
-    code, out, _ = tested(trained.path, "--data", data, "--device", "cpu")
+    code, out, _ = tested(os.path.relpath(trained.path), "--data", data, "--device", "cpu")
     assert code == 0
     assert numbers(out)[0] == pytest.approx(record.result.test_error)
 
@@ -159,6 +160,8 @@ def test_run_is_not_tested_on_other_images(tested: Run, trained: RunDirectory, d
     assert code == 2
     assert str(trained.weights_file) in err
     assert tested(trained.weights_file, "--data", others, "--device", "cpu")[0] == 0
+    assert tested(trained.path, "--data", data, "--dataset", "digits", "--device", "cpu")[0] == 2
+    assert "handwritten digits" in tested(trained.weights_file, "--dataset", "digits", "--device", "cpu")[1]
 
 
 def test_unfinished_run_is_not_tested(tested: Run, tmp_path: Path) -> None:
