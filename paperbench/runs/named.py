@@ -66,7 +66,7 @@ def images_of(run: RunDirectory, record: Record, where: Path, dataset: str | Non
 def resolve_net(name: str, arguments: Mapping[str, Any], where: Path, dataset: str | None = None) -> NamedNet:
     """Return a net of the catalogue on a data set: by default that of the name's tag, else the first of its tags."""
     bare, _, tag = name.partition(".")
-    net = resolve(name if tag and tag not in DATASETS else bare, **arguments)
+    net = resolve(name, **arguments)
     key = dataset or tag or tags(bare)[0]
     images = load_dataset(key, where)
     net = replace(net, num_classes=DATASETS[key].num_classes)

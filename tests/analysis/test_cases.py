@@ -244,10 +244,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"what": "table22"}, "There is no 'table22' to analyze. Did you mean"),
     ({"run": "x"}, "has no run x, and x is not a run directory."),
     ({"weights": "x"}, "x cannot be read"),
+    ({"what": "original_resnet20.cifar100", "data": "nowhere"}, "CIFAR-100 not found in the directory nowhere"),
     ({"what": "original_resnet20.cifar"}, "original_resnet20 has no tag 'cifar'. Did you mean 'cifar10'?"),
     ({"what": "original_resnet20", "dataset": "photos"}, "for images of 32 x 32 pixels"),
     ({"what": "preact_resnet18", "dataset": "digits"}, "for images of 224 x 224 pixels"),
-    ({"what": "original_resnet20.digits", "images": 129}, "has only 128 images; lower --images"),
+    ({"what": "original_resnet20", "dataset": "digits", "images": 129}, "has only 128 images; lower --images"),
     ({"what": "original_resnet20", "dataset": "digits", "images": 361, "batch_norm": "averages"}, "only 360 images"),
 ]
 
