@@ -90,8 +90,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--precision": {
         "metavar": "P",
-        "help": "fp32, tf32, bf16 or bf16-fp32-stream (default: the table's if it sets one, else tf32 on GPUs that "
-        "have it, else fp32)",
+        "help": "fp32, tf32 or bf16 (default: the table's if it sets one, else tf32 on GPUs that have it, else fp32)",
     },
     "--engine": {
         "default": "auto",

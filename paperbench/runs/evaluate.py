@@ -104,8 +104,6 @@ def prepare(
     on, where = choose_device(device, warn), data_directory(data)
     if not weights and (run := Store(results).find(net)):
         return _of_run(run, dataset, where, on, precision, crop)
-    if precision == "bf16-fp32-stream":
-        raise PaperbenchError("Precision bf16-fp32-stream is for runs. Use bf16.")
     chosen = choose_precision(precision, on)
     if is_foreign:
         images = _load(dataset or "imagenet", where, crop)

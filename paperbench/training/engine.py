@@ -47,7 +47,10 @@ class EngineError(RunError):
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}. Choose another engine, such as `--engine eager`.")
+        super().__init__(
+            f"{reason}. A new run takes the fastest engine that works with `--engine auto`; every run can use "
+            "`--engine eager`."
+        )
         self.reason = reason
 
 

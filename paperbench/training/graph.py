@@ -29,9 +29,13 @@ _BROKEN_CAPTURE = ("previous error during capture", "invalidated")
 
 
 @cache
-def _stream_on(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of all warm-ups and captures: cuBLAS keeps 32 MiB per stream and thread, for good."""
-    return torch.cuda.Stream(device)
+def _stream_beside(current: torch.cuda.Stream) -> torch.cuda.Stream:
+    """Return the stream of all warm-ups and captures by those who compute on the current stream.
+
+    cuBLAS keeps 32 MiB per stream and thread, for good. All graphs captured on a stream compute in the same 32 MiB, so
+    only those of different current streams may be replayed at the same time.
+    """
+    return torch.cuda.Stream(current.device)
 
 
 class CudaCapture:
@@ -41,27 +45,28 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = _stream_on(device)
 
     def warm_up(self, work: Work) -> None:
         """Run the work a few times, so that libraries choose algorithms and allocate workspaces."""
         before = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream):
+        stream = _stream_beside(before)
+        stream.wait_stream(before)
+        with torch.cuda.stream(stream):
             for _ in range(self.WARM_UPS):
                 work()
-        before.wait_stream(self._stream)
+        before.wait_stream(stream)
 
     def record(self, work: Work) -> Work:
         """Capture the work and return its replay, on the same memory. Capturing changes no tensor."""
         gc.collect()  # reference cycles of earlier trainings must not be freed during the capture
-        graph = torch.cuda.CUDAGraph()
-        generator = torch.cuda.default_generators[self._stream.device_index]
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        generator = torch.cuda.default_generators[before.device_index]
         random_state = generator.clone_state()
         # After a failed capture, torch 2.11 leaves its stream current and the random generator in the capture.
-        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream(self._device)):
+        with torch.cuda.device(self._device), torch.cuda.stream(before):
             try:
-                with torch.cuda.graph(graph, stream=self._stream):
+                # "global" would let any CUDA call of another thread, such as one that pins memory, break the capture
+                with torch.cuda.graph(graph, stream=_stream_beside(before), capture_error_mode="thread_local"):
                     work()
             except BaseException:
                 generator.graphsafe_set_state(random_state)

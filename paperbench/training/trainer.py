@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +34,7 @@ from paperbench.training.evaluation import (
 from paperbench.training.graph import CudaCapture, GraphEngine
 from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
 from paperbench.training.optimiser import MomentumSGD
-from paperbench.training.precision import has_bf16, keep_stream_in_fp32, memory_layout, set_arithmetic
+from paperbench.training.precision import set_arithmetic
 from paperbench.training.processes import ALONE, Order, Processes
 from paperbench.training.step import TrainingStep
 from paperbench.training.working_copy import DirectModel, WorkingCopy
@@ -52,10 +51,8 @@ class Trainer:
 
     Args:
         seed: Seed of initialisation, order of images, augmentation and noise.
-        precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
+        precision: "fp32", "tf32" or "bf16".
         engine: Must be available on the device (`engine.available_engines`).
-        layout: Memory layout of images, weights and activations; by default that of `precision.memory_layout`.
-        compile_options: Further arguments of `compile_units`.
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         processes: Those that share the run.
         between_batches: Called regularly while the data are prepared; may raise to abort.
@@ -76,8 +73,6 @@ class Trainer:
         precision: str,
         device: torch.device,
         engine: EngineName = "eager",
-        layout: torch.memory_format | None = None,
-        compile_options: Mapping[str, Any] | None = None,
         *,
         recompute: bool = False,
         processes: Processes = ALONE,
@@ -90,18 +85,15 @@ class Trainer:
                 f"{recipe.batch_norm.group}."
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
-        self.layout = layout or memory_layout(precision, device)
-        self._compile_options, self._processes = compile_options or {}, processes
+        self._processes = processes
         self.iteration = 0
         set_arithmetic(precision)
         # Only noise inside a net (dropout) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
         self.model.set_grad_checkpointing(recompute, net.has_noise)
-        if precision == "bf16-fp32-stream":
-            keep_stream_in_fp32(self.model)
         self._num_images = dataset.num_train
-        self.feed = make_feed(dataset, recipe, seed, device, self.layout, between_batches, announce)
+        self.feed = make_feed(dataset, recipe, seed, device, between_batches, announce)
         self.feed.share = processes.share
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
         self._metrics = MetricAccumulator(device)
@@ -113,7 +105,7 @@ class Trainer:
         model = ResidualNet(net)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))
         model.init_weights(generator, self.recipe.initialisation)
-        model.to(self.device).to(memory_format=self.layout)
+        model.to(self.device).to(memory_format=torch.channels_last)
         for layer in model.modules():
             if isinstance(layer, nn.BatchNorm2d):
                 TrainingBatchNorm2d.replace(layer)
@@ -183,7 +175,7 @@ class Trainer:
         eager = self._make_eager_engine(self._make_step(DirectModel(self.model)))
         if engine == "eager":
             return eager
-        bf16 = has_bf16(self.precision)
+        bf16 = self.precision == "bf16"
         if engine == "graph":
             working = WorkingCopy(self.model, bf16_weights=bf16)
             fast = self._make_graph_engine(self._make_step(working), working)
@@ -202,7 +194,7 @@ class Trainer:
             working = WorkingCopy(self.model, bf16_weights=bf16)
         else:
             working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
-        compile_units(working.module, **self._compile_options)
+        compile_units(working.module)
         step = CompiledStep(self._make_step(working, at_once=at_once))
         return self._make_eager_engine(step) if self.device.type == "cpu" else self._make_graph_engine(step, working)
 

@@ -50,11 +50,11 @@ def runs(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> Runs:
 
 BY_DEFAULT = {
     ("preact_resnet20", "graph", "fp32"),
-    ("original_resnet20", "compile", "bf16-fp32-stream"),
+    ("original_resnet20", "compile", "bf16"),
     ("resnet110_exclusive_gating", "eager", "bf16"),
     ("resnet110_dropout_shortcut", "graph", "bf16"),
 }
-WITHOUT_TF32 = ("fp32", "bf16", "bf16-fp32-stream")  # its operations are those of fp32
+WITHOUT_TF32 = ("fp32", "bf16")  # its operations are those of fp32
 CASES = {("preact_resnet20", "eager", "tf32")} | {
     (net, engine, precision) for net in NETS for engine in ENGINES for precision in WITHOUT_TF32
 }

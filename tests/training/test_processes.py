@@ -526,7 +526,7 @@ FAILURES: list[tuple[tuple[Exception | None, Exception | None], type[Exception],
     ((KeyError("name"), None), RuntimeError, "'name'"),
     ((None, MemoryError("full")), torch.OutOfMemoryError, "full"),
     ((Interrupted(), None), Interrupted, ""),
-    ((None, EngineError("no graph")), EngineError, "no graph. Choose another engine, such as `--engine eager`."),
+    ((None, EngineError("no graph")), EngineError, "no graph. A new run takes the fastest"),
     ((torch.OutOfMemoryError("full"), DataError("gone")), torch.OutOfMemoryError, "full"),
     ((DataError("é" * 3000), RunError("other")), DataError, "é" * 1000),
 ]
