@@ -95,8 +95,9 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--engine": {
         "default": "auto",
         "metavar": "E",
-        "help": "eager, graph (a CUDA graph: same numbers as eager, bit for bit), compile (torch.compile: rounds "
-        "differently) or auto (default: the fastest that suits the device and the number of iterations)",
+        "help": "eager, graph (a CUDA graph: same numbers as eager, bit for bit), streams (the same with batch-norm "
+        "groups side by side), compile (torch.compile: rounds differently) or auto (default: the fastest that suits "
+        "the device and the number of iterations)",
     },
     "--stop-at": {
         "type": positive_int,

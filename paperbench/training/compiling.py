@@ -67,7 +67,7 @@ class CompiledStep:
 
     def __init__(self, step: Step) -> None:
         self._step, self._is_compiled = step, False
-        self.update = step.update
+        self.update, self.clear_gradients = step.update, step.clear_gradients
 
     def compute(self, choices: Choices, images: int | None = None) -> None:
         if self._is_compiled:

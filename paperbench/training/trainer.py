@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import check_fit
 from paperbench.training.batch_norm import TrainingBatchNorm2d
 from paperbench.training.compiling import CompiledStep, compile_units
-from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine, Step
+from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine, Step, groups_at_once
 from paperbench.training.evaluation import (
     EvaluationMetrics,
     as_memory_allows,
@@ -36,7 +37,7 @@ from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import set_arithmetic
 from paperbench.training.processes import ALONE, Order, Processes
-from paperbench.training.step import TrainingStep
+from paperbench.training.step import TrainingStep, in_turn
 from paperbench.training.working_copy import DirectModel, WorkingCopy
 
 NUMERICS_VERSION = 2
@@ -172,15 +173,18 @@ class Trainer:
 
     def _make_engine(self, engine: EngineName) -> Engine:
         """Return an engine for this training. All engines change the same tensors in place."""
-        eager = self._make_eager_engine(self._make_step(DirectModel(self.model)))
+        eager = self._make_eager_engine(self._make_step([DirectModel(self.model)]))
         if engine == "eager":
             return eager
         bf16 = self.precision == "bf16"
-        if engine == "graph":
-            working = WorkingCopy(self.model, bf16_weights=bf16)
-            fast = self._make_graph_engine(self._make_step(working), working)
-        else:
+        if engine == "compile":
             fast = self._make_compiled_engine(bf16=bf16)
+        else:
+            capture, working = CudaCapture(self.device), WorkingCopy(self.model, bf16_weights=bf16)
+            at_once = groups_at_once(engine, self.recipe, self._processes.share)
+            workings = [working, *(working.twin() for _ in range(1, at_once))]
+            step = self._make_step(workings, run=capture.side_by_side if at_once > 1 else in_turn)
+            fast = self._make_graph_engine(step, capture)
         if self.recipe.epoch_end is None:
             return fast
         recipe, images = self.recipe, self._num_images
@@ -195,8 +199,10 @@ class Trainer:
         else:
             working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
         compile_units(working.module)
-        step = CompiledStep(self._make_step(working, at_once=at_once))
-        return self._make_eager_engine(step) if self.device.type == "cpu" else self._make_graph_engine(step, working)
+        step = CompiledStep(self._make_step([working], at_once=at_once))
+        if self.device.type == "cpu":
+            return self._make_eager_engine(step)
+        return self._make_graph_engine(step, CudaCapture(self.device))
 
     def _make_eager_engine(self, step: Step) -> Engine:
         batch_size = partial(
@@ -204,15 +210,14 @@ class Trainer:
         )  # no method, which would keep the trainer alive
         return EagerEngine(step, self.feed, batch_size, self._processes)
 
-    def _make_step(self, working: DirectModel, *, at_once: bool = False) -> TrainingStep:
-        own = working, self._optimiser, self._metrics, self.recipe, self.feed, self.precision, self._processes
-        return TrainingStep(*own, at_once=at_once)
+    def _make_step(self, workings: Sequence[DirectModel], **how: Any) -> TrainingStep:
+        own = workings, self._optimiser, self._metrics, self.recipe, self.feed, self.precision, self._processes
+        return TrainingStep(*own, **how)
 
-    def _make_graph_engine(self, step: Step, working: DirectModel) -> Engine:
+    def _make_graph_engine(self, step: Step, capture: CudaCapture) -> Engine:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
-        what = step, self.feed, self.recipe.iterations, state, working.clear_gradients
-        return GraphEngine(*what, CudaCapture(self.device), self._processes)
+        return GraphEngine(step, self.feed, self.recipe.iterations, state, capture, self._processes)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""

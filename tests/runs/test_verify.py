@@ -665,7 +665,7 @@ def test_run_that_cannot_be_rerun_says_why(
     ("recorded", "has_it", "trains", "is_same_machine"),
     [
         ("eager", False, "eager", True),
-        ("graph", False, "eager", True),
+        ("streams", False, "eager", True),
         ("compile", False, "eager", False),
         ("compile", True, "compile", False),
         ("of the future", False, "eager", False),
@@ -686,7 +686,7 @@ def test_rerun_uses_recorded_engine_if_available(
         engines.append(engine)
         return Trainer(*arguments)
 
-    here = {"eager": None, "graph": "no GPU", "compile": None if has_it else "no compiler"}
+    here = {"eager": None, "streams": "no GPU", "compile": None if has_it else "no compiler"}
     monkeypatch.setattr("paperbench.runs.rerun.available_engines", lambda _: here)
     monkeypatch.setattr("paperbench.runs.rerun.Trainer", training)
     rerun = repeated(run, first_session(record_of(directory), engine=recorded), directory.history())

@@ -34,7 +34,7 @@ from triton.runtime.driver import driver
 from paperbench.catalogue import resolve
 from paperbench.models import ResidualNet
 from paperbench.training.compiling import compile_units
-from paperbench.training.precision import autocast
+from paperbench.training.precision import autocast, set_arithmetic
 from paperbench.training.working_copy import WorkingCopy
 
 GPU = torch.device("cuda:0")
@@ -150,6 +150,7 @@ def lower_units(net: str, depth: int, precision: str, capability: Capability) ->
     def record(_: AsyncCompile, name: str, source: str, **__: Any) -> None:
         lowered.kernels[name] = source
 
+    set_arithmetic(precision)
     model = ResidualNet(resolve(net, depth=depth)).to(memory_format=torch.channels_last)
     size = BATCH // GROUPS
     working = WorkingCopy(model, bf16_weights=precision == "bf16", batch_norm_group=size, groups=GROUPS)

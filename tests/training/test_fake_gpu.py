@@ -49,7 +49,7 @@ def runs(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> Runs:
 
 
 BY_DEFAULT = {
-    ("preact_resnet20", "graph", "fp32"),
+    ("preact_resnet20", "streams", "fp32"),
     ("original_resnet20", "compile", "bf16"),
     ("resnet110_exclusive_gating", "eager", "bf16"),
     ("resnet110_dropout_shortcut", "graph", "bf16"),
@@ -127,7 +127,7 @@ def test_copies_that_race_are_refused(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("engine", ["graph", "compile"])
+@pytest.mark.parametrize("engine", ["graph", "streams", "compile"])
 def test_checks_of_a_training_stay_on_the_gpu(runs: Runs, engine: EngineName) -> None:
     """Those of an engine before a run, and the search for a divergence. On a fake GPU, all values are equal."""
     with fake_gpu():

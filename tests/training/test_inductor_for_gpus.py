@@ -22,7 +22,7 @@ MOST_KERNELS = {
     (BASIC, "bf16"): [17, 17, 18, 15, 17, 15],
     (BASIC, "fp32"): [17, 17, 16, 15, 15, 15],
     (BOTTLENECK, "bf16"): [25, 25, 23, 22, 22, 22],
-    (BOTTLENECK, "fp32"): [25, 25, 23, 22, 22, 22],
+    (BOTTLENECK, "tf32"): [25, 25, 23, 22, 22, 22],
 }
 OTHER_LAYOUTS = {(BASIC, "bf16"): {(128, 16, 32, 32), (128, 32, 16, 16)}}
 
@@ -30,12 +30,12 @@ OTHER_LAYOUTS = {(BASIC, "bf16"): {(128, 16, 32, 32), (128, 32, 16, 16)}}
 @pytest.fixture(
     scope="module",
     params=[
-        (BOTTLENECK, "fp32", (9, 0)),  # tf32 has the same Triton kernels: only convolutions differ
+        (BOTTLENECK, "tf32", (9, 0)),
         (BOTTLENECK, "bf16", (8, 0)),
         (BASIC, "fp32", (7, 5)),
         (BASIC, "bf16", (9, 0)),
     ],
-    ids=["bottleneck-fp32-sm90", "bottleneck-bf16-sm80", "basic-fp32-sm75", "basic-bf16-sm90"],
+    ids=["bottleneck-tf32-sm90", "bottleneck-bf16-sm80", "basic-fp32-sm75", "basic-bf16-sm90"],
 )
 def case(request: pytest.FixtureRequest) -> Case:
     net, precision, capability = request.param

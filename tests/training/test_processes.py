@@ -150,6 +150,7 @@ TRAININGS = {
     "photographs": (Training(photographs=True, changes=DAGGER, at_once=(5, 2)), (2, 4)),
     "mean images": (Training(photographs=True, precision="bf16", changes={**DAGGER, **MEANS}, at_once=(5, 2)), (2,)),
     "captured": (Training(engine="graph"), (2, 4)),
+    "groups side by side": (Training(engine="streams"), (2, 4)),
     "smooth": (Training(engine="graph", changes=MORE), (2, 4)),
     "smooth photographs": (Training(photographs=True, changes={**DAGGER, **MORE}, at_once=(5, 2)), (2,)),
     "captured in bf16": (Training("resnet110_conv_shortcut", precision="bf16", engine="graph"), (2,)),

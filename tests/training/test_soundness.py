@@ -194,7 +194,7 @@ NETS = ["preact_resnet20", "resnet110_exclusive_gating", "resnet110_bn_after_add
 @pytest.mark.usefixtures("_on_a_cpu")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("net", [NETS[0], *(pytest.param(net, marks=pytest.mark.full) for net in NETS[1:])])
-@pytest.mark.parametrize("engine", ["graph", "compile"])
+@pytest.mark.parametrize("engine", ["graph", "streams", "compile"])
 def test_sound_engine_passes_and_the_training_begins_anew(
     runs: Runs, engine: EngineName, net: str, precision: str
 ) -> None:
