@@ -644,7 +644,7 @@ def plan(
         cells: One shell pattern or several, see `Table.cells`.
         seeds: Runs per cell; by default the table's or profile's. Twice the paper profile's are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
-        engine: "eager", "graph" or "compile"; "auto" chooses.
+        engine: "eager", "graph", "streams" or "compile"; "auto" chooses.
         data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
         stop_at: Iteration at which every run pauses: a prefix, to be resumed later.
         max_seconds: Time limit for training.

@@ -90,14 +90,14 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--precision": {
         "metavar": "P",
-        "help": "fp32, tf32, bf16 or bf16-fp32-stream (default: the table's if it sets one, else tf32 on GPUs that "
-        "have it, else fp32)",
+        "help": "fp32, tf32 or bf16 (default: the table's if it sets one, else tf32 on GPUs that have it, else fp32)",
     },
     "--engine": {
         "default": "auto",
         "metavar": "E",
-        "help": "eager, graph (a CUDA graph: same numbers as eager, bit for bit), compile (torch.compile: rounds "
-        "differently) or auto (default: the fastest that suits the device and the number of iterations)",
+        "help": "eager, graph (a CUDA graph: same numbers as eager, bit for bit), streams (the same with batch-norm "
+        "groups side by side), compile (torch.compile: rounds differently) or auto (default: the fastest that suits "
+        "the device and the number of iterations)",
     },
     "--stop-at": {
         "type": positive_int,

@@ -52,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: the net's own; or cifar10, cifar100, imagenet, photos, digits, digits8",
     )
     add_shared(parser, "--data", "--device")
-    parser.add_argument(
-        "--precision", metavar="P", help="fp32, tf32, bf16 or bf16-fp32-stream (default: the run's, else tf32 or fp32)"
-    )
+    parser.add_argument("--precision", metavar="P", help="fp32, tf32 or bf16 (default: the run's, else tf32 or fp32)")
     parser.add_argument("--crop", type=positive_int, metavar="C", help="side of the central crop of photographs")
     parser.add_argument("--scale", type=positive_int, metavar="S", help="length of their shorter side before the crop")
     parser.add_argument(

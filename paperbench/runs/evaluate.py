@@ -107,8 +107,6 @@ def prepare(
     on, where = choose_device(device, warn), data_directory(data)
     if not (is_foreign or weights or Path(net).is_file()):
         return _of_run(*find_run(net, Store(results), _HINT), dataset, where, on, precision, crop)
-    if precision == "bf16-fp32-stream":
-        raise PaperbenchError("Precision bf16-fp32-stream is for runs. Use bf16.")
     chosen = choose_precision(precision, on)
     if is_foreign:
         images = load_dataset(dataset or "imagenet", where)

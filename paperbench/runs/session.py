@@ -150,7 +150,9 @@ class RunSession:
             self._observer.checking(self.run, engine, self._processes.count)
             problem = engine_error(trainer, engine, self._limits.raise_if_signalled)
             if problem and engine != "eager":
-                raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
+                raise EngineError(
+                    f"The first steps of engine {engine} are not those of eager on this machine ({problem})"
+                )
             if problem:
                 what = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
                 if not is_mixed or engine_error(trainer, engine, self._limits.raise_if_signalled, is_exact=False):

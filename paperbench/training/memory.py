@@ -102,17 +102,24 @@ def _group_memory(net: Net, group: int, precision: Precision, side: int | None, 
 
 
 def memory_needed(
-    net: Net, recipe: Recipe, precision: Precision, side: int | None = None, *, recompute: bool = False
+    net: Net,
+    recipe: Recipe,
+    precision: Precision,
+    side: int | None = None,
+    at_once: int = 1,
+    *,
+    recompute: bool = False,
 ) -> int:
     """Return about how many bytes the least demanding engine needs, which keeps one batch-norm group's activations.
 
     Args:
         side: Of the images, in pixels; by default that of the net's family; photographs have the recipe's crops.
+        at_once: Of how many groups an engine keeps activations and gradients; see `engine.groups_at_once`.
         recompute: Whether the backward pass recomputes the residual units.
     """
     group, photographs = recipe.batch_norm.group, recipe.photographs
     side = photographs.crop if photographs else side
-    needed = _group_memory(net, group, precision, side, recompute=recompute)
+    needed = at_once * _group_memory(net, group, precision, side, recompute=recompute)
     # `TreeSum` has as many sums, when the last group comes, as the number of groups before has binary ones.
     sums = max(groups.bit_count() for groups in range(recipe.groups))
     needed += 4 * parameters(net) * sums

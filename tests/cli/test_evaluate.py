@@ -335,7 +335,6 @@ def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None)
             "the crop (224 pixels) must not exceed the scale",
         ),
         (("torchvision:resnet18", "--crop", "24", "--scale", "24", "--dataset", "digits"), "are tested whole."),
-        (("torchvision:resnet18", "--precision", "bf16-fp32-stream"), "Use bf16."),
         (("torchvision:resnet18", "--seed", "1"), "need --record TABLE CELL"),
         (("torchvision:resnet18", "--mapping", "akamaster"), "and no --mapping"),
         (("preact_resnet20", "--pretrained"), "--pretrained is for nets of timm and torchvision"),

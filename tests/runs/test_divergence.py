@@ -41,7 +41,7 @@ def break_output(unit: ResidualUnit, output: Tensor) -> None:
 
 def break_gradients(step: TrainingStep, _: None) -> None:
     """Break two gradients; the backward pass computes the second one first."""
-    parameters = dict(step._working.module.named_parameters())
+    parameters = dict(step._workings[0].module.named_parameters())
     for name in ("stem.conv.weight", "stages.1.0.residual.conv1.weight"):
         parameters[name].grad[0, 0, 0, 0] = math.nan
 

@@ -165,7 +165,7 @@ def normalise_wrongly(module: nn.Module) -> None:
         (broken_step, "RuntimeError: CUDA error: no luck in [path]"),
         (no_compiler, "torch.compile failed ([path] no such file)"),
         (short_of_memory, "OutOfMemoryError: CUDA out of memory."),
-        (normalise_wrongly, "The first steps of engine compile are wrong on this machine (step 1: loss"),
+        (normalise_wrongly, "The first steps of engine compile are not those of eager on this machine (step 1: loss"),
     ],
 )
 def test_next_engine_is_taken_and_the_reason_recorded(
@@ -195,8 +195,8 @@ def test_engine_asked_for_by_name_fails_with_the_reason(
 ) -> None:
     monkeypatch.setattr(trainer_module, "compile_units", normalise_wrongly)
     directory, log = train(run, tmp_path, engine="compile")
-    assert "The first steps of engine compile are wrong on this machine (step 1: loss" in log.failure
-    assert "Choose another engine, such as `--engine eager`." in log.failure
+    assert "The first steps of engine compile are not those of eager on this machine (step 1: loss" in log.failure
+    assert "takes the fastest engine that works with `--engine auto`;" in log.failure
     assert directory.read_record() is None
 
 

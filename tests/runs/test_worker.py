@@ -456,6 +456,14 @@ def test_run_recomputes_units_only_while_memory_is_short(
     assert_same(part, train(run, tmp_path / "uninterrupted")[0])
 
 
+def test_groups_side_by_side_need_more_memory(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free_memory(monkeypatch, 1)
+    _, log = train(run, tmp_path, engine="streams")
+    needed = memory_needed(run.net, run.recipe, "fp32", run.side, 2)
+    assert f"needs about {format_bytes(needed)} for a training step" in log.failure
+    assert "choose `--engine eager`, which keeps activations of 8 images, not 16" in log.failure
+
+
 def watch_trainers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list to which each new trainer adds whether it recomputes its units."""
     made: list[bool] = []
@@ -508,7 +516,7 @@ def test_run_that_recomputes_already_is_not_tried_again(
     [
         (
             ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"),
-            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Choose",
+            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). A new run",
         ),
         pytest.param(
             torch.OutOfMemoryError("CUDA out of memory."),

@@ -77,6 +77,12 @@ def test_memory_of_deep_nets_follows_from_shallow_ones(name: str, recipe: Recipe
     assert memory_needed(net, recipe, "fp32") == pytest.approx((whole + sums) * _WORKSPACE, rel=1e-6)
 
 
+def test_groups_side_by_side_need_the_memory_of_their_images_together(paper_recipe: Recipe) -> None:
+    net = resolve("preact_resnet20")
+    whole = step_memory(net, paper_recipe.batch_size, "fp32", CPU)
+    assert memory_needed(net, paper_recipe, "fp32", None, 2) / _WORKSPACE == pytest.approx(whole, rel=0.05)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_gpu_memory_is_the_count_and_some_workspace(checkpointing: bool) -> None:

@@ -54,7 +54,7 @@ def test_graph_trains_on_the_images_of_each_iteration(runs: Runs, monkeypatch: p
     assert replayed == [number for number in range(runs.recipe.iterations) if number not in SHORT]
 
 
-@pytest.mark.parametrize(("first", "second"), [("eager", "eager"), ("graph", "eager"), ("eager", "graph")])
+@pytest.mark.parametrize(("first", "second"), [("eager", "eager"), ("graph", "eager"), ("eager", "streams")])
 def test_training_resumes_bit_for_bit(runs: Runs, first: EngineName, second: EngineName, full: bool) -> None:
     """Before a short batch, after one, and inside an epoch."""
     expected = runs.eager_states()

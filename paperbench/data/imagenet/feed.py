@@ -33,14 +33,13 @@ class PhotoFeed:
         recipe: Recipe,
         seed: int,
         device: torch.device,
-        layout: torch.memory_format,
         between_batches: Callable[[], None],
         announce: Callable[[str], None],
     ) -> None:
         assert recipe.photographs  # noqa: S101  (tables are checked for it)
         require_images(dataset.test)  # before hours of training
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
-        self.device, self._layout = device, layout
+        self.device = device
         self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
         self._means: dict[Evaluation, Tensor] = {}
@@ -122,7 +121,7 @@ class PhotoFeed:
         return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
-        return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self.device, layout=self._layout)
+        return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self.device)
 
     def _progress(self, what: str) -> Callable[[int], None]:
         """Return a function that takes the number of training images read so far, and announces it now and then."""

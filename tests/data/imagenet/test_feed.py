@@ -57,7 +57,7 @@ def recipe(request: pytest.FixtureRequest) -> Recipe:
 def feed_of(
     dataset: PhotoDataset, recipe: Recipe, between_batches: Callable[[], None] = no_interrupt, seed: int = SEED
 ) -> PhotoFeed:
-    feed = make_feed(dataset, recipe, seed, torch.device("cpu"), torch.channels_last, between_batches, lambda _: None)
+    feed = make_feed(dataset, recipe, seed, torch.device("cpu"), between_batches, lambda _: None)
     assert isinstance(feed, PhotoFeed)
     return feed
 
