@@ -23,6 +23,7 @@ _HEADERS, _PROSE, _NUMBERS, _NAMES = range(4)  # what `fitted` may break: each a
 _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
 """Formulas such as "1 - g(x)", "b_g = -6" and "3x3"."""
+_WHOLE = re.compile(rf"{FORMULA.pattern}|\[[^]]*\]")  # such as "[-0.20, +0.18]"
 _BREAKS = re.compile(r"(?<= )(?=\S)|(?<=\w[/(])(?=\w)")
 _BREAKS_IN_NAMES = re.compile(r"(?<=\w\w[_-])(?<!\de-)(?=\w\w)")  # not in 1.5e-05
 
@@ -233,7 +234,7 @@ def _minima(grid: Grid, breaking: int) -> list[int]:
     def least(text: str, alignment: str) -> int:
         if breaking == _HEADERS or isinstance(text, Marked) or (breaking == _PROSE and alignment == "right"):
             return len(text)
-        if alignment == "right":
+        if alignment == "right" and breaking == _NUMBERS:
             return max(map(len, text.replace(" (", "\n(").split("\n")))  # "22.71 (22.68±0.22)"
         return max(_longest_word(text, breaking), min(len(text), _MIN_PROSE_WIDTH) if breaking < _NAMES else 0)
 
@@ -246,7 +247,7 @@ def _minima(grid: Grid, breaking: int) -> list[int]:
 
 def _words(text: str) -> Lines:
     """Split a text where it may be broken: at spaces, and in names after a slash or parenthesis."""
-    whole = FORMULA.sub(lambda found: found[0].replace(" ", "\0").replace("(", "\1"), text)
+    whole = _WHOLE.sub(lambda found: found[0].replace(" ", "\0").replace("(", "\1"), text)
     return [word.replace("\0", " ").replace("\1", "(") for word in _BREAKS.split(whole)]
 
 
